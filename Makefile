@@ -1,0 +1,45 @@
+# make demo   a small student from a real teacher, offline, with its report
+# make test   everything that CI runs
+# Both make .venv first where it is missing or older than the project's dependencies.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.made
+
+.PHONY: venv demo test lint docs experiments benchmarks clean
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,bm25,onnx,zstd,docs,dev]'
+	@touch $(STAMP)
+
+demo: venv
+	$(BIN)/distilvec demo
+
+test: venv
+	$(BIN)/ruff check src tests benchmarks experiments examples
+	$(BIN)/ruff format --check src tests benchmarks experiments examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest
+
+lint: venv
+	$(BIN)/ruff check --fix src tests benchmarks experiments examples
+	$(BIN)/ruff format src tests benchmarks experiments examples
+
+docs: venv
+	$(BIN)/mkdocs build --strict
+
+experiments: venv
+	$(BIN)/python experiments/run_all.py
+
+benchmarks: venv
+	$(BIN)/python benchmarks/run_all.py
+
+clean:
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,259 @@
+"""The comparison of TALAS's paper (its Tables 1, 2 and 9) on real data, with a real teacher and two students.
+
+    python experiments/talas_table.py --student bpe --rows main --seeds 3
+    python experiments/talas_table.py --student bpe --rows all
+    python experiments/talas_table.py --student cut --rows main
+    python experiments/talas_table.py --table
+
+Teacher: all-MiniLM-L6-v2. Corpus and the nine evaluation sets: TALAS's protocol from the shared data. Students:
+`bpe` (4 layers x 256, its own byte-level BPE, masked-word pre-trained only), `cut` (two layers kept from the teacher,
+at most 5,000 word pieces) and `cut3` (three layers). Every method gets the same steps, the same batches of similar
+length and the same small grid: three learning rates at one epoch, chosen on validation data (emotion, STS-B, WiC).
+Every row is kept as soon as it is there, so the script goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import RESULTS, WORK, once, shared
+
+from distilvec.corpus import read_corpus
+from distilvec.demo import demo_teacher
+from distilvec.judging import CachedEncoder, RidgeMapped, judge, talas_tasks
+from distilvec.methods.table import build_method
+from distilvec.recipe import OptimizerSection, StudentSection, TeacherSection, TrainingSection
+from distilvec.run import make_student, store_lookup, teach_one
+from distilvec.training import StoreSource, fit
+
+GRID = (1e-4, 3e-4, 1e-3)
+EPOCHS = 2.0
+PROBE_ROWS = 10_000
+HERE = RESULTS / "talas_table"
+
+ASAM = {"kind": "asam"}
+ROWS: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
+    "simcse": ("simcse", {}, None),
+    "mse": ("mse", {}, None),
+    "cosine": ("cosine", {}, None),
+    "relational": ("relational", {}, None),
+    "leaf": ("leaf", {}, None),
+    "jasper_stella": ("jasper_stella", {}, None),
+    "distilcse": ("distilcse", {}, None),
+    "distillcse": ("distillcse", {}, None),
+    "talas": ("talas", {}, None),
+    "talas+asam": ("talas", {}, ASAM),
+    "talas+asam rho 0.05": ("talas", {}, {**ASAM, "rho": 0.05}),
+    "talas+asam rho 0.1": ("talas", {}, {**ASAM, "rho": 0.1}),
+    "talas+asam rho 1.0": ("talas", {}, {**ASAM, "rho": 1.0}),
+    "talas+sam": ("talas", {}, {"kind": "sam"}),
+    "talas+disam": ("talas", {}, {"kind": "disam", "rho": 0.01}),
+    "talas without simcse": ("talas", {"simcse_weight": 0}, None),
+    "talas without tamd": ("talas", {"tamd_weight": 0}, None),
+    "talas without lasd": ("talas", {"lasd_weight": 0}, None),
+    "tamd only": ("talas", {"simcse_weight": 0, "lasd_weight": 0}, None),
+    "talas anchored 1": ("talas", {"anchored_layers": 1}, None),
+    "talas anchored 3": ("talas", {"anchored_layers": 3}, None),
+    "talas anchored 4": ("talas", {"anchored_layers": 4}, None),
+    "talas lasd layers 2": ("talas", {"layers": 2}, None),
+    "talas lasd layers 3": ("talas", {"layers": 3}, None),
+    "talas detached guide": ("talas", {"guide": "detached"}, None),
+    "talas random start": ("talas", {"init": "random"}, None),
+    "talas code": ("talas", {"preset": "code"}, {"kind": "asam", "rho": 0.05, "eta": 0.0, "bias": "abs", "fresh_dropout": True}),
+}
+MAIN = ("simcse", "cosine", "leaf", "distillcse", "talas", "talas+asam")
+BASELINES = ("mse", "relational", "jasper_stella", "distilcse")
+#: Rows that take the learning rate chosen for another row: they differ from it in one part only.
+LIKE = {name: "talas" for name in ROWS if name.startswith(("talas", "tamd")) and name != "talas"}
+
+
+def student_section(name: str) -> StudentSection:
+    if name == "bpe":
+        return StudentSection(model=str(shared() / "models" / "student-bpe"), max_length=128)
+    layers = {"cut": 2, "cut3": 3}[name]
+    return StudentSection(shrink={"of": demo_teacher(), "layers": layers, "vocabulary": 5000}, max_length=128)
+
+
+class Bench:
+    """Corpus, teacher, store and tasks, made once."""
+
+    def __init__(self, student: str) -> None:
+        data = shared() / "data"
+        self.name, self.section = student, student_section(student)
+        self.corpus = read_corpus(data / "talas_corpus.jsonl.gz", WORK / "talas" / "corpus", domain="domain", holdout=0.0)
+        self.taught = teach_one(
+            TeacherSection(name="minilm", model=demo_teacher()), self.corpus, WORK / "talas" / "stores"
+        )
+        self.source = StoreSource(self.taught.store, self.corpus)
+        self.tests = talas_tasks(data, max_train=PROBE_ROWS)
+        self.validation = talas_tasks(data, max_train=4000, split="validation", names=["emotion", "wic", "stsb"])
+        self.texts = set(self.corpus.texts())
+
+    def train(self, row: str, lr: float, epochs: float, seed: int, device: str | None) -> tuple[Any, Any]:
+        method, options, sharpness = ROWS[row]
+        student = make_student(self.section, [], self.corpus, seed)
+        out = WORK / "talas" / "runs" / f"{self.name}-{row.replace(' ', '_')}-{lr}-{epochs}-{seed}"
+        shutil.rmtree(out, ignore_errors=True)
+        fitted = fit(
+            student,
+            build_method(method, options),
+            [self.taught.info],
+            self.corpus,
+            [self.source],
+            training=TrainingSection(epochs=epochs, batch_size=32, seed=seed, save_every=100_000, **self.arguments(device)),
+            optimizer=OptimizerSection(lr=lr, heads_lr=max(lr, 1e-4), sharpness=sharpness),
+            folder=out,
+            cache=WORK / "talas" / self.name,
+            lookup=store_lookup([self.taught.store]),
+        )
+        shutil.rmtree(out, ignore_errors=True)
+        return student, fitted
+
+    @staticmethod
+    def arguments(device: str | None) -> dict[str, Any]:
+        return {"use_cpu": True} if device == "cpu" else {}
+
+    def tune(self, row: str, device: str | None) -> float:
+        """The learning rate with the best validation average after one epoch."""
+        row = LIKE.get(row, row)
+        scores = {}
+        for lr in GRID:
+
+            def make(lr: float = lr) -> dict[str, Any]:
+                student, _ = self.train(row, lr, 1.0, 0, device)
+                found = judge({"student": CachedEncoder(student)}, self.validation)
+                return {"row": row, "lr": lr, "validation": found.averages("student")["all"]}
+
+            file = HERE / self.name / "tuning" / f"{row.replace(' ', '_')}-{lr}.json"
+            scores[lr] = once(file, make)["validation"]
+        return max(scores, key=scores.__getitem__)
+
+    def score(self, models: dict[str, Any]) -> dict[str, Any]:
+        """Scores on all rows, and averages without the rows whose texts are in the corpus."""
+        judged = judge(models, self.tests)
+        result: dict[str, Any] = {}
+        for model, scores in judged.scores.items():
+            clean = {task.name: task.without(scores[task.name], self.texts).value for task in self.tests}
+            result[model] = {
+                "tasks": {name: {"value": s.value, "interval": s.interval} for name, s in scores.items()},
+                "averages": judged.averages(model),
+                "clean": clean,
+                "clean_averages": {
+                    group: float(np.mean([clean[t.name] for t in self.tests if group in (t.domain, "all")]))
+                    for group in ("in", "out", "all")
+                },
+            }
+        return result
+
+    def references(self) -> None:
+        """Teacher, untrained student and free baseline."""
+
+        def make() -> dict[str, Any]:
+            from distilvec.students import StudentTap
+            from distilvec.training import TokenizedCorpus, free_maps
+            from distilvec.training.sample import make_sample
+
+            student = make_student(self.section, [], self.corpus, 0)
+            tokens = TokenizedCorpus.build(student, self.corpus.texts, len(self.corpus), WORK / "talas" / self.name / "tokens")
+            rows = np.asarray(self.corpus.train_rows)
+            sample = make_sample(StudentTap(student), tokens, [self.source], rows, seed=0, layers=False)
+            untrained = CachedEncoder(student)
+            free = RidgeMapped(untrained, free_maps(sample)[0].T)
+            models = {"untrained student": untrained, "free baseline": free}
+            parameters = sum(p.numel() for p in student.parameters())
+            return {"models": self.score(models), "parameters": parameters}
+
+        once(HERE / self.name / "references.json", make)
+        once(HERE / "teacher.json", lambda: {"models": self.score({"teacher": CachedEncoder(self.taught.teacher)})})
+
+    def row(self, row: str, seed: int, device: str | None) -> None:
+        def make() -> dict[str, Any]:
+            lr = self.tune(row, device)
+            student, fitted = self.train(row, lr, EPOCHS, seed, device)
+            scores = self.score({"student": CachedEncoder(student)})["student"]
+            last = [entry for entry in fitted.log if "loss" in entry]
+            return {
+                "row": row,
+                "lr": lr,
+                "seed": seed,
+                "steps": fitted.steps,
+                "training_seconds": round(fitted.seconds, 1),
+                "skipped_steps": fitted.skipped,
+                "last_terms": {k: v for k, v in (last[-1] if last else {}).items() if k.startswith(("term/", "loss"))},
+                **scores,
+            }
+
+        once(HERE / self.name / f"{row.replace(' ', '_')}-{seed}.json", make)
+
+
+def table() -> str:
+    """The Markdown table of everything that is there."""
+    lines: list[str] = []
+    teacher = _read(HERE / "teacher.json")
+    for folder in sorted(path for path in HERE.iterdir() if path.is_dir()):
+        lines += ["", f"### Student `{folder.name}`", "", "| row | seeds | lr | Avg-In | Avg-Out | Avg | retention | Avg without overlap | ms/step |", "|---|---|---|---|---|---|---|---|---|"]
+        top = teacher["models"]["teacher"]["averages"]["all"] if teacher else None
+        references = _read(folder / "references.json")
+        fixed = {**(teacher["models"] if teacher else {}), **(references["models"] if references else {})}
+        for name, scores in fixed.items():
+            lines.append(_line(name, [scores], top, "", ""))
+        for row in ROWS:
+            found = [_read(file) for file in sorted(folder.glob(f"{row.replace(' ', '_')}-[0-9].json"))]
+            if found:
+                speed = np.mean([1e3 * f["training_seconds"] / f["steps"] for f in found])
+                lines.append(_line(row, found, top, f"{found[0]['lr']:g}", f"{speed:.0f}"))
+    return "\n".join(lines) + "\n"
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def _line(name: str, runs: list[dict[str, Any]], top: float | None, lr: str, speed: str) -> str:
+    def cell(values: list[float]) -> str:
+        mean = 100 * float(np.mean(values))
+        return f"{mean:.2f} ± {100 * float(np.std(values, ddof=1)):.2f}" if len(values) > 1 else f"{mean:.2f}"
+
+    averages = [cell([run["averages"][group] for run in runs]) for group in ("in", "out", "all")]
+    kept = f"{100 * np.mean([run['averages']['all'] for run in runs]) / top:.1f} %" if top else ""
+    clean = cell([run["clean_averages"]["all"] for run in runs])
+    return f"| {name} | {len(runs)} | {lr} | {' | '.join(averages)} | {kept} | {clean} | {speed} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--student", choices=["bpe", "cut", "cut3"], default="bpe")
+    parser.add_argument("--rows", default="main", help="main, baselines, all, or names separated by commas")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--device", default=None, help="cpu to keep off an accelerator")
+    parser.add_argument("--table", action="store_true", help="only write the table of what is there")
+    options = parser.parse_args()
+    if not options.table:
+        bench = Bench(options.student)
+        bench.references()
+        named = {"main": MAIN, "baselines": BASELINES, "all": tuple(ROWS)}
+        rows = named.get(options.rows) or tuple(options.rows.split(","))
+        for seed in range(options.seeds):
+            for row in rows:
+                bench.row(row, seed, options.device)
+                (HERE / "table.md").write_text(HEADER + table())
+    (HERE / "table.md").write_text(HEADER + table())
+    print(table())
+
+
+HEADER = """# TALAS's comparison, on real data
+
+Made by `python experiments/talas_table.py` (see its header for teacher, students, corpus and tuning). Two epochs,
+batch 32 with texts of similar length, probes trained on at most 10,000 seeded rows. ± is the standard deviation over
+seeds. "Without overlap" leaves out the test rows whose texts are in the training corpus. Averages are plain means of
+the nine sets' main metrics (macro-F1, average precision, Spearman) in percent.
+"""
+
+
+if __name__ == "__main__":
+    main()

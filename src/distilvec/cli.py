@@ -1,0 +1,252 @@
+"""The command line: parses words and calls the library. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from distilvec.errors import DistilvecError
+
+app = typer.Typer(
+    name="distilvec",
+    help="Distil large embedding models into small students, and report honestly what was kept.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+RecipeFile = Annotated[Path, typer.Argument(help="recipe in YAML", metavar="RECIPE")]
+Changes = Annotated[list[str] | None, typer.Option("--set", help="change a value: training.epochs=2", metavar="KEY=VALUE")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="output folder instead of the recipe's")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from distilvec import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def settings(
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks and debug messages")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
+) -> None:
+    """Options for every command."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    if debug:
+        os.environ["DISTILVEC_DEBUG"] = "1"
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+
+
+def _recipe(path: Path, changes: list[str] | None, output: Path | None) -> Any:
+    from distilvec.recipe import Recipe
+
+    extra = [f"output={output}"] if output else []
+    return Recipe.load(path, [*(changes or []), *extra])
+
+
+@app.command("run")
+def run_command(
+    recipe: RecipeFile,
+    changes: Changes = None,
+    output: Output = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on where an interrupted run stopped")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print stages, sizes, time and disk; do nothing")] = False,
+) -> None:
+    """Distil as a recipe says: teach, train, judge, report."""
+    loaded = _recipe(recipe, changes, output)
+    if dry_run:
+        from distilvec.plan import plan
+
+        plan(loaded).show()
+        return
+    from distilvec.run import run
+
+    _finish(run(loaded, resume=resume))
+
+
+def _finish(run: Any) -> None:
+    from distilvec.report import show_table
+
+    show_table(run.record)
+    typer.echo(f"student  {run.folder / 'student'}")
+    typer.echo(f"report   {run.folder / 'report.html'}")
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="output folder")] = Path("distilvec-demo"),
+    teacher: Annotated[str | None, typer.Option(help="another teacher: folder or hub id")] = None,
+    method: Annotated[str, typer.Option(help="another method")] = "talas",
+    student: Annotated[str | None, typer.Option(help="another student: folder or hub id")] = None,
+    cross_tokenizer: Annotated[bool, typer.Option("--cross-tokenizer", help="a student with its own byte-level BPE")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="with --cross-tokenizer: token embeddings at random too")] = False,
+    texts: Annotated[int, typer.Option(help="training texts", min=200)] = 4000,
+) -> None:
+    """Offline, with a real teacher, in a few minutes: a small student and its report."""
+    from distilvec.demo import demo as start
+
+    _finish(
+        start(output, teacher=teacher, method=method, student=student, cross_tokenizer=cross_tokenizer, fresh=fresh, texts=texts)
+    )
+
+
+@app.command()
+def teach(
+    recipe: RecipeFile,
+    changes: Changes = None,
+    output: Output = None,
+    shard: Annotated[str | None, typer.Option(help="i/n: only this share, so that n processes can teach at once")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say bytes per text and in all; do nothing")] = False,
+) -> None:
+    """Fill the stores of a recipe's teachers, and nothing else."""
+    loaded = _recipe(recipe, changes, output)
+    if dry_run:
+        from distilvec.plan import plan
+
+        plan(loaded).show()
+        return
+    from distilvec.run import teach as start
+
+    for taught in start(loaded, shard=_shard(shard)):
+        typer.echo(f"{taught.store.path}: {len(taught.store):,} rows, {taught.encoded:,} new in {taught.seconds:.1f} s")
+
+
+def _shard(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    index, slash, count = text.partition("/")
+    if not slash or not index.isdigit() or not count.isdigit() or not 0 <= int(index) < int(count):
+        raise DistilvecError(f'"{text}" is not i/n with 0 <= i < n', where="--shard", remedy="For example 0/2 and 1/2.")
+    return int(index), int(count)
+
+
+@app.command()
+def train(
+    recipe: RecipeFile,
+    changes: Changes = None,
+    output: Output = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on from the newest checkpoint")] = False,
+) -> None:
+    """Train from stores that `teach` has filled; no judging."""
+    from distilvec.run import train as start
+
+    typer.echo(f"student  {start(_recipe(recipe, changes, output), resume=resume)}")
+
+
+@app.command()
+def evaluate(
+    model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id")],
+    tasks: Annotated[list[str], typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="write the scores as JSON here")] = None,
+) -> None:
+    """Score any model with the evaluators that score teachers and students."""
+    from distilvec.report import show_scores
+    from distilvec.run import evaluate as start
+
+    show_scores(start(model, tasks, output=output))
+
+
+@app.command()
+def compare(
+    recipe: RecipeFile,
+    methods: Annotated[list[str], typer.Option("--method", "-m", help="a method, or name:key=value,key=value")],
+    seeds: Annotated[int, typer.Option(help="seeds per method", min=1)] = 3,
+    changes: Changes = None,
+    output: Output = None,
+) -> None:
+    """Several methods with the same data, steps and seeds; one table with deviations and intervals."""
+    from distilvec.compare import compare as start
+
+    typer.echo(start(_recipe(recipe, changes, output), methods, seeds=seeds).table())
+
+
+@app.command()
+def shrink(
+    model: Annotated[str, typer.Argument(help="folder or hub id")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="where the smaller model goes")],
+    layers: Annotated[str | None, typer.Option(help="how many blocks (evenly spaced), or which: 1,6")] = None,
+    vocabulary: Annotated[int | None, typer.Option(help="keep at most so many pieces")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="texts whose pieces are kept")] = None,
+    text: Annotated[str, typer.Option(help="text column of the corpus")] = "text",
+) -> None:
+    """Cut layers and vocabulary from a model; prints parameters before and after."""
+    from distilvec.run import shrink_command
+
+    typer.echo(shrink_command(model, output, _layers(layers), vocabulary, corpus, text))
+
+
+def _layers(text: str | None) -> int | list[int] | None:
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise DistilvecError(f'"{text}" is neither a number nor a list of blocks', where="--layers", remedy="For example 2 or 1,6.")
+    numbers = [int(part) for part in parts]
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="student folder")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="folder for the ONNX files")],
+    quantize: Annotated[bool, typer.Option(help="also int8")] = True,
+) -> None:
+    """The whole pipeline as ONNX, float and int8, with agreement, size and speed."""
+    from distilvec.export import export_onnx
+
+    typer.echo(export_onnx(model, output, quantize=quantize).table())
+
+
+@app.command()
+def methods(name: Annotated[str | None, typer.Argument(help="show this method's options")] = None) -> None:
+    """List the methods, or the options of one with defaults and where they come from."""
+    from distilvec.methods.table import show_method, show_methods
+
+    typer.echo(show_method(name) if name else show_methods())
+
+
+@app.command()
+def doctor() -> None:
+    """Versions, devices, and what each extra would add."""
+    from distilvec.doctor import report
+
+    typer.echo(report())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point; a `DistilvecError` becomes one line and its exit code."""
+    _guard(lambda: app(args=arguments, standalone_mode=False), arguments if arguments is not None else sys.argv[1:])
+
+
+def _guard(action: Callable[[], Any], arguments: list[str]) -> None:
+    interrupted = "interrupted; what was finished is kept, run the same command again to go on"
+    try:
+        result = action()
+    except DistilvecError as error:
+        if "--debug" in arguments:
+            raise
+        typer.secho(f"distilvec: {error}", fg="red", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        typer.secho(f"distilvec: {interrupted}.", fg="red", err=True)
+        sys.exit(130)
+    except Exception as error:
+        # Usage errors are click's or, in newer releases of typer, of its own copy of click; both can show themselves.
+        if not hasattr(error, "show"):
+            raise
+        error.show()
+        sys.exit(2)
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""What a training step knows of its items."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass
+class Batch:
+    """The items of one step, `B` of them.
+
+    Attributes:
+        keys: uint8 [B, 16], the 128-bit content keys.
+        duplicate: bool [B, B], True where two rows are equal items (the diagonal is True).
+        labels: [B] class index or score, or None.
+        domain: int64 [B] index into the corpus' domain names, or None.
+        group: int64 [B], equal for the rows of one pair or triplet, or None.
+        role: int64 [B], anchor 0, positive 1, negative 2, or None.
+    """
+
+    keys: Tensor
+    duplicate: Tensor
+    labels: Tensor | None = None
+    domain: Tensor | None = None
+    group: Tensor | None = None
+    role: Tensor | None = None
+
+    @staticmethod
+    def equal_items(keys: Tensor) -> Tensor:
+        """uint8 [B, 16] -> bool [B, B], True where the keys are equal."""
+        return (keys[:, None, :] == keys[None, :, :]).all(-1)

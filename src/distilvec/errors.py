@@ -1,0 +1,48 @@
+"""The errors a person meets: what happened, where, and what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DistilvecError(Exception):
+    """Something the caller can mend. The command line prints it in one line and exits with `exit_code`.
+
+    Args:
+        what: what happened, with the values expected and found.
+        where: the file and line, the key, the row or the teacher concerned.
+        remedy: what to do about it.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
+        self.what, self.where, self.remedy = what, where, remedy
+        parts = [f"{where}: {what}" if where else what]
+        if remedy:
+            parts.append(remedy)
+        super().__init__(" ".join(part if part.endswith((".", "!", "?", ":")) else part + "." for part in parts))
+
+
+class DataError(DistilvecError):
+    """The corpus, a store or a vectors file is not what it has to be."""
+
+    exit_code = 3
+
+
+class EnvironmentProblem(DistilvecError):
+    """A library, a device, a permission or disk space is missing."""
+
+    exit_code = 4
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A sentence that names the closest known word, or all of them where none is close.
+
+    >>> nearest("epoch", ["epochs", "seed"])
+    'Did you mean "epochs"?'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f'Did you mean "{close[0]}"?' if close else f"Known: {', '.join(names)}."

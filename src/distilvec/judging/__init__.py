@@ -1,0 +1,46 @@
+"""Scores of any embedding model: tasks, agreement with a teacher, collapse, speed, and honest intervals."""
+
+from distilvec.judging.agreement import agreement, linear_map, ridge_map
+from distilvec.judging.benchmarks import MtebTask
+from distilvec.judging.bootstrap import Difference, paired_bootstrap
+from distilvec.judging.clustering import ClusteringTask
+from distilvec.judging.collapse import collapse
+from distilvec.judging.encoder import CachedEncoder, RidgeMapped, apply_map
+from distilvec.judging.loading import TaskSpec, load_task, load_tasks
+from distilvec.judging.probes import ClassificationTask, RegressionTask
+from distilvec.judging.retrieval import RetrievalTask
+from distilvec.judging.scores import Outputs, Score
+from distilvec.judging.similarity import PairTask, SimilarityTask
+from distilvec.judging.speed import speed
+from distilvec.judging.suite import Judgement, judge
+from distilvec.judging.talas import talas_tasks
+from distilvec.judging.tasks import Task
+
+__all__ = [
+    "CachedEncoder",
+    "ClassificationTask",
+    "ClusteringTask",
+    "Difference",
+    "Judgement",
+    "MtebTask",
+    "Outputs",
+    "PairTask",
+    "RegressionTask",
+    "RetrievalTask",
+    "RidgeMapped",
+    "Score",
+    "SimilarityTask",
+    "Task",
+    "TaskSpec",
+    "agreement",
+    "apply_map",
+    "collapse",
+    "judge",
+    "linear_map",
+    "load_task",
+    "load_tasks",
+    "paired_bootstrap",
+    "ridge_map",
+    "speed",
+    "talas_tasks",
+]

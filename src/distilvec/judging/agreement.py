@@ -1,0 +1,156 @@
+"""How much of the teacher's geometry a student kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DataError
+from distilvec.judging.encoder import apply_map
+from distilvec.judging.metrics import measure
+from distilvec.judging.tasks import cosines, unit
+
+Array = npt.NDArray[Any]
+
+
+def agreement(
+    teacher_vectors: Array,
+    student_vectors: Array,
+    teacher_map: Array | None = None,
+    *,
+    shared_space: bool = False,
+    sample: int = 2_000,
+    neighbours: int = 10,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Agreement of a student with its teacher on the same texts.
+
+    Args:
+        teacher_vectors: [n, D].
+        student_vectors: [n, d], in the same order.
+        teacher_map: [d, D] or [d + 1, D] (last row: offset), the trained head or the ridge map from the
+            student's space into the teacher's; `linear_map` makes it from an nn.Linear.
+        shared_space: the student's vectors already lie in the teacher's space (`student.space: teacher`).
+        sample: seeded sample of items for everything; similarity matrices grow with its square.
+        neighbours: size of the neighbourhoods.
+
+    Returns:
+        `cosine`: mean cosine of the mapped student with the teacher, and `cosine_from`: "head" (the map
+        given), "space" (shared) or "ridge" (neither: a ridge map fitted on one half and used on the other,
+        both ways; it says what a linear map could reach, not what the student does). `similarity_pearson` and
+        `similarity_spearman`: the correlation of the two models' cosines over all pairs. `neighbours`: mean
+        overlap of the nearest neighbours, in [0, 1]. `cka`: linear CKA, debiased. `index_recall`: share of
+        the teacher's own nearest that the student's query finds on the teacher's index (each text is a query
+        for the others); None without map or shared space. `items`.
+
+    Raises:
+        DataError: different numbers of rows, fewer than four, or not finite.
+    """
+    teacher, student = np.asarray(teacher_vectors), np.asarray(student_vectors)
+    if len(teacher) != len(student) or len(teacher) < 4:
+        raise DataError(
+            f"{len(teacher)} teacher vectors and {len(student)} student vectors",
+            remedy="Give both models' vectors of the same texts, at least four.",
+        )
+    if not (np.isfinite(teacher).all() and np.isfinite(student).all()):
+        raise DataError("a vector holds NaN or infinity")
+    if len(teacher) > sample:
+        rows = np.sort(np.random.default_rng(seed).choice(len(teacher), sample, replace=False))
+        teacher, student = teacher[rows], student[rows]
+    teacher, student = teacher.astype(np.float32), student.astype(np.float32)
+    mapped = student if teacher_map is None else apply_map(student, np.asarray(teacher_map))
+    known = teacher_map is not None or shared_space
+    if known and mapped.shape[1] != teacher.shape[1]:
+        raise DataError(
+            f"vectors of width {mapped.shape[1]} cannot share a space of width {teacher.shape[1]}"
+        )
+    where = "head" if teacher_map is not None else "space" if shared_space else "ridge"
+    cosine = cosines(mapped, teacher) if known else _crossed_ridge(student, teacher, seed)
+    k = min(neighbours, len(teacher) - 1)
+    near = _nearest(unit(teacher), unit(teacher), k)
+    own = _nearest(unit(student), unit(student), k)
+    asked = _nearest(unit(mapped), unit(teacher), k) if known else None
+    return {
+        "cosine": float(cosine.mean()),
+        "cosine_from": where,
+        **_matrices(unit(teacher), unit(student), seed),
+        "neighbours": _overlap(near, own),
+        "cka": debiased_cka(teacher, student),
+        "index_recall": _overlap(near, asked) if asked is not None else None,
+        "items": len(teacher),
+    }
+
+
+def linear_map(linear: Any) -> Array:
+    """An `nn.Linear` as the map [d, D], with a last row for its bias where it has one."""
+    weight = linear.weight.detach().float().cpu().numpy().T
+    if linear.bias is None:
+        return np.ascontiguousarray(weight)
+    return np.vstack([weight, linear.bias.detach().float().cpu().numpy()[None]])
+
+
+def ridge_map(source: Array, target: Array, penalty: float = 1e-2) -> Array:
+    """W [d, D] with the smallest ||E W - T||^2 + g ||W||^2, g = penalty * tr(E'E) / d: the free baseline."""
+    source, target = np.asarray(source, dtype=np.float64), np.asarray(target, dtype=np.float64)
+    gram = source.T @ source
+    width = len(gram)
+    strength = max(penalty * np.trace(gram) / width, 1e-12)
+    return np.asarray(np.linalg.solve(gram + strength * np.eye(width), source.T @ target), dtype=np.float32)
+
+
+def debiased_cka(x: Array, y: Array) -> float:
+    """Linear CKA, unbiased HSIC (Nguyen et al. 2021, eq. 3), at most about 1; 0 where one is constant."""
+    grams = []
+    for points in (x, y):
+        points = points.astype(np.float64)
+        gram = (points - points.mean(axis=0)) @ (points - points.mean(axis=0)).T
+        np.fill_diagonal(gram, 0.0)
+        grams.append(gram)
+    first, second = grams
+    cross, left, right = _hsic(first, second), _hsic(first, first), _hsic(second, second)
+    return float(cross / np.sqrt(left * right)) if left > 0 and right > 0 else 0.0
+
+
+def _hsic(k: Array, m: Array) -> float:
+    n = len(k)
+    sides = k.sum(axis=0) @ m.sum(axis=0)
+    return float(
+        ((k * m).sum() + k.sum() * m.sum() / ((n - 1) * (n - 2)) - 2 * sides / (n - 2)) / (n * (n - 3))
+    )
+
+
+def _crossed_ridge(student: Array, teacher: Array, seed: int) -> Array:
+    order = np.random.default_rng(seed).permutation(len(teacher))
+    halves = order[: len(order) // 2], order[len(order) // 2 :]
+    found = np.empty(len(teacher), dtype=np.float32)
+    for fitted, judged in (halves, halves[::-1]):
+        found[judged] = cosines(
+            student[judged] @ ridge_map(student[fitted], teacher[fitted]), teacher[judged]
+        )
+    return found
+
+
+def _matrices(teacher: Array, student: Array, seed: int, pairs: int = 500_000) -> dict[str, float]:
+    upper = np.triu_indices(len(teacher), k=1)
+    if len(upper[0]) > pairs:
+        chosen = np.random.default_rng(seed).choice(len(upper[0]), pairs, replace=False)
+        upper = upper[0][chosen], upper[1][chosen]
+    a, b = (teacher @ teacher.T)[upper], (student @ student.T)[upper]
+    return {
+        "similarity_pearson": measure("pearson", a.astype(np.float64), b.astype(np.float64)),
+        "similarity_spearman": measure("spearman", a, b),
+    }
+
+
+def _nearest(queries: Array, documents: Array, k: int) -> Array:
+    """Rows of the k nearest documents of each query, the one in its own row left out."""
+    products = queries @ documents.T
+    np.fill_diagonal(products, -np.inf)
+    return np.argpartition(-products, k - 1, axis=1)[:, :k]
+
+
+def _overlap(first: Array, second: Array) -> float:
+    """Mean share of equal entries of two sets per row."""
+    return float((first[:, :, None] == second[:, None, :]).any(axis=2).mean())

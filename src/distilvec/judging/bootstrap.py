@@ -1,0 +1,138 @@
+"""Intervals by drawing test items with replacement, for one model and for the difference of two.
+
+The draws depend on the seed, the task's name and the number of items only, so that two models are always
+scored
+on the same draws: differences are paired without further book-keeping. Draws are centred on the plain value:
+the entropy behind the V-measure and F1 over many classes are biased on samples with repeated items. Items are
+taken as independent; in pair sets whose sentences recur (SICK) intervals are somewhat too narrow.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.judging.metrics import METRICS, Floats, measure
+from distilvec.judging.scores import Outputs, Score
+
+RESAMPLES = 1_000
+LEVEL = 0.95
+#: With more items, draws are made from a seeded part of this size and their deviations scaled by sqrt(part /
+#: n).
+ITEM_CAP = 20_000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better a is than b (positive = a is better), with its paired interval."""
+
+    value: float
+    interval: tuple[float, float]
+    tasks: tuple[str, ...]
+    n: int
+
+    @property
+    def supported(self) -> bool:
+        """True where the interval leaves out zero; only then may one call a winner."""
+        return self.interval[0] > 0 or self.interval[1] < 0
+
+
+def make_score(
+    *,
+    task: str,
+    kind: str,
+    domain: str | None,
+    outputs: Outputs,
+    details: dict[str, Any] | None = None,
+    seed: int = 0,
+) -> Score:
+    """The metric on all items and its bootstrap interval."""
+    value = measure(outputs.metric, outputs.truth, outputs.predicted)
+    _, low, high = METRICS[outputs.metric]
+    interval = None
+    if len(outputs) > 1 and np.isfinite(value):
+        edges = np.clip(_quantiles(draws(outputs, task, seed=seed)), low, high)
+        interval = (float(edges[0]), float(edges[1]))
+    facts = dict(details or {})
+    if len(outputs) > ITEM_CAP:
+        facts["interval_items"] = ITEM_CAP
+    return Score(task, kind, outputs.metric, value, interval, len(outputs), facts, domain, outputs)
+
+
+def draws(outputs: Outputs, task: str, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
+    """[resamples] values of the metric on samples of the items, centred on its value on all items."""
+    value = measure(outputs.metric, outputs.truth, outputs.predicted)
+    metric = METRICS[outputs.metric][0]
+    rng = np.random.default_rng([seed, len(outputs), zlib.crc32(task.encode())])
+    scale = 1.0
+    if len(outputs) > ITEM_CAP:
+        scale = float(np.sqrt(ITEM_CAP / len(outputs)))
+        outputs = outputs.take(np.sort(rng.choice(len(outputs), ITEM_CAP, replace=False)))
+    values = np.concatenate(
+        [metric(outputs.truth, outputs.predicted, counts) for counts in _counts(len(outputs), resamples, rng)]
+    )
+    values = np.where(np.isfinite(values), values, value)  # a draw without any positive item says nothing
+    return np.asarray(value + (values - values.mean()) * scale)
+
+
+def paired_bootstrap(
+    a: Score | Sequence[Score], b: Score | Sequence[Score], *, resamples: int = RESAMPLES, seed: int = 0
+) -> Difference:
+    """Difference of two models (a - b) on the same task, or of their means over the same list of tasks.
+
+    Several scores of one task (training seeds) may be in the lists: they share the draws of that task's
+    items. The interval is over test items; the spread over training seeds is not in it.
+
+    Args:
+        a, b: scores with outputs, in the same order of tasks.
+        resamples: number of draws.
+        seed: of the draws.
+
+    Raises:
+        DistilvecError: the lists do not match.
+        DataError: a score without per-item results, or two scores of different test items.
+    """
+    left = [a] if isinstance(a, Score) else list(a)
+    right = [b] if isinstance(b, Score) else list(b)
+    if not left or [s.task for s in left] != [s.task for s in right]:
+        raise DistilvecError(
+            f"scores of different tasks: {[s.task for s in left]} and {[s.task for s in right]}",
+            remedy="Give the scores of the same tasks in the same order.",
+        )
+    pairs = [(_outputs(one), _outputs(other), one.task) for one, other in zip(left, right, strict=True)]
+    for one, other, task in pairs:
+        if one.metric != other.metric or not np.array_equal(one.truth, other.truth):
+            raise DataError("the two scores are not about the same test items", where=f"task {task}")
+    gaps = [
+        draws(one, task, resamples, seed) - draws(other, task, resamples, seed) for one, other, task in pairs
+    ]
+    low, high = _quantiles(np.mean(gaps, axis=0))
+    value = float(np.mean([one.value - other.value for one, other in zip(left, right, strict=True)]))
+    tasks = tuple(dict.fromkeys(score.task for score in left))
+    return Difference(value, (float(low), float(high)), tasks, sum(len(one) for one, _, _ in pairs))
+
+
+def _outputs(score: Score) -> Outputs:
+    if score.outputs is None:
+        raise DataError(
+            "this score keeps no per-item results and cannot be paired", where=f"task {score.task}"
+        )
+    return score.outputs
+
+
+def _counts(n: int, resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
+    """How often each of n items was drawn, [chunk, n] at a time (about 16 MB)."""
+    chunk = max(1, 2_000_000 // n)
+    for start in range(0, resamples, chunk):
+        rows = min(chunk, resamples - start)
+        drawn = rng.integers(n, size=(rows, n)) + np.arange(rows)[:, None] * n
+        yield np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n).astype(np.float64)
+
+
+def _quantiles(values: Floats) -> Floats:
+    return np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

@@ -1,0 +1,78 @@
+"""Clusters of the embeddings against known groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from distilvec.errors import DataError
+from distilvec.judging.encoder import Encode
+from distilvec.judging.metrics import measure
+from distilvec.judging.scores import Outputs, Score
+from distilvec.judging.tasks import Task, distinct, same_length, unit
+
+
+class ClusteringTask(Task):
+    """V-measure of mini-batch k-means on unit vectors, k = number of groups, mean over several starts.
+
+    The interval is over items with the clusters as found; the spread over starts is in the details.
+
+    Args:
+        name: unique name.
+        texts: the items.
+        labels: the known group of each, compared as text.
+        starts: how many k-means runs.
+        max_items: cap on items, a seeded sample.
+    """
+
+    kind: ClassVar[str] = "clustering"
+
+    def __init__(
+        self,
+        name: str,
+        texts: Sequence[str],
+        labels: Sequence[Any],
+        *,
+        starts: int = 5,
+        max_items: int | None = None,
+        domain: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(name, domain, seed)
+        same_length(name, text=texts, label=labels)
+        rows = list(range(len(texts)))
+        if max_items is not None and max_items < len(texts):
+            rows = sorted(np.random.default_rng(seed).choice(len(texts), max_items, replace=False).tolist())
+        self._texts = [texts[row] for row in rows]
+        names, codes = np.unique(np.array([str(labels[row]) for row in rows]), return_inverse=True)
+        if len(names) < 2:
+            raise DataError("all items have the same label", where=f"task {name}")
+        self._codes, self.clusters, self.starts = codes.astype(np.int32), len(names), starts
+
+    def texts(self) -> list[str]:
+        return distinct(self._texts)
+
+    def test_items(self) -> list[tuple[str, ...]]:
+        return [(text,) for text in self._texts]
+
+    def score(self, encode: Encode) -> Score:
+        import warnings
+
+        from sklearn.cluster import MiniBatchKMeans
+        from sklearn.exceptions import ConvergenceWarning
+
+        vectors = unit(encode(self._texts))
+        found = []
+        for start in range(self.starts):
+            kmeans = MiniBatchKMeans(self.clusters, batch_size=1024, n_init=3, random_state=self.seed + start)
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", ConvergenceWarning
+                )  # fewer distinct vectors than groups: collapse
+                found.append(kmeans.fit_predict(vectors).astype(np.int16))
+        clusters = np.stack(found)
+        each = [measure("v_measure", self._codes, row) for row in clusters]
+        details = {"clusters": self.clusters, "starts": self.starts, "deviation": float(np.std(each))}
+        return self._scored(Outputs("v_measure", self._codes, clusters), details)

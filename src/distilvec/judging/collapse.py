@@ -1,0 +1,93 @@
+"""Whether an embedding space has collapsed: everything alike, few directions used, a few hubs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DataError
+from distilvec.judging.retrieval import top_rows
+from distilvec.judging.tasks import unit
+
+MEAN_COSINE_ALARM = 0.9
+RANK_SHARE_ALARM = 0.05
+HUBNESS_ALARM = 10.0
+
+
+def collapse(
+    vectors: npt.NDArray[Any], *, sample: int = 2_000, neighbours: int = 10, seed: int = 0
+) -> dict[str, Any]:
+    """Signs of collapse on a seeded sample of vectors [n, d], n >= 2.
+
+    Returns:
+        `mean_cosine` over distinct pairs, in [-1, 1]; `effective_rank`, exp of the entropy of the singular
+        values of the centred unit vectors (Roy & Vetterli 2007), in [1, min(n - 1, d)], 1 where all are
+        equal; `rank_share` of that most; `hubness`, the skewness of how often a vector is among the others'
+        nearest (Radovanovic et al. 2010); `items`; and `alarms`, sentences.
+
+    Raises:
+        DataError: fewer than two vectors, or not finite.
+    """
+    vectors = np.asarray(vectors)
+    if vectors.ndim != 2 or len(vectors) < 2 or not np.isfinite(vectors).all():
+        raise DataError(
+            f"at least two finite vectors are needed, not an array of shape {list(vectors.shape)}"
+        )
+    if len(vectors) > sample:
+        vectors = vectors[np.sort(np.random.default_rng(seed).choice(len(vectors), sample, replace=False))]
+    points = unit(vectors).astype(np.float64)
+    n, width = points.shape
+    total = points.sum(axis=0)
+    mean_cosine = float((total @ total - np.square(points).sum()) / (n * (n - 1)))
+    rank = _effective_rank(points)
+    most = min(n - 1, width)
+    found: dict[str, Any] = {
+        "mean_cosine": mean_cosine,
+        "effective_rank": rank,
+        "rank_share": rank / most,
+        "hubness": _hubness(points, min(neighbours, n - 1)),
+        "items": n,
+    }
+    return found | {"alarms": _alarms(found, most)}
+
+
+def _effective_rank(points: npt.NDArray[np.float64]) -> float:
+    centred = points - points.mean(axis=0)
+    gram = centred.T @ centred if centred.shape[1] <= len(centred) else centred @ centred.T
+    singular = np.sqrt(np.clip(np.linalg.eigvalsh(gram), 0, None))
+    # Rounding leaves about 1e-8 of the points' size (one) in every direction; that is not a direction in use.
+    singular = singular[singular > 1e-6 * np.sqrt(len(points))]
+    if not len(singular):
+        return 1.0
+    share = singular / singular.sum()
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def _hubness(points: npt.NDArray[np.float64], neighbours: int) -> float:
+    near = top_rows(points, points, neighbours + 1)
+    others = near[near != np.arange(len(points))[:, None]]
+    counts = np.bincount(others, minlength=len(points)).astype(np.float64)
+    spread = counts.std()
+    return float((((counts - counts.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0
+
+
+def _alarms(found: dict[str, Any], most: int) -> list[str]:
+    alarms = []
+    if found["mean_cosine"] > MEAN_COSINE_ALARM:
+        alarms.append(
+            f"The space has collapsed: the mean cosine of two texts is {found['mean_cosine']:.3f} "
+            f"(alarm above {MEAN_COSINE_ALARM})."
+        )
+    if found["rank_share"] < RANK_SHARE_ALARM or found["effective_rank"] < min(2.0, most):
+        alarms.append(
+            f"The space has collapsed: its effective rank is {found['effective_rank']:.1f} of {most} "
+            f"(alarm below {RANK_SHARE_ALARM:.0%})."
+        )
+    if found["hubness"] > HUBNESS_ALARM:
+        alarms.append(
+            f"A few texts are near everything: the neighbour counts' skewness is {found['hubness']:.1f} "
+            f"(alarm above {HUBNESS_ALARM:.0f})."
+        )
+    return alarms

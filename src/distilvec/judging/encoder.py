@@ -1,0 +1,170 @@
+"""One way to ask any model for vectors: each distinct text once, in batches of similar length."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DataError, DistilvecError
+
+logger = logging.getLogger(__name__)
+Vectors = npt.NDArray[np.float32]
+Encode = Callable[[Sequence[str]], npt.NDArray[Any]]
+
+
+class CachedEncoder:
+    """A model that is asked for every distinct text only once.
+
+    Calling it gives the vectors as the model gives them (not normalised here), float32 [n, width]. `query`
+    and `document` use the model's own query and document sides where it has them (a `Router`, or prompts of
+    those names), and are the same as calling it where it has not.
+
+    Args:
+        model: a `SentenceTransformer`, a `Teacher` (anything with `encode(texts)`), or a callable from a list
+            of texts to an array [n, width].
+        name: for messages.
+        batch_size: texts per batch of a `SentenceTransformer`.
+        chunk: texts per call of the model, sorted by length.
+
+    Raises:
+        DistilvecError: the model has neither `encode` nor is it callable.
+        DataError: (when called) vectors of the wrong shape, NaN or infinite, with the text concerned.
+    """
+
+    def __init__(self, model: Any, *, name: str = "model", batch_size: int = 64, chunk: int = 4096) -> None:
+        if not hasattr(model, "encode") and not callable(model):
+            raise DistilvecError(
+                f"a {type(model).__name__} cannot be judged",
+                where=name,
+                remedy="Give a SentenceTransformer, an object with encode(texts), or a function.",
+            )
+        self.model, self.name = model, name
+        self.batch_size, self.chunk = batch_size, chunk
+        self.seconds = 0.0
+        self.encoded = 0
+        self._sides: dict[str, _Side] = {}
+
+    def __call__(self, texts: Sequence[str]) -> Vectors:
+        return self._vectors("", texts)
+
+    encode = __call__
+
+    def query(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of search queries."""
+        return self._vectors("query" if self._has_side("query") else "", texts)
+
+    def document(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of documents to be found."""
+        return self._vectors("document" if self._has_side("document") else "", texts)
+
+    def _has_side(self, side: str) -> bool:
+        if not hasattr(self.model, f"encode_{side}"):
+            return False
+        if hasattr(self.model, "_modules") and any(
+            type(m).__name__ == "Router" for m in self.model.children()
+        ):
+            return True
+        prompts = getattr(self.model, "prompts", None) or {}
+        names = (side,) if side == "query" else ("document", "passage", "corpus")
+        return any(prompts.get(name) for name in names)
+
+    def _vectors(self, side: str, texts: Sequence[str]) -> Vectors:
+        store = self._sides.setdefault(side, _Side())
+        new = sorted({text for text in texts if text not in store.row}, key=len, reverse=True)
+        for start in range(0, len(new), self.chunk):
+            part = new[start : start + self.chunk]
+            begun = time.perf_counter()
+            vectors = self._ask(side, part)
+            self.seconds += time.perf_counter() - begun
+            self.encoded += len(part)
+            store.add(part, vectors, self.name)
+            logger.debug("%s: %d of %d new texts encoded", self.name, start + len(part), len(new))
+        return store.take(texts)
+
+    def _ask(self, side: str, texts: list[str]) -> Vectors:
+        from sentence_transformers import SentenceTransformer
+
+        call = getattr(self.model, f"encode_{side}" if side else "encode", self.model)
+        if isinstance(self.model, SentenceTransformer):
+            found = call(texts, batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True)
+        else:
+            found = call(texts)
+        vectors = np.asarray(found, dtype=np.float32)
+        if vectors.ndim != 2 or len(vectors) != len(texts):
+            raise DataError(
+                f"[{len(texts)}, width] was expected, the model gave {list(vectors.shape)}",
+                where=self.name,
+            )
+        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(bad):
+            raise DataError(
+                f"{len(bad)} of {len(texts)} vectors hold NaN or infinity, first for {texts[bad[0]][:80]!r}",
+                where=self.name,
+            )
+        return vectors
+
+
+class RidgeMapped:
+    """An encoder followed by a linear map: the untrained student with a ridge map is the free baseline.
+
+    Args:
+        encode: any model that `CachedEncoder` takes.
+        matrix: [d, D], or [d + 1, D] with the offset in the last row.
+    """
+
+    def __init__(self, encode: Any, matrix: npt.NDArray[Any], name: str = "free baseline") -> None:
+        self._encode = encode if isinstance(encode, CachedEncoder) else CachedEncoder(encode, name=name)
+        self._matrix = np.asarray(matrix, dtype=np.float32)
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """float32 [n, D]."""
+        return apply_map(self._encode(texts), self._matrix)
+
+    __call__ = encode
+
+
+def apply_map(vectors: npt.NDArray[Any], matrix: npt.NDArray[Any]) -> Vectors:
+    """vectors [n, d] through a map [d, D] or [d + 1, D] (last row: offset) -> float32 [n, D].
+
+    Raises:
+        DistilvecError: the widths do not fit.
+    """
+    width = vectors.shape[1]
+    if matrix.ndim != 2 or matrix.shape[0] not in (width, width + 1):
+        raise DistilvecError(
+            f"a map of shape {list(matrix.shape)} does not fit vectors of width {width}",
+            remedy=f"It has to be [{width}, D], or [{width + 1}, D] with an offset in the last row.",
+        )
+    mapped = vectors.astype(np.float32, copy=False) @ matrix[:width].astype(np.float32, copy=False)
+    return np.asarray(mapped + matrix[width] if len(matrix) > width else mapped, dtype=np.float32)
+
+
+class _Side:
+    """Vectors of the texts seen so far, in an array that grows by half."""
+
+    def __init__(self) -> None:
+        self.row: dict[str, int] = {}
+        self._vectors: Vectors = np.empty((0, 0), dtype=np.float32)
+
+    def add(self, texts: list[str], vectors: Vectors, name: str) -> None:
+        used, width = len(self.row), vectors.shape[1]
+        if used and width != self._vectors.shape[1]:
+            raise DataError(
+                f"vectors of width {self._vectors.shape[1]} and then of width {width}", where=name
+            )
+        if used + len(texts) > len(self._vectors):
+            grown = np.empty((max(used + len(texts), used * 3 // 2), width), dtype=np.float32)
+            grown[:used] = self._vectors[:used].reshape(used, width)
+            self._vectors = grown
+        self._vectors[used : used + len(texts)] = vectors
+        self.row.update(zip(texts, range(used, used + len(texts)), strict=True))
+
+    def take(self, texts: Sequence[str]) -> Vectors:
+        if not len(texts):
+            return np.empty((0, self._vectors.shape[1]), dtype=np.float32)
+        return self._vectors[[self.row[text] for text in texts]]

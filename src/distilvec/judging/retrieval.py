@@ -1,0 +1,153 @@
+"""Finding documents by queries, with BM25 beside it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DataError
+from distilvec.judging.encoder import Encode
+from distilvec.judging.scores import Outputs, Score
+from distilvec.judging.tasks import Task, distinct, side, unit
+
+DEPTH = 100
+Relevance = Mapping[int, Mapping[int, float]]
+
+
+class RetrievalTask(Task):
+    """nDCG@10 of a search by cosine; recall@10, recall@100, MRR@10 and BM25's figures in the details.
+
+    nDCG uses the judged relevance itself as gain and log2(rank + 1) as discount, as trec_eval does. Queries
+    without any relevant document are left out and counted.
+
+    Args:
+        name: unique name.
+        queries: query texts.
+        documents: document texts.
+        relevance: query row -> {document row: relevance}; 0 or less = not relevant.
+    """
+
+    kind: ClassVar[str] = "retrieval"
+
+    def __init__(
+        self,
+        name: str,
+        queries: Sequence[str],
+        documents: Sequence[str],
+        relevance: Relevance,
+        *,
+        domain: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(name, domain, seed)
+        wanted = {q: {d: float(g) for d, g in found.items() if g > 0} for q, found in relevance.items()}
+        rows = [q for q in sorted(wanted) if wanted[q]]
+        if not rows or not documents:
+            raise DataError("no query has a relevant document", where=f"task {name}")
+        if rows[0] < 0 or rows[-1] >= len(queries):
+            raise DataError(f"relevance names query row {rows[-1]} of {len(queries)}", where=f"task {name}")
+        highest = max(max(wanted[q]) for q in rows)
+        if highest >= len(documents) or min(min(wanted[q]) for q in rows) < 0:
+            raise DataError(
+                f"relevance names document row {highest} of {len(documents)}", where=f"task {name}"
+            )
+        self.queries = [queries[q] for q in rows]
+        self.documents = list(documents)
+        self.relevance = [wanted[q] for q in rows]
+        self.unjudged = len(queries) - len(rows)
+        self._bm25: dict[str, float] | None = None
+
+    @classmethod
+    def from_pairs(
+        cls, name: str, queries: Sequence[str], documents: Sequence[str], **options: Any
+    ) -> RetrievalTask:
+        """Each query has one right document, the one in its row; equal documents (and queries) are one."""
+        document_row = {text: row for row, text in enumerate(distinct(documents))}
+        query_row = {text: row for row, text in enumerate(distinct(queries))}
+        relevance: dict[int, dict[int, float]] = {}
+        for query, document in zip(queries, documents, strict=True):
+            relevance.setdefault(query_row[query], {})[document_row[document]] = 1.0
+        return cls(name, list(query_row), list(document_row), relevance, **options)
+
+    def texts(self) -> list[str]:
+        return distinct(self.queries, self.documents)
+
+    def test_items(self) -> list[tuple[str, ...]]:
+        return [(query,) for query in self.queries]
+
+    def score(self, encode: Encode) -> Score:
+        documents = unit(side(encode, "document")(self.documents))
+        queries = unit(side(encode, "query")(self.queries))
+        values = self._judge(top_rows(queries, documents, DEPTH))
+        details: dict[str, Any] = {
+            key: float(column.mean()) for key, column in values.items() if key != "ndcg@10"
+        }
+        details |= {"documents": len(self.documents), "queries_without_answer": self.unjudged}
+        details["bm25"] = self.bm25()
+        if details["bm25"] is None:
+            details["bm25_absent"] = "BM25 needs bm25s: pip install 'distilvec[bm25]'"
+        per_query = values["ndcg@10"].astype(np.float32)
+        return self._scored(Outputs("ndcg@10", np.zeros(len(per_query), dtype=np.int8), per_query), details)
+
+    def bm25(self) -> dict[str, float] | None:
+        """The same figures for BM25 (bm25s: Lucene's variant, k1 1.5, b 0.75, English stop words), or None.
+
+        None where bm25s is not installed. Computed once.
+        """
+        if self._bm25 is None and importlib.util.find_spec("bm25s") is not None:
+            import bm25s
+
+            index = bm25s.BM25()
+            tokens = bm25s.tokenize(self.documents, stopwords="en", show_progress=False)
+            index.index(tokens, show_progress=False)
+            asked = bm25s.tokenize(self.queries, stopwords="en", show_progress=False)
+            depth = min(DEPTH, len(self.documents))
+            found, scores = index.retrieve(asked, k=depth, show_progress=False)
+            ranked = np.where(np.asarray(scores) > 0, np.asarray(found), -1)  # score 0: no word in common
+            self._bm25 = {key: float(column.mean()) for key, column in self._judge(ranked).items()}
+        return self._bm25
+
+    def _judge(self, ranked: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.float64]]:
+        """Per-query figures of ranked document rows [queries, <= DEPTH]; -1 = nothing."""
+        gains = np.array(
+            [
+                [wanted.get(int(d), 0.0) for d in row]
+                for wanted, row in zip(self.relevance, ranked, strict=True)
+            ]
+        )
+        gains = np.pad(gains, ((0, 0), (0, max(0, DEPTH - gains.shape[1]))))
+        best = np.zeros((len(gains), 10))
+        for row, wanted in enumerate(self.relevance):
+            top = sorted(wanted.values(), reverse=True)[:10]
+            best[row, : len(top)] = top
+        discount = 1 / np.log2(np.arange(2, 12))
+        hit = gains > 0
+        relevant = np.array([len(wanted) for wanted in self.relevance], dtype=np.float64)
+        first = np.where(hit[:, :10].any(axis=1), hit[:, :10].argmax(axis=1) + 1.0, np.inf)
+        return {
+            "ndcg@10": (gains[:, :10] @ discount) / (best @ discount),
+            "recall@10": hit[:, :10].sum(axis=1) / relevant,
+            "recall@100": hit.sum(axis=1) / relevant,
+            "mrr@10": 1 / first,
+        }
+
+
+def top_rows(queries: npt.NDArray[Any], documents: npt.NDArray[Any], depth: int) -> npt.NDArray[np.int64]:
+    """Rows of the `depth` documents with the highest dot product, best first, [queries, min(depth,
+    documents)].
+
+    Equal products are ordered by row, so that the result does not depend on the machine's sorting.
+    """
+    depth = min(depth, len(documents))
+    chunk = max(1, 20_000_000 // len(documents))
+    found = np.empty((len(queries), depth), dtype=np.int64)
+    for start in range(0, len(queries), chunk):
+        products = queries[start : start + chunk] @ documents.T
+        rows = np.sort(np.argpartition(-products, depth - 1, axis=1)[:, :depth], axis=1)
+        order = np.argsort(-np.take_along_axis(products, rows, axis=1), axis=1, kind="stable")
+        found[start : start + chunk] = np.take_along_axis(rows, order, axis=1)
+    return found

@@ -1,0 +1,107 @@
+"""What a task says about a model: a value, its interval, and the per-item results that pair two models."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DataError
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Per-item results, enough to compute the metric again on any sample of the items.
+
+    Attributes:
+        metric: name in `metrics.METRICS`.
+        truth: [n] class codes (int32), 0/1 or scores (float32).
+        predicted: [n] codes, cosines or per-item values; [S, n] where the task has S repetitions.
+    """
+
+    metric: str
+    truth: npt.NDArray[Any]
+    predicted: npt.NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.truth)
+
+    def take(self, rows: npt.NDArray[Any]) -> Outputs:
+        """The same for some of the items (rows: bool [n] or positions)."""
+        return Outputs(self.metric, self.truth[rows], self.predicted[..., rows])
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; arrays as compressed base64."""
+        return {"metric": self.metric, "truth": _pack(self.truth), "predicted": _pack(self.predicted)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Outputs:
+        """The inverse of `to_dict`."""
+        return cls(data["metric"], _unpack(data["truth"]), _unpack(data["predicted"]))
+
+
+@dataclass
+class Score:
+    """One model's result on one task.
+
+    Attributes:
+        task, kind, domain: as the task's.
+        metric: name of the metric.
+        value: the metric, as a fraction (0.84, not 84).
+        interval: 95 % bootstrap interval over the test items; None where the task cannot give one.
+        n: number of test items.
+        details: further metrics and facts, JSON values.
+        outputs: per-item results for `paired_bootstrap`; None where the task keeps none.
+    """
+
+    task: str
+    kind: str
+    metric: str
+    value: float
+    interval: tuple[float, float] | None
+    n: int
+    details: dict[str, Any] = field(default_factory=dict)
+    domain: str | None = None
+    outputs: Outputs | None = field(default=None, repr=False, compare=False)
+
+    def to_dict(self, outputs: bool = False) -> dict[str, Any]:
+        """JSON values; with the per-item results where asked (about 5 bytes an item)."""
+        data = asdict(self) | {"outputs": None}
+        data["interval"] = list(self.interval) if self.interval else None
+        if outputs and self.outputs is not None:
+            data["outputs"] = self.outputs.to_dict()
+        else:
+            del data["outputs"]
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Score:
+        """The inverse of `to_dict`.
+
+        Raises:
+            DataError: a field is missing or not known.
+        """
+        values = dict(data)
+        try:
+            if values.get("interval"):
+                low, high = values["interval"]
+                values["interval"] = (float(low), float(high))
+            if values.get("outputs"):
+                values["outputs"] = Outputs.from_dict(values["outputs"])
+            return cls(**values)
+        except (TypeError, KeyError, ValueError, zlib.error) as error:
+            raise DataError(f"this is not a score ({error})") from error
+
+
+def _pack(array: npt.NDArray[Any]) -> dict[str, Any]:
+    data = base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 6)).decode()
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "data": data}
+
+
+def _unpack(packed: dict[str, Any]) -> npt.NDArray[Any]:
+    raw = zlib.decompress(base64.b64decode(packed["data"]))
+    return np.frombuffer(raw, dtype=np.dtype(packed["dtype"])).reshape(packed["shape"])

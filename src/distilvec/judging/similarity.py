@@ -1,0 +1,110 @@
+"""Pairs of texts and the cosine of their vectors: graded similarity and yes-or-no pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DataError
+from distilvec.judging.encoder import Encode
+from distilvec.judging.metrics import measure
+from distilvec.judging.scores import Outputs, Score
+from distilvec.judging.tasks import Task, cosines, distinct, same_length
+
+
+class _Pairwise(Task):
+    """Two columns of texts, scored by the cosine of their vectors."""
+
+    def __init__(
+        self,
+        name: str,
+        text1: Sequence[str],
+        text2: Sequence[str],
+        *,
+        domain: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(name, domain, seed)
+        self.text1, self.text2 = list(text1), list(text2)
+
+    def texts(self) -> list[str]:
+        return distinct(self.text1, self.text2)
+
+    def test_items(self) -> list[tuple[str, ...]]:
+        return list(zip(self.text1, self.text2, strict=True))
+
+    def _cosines(self, encode: Encode) -> npt.NDArray[np.float32]:
+        vectors = encode(self.text1 + self.text2)
+        return cosines(vectors[: len(self.text1)], vectors[len(self.text1) :])
+
+
+class SimilarityTask(_Pairwise):
+    """Spearman's correlation of the cosine with people's scores (Pearson in the details).
+
+    Args:
+        name: unique name.
+        text1, text2: the pairs.
+        scores: finite numbers, larger = more alike.
+    """
+
+    kind: ClassVar[str] = "similarity"
+
+    def __init__(
+        self, name: str, text1: Sequence[str], text2: Sequence[str], scores: Sequence[float], **options: Any
+    ) -> None:
+        super().__init__(name, text1, text2, **options)
+        same_length(name, text1=text1, text2=text2, score=scores)
+        self.scores = np.asarray(scores, dtype=np.float32)
+        if not np.isfinite(self.scores).all():
+            raise DataError("a score is not a finite number", where=f"task {name}")
+
+    def score(self, encode: Encode) -> Score:
+        found = self._cosines(encode)
+        outputs = Outputs("spearman", self.scores, found)
+        return self._scored(outputs, {"pearson": measure("pearson", self.scores, found)})
+
+
+class PairTask(_Pairwise):
+    """Average precision of the cosine for pairs that are alike or not.
+
+    The details give the best accuracy any one threshold reaches on the test pairs, that threshold, and the
+    base
+    rate: the average precision of a model that knows nothing.
+
+    Args:
+        name: unique name.
+        text1, text2: the pairs.
+        labels: True = alike.
+    """
+
+    kind: ClassVar[str] = "pairs"
+
+    def __init__(
+        self, name: str, text1: Sequence[str], text2: Sequence[str], labels: Sequence[bool], **options: Any
+    ) -> None:
+        super().__init__(name, text1, text2, **options)
+        same_length(name, text1=text1, text2=text2, label=labels)
+        self.labels = np.asarray(labels, dtype=bool)
+        if self.labels.all() or not self.labels.any():
+            raise DataError("all pairs have the same label", where=f"task {name}")
+
+    def score(self, encode: Encode) -> Score:
+        found = self._cosines(encode)
+        best, threshold = _best_threshold(self.labels, found)
+        details = {"best_accuracy": best, "threshold": threshold, "base_rate": float(self.labels.mean())}
+        return self._scored(Outputs("average_precision", self.labels, found), details)
+
+
+def _best_threshold(labels: npt.NDArray[np.bool_], cosine: npt.NDArray[np.float32]) -> tuple[float, float]:
+    """Highest accuracy of "alike when the cosine is above the threshold", and a threshold that reaches it."""
+    order = np.argsort(-cosine, kind="stable")
+    ranked = cosine[order].astype(np.float64)
+    # After the first k pairs are called alike: their positives plus the negatives among the rest are right.
+    right = np.concatenate([[0], np.cumsum(np.where(labels[order], 1, -1))]) + (~labels).sum()
+    edges = np.concatenate([[ranked[0] + 1e-6], (ranked[:-1] + ranked[1:]) / 2, [ranked[-1] - 1e-6]])
+    possible = np.concatenate([[True], ranked[:-1] > ranked[1:], [True]])  # no threshold parts equal cosines
+    best = int(np.argmax(np.where(possible, right, -1)))
+    return float(right[best] / len(labels)), float(edges[best])

@@ -1,0 +1,191 @@
+"""Many models on many tasks: every distinct text is encoded once per model."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from distilvec.errors import DistilvecError, nearest
+from distilvec.judging.bootstrap import Difference, paired_bootstrap
+from distilvec.judging.encoder import CachedEncoder
+from distilvec.judging.loading import unique
+from distilvec.judging.scores import Score
+from distilvec.judging.tasks import Task
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Judgement:
+    """All scores of a suite.
+
+    Attributes:
+        scores: model -> task -> score, in the order given.
+        seconds: model -> time spent encoding.
+        texts: model -> distinct texts encoded.
+    """
+
+    scores: dict[str, dict[str, Score]]
+    seconds: dict[str, float] = field(default_factory=dict)
+    texts: dict[str, int] = field(default_factory=dict)
+
+    def averages(self, model: str) -> dict[str, float]:
+        """Plain means over the tasks there are: `in`, `out`, `all` (without retrieval), `retrieval`."""
+        return {key: float(np.mean([s.value for s in found])) for key, found in self._groups(model).items()}
+
+    def retention(self, model: str, teacher: str) -> dict[str, float]:
+        """Scores and averages in percent of the teacher's; left out where the teacher's is not > 0."""
+        own = {name: score.value for name, score in self._of(model).items()} | _keyed(self.averages(model))
+        other = {name: score.value for name, score in self._of(teacher).items()} | _keyed(
+            self.averages(teacher)
+        )
+        return {name: 100 * own[name] / other[name] for name in own if other.get(name, 0) > 0}
+
+    def difference(self, a: str, b: str, group: str = "all") -> Difference:
+        """a - b over the tasks of a group (`in`, `out`, `all`, `retrieval`) or of one task, with paired
+        interval.
+
+        Raises:
+            DistilvecError: an unknown model, group or task.
+        """
+        return paired_bootstrap(self._chosen(a, group), self._chosen(b, group))
+
+    def alarms(self, student: str, references: Sequence[str]) -> list[str]:
+        """Sentences on where the student is not better than the untrained student or the free baseline.
+
+        Args:
+            student: name of the judged model.
+            references: names of the models it has to beat, on the average and on retrieval.
+        """
+        found = []
+        for reference in references:
+            for group, named in (("all", "the average"), ("retrieval", "retrieval")):
+                own, other = self._groups(student).get(group), self._groups(reference).get(group)
+                if not own or not other:
+                    continue
+                gap = float(np.mean([s.value for s in own]) - np.mean([s.value for s in other]))
+                low = high = gap
+                shown = "no interval"
+                if all(score.outputs is not None for score in (*own, *other)):
+                    low, high = paired_bootstrap(own, other).interval
+                    shown = f"95 % interval {100 * low:+.2f} to {100 * high:+.2f}"
+                if low <= 0:
+                    verdict = "worse than" if high < 0 else "not shown to be better than"
+                    found.append(
+                        f"On {named}, {student} is {verdict} {reference}: {100 * gap:+.2f} points, {shown}."
+                    )
+        return found
+
+    def without(self, tasks: Sequence[Task], texts: Iterable[str]) -> Judgement:
+        """The same scores on the test items none of whose texts is in `texts`, without encoding again.
+
+        Args:
+            tasks: the tasks that were judged on.
+            texts: for example the training corpus; compared case-folded.
+
+        Raises:
+            DistilvecError: a task is missing, or keeps no per-item results.
+        """
+        by_name = {task.name: task for task in tasks}
+        left_out = list(texts)
+        missing = sorted({name for found in self.scores.values() for name in found} - set(by_name))
+        if missing:
+            raise DistilvecError(f"the tasks {', '.join(missing)} were judged but not given")
+        scores = {
+            model: {name: by_name[name].without(score, left_out) for name, score in found.items()}
+            for model, found in self.scores.items()
+        }
+        return Judgement(scores, dict(self.seconds), dict(self.texts))
+
+    def to_dict(self, outputs: bool = False) -> dict[str, Any]:
+        """JSON values, with per-item results where asked."""
+        return {
+            "scores": {
+                model: {task: score.to_dict(outputs) for task, score in found.items()}
+                for model, found in self.scores.items()
+            },
+            "averages": {model: self.averages(model) for model in self.scores},
+            "seconds": self.seconds,
+            "texts": self.texts,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Judgement:
+        """The inverse of `to_dict`."""
+        scores = {
+            model: {task: Score.from_dict(score) for task, score in found.items()}
+            for model, found in data["scores"].items()
+        }
+        return cls(scores, dict(data.get("seconds", {})), dict(data.get("texts", {})))
+
+    def _of(self, model: str) -> dict[str, Score]:
+        if model not in self.scores:
+            raise DistilvecError(f'no model "{model}" was judged', remedy=nearest(model, self.scores))
+        return self.scores[model]
+
+    def _groups(self, model: str) -> dict[str, list[Score]]:
+        scores = list(self._of(model).values())
+        groups = {
+            "in": [s for s in scores if s.domain == "in" and s.kind != "retrieval"],
+            "out": [s for s in scores if s.domain == "out" and s.kind != "retrieval"],
+            "all": [s for s in scores if s.kind != "retrieval"],
+            "retrieval": [s for s in scores if s.kind == "retrieval"],
+        }
+        return {name: found for name, found in groups.items() if found}
+
+    def _chosen(self, model: str, group: str) -> list[Score]:
+        groups, scores = self._groups(model), self._of(model)
+        if group not in groups and group not in scores:
+            raise DistilvecError(f'no task or group "{group}"', remedy=nearest(group, [*groups, *scores]))
+        return groups[group] if group in groups else [scores[group]]
+
+
+def judge(
+    models: Mapping[str, Any],
+    tasks: Sequence[Task],
+    *,
+    batch_size: int = 64,
+    progress: Callable[[str, Score], None] | None = None,
+) -> Judgement:
+    """Score models on tasks.
+
+    Args:
+        models: name -> `SentenceTransformer`, `Teacher`, function, `RidgeMapped` or a `CachedEncoder` (used
+            as it is, so that its vectors can be kept for agreement and collapse).
+        tasks: from `load_tasks`, `talas_tasks` or constructed; names differ.
+        batch_size: of `SentenceTransformer`s.
+        progress: called with the model's name after every score.
+
+    Raises:
+        DistilvecError: no tasks, or two of one name; whatever a task raises.
+    """
+    if not tasks:
+        raise DistilvecError("there are no tasks to judge on")
+    unique(tasks)
+    result = Judgement({})
+    for name, model in models.items():
+        encoder = (
+            model
+            if isinstance(model, CachedEncoder)
+            else CachedEncoder(model, name=name, batch_size=batch_size)
+        )
+        result.scores[name] = {}
+        for task in tasks:
+            begun = time.perf_counter()
+            score = task.score(encoder)
+            result.scores[name][task.name] = score
+            taken = time.perf_counter() - begun
+            logger.info("%s, %s: %s %.4f (%.1f s)", name, task.name, score.metric, score.value, taken)
+            if progress is not None:
+                progress(name, score)
+        result.seconds[name], result.texts[name] = encoder.seconds, encoder.encoded
+    return result
+
+
+def _keyed(averages: Mapping[str, float]) -> dict[str, float]:
+    return {f"average:{name}": value for name, value in averages.items()}

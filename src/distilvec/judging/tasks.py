@@ -1,0 +1,110 @@
+"""The base of all tasks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DistilvecError
+from distilvec.judging.bootstrap import make_score
+from distilvec.judging.encoder import Encode
+from distilvec.judging.scores import Outputs, Score
+
+
+class Task(ABC):
+    """One question asked of an embedding model.
+
+    Attributes:
+        name: unique among the tasks of a run; the bootstrap's draws depend on it.
+        kind: classification, regression, pairs, similarity, clustering, retrieval.
+        domain: "in" or "out" of the training corpus's domain, None where the distinction makes no sense.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, name: str, domain: str | None = None, seed: int = 0) -> None:
+        if domain not in (None, "in", "out"):
+            raise DistilvecError(f'domain is "in" or "out", not {domain!r}', where=f"task {name}")
+        self.name, self.domain, self.seed = name, domain, seed
+
+    @abstractmethod
+    def texts(self) -> list[str]:
+        """All texts it will encode, distinct."""
+
+    @abstractmethod
+    def score(self, encode: Encode) -> Score:
+        """Score an encoder: texts -> [n, width]."""
+
+    @abstractmethod
+    def test_items(self) -> list[tuple[str, ...]]:
+        """The texts of every test item, in the order of `Score.outputs`."""
+
+    def without(self, score: Score, texts: Iterable[str]) -> Score:
+        """The score on the test items none of whose texts is in `texts` (compared case-folded).
+
+        Nothing is encoded or fitted again: the metric is recomputed from the score's per-item results. A
+        clustering keeps the clusters that were found with all items.
+
+        Raises:
+            DistilvecError: every item is left out, or the score keeps no per-item results.
+        """
+        keep = self.keep(texts)
+        if score.outputs is None or len(score.outputs) != len(keep):
+            raise DistilvecError("this score keeps no per-item results", where=f"task {self.name}")
+        if not keep.any():
+            raise DistilvecError("every test item is left out", where=f"task {self.name}")
+        return self._scored(score.outputs.take(keep), {"left_out": int((~keep).sum())})
+
+    def keep(self, texts: Iterable[str]) -> npt.NDArray[np.bool_]:
+        """bool [n]: test items none of whose texts is in `texts` (compared case-folded)."""
+        seen = {text.casefold() for text in texts}
+        return np.array(
+            [not any(t.casefold() in seen for t in item) for item in self.test_items()], dtype=bool
+        )
+
+    def _scored(self, outputs: Outputs, details: dict[str, Any]) -> Score:
+        return make_score(
+            task=self.name,
+            kind=self.kind,
+            domain=self.domain,
+            outputs=outputs,
+            details=details,
+            seed=self.seed,
+        )
+
+
+def same_length(name: str, **columns: Sequence[Any] | None) -> None:
+    """Refuse columns of different lengths, or empty ones."""
+    lengths = {key: len(column) for key, column in columns.items() if column is not None}
+    if len(set(lengths.values())) > 1 or 0 in lengths.values():
+        shown = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        raise DistilvecError(
+            f"columns have to be as long as each other and not empty: {shown}", where=f"task {name}"
+        )
+
+
+def distinct(*columns: Iterable[str]) -> list[str]:
+    """Texts in order of first appearance."""
+    return list(dict.fromkeys(text for column in columns for text in column))
+
+
+def cosines(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Cosine of each row pair, [n]; 0 where a vector is zero."""
+    return np.asarray(np.einsum("ij,ij->i", unit(left), unit(right)))
+
+
+def unit(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Rows scaled to length one; a zero row stays zero."""
+    vectors = np.asarray(vectors, dtype=np.float32)
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 0))
+
+
+def side(encode: Encode, name: str) -> Callable[[Sequence[str]], npt.NDArray[Any]]:
+    """The encoder's query or document side where it has one, else the encoder itself."""
+    found: Callable[[Sequence[str]], npt.NDArray[Any]] = getattr(encode, name, encode)
+    return found

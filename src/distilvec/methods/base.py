@@ -1,0 +1,155 @@
+"""The contract between a method and the rest of the house.
+
+A method is a module that turns what the student and the teachers say about a batch into named loss terms.
+It owns its heads, says what it needs, and knows nothing of files, devices, optimisers or other processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor, nn
+
+from distilvec.corpus.batch import Batch
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
+
+__all__ = [
+    "Batch",
+    "Layers",
+    "Method",
+    "Needs",
+    "Options",
+    "Sample",
+    "StudentInfo",
+    "StudentOutput",
+    "TeacherInfo",
+    "TeacherSignals",
+    "Term",
+]
+
+
+class Layers(NamedTuple):
+    """Layers asked for: of the student, and of each teacher (one entry per teacher; empty = none)."""
+
+    student: tuple[int, ...] = ()
+    teachers: tuple[tuple[int, ...], ...] = ()
+
+
+class Needs(NamedTuple):
+    """What a method wants to find in a step.
+
+    Attributes:
+        views: V, dropout passes over the batch.
+        sentence: whether the teachers' sentence vectors are needed at all.
+        layers: whether the pooled states of every student block are needed.
+        tokens, attention: hidden states and head-averaged maps, per layer.
+        logits: class logits, one entry per teacher (empty = none).
+        alignment: alignment mode, one entry per teacher (empty = none).
+        coupled: whether rows of a batch enter each other's loss, so that ranks must see the whole batch.
+    """
+
+    views: int = 1
+    sentence: bool = True
+    layers: bool = False
+    tokens: Layers = Layers()
+    attention: Layers = Layers()
+    logits: tuple[bool, ...] = ()
+    alignment: tuple[str | None, ...] = ()
+    coupled: bool = False
+
+
+class Term(NamedTuple):
+    """One named, unweighted part of the loss.
+
+    Attributes:
+        values: [B] or [V, B] per item, or [] for a whole-batch value.
+        counted: bool of the shape of `values`, False = left out of the mean; None = all count.
+        weight: factor in the total loss.
+    """
+
+    values: Tensor
+    counted: Tensor | None = None
+    weight: float = 1.0
+
+
+@dataclass
+class Sample:
+    """Held-in items seen by the untrained student in eval mode (V = 1), and the teachers' signals for them.
+
+    At most 10,000 items; what ridge starts and statistics are computed from.
+    """
+
+    student: StudentOutput
+    teachers: list[TeacherSignals]
+
+
+class Options(BaseModel):
+    """Options of a method. A preset changes defaults; what is given explicitly wins."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True)
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    preset: Literal["paper", "code", "sound"] = Field(
+        "sound", description="paper = as published, code = as the published code does it, sound = our reading"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {**cls.presets.get(given.get("preset", "sound"), {}), **given}
+
+
+class Method(nn.Module):
+    """Base of all methods. Subclasses set the class attributes and implement `needs`, `build`, `forward`.
+
+    Attributes:
+        name: the word in recipes and on the command line.
+        summary: one line for `distilvec methods`.
+        paper: where it comes from.
+        lookup: (teacher index, keys uint8 [n, 16]) -> [n, D] sentence vectors; set before training where the
+            signals come from stores, so that a method can keep keys instead of vectors.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    paper: ClassVar[str]
+    Options: ClassVar[type[Options]]
+    lookup: Callable[[int, Tensor], Tensor] | None = None
+
+    def __init__(self, options: Options | None = None) -> None:
+        super().__init__()
+        self.options: Any = options if options is not None else self.Options()
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        """What the method wants to find in a step.
+
+        Raises:
+            DistilvecError: where student or teachers cannot give it.
+        """
+        raise NotImplementedError
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        """Create the heads. Called once, before the optimiser is made."""
+
+    def attach(self, student: Any) -> None:
+        """Append modules that ship with the student. Default: none."""
+
+    def forward(
+        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
+    ) -> dict[str, Term]:
+        """The loss terms of one batch, by name."""
+        raise NotImplementedError
+
+    def teacher_map(self) -> nn.Linear | None:
+        """The linear map from student to teacher space that `student.space: teacher` folds into a Dense."""
+        return None
+
+    def trains_student(self, progress: float) -> bool:
+        """Whether the student itself is trained at this point (0 = start, 1 = end); heads always are."""
+        return True

@@ -1,0 +1,155 @@
+"""DistilCSE: contrast the student's vector with the teacher's vectors of the batch and of a long queue.
+
+    L = mean_i -log exp(cos(e_i W, t_i) / tau) / sum over t of the batch and of the queue of exp(cos(e_i W, t) / tau)
+
+The teacher is frozen, so nothing in the queue grows stale. The queue is saved as content keys, 16 bytes an entry,
+and its vectors are read again from the store when a run goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from distilvec.functional import info_nce, normalize
+from distilvec.methods import parts
+from distilvec.methods.base import (
+    Batch,
+    Method,
+    Needs,
+    Options,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class DistilCSEOptions(Options):
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"init": "random"}, "code": {"init": "random"}}
+
+    temperature: float = Field(0.05, gt=0, description="tau [P]; [C] learns it from the start 0.37")
+    queue: int = Field(65_536, ge=0, description="teacher vectors kept as negatives, first in, first out [P, C]")
+    init: parts.Init = Field("ridge", description=parts.INIT)
+
+
+class KeyQueue(nn.Module):
+    """A ring of items with their teacher vectors; only keys and position are saved.
+
+    Attributes:
+        keys: uint8 [Q, 16].
+        position: int64 [2], where the next item goes, and how many there are.
+        vectors: [Q, D] unit vectors, not saved.
+    """
+
+    keys: Tensor
+    position: Tensor
+    vectors: Tensor
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(size, 16, dtype=torch.uint8))
+        self.register_buffer("position", torch.zeros(2, dtype=torch.int64))
+        self.register_buffer("vectors", torch.zeros(size, width), persistent=False)
+        self.stale = False
+        self.register_load_state_dict_post_hook(_mark_stale)
+
+    def refill(self, read: Callable[[Tensor], Tensor] | None) -> None:
+        """After loading: read the vectors of the saved keys again. Without a store the queue starts empty."""
+        self.stale = False
+        count = int(self.position[1])
+        if count and read is None:
+            logger.warning("the queue of %d vectors starts empty: the signals do not come from a store", count)
+            self.position.zero_()
+            return
+        for start in range(0, count if read else 0, 8192):
+            part = slice(start, min(start + 8192, count))
+            self.vectors[part] = normalize(read(self.keys[part]).to(self.vectors))
+
+    def negatives(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """The vectors [n, D], and which of them [n] are items of the batch with these keys [B, 16]."""
+        count = int(self.position[1])
+        held, given = self.keys[:count].view(torch.int64), keys.contiguous().view(torch.int64)
+        # A key is two words; that both are in the batch but in different rows does not happen to hashes.
+        equal = torch.isin(held[:, 0], given[:, 0]) & torch.isin(held[:, 1], given[:, 1])
+        return self.vectors[:count], equal
+
+    @torch.no_grad()
+    def push(self, keys: Tensor, vectors: Tensor) -> None:
+        """Add items; the oldest leave. The same items twice in a row (a sharpness-aware step) are added once."""
+        size = len(self.keys)
+        keys, vectors = keys[-size:], vectors[-size:]
+        offsets = torch.arange(len(keys), device=keys.device)
+        if torch.equal(self.keys[(self.position[0] - len(keys) + offsets) % size], keys):
+            return
+        places = (self.position[0] + offsets) % size
+        self.keys[places] = keys
+        self.vectors[places] = normalize(vectors).to(self.vectors)
+        self.position[0] = (self.position[0] + len(keys)) % size
+        self.position[1] = (self.position[1] + len(keys)).clamp_max(size)
+
+
+def _mark_stale(queue: nn.Module, _: Any) -> None:
+    queue.stale = True  # type: ignore[assignment]
+
+
+class DistilCSE(Method):
+    """Terms: `contrast` [B] (`contrast:TEACHER` where there are several)."""
+
+    name = "distilcse"
+    summary = "contrast with the teacher's vectors of the batch and of a long queue"
+    paper = "Gao et al. 2021, DistilCSE (arXiv:2112.05638)"
+    Options = DistilCSEOptions
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        return Needs(coupled=True)
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
+        self.terms = parts.names("contrast", teachers)
+        self.queues = nn.ModuleList(
+            KeyQueue(self.options.queue, teacher.width) for teacher in teachers if self.options.queue
+        )
+
+    def forward(
+        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
+    ) -> dict[str, Term]:
+        terms = {}
+        for index, (name, head, signals) in enumerate(zip(self.terms, self.heads, teachers, strict=True)):
+            values = self._contrast(index, head(student.embedding[0]), signals, batch)
+            terms[name] = parts.counted(values, signals.present, 1 / len(teachers))
+        return terms
+
+    def _contrast(self, index: int, queries: Tensor, signals: TeacherSignals, batch: Batch) -> Tensor:
+        """[B] the loss against the batch and the queue; then the batch enters the queue."""
+        target, present = parts.sentence(signals), signals.present
+        exclude = batch.duplicate | ~present
+        if not self.options.queue:
+            return info_nce(queries, target, self.options.temperature, exclude=exclude)
+        queue = self.queues[index]
+        assert isinstance(queue, KeyQueue)
+        if queue.stale:
+            queue.refill(self._reader(index))
+        held, equal = queue.negatives(batch.keys)
+        keys = torch.cat([target.to(held), held])
+        exclude = torch.cat([exclude, equal.expand(len(exclude), -1)], dim=1)
+        values = info_nce(queries, keys, self.options.temperature, exclude=exclude)
+        if self.training:
+            queue.push(batch.keys[present], target[present])
+        return values
+
+    def _reader(self, index: int) -> Callable[[Tensor], Tensor] | None:
+        lookup = self.lookup
+        return None if lookup is None else lambda keys: lookup(index, keys)
+
+    def teacher_map(self) -> nn.Linear | None:
+        return parts.only_map(self.heads)

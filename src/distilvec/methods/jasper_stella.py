@@ -1,0 +1,139 @@
+"""Jasper and Stella: cosine, similarity matrix and relative order, the last two on Matryoshka prefixes too.
+
+    y = e W in the teacher's space, y[:p] its prefixes, s_ij = cos(y_i, y_j), t_ij = cos(t_i, t_j)
+    L = 10 mean_i 1 - cos(y_i, t_i)
+      + 200 mean_ij (s_ij - t_ij)^2
+      + 20 mean over pairs (a, b) of text pairs with t_a > t_b of relu(0.015 - (s_a - s_b))
+
+Stage 1 trains W alone, stage 2 everything. The order term over all pairs of pairs is O(B^4): at most `pairs` of
+them are drawn, the same in both passes of a sharpness-aware step, on all ranks and in a resumed run. Ties of the
+teacher give no term ([C] counts them as descending). The map has no bias ([C] has one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from distilvec.errors import DistilvecError
+from distilvec.functional import cosine_distance, relation_matrix
+from distilvec.methods import parts
+from distilvec.methods.base import (
+    Batch,
+    Method,
+    Needs,
+    Options,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+
+
+class JasperStellaOptions(Options):
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"init": "random"}, "code": {"init": "random"}}
+
+    cosine_weight: float = Field(10.0, ge=0, description="of the cosine distance [P, C]")
+    similarity_weight: float = Field(200.0, ge=0, description="of the similarity matrices' squared error [P, C]")
+    order_weight: float = Field(20.0, ge=0, description="of the relative order [P, C]")
+    margin: float = Field(0.015, ge=0, description="of the relative order [P, C]")
+    pairs: int = Field(4096, gt=0, description="pairs of pairs drawn per batch [S]; [P, C] take all, O(B^4)")
+    prefixes: list[int] | None = Field(
+        None, description="prefixes of y for similarity and order; null = D/2 and D/4 [S], [C] lists 256 to 3584"
+    )
+    heads_share: float = Field(
+        2 / 7, ge=0, lt=1, description="share of the training that is stage 1 [C: 2 of 7 epochs in TALAS's comparison]"
+    )
+    seed: int = Field(0, ge=0, description="of the drawing of pairs [S]")
+    init: parts.Init = Field("ridge", description=parts.INIT)
+
+
+class JasperStella(Method):
+    """Terms: `cosine` [V, B], `similarity` [V, B], `order` [] (`:TEACHER` behind where there are several)."""
+
+    name = "jasper_stella"
+    summary = "cosine, similarity matrix and relative order with Matryoshka prefixes, in two stages"
+    paper = "Zhang et al. 2024, Jasper and Stella (arXiv:2412.19048)"
+    Options = JasperStellaOptions
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        for teacher in teachers:
+            if max(self.options.prefixes or [0]) >= teacher.width or min(self.options.prefixes or [1]) < 1:
+                raise DistilvecError(
+                    f"prefixes {self.options.prefixes} must be between 1 and the teacher's width {teacher.width}",
+                    where=f"jasper_stella, teacher {teacher.name}",
+                )
+        return Needs(coupled=True)
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
+        self.terms = list(
+            zip(*(parts.names(term, teachers) for term in ("cosine", "similarity", "order")), strict=True)
+        )
+
+    def forward(
+        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
+    ) -> dict[str, Term]:
+        options, share = self.options, 1 / len(teachers)
+        chosen = self._pairs_of_pairs(batch) if options.order_weight else None
+        terms = {}
+        for (cosine, similarity, order), head, signals in zip(self.terms, self.heads, teachers, strict=True):
+            projected, target, present = head(student.embedding), parts.sentence(signals), signals.present
+            if options.cosine_weight:
+                values = cosine_distance(projected, target)
+                terms[cosine] = parts.counted(values, present, options.cosine_weight * share)
+            if not (options.similarity_weight or options.order_weight):
+                continue
+            relations, wanted = self._relations(projected), relation_matrix(target)
+            if options.similarity_weight:
+                rows = parts.masked_mean((relations - wanted).square(), present).mean(0)
+                terms[similarity] = parts.counted(rows, present, options.similarity_weight * share)
+            if chosen is not None:
+                value = self._order(relations, wanted, present, chosen)
+                terms[order] = Term(value, None, options.order_weight * share)
+        return terms
+
+    def _relations(self, projected: Tensor) -> Tensor:
+        """[V, B, D] -> [P, V, B, B] similarities of the full vector and of its prefixes."""
+        width = projected.shape[-1]
+        prefixes = self.options.prefixes
+        if prefixes is None:
+            prefixes = [width // 2, width // 4] if width >= 4 else []
+        return torch.stack([relation_matrix(projected[..., :prefix]) for prefix in [width, *prefixes]])
+
+    def _pairs_of_pairs(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """int64 [2, n] and [2, n], two different text pairs (i < j) each; all of them where they are few."""
+        rows = len(batch.keys)
+        texts = torch.triu_indices(rows, rows, 1)
+        count = texts.shape[1]
+        if count * (count - 1) // 2 <= self.options.pairs:
+            first, second = torch.triu_indices(count, count, 1)
+        else:
+            generator = parts.batch_generator(batch, self.options.seed)
+            first = torch.randint(count, (self.options.pairs,), generator=generator)
+            apart = torch.randint(1, count, (self.options.pairs,), generator=generator)
+            second = (first + apart) % count
+        device = batch.keys.device
+        return texts[:, first].to(device), texts[:, second].to(device)
+
+    def _order(
+        self, relations: Tensor, wanted: Tensor, present: Tensor, chosen: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """[] mean hinge over the pairs of pairs whose texts are all present and which the teacher tells apart."""
+        (i, j), (k, m) = chosen
+        direction = torch.sign(wanted[i, j] - wanted[k, m])
+        gap = (relations[..., i, j] - relations[..., k, m]) * direction
+        usable = present[i] & present[j] & present[k] & present[m] & (direction != 0)
+        return parts.masked_mean(torch.relu(self.options.margin - gap), usable).mean()
+
+    def teacher_map(self) -> nn.Linear | None:
+        return parts.only_map(self.heads)
+
+    def trains_student(self, progress: float) -> bool:
+        return progress >= self.options.heads_share

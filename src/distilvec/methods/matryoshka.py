@@ -1,0 +1,103 @@
+"""Any method at several prefixes of the student's vector (Kusupati et al. 2022, arXiv:2205.13147).
+
+    L = mean over the dims of L_method(e[:dim])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from distilvec.errors import DistilvecError
+from distilvec.methods.base import (
+    Batch,
+    Method,
+    Needs,
+    Options,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+
+
+class Matryoshka(Method):
+    """Holds one method, with heads of its own, per prefix and one for the full vector. Terms: `TERM@DIM`.
+
+    Args:
+        create: makes the method, e.g. `lambda: Cosine(options)`; called once per prefix and once more.
+        dims: the prefixes, each at least 1 and below the student's width.
+
+    Raises:
+        DistilvecError: no prefixes, prefixes out of range (in `needs`), or a method that ships modules with the
+            student, which exist at one width only.
+    """
+
+    name = "matryoshka"
+    summary = "any method at several prefixes of the student's vector"
+    paper = "Kusupati et al. 2022, Matryoshka representation learning (arXiv:2205.13147)"
+    Options = Options
+
+    def __init__(self, create: Callable[[], Method], dims: Sequence[int]) -> None:
+        self_methods = [create() for _ in range(len(set(dims)) + 1)]
+        super().__init__(self_methods[-1].options)
+        if not dims or min(dims) < 1:
+            raise DistilvecError(f"matryoshka: {list(dims)} must be prefixes of at least 1")
+        if type(self_methods[0]).attach is not Method.attach:
+            raise DistilvecError(f"matryoshka: {self_methods[0].name} ships modules that exist at one width only")
+        self.dims = sorted(set(dims))
+        self.methods = nn.ModuleList(self_methods)
+
+    @property
+    def full(self) -> Method:
+        """The method of the full vector."""
+        method = self.methods[-1]
+        assert isinstance(method, Method)
+        return method
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        if self.dims[-1] >= student.width:
+            raise DistilvecError(
+                f"matryoshka: the prefix {self.dims[-1]} is not below the student's width {student.width}",
+                where=student.name,
+            )
+        return self.full.needs(student, teachers)
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        self.widths = [*self.dims, student.width]
+        for dim, method in zip(self.widths, self.methods, strict=True):
+            assert isinstance(method, Method)
+            info = replace(student, width=dim, hidden=min(dim, student.hidden))
+            method.build(info, teachers, Sample(_prefix(sample.student, dim), sample.teachers))
+
+    def forward(
+        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
+    ) -> dict[str, Term]:
+        terms = {}
+        for dim, method in zip(self.widths, self.methods, strict=True):
+            method.lookup = self.lookup
+            for name, term in method(_prefix(student, dim), teachers, batch).items():
+                terms[f"{name}@{dim}"] = term._replace(weight=term.weight / len(self.widths))
+        return terms
+
+    def teacher_map(self) -> nn.Linear | None:
+        return self.full.teacher_map()
+
+    def trains_student(self, progress: float) -> bool:
+        return self.full.trains_student(progress)
+
+
+def _prefix(student: StudentOutput, dim: int) -> StudentOutput:
+    """The student as if its vectors were `dim` wide. Attention and masks stay; slices are views."""
+    if dim >= student.embedding.shape[-1]:
+        return student
+    return replace(
+        student,
+        embedding=student.embedding[..., :dim],
+        layers=None if student.layers is None else student.layers[..., :dim],
+        tokens={layer: states[..., :dim] for layer, states in student.tokens.items()},
+    )

@@ -1,0 +1,113 @@
+"""What several methods are made of: maps into the teachers' spaces, masked terms, SimCSE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from distilvec.errors import DistilvecError
+from distilvec.functional import info_nce
+from distilvec.methods.base import Batch, Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
+from distilvec.modules import projection
+
+Init = Literal["ridge", "random"]
+_OUT = -1e9  # finite, so that a row without any entry gives no NaN
+INIT = "start of the projections: ridge map of the untrained student [S] or torch's random start [C]"
+
+
+def teacher_heads(
+    student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample, init: Init
+) -> nn.ModuleList:
+    """One bias-free map per teacher from the student's final embedding to the teacher's space."""
+    source = sample.student.embedding[0]
+    return nn.ModuleList(
+        projection(
+            student.width,
+            teacher.width,
+            source=source,
+            target=sentence(signals),
+            init=init,
+            present=signals.present,
+        )
+        for teacher, signals in zip(teachers, sample.teachers, strict=True)
+    )
+
+
+def only_map(heads: nn.ModuleList) -> nn.Linear | None:
+    """The map of the one teacher; None for several, whose spaces a student cannot all live in."""
+    return heads[0] if len(heads) == 1 and isinstance(heads[0], nn.Linear) else None
+
+
+def sentence(signals: TeacherSignals) -> Tensor:
+    """[B, D] the teacher's sentence vectors.
+
+    Raises:
+        DistilvecError: the teacher gave none.
+    """
+    if signals.sentence is None:
+        raise DistilvecError("a teacher gave no sentence vectors, which this method needs")
+    return signals.sentence
+
+
+def names(term: str, teachers: Sequence[TeacherInfo]) -> list[str]:
+    """The term's name for each teacher: `term`, or `term:teacher` where there are several."""
+    return [term] if len(teachers) == 1 else [f"{term}:{teacher.name}" for teacher in teachers]
+
+
+def counted(values: Tensor, present: Tensor, weight: float) -> Term:
+    """A per-item term in which only the items of `present` [B] count.
+
+    Args:
+        values: [..., B].
+    """
+    rows = present.expand_as(values)
+    return Term(values.masked_fill(~rows, 0.0), rows, weight)
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the last dimension of the entries that `mask` (bool, broadcastable) lets through; none gives 0."""
+    mask = mask.expand_as(values)
+    return values.masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1).clamp_min(1)
+
+
+def masked_softmax(logits: Tensor, mask: Tensor) -> Tensor:
+    """Softmax over the last dimension; what `mask` leaves out gets 0, or 1/n where it leaves out all."""
+    return logits.masked_fill(~mask, _OUT).softmax(-1)
+
+
+def row_cross_entropy(student: Tensor, teacher: Tensor, allowed: Tensor) -> Tensor:
+    """[..., B, B] logits each -> [..., B] cross-entropy of the softmax rows over the `allowed` [B, B] entries.
+
+    A row without allowed entries gives 0.
+    """
+    target = masked_softmax(teacher, allowed).masked_fill(~allowed, 0.0)
+    return -(target * student.masked_fill(~allowed, _OUT).log_softmax(-1)).sum(-1)
+
+
+def tanh_layer(width: int, wanted: bool) -> nn.Module:
+    """SimCSE's training-only layer, started as BERT's, or the identity."""
+    if not wanted:
+        return nn.Identity()
+    dense = nn.Linear(width, width)
+    nn.init.normal_(dense.weight, std=0.02)
+    nn.init.zeros_(dense.bias)
+    return nn.Sequential(dense, nn.Tanh())
+
+
+def simcse(student: StudentOutput, batch: Batch, temperature: float, weight: float) -> Term:
+    """SimCSE (Gao et al. 2021, eq. 4) between the first two views; equal items are not negatives."""
+    first, second = student.embedding[0], student.embedding[1]
+    return Term(info_nce(first, second, temperature, exclude=batch.duplicate), None, weight)
+
+
+def batch_generator(batch: Batch, seed: int) -> torch.Generator:
+    """A CPU generator seeded by the batch's own keys, so that drawing from it has no state.
+
+    Both passes of a sharpness-aware step, all ranks and a resumed run draw the same; other batches differ.
+    """
+    mixing = torch.arange(1, batch.keys.shape[-1] + 1, device=batch.keys.device) * 0x9E3779B97F4A7C1
+    digest = int((batch.keys.long() * mixing).sum())
+    return torch.Generator().manual_seed((digest ^ seed) & 0x7FFFFFFFFFFFFFFF)

@@ -1,0 +1,96 @@
+"""The table of methods. A method is one file in this folder and one line here.
+
+Import paths are strings, so that listing the names costs nothing. Third parties add theirs through the entry
+point group `distilvec.methods`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from pydantic import ValidationError
+
+from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
+from distilvec.methods.base import Method, Options
+
+__all__ = ["available", "build_options", "resolve"]
+
+GROUP = "distilvec.methods"
+
+TABLE = {
+    "talas": "distilvec.methods.talas:TALAS",
+    "simcse": "distilvec.methods.simcse:SimCSE",
+    "cosine": "distilvec.methods.cosine:Cosine",
+    "mse": "distilvec.methods.mse:MSE",
+    "relational": "distilvec.methods.relational:Relational",
+    "leaf": "distilvec.methods.leaf:Leaf",
+    "jasper_stella": "distilvec.methods.jasper_stella:JasperStella",
+    "distilcse": "distilvec.methods.distilcse:DistilCSE",
+    "distillcse": "distilvec.methods.distillcse:DistillCSE",
+}
+
+
+def available() -> dict[str, str]:
+    """Name -> import path of every method, ours first; a third party cannot replace one of ours."""
+    others = {point.name: point.value for point in _installed() if point.name not in TABLE}
+    return {**TABLE, **others}
+
+
+def resolve(name: str) -> type[Method]:
+    """The class of a method.
+
+    Raises:
+        DistilvecError: no method has this name; the nearest is named.
+        EnvironmentProblem: a third party's method cannot be imported, or is not a `Method`.
+    """
+    if name in TABLE:
+        module, _, attribute = TABLE[name].partition(":")
+        found: type[Method] = getattr(import_module(module), attribute)
+        return found
+    point = next((point for point in _installed() if point.name == name), None)
+    if point is None:
+        raise DistilvecError(f'there is no method "{name}"', remedy=nearest(name, available()))
+    try:
+        loaded = point.load()
+    except Exception as error:  # whatever a foreign package raises on import
+        raise EnvironmentProblem(
+            f"it cannot be imported ({type(error).__name__}: {error})", where=f"method {name} ({point.value})"
+        ) from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Method)):
+        raise EnvironmentProblem("it is not a distilvec Method", where=f"method {name} ({point.value})")
+    return loaded
+
+
+def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
+    """The validated options of a method.
+
+    Raises:
+        DistilvecError: an unknown method or option (the nearest is named), or a value out of range.
+
+    >>> build_options("talas", {"preset": "code"}).temperature
+    0.1
+    >>> build_options("talas", {"anchored_layer": 2})
+    Traceback (most recent call last):
+    distilvec.errors.DistilvecError: talas: there is no option "anchored_layer". Did you mean "anchored_layers"?
+    """
+    schema = resolve(name).Options
+    try:
+        return schema.model_validate(dict(mapping))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            raise DistilvecError(
+                f'there is no option "{key}"', where=name, remedy=nearest(key, schema.model_fields)
+            ) from error
+        given = problem.get("input")
+        shown = f" (got {given!r})" if isinstance(given, str | int | float | bool | list) else ""
+        message = problem["msg"].removeprefix("Value error, ")
+        raise DistilvecError(f"{message}{shown}", where=f"{name}, {key}" if key else name) from error
+
+
+def _installed() -> list[EntryPoint]:
+    return sorted(entry_points(group=GROUP), key=lambda point: point.name)

@@ -1,0 +1,208 @@
+"""TALAS: anchor the top layers at the teacher's vector, and each layer's relations at those of the next.
+
+    TAMD = mean over l = L-k..L of mean_i 1 - cos(e_{l,i} W_l, t_i)         (eq. 3)
+    LASD = mean over l = 1..L-1 of ||R(E_{l+1}) - R(E_l)||_F^2 / N^2        (eq. 5)
+    L    = 0.001 SimCSE + 0.75 TAMD + 1.0 LASD
+
+e_l is block l's state under the student's own pooling, e_L the final embedding itself; R holds cosines. It needs
+sentence vectors only. Sharpness-aware steps, the paper's fourth part, are the recipe's `optimizer.sharpness`.
+
+The `code` preset differs from the published code in this: in-batch duplicates are not negatives, and the
+optimiser's fault of leaving the weights perturbed after a non-finite step is not reproduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from distilvec.errors import DistilvecError
+from distilvec.functional import cosine_distance, relation_matrix
+from distilvec.methods import parts
+from distilvec.methods.base import (
+    Batch,
+    Layers,
+    Method,
+    Needs,
+    Options,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+from distilvec.modules import projection
+
+
+class TALASOptions(Options):
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"init": "random"},
+        "code": {
+            "init": "random",
+            "temperature": 0.1,
+            "average_views": False,
+            "from_embeddings": True,
+            "embedding_pooling": "cls",
+        },
+    }
+
+    simcse_weight: float = Field(0.001, ge=0, description="lambda 1 [P, C]; 0 leaves SimCSE out")
+    tamd_weight: float = Field(0.75, ge=0, description="lambda 2 [P, C]; 0 leaves the anchors out")
+    lasd_weight: float = Field(1.0, ge=0, description="lambda 3 [P, C]; 0 leaves the layers' relations out")
+    temperature: float = Field(0.05, gt=0, description="of SimCSE [S]; 0.1 [C], the paper is silent")
+    anchored_layers: int = Field(2, ge=1, description="k + 1, counted from the last block [P, C]")
+    layers: int | None = Field(None, ge=2, description="LASD over the top n blocks only; null = all [P, C]")
+    from_embeddings: bool = Field(False, description="LASD begins at the embedding output [C]; not [P, S]")
+    embedding_pooling: Literal["mean", "cls"] = Field(
+        "mean",
+        description="of the embedding output: mean over real tokens [S], or position 0 [C], which is the same "
+        "vector for every text and pulls layer 1 to collapse",
+    )
+    guide: Literal["coupled", "detached"] = Field(
+        "coupled", description="LASD's gradient in both layers [P, C], or stopped at the upper one"
+    )
+    average_views: bool = Field(True, description="TAMD and LASD over both views [S], or the first only [C]")
+    init: parts.Init = Field("ridge", description="start of each W_l: ridge map [S] or N(0, 0.001^2) [C]")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TALASOptions:
+        if not self.simcse_weight + self.tamd_weight + self.lasd_weight:
+            raise ValueError("all three weights are 0, so there is nothing to train")
+        if self.layers is not None and self.from_embeddings:
+            raise ValueError("layers: n counts from the top, so it excludes from_embeddings")
+        return self
+
+
+class TALAS(Method):
+    """Terms: `simcse` [B], `tamd` [V, B] (`tamd:TEACHER` where there are several), `lasd` [V, B]."""
+
+    name = "talas"
+    summary = "anchors the top layers at the teacher and every layer at the next; sentence vectors only"
+    paper = "TALAS: Teacher-Anchored Layer-wise Alignment with Sharpness-aware distillation"
+    Options = TALASOptions
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        options = self.options
+        layered = options.lasd_weight > 0 or (options.tamd_weight > 0 and options.anchored_layers > 1)
+        if layered:
+            self._check_depth(student)
+        from_embeddings = options.lasd_weight > 0 and options.from_embeddings
+        return Needs(
+            views=2 if options.simcse_weight > 0 else 1,
+            sentence=options.tamd_weight > 0,
+            layers=layered,
+            tokens=Layers(student=(0,)) if from_embeddings else Layers(),
+            coupled=options.simcse_weight > 0 or options.lasd_weight > 0,
+        )
+
+    def _check_depth(self, student: StudentInfo) -> None:
+        options, depth = self.options, student.layers
+        if depth is None:
+            raise DistilvecError(
+                "talas needs a student with layers",
+                where=student.name,
+                remedy="Take the method cosine, or set lasd_weight: 0 and anchored_layers: 1.",
+            )
+        if options.tamd_weight > 0 and options.anchored_layers > depth:
+            raise DistilvecError(
+                f"anchored_layers is {options.anchored_layers}, but the student has {depth}", where=student.name
+            )
+        if options.lasd_weight > 0 and (options.layers or 2 - options.from_embeddings) > depth:
+            raise DistilvecError(
+                f"LASD over {options.layers or 2} layers, but the student has {depth}",
+                where=student.name,
+                remedy="Set layers to what it has, or lasd_weight: 0.",
+            )
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        self.terms = parts.names("tamd", teachers)
+        self.anchors = nn.ModuleList()
+        if not self.options.tamd_weight:
+            return
+        sources = [states[0] for states in self._anchored(sample.student, 1)]
+        for teacher, signals in zip(teachers, sample.teachers, strict=True):
+            maps = [
+                projection(
+                    source.shape[-1],
+                    teacher.width,
+                    source=source,
+                    target=parts.sentence(signals),
+                    init=self.options.init,
+                    present=signals.present,
+                )
+                for source in sources
+            ]
+            if self.options.init == "random":
+                for linear in maps:
+                    nn.init.normal_(linear.weight, std=1e-3)
+            self.anchors.append(nn.ModuleList(maps))
+
+    def forward(
+        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
+    ) -> dict[str, Term]:
+        options = self.options
+        views = student.views if options.average_views else 1
+        terms: dict[str, Term] = {}
+        if options.simcse_weight:
+            terms["simcse"] = parts.simcse(student, batch, options.temperature, options.simcse_weight)
+        if options.tamd_weight:
+            anchored = self._anchored(student, views)
+            for name, maps, signals in zip(self.terms, self.anchors, teachers, strict=True):
+                target = parts.sentence(signals)
+                distances = [
+                    cosine_distance(linear(states), target)
+                    for linear, states in zip(maps, anchored, strict=True)
+                ]
+                values = torch.stack(distances).mean(0)
+                terms[name] = parts.counted(values, signals.present, options.tamd_weight / len(teachers))
+        if options.lasd_weight:
+            terms["lasd"] = Term(self._lasd(student, views), None, options.lasd_weight)
+        return terms
+
+    def _anchored(self, student: StudentOutput, views: int) -> list[Tensor]:
+        """[V, B, d] of the anchored layers, from the lowest to the final embedding."""
+        states = [student.embedding[:views]]
+        if self.options.anchored_layers > 1:
+            lower = _layers(student)[:views, -self.options.anchored_layers : -1]
+            states = [*lower.unbind(1), *states]
+        return states
+
+    def _lasd(self, student: StudentOutput, views: int) -> Tensor:
+        """[V, B] row means of the squared differences between the relations of neighbouring layers."""
+        blocks = _layers(student)[:views]
+        first = 0 if self.options.layers is None else blocks.shape[1] - self.options.layers
+        chain = [relation_matrix(blocks[:, first:-1]), relation_matrix(student.embedding[:views, None])]
+        if self.options.from_embeddings:
+            chain.insert(0, relation_matrix(self._embedding_output(student, views)[:, None]))
+        relations = torch.cat(chain, dim=1)  # [V, layers, B, B]
+        lower, upper = relations[:, :-1], relations[:, 1:]
+        if self.options.guide == "detached":
+            upper = upper.detach()
+        return (upper - lower).square().mean(dim=(1, -1))
+
+    def _embedding_output(self, student: StudentOutput, views: int) -> Tensor:
+        """[V, B, d] the pooled layer 0."""
+        tokens = student.tokens[0][:views]
+        if self.options.embedding_pooling == "cls":
+            return tokens[:, :, 0]
+        if student.mask is None:
+            return tokens.mean(-2)
+        mask = student.mask.to(tokens.dtype)[..., None]
+        return (tokens * mask).sum(-2) / mask.sum(-2).clamp_min(1)
+
+    def teacher_map(self) -> nn.Linear | None:
+        if len(self.anchors) != 1:
+            return None
+        last = self.anchors[0][-1]  # type: ignore[index]
+        return last if isinstance(last, nn.Linear) else None
+
+
+def _layers(student: StudentOutput) -> Tensor:
+    if student.layers is None:
+        raise DistilvecError("talas was given a student output without layers")
+    return student.layers

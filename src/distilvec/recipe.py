@@ -1,0 +1,310 @@
+"""The recipe: what a run is made of, as typed models of its YAML file.
+
+Unknown keys are errors that name the nearest known key and, for a file, the line. A method's options are
+resolved through the table of methods, so that this file does not know any method.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from distilvec.errors import DistilvecError, nearest
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_default=True)
+
+
+class CorpusSection(Section):
+    """Where the training texts come from."""
+
+    path: str | list[Any] = Field(description="file, folder of files, hub:NAME, or (from Python) a list or dataset")
+    text: str | list[str] = Field("text", description="text column, or the columns of a pair or triplet")
+    label: str | None = Field(None, description="label column")
+    domain: str | None = Field(None, description="column naming each text's domain (for DISAM and reports)")
+    role: str | None = Field(None, description="column telling queries from documents")
+    teacher_text: str | None = Field(None, description="column the teacher reads instead (translation)")
+    holdout: float = Field(0.02, ge=0, lt=0.5, description="share kept out of training, by content hash")
+    limit: int | None = Field(None, gt=0, description="stop after so many rows")
+    max_characters: int = Field(20_000, gt=0, description="longer texts are rejected")
+    strict: bool = Field(False, description="fail on the first bad row instead of counting it")
+
+
+class TeacherSection(Section):
+    """One frozen teacher: a model, a callable, or vectors from elsewhere."""
+
+    name: str = Field("teacher", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    model: str | None = Field(None, description="sentence-transformers or transformers folder or hub id")
+    call: str | None = Field(None, description="module:function from a list of texts to vectors")
+    vectors: str | None = Field(None, description=".npy file or parquet file with a vector column")
+    texts: str | None = Field(None, description="texts of the vectors, one per row")
+    prompt: str | None = Field(None, description="put before every text; null = the teacher's own default")
+    max_length: int | None = Field(None, gt=0)
+    trust_remote_code: bool = False
+    batch_size: int = Field(64, gt=0, description="texts per call of a callable teacher")
+    rate_limit: float | None = Field(None, gt=0, description="calls per second of a callable teacher")
+    storage: Literal["float16", "float32", "int8"] = Field("float16", description="how the store keeps its vectors")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> TeacherSection:
+        if sum(source is not None for source in (self.model, self.call, self.vectors)) != 1:
+            raise ValueError("give exactly one of model, call and vectors")
+        return self
+
+
+class ShrinkSection(Section):
+    """A student cut out of another model."""
+
+    of: str = Field(description="name of a teacher of this recipe, a folder or a hub id")
+    layers: int | list[int] | None = Field(None, description="how many blocks (evenly spaced), or which (1-based)")
+    vocabulary: int | None = Field(None, gt=0, description="keep at most so many pieces, those the corpus uses")
+
+
+class FreshSection(Section):
+    """A student with random weights."""
+
+    layers: int = Field(4, gt=0)
+    width: int = Field(256, gt=0)
+    heads: int | None = Field(None, gt=0)
+    tokenizer: str | None = Field(None, description="folder or id; null = byte-level BPE trained on the corpus")
+    vocabulary: int = Field(8192, gt=300)
+    embeddings_from: str | None = Field(None, description="teacher or folder whose token embeddings are averaged")
+
+
+class StudentSection(Section):
+    """The student: exactly one of model, shrink and fresh."""
+
+    model: str | None = Field(None, description="sentence-transformers or transformers folder or hub id")
+    shrink: ShrinkSection | None = None
+    fresh: FreshSection | None = None
+    max_length: int | None = Field(None, gt=0)
+    space: Literal["own", "teacher"] = Field("own", description="teacher: fold the projection in, share its index")
+    router: bool = Field(False, description="pack student queries with teacher documents (space: teacher)")
+    trust_remote_code: bool = False
+
+    @model_validator(mode="after")
+    def _one_source(self) -> StudentSection:
+        if sum(source is not None for source in (self.model, self.shrink, self.fresh)) != 1:
+            raise ValueError("give exactly one of model, shrink and fresh")
+        if self.router and self.space != "teacher":
+            raise ValueError("router needs space: teacher")
+        return self
+
+
+class MethodSection(BaseModel):
+    """The method and its options; the options belong to the method's own schema."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = "talas"
+    matryoshka: list[int] | None = Field(None, description="also train these prefixes of the student's vector")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+class SharpnessSection(Section):
+    """Sharpness-aware steps around the base optimiser."""
+
+    kind: Literal["sam", "asam", "disam"] = "asam"
+    rho: float | None = Field(None, ge=0, description="null: asam 0.5, sam 0.05, disam 0.01")
+    eta: float = Field(0.01, ge=0)
+    every: int = Field(1, gt=0)
+    scale: Literal["elementwise", "filter", "layer"] = "elementwise"
+    bias: Literal["one", "abs", "exclude"] = "exclude"
+    heads: bool = Field(True, description="perturb the heads too")
+    fresh_dropout: bool = Field(False, description="new dropout masks in the second pass, as TALAS's code does")
+    per: Literal["micro", "batch"] = Field("micro", description="perturb per micro-batch or per accumulated batch")
+    ascent: Literal["global", "local"] = Field("global", description="local: leave out the all-reduce of the ascent")
+    domains: float | None = Field(None, ge=0, description="disam: weight of the variance between domains (0.1)")
+
+
+class OptimizerSection(Section):
+    lr: float = Field(2e-5, gt=0)
+    heads_lr: float | None = Field(1e-4, gt=0, description="learning rate of the heads; null = lr")
+    weight_decay: float = Field(0.01, ge=0)
+    sharpness: SharpnessSection | None = None
+
+
+class TrainingSection(BaseModel):
+    """Length, batches and checkpoints; further keys go to transformers.TrainingArguments."""
+
+    model_config = ConfigDict(extra="allow", validate_default=True)
+    epochs: float = Field(2, gt=0)
+    batch_size: int = Field(32, gt=0, description="items per optimiser step and accumulation step, over all processes")
+    seed: int = Field(0, ge=0)
+    evaluate_every: int | None = Field(None, gt=0, description="held-out agreement every so many steps")
+    save_every: int | None = Field(None, gt=0, description="checkpoint every so many steps")
+    patience: int | None = Field(None, gt=0, description="stop after so many evaluations without a better metric")
+    best: str | None = Field(None, description="metric of the best checkpoint, e.g. agreement_cosine")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+class JudgingSection(Section):
+    tasks: list[Any] = Field(default_factory=list, description="names, files or task descriptions")
+    agreement: bool = Field(True, description="agreement with the teacher on held-out texts")
+    speed: bool = Field(True, description="latency at batch 1 and throughput")
+
+    @field_validator("tasks")
+    @classmethod
+    def _kinds(cls, tasks: list[Any]) -> list[Any]:
+        for task in tasks:
+            if isinstance(task, bool | int | float):
+                raise ValueError(f"a task is a name, a file or a description, not {task!r}")
+        return tasks
+
+
+class Recipe(Section):
+    """All of a run. `Recipe.load(path)` reads YAML; `Recipe.model_validate(dict)` takes Python values."""
+
+    corpus: CorpusSection
+    teachers: list[TeacherSection] = Field(min_length=1)
+    student: StudentSection
+    method: MethodSection = Field(default_factory=MethodSection)
+    optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
+    training: TrainingSection = Field(default_factory=TrainingSection)
+    judging: JudgingSection = Field(default_factory=JudgingSection)
+    output: str = "out"
+    cache: str | None = Field(None, description="where the prepared corpus and the stores are kept; null = output")
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Recipe:
+        names = [teacher.name for teacher in self.teachers]
+        if len(set(names)) < len(names):
+            raise ValueError("two teachers have the same name")
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path, changes: list[str] | None = None) -> Recipe:
+        """Read a YAML file, apply `key.key=value` changes, validate.
+
+        Raises:
+            DistilvecError: a missing or broken file, an unknown key (with line and nearest key), a bad value.
+        """
+        file = Path(path)
+        try:
+            source = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DistilvecError(
+                f"the recipe cannot be read ({error})", where=str(path), remedy="Check the path."
+            ) from error
+        try:
+            data = yaml.safe_load(source)
+            lines = _lines(yaml.compose(source, Loader=yaml.SafeLoader))
+        except yaml.YAMLError as error:
+            raise DistilvecError(f"this is not valid YAML: {error}", where=str(path)) from error
+        if not isinstance(data, dict):
+            raise DistilvecError("a recipe is a mapping with corpus, teachers, student, method ...", where=str(path))
+        for change in changes or []:
+            _apply(data, change)
+        return cls.build(data, where=str(path), lines=lines)
+
+    @classmethod
+    def build(
+        cls, data: dict[str, Any], where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None
+    ) -> Recipe:
+        """Validate Python values; errors are `DistilvecError`s that name the key."""
+        try:
+            recipe = cls.model_validate(data)
+        except ValidationError as error:
+            raise _explain(error, cls, where, lines or {}) from error
+        recipe.resolve_method(where, lines or {})
+        return recipe
+
+    def resolve_method(self, where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None) -> Any:
+        """The method's validated options (an instance of its own `Options`)."""
+        from distilvec.methods.table import build_options
+
+        try:
+            return build_options(self.method.name, self.method.options)
+        except DistilvecError as error:
+            line = (lines or {}).get(("method",))
+            place = f"{where}, line {line}, method" if where and line else "method"
+            raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
+
+    def to_yaml(self) -> str:
+        """The resolved recipe; loading it again gives the same recipe."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _apply(data: dict[str, Any], change: str) -> None:
+    """Apply one `a.b.0.c=value`; the value is YAML."""
+    name, equals, value = change.partition("=")
+    if not equals or not name:
+        raise DistilvecError(f'"{change}" is not of the form key.key=value', where="--set")
+    target: Any = data
+    *parents, last = name.split(".")
+    for key in parents:
+        if isinstance(target, list):
+            target = target[_index(key, target, name)]
+            continue
+        if target.get(key) is None:
+            target[key] = {}
+        target = target[key]
+        if not isinstance(target, dict | list):
+            raise DistilvecError(f'"{key}" in "{name}" holds a value, not a section', where="--set")
+    parsed = yaml.safe_load(value)
+    if isinstance(target, list):
+        target[_index(last, target, name)] = parsed
+    else:
+        target[last] = parsed
+
+
+def _index(key: str, target: list[Any], name: str) -> int:
+    if not key.isdigit() or int(key) >= len(target):
+        raise DistilvecError(f'"{name}": {key} is not an index below {len(target)}', where="--set")
+    return int(key)
+
+
+def _lines(node: yaml.Node | None, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], int]:
+    """Key path -> 1-based line, for error messages."""
+    found: dict[tuple[Any, ...], int] = {}
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            here = (*path, key.value)
+            found[here] = key.start_mark.line + 1
+            found |= _lines(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for position, value in enumerate(node.value):
+            found[(*path, position)] = value.start_mark.line + 1
+            found |= _lines(value, (*path, position))
+    return found
+
+
+def _explain(
+    error: ValidationError, model: type[BaseModel], where: str | None, lines: dict[tuple[Any, ...], int]
+) -> DistilvecError:
+    """The first problem of a pydantic error, in a sentence with line, key and nearest key."""
+    first = error.errors()[0]
+    path = tuple(first["loc"])
+    dotted = ".".join(str(part) for part in path) or "recipe"
+    line = next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)
+    place = ", ".join(part for part in (where, f"line {line}" if line else None, dotted) if part)
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(model, path[:-1])
+        return DistilvecError(f'unknown key "{path[-1]}"', where=place, remedy=nearest(str(path[-1]), known))
+    if first["type"] == "missing":
+        return DistilvecError("this key is missing", where=place, remedy="Add it.")
+    message = first["msg"].removeprefix("Value error, ")
+    given = first.get("input")
+    shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
+    return DistilvecError(f"{message}{shown}", where=place)
+
+
+def _known_keys(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
+    """Field names of the model found by following `path` through nested models."""
+    current: Any = model
+    for part in path:
+        if isinstance(part, int):
+            continue
+        annotation = current.model_fields[part].annotation
+        candidates = [annotation, *getattr(annotation, "__args__", ())]
+        current = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
+    return list(current.model_fields)

@@ -1,0 +1,42 @@
+"""Row numbers of a store as a column of a dataset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distilvec.corpus.keys import content_keys
+from distilvec.errors import DataError, DistilvecError, nearest
+
+if TYPE_CHECKING:
+    from distilvec.store.reader import SignalStore
+
+_CHUNK = 10_000
+
+
+def attach_rows(store: SignalStore, dataset: Any, text: str) -> Any:
+    """What `SignalStore.attach` does."""
+    columns = getattr(dataset, "column_names", None)
+    if not columns or not hasattr(dataset, "add_column") or not hasattr(dataset, "__len__"):
+        raise DistilvecError(f"expected a datasets.Dataset with columns, found {type(dataset).__name__}")
+    if text not in columns:
+        raise DistilvecError(f'the dataset has no column "{text}"', remedy=nearest(text, columns))
+    if "label" in columns:
+        raise DistilvecError(
+            'the dataset has a column "label" already',
+            remedy='Rename or remove it: sentence-transformers hands the column "label" to the loss.',
+        )
+    rows = np.empty(len(dataset), dtype=np.int64)
+    for start in range(0, len(dataset), _CHUNK):
+        texts = dataset[start : start + _CHUNK][text]
+        found = store.rows(content_keys(texts))
+        if (found < 0).any():
+            first = int(np.flatnonzero(found < 0)[0])
+            raise DataError(
+                f"the store has no vector for the text {texts[first][:120]!r}",
+                where=f"row {start + first} of the dataset",
+                remedy="Teach it first: distilvec teach, or distilvec.store.fill.",
+            )
+        rows[start : start + len(texts)] = found
+    return dataset.add_column("label", rows)

@@ -1,0 +1,99 @@
+"""How files become visible: whole, on disk, or not at all; and locks that die with their process."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from distilvec.errors import EnvironmentProblem
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+def write_json(file: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
+    """Write a JSON file that is either absent or complete, whatever happens meanwhile."""
+    temporary = file.with_name(file.name + ".tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as handle:
+            json.dump(content, handle, indent=indent, default=str)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(file.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def disk_problems(where: Path) -> Iterator[None]:
+    """Turn a full disk or a missing permission into an `EnvironmentProblem`; let other errors through."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise EnvironmentProblem(
+                f"no room to write the store ({error.strerror})",
+                where=str(where),
+                remedy="Free disk space or raise the limit, then start again: what is complete is kept.",
+            ) from error
+        if error.errno in _FORBIDDEN:
+            raise EnvironmentProblem(
+                f"the store cannot be written ({error.strerror})",
+                where=str(where),
+                remedy="Check the permissions of the folder.",
+            ) from error
+        raise
+
+
+@contextmanager
+def locked(file: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold an exclusive lock that the system drops when the process dies. Yields whether it was got.
+
+    The file is removed again by the holder. A process that was waiting on a removed file sees that the name
+    means another file (or none) by then, and tries again.
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise EnvironmentProblem("writing a store needs POSIX file locks, which this system lacks") from error
+    while True:
+        with disk_problems(file):
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+                return
+            if not _still_named(file, descriptor):
+                continue
+            try:
+                yield True
+            finally:
+                file.unlink(missing_ok=True)
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _still_named(file: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(file), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,152 @@
+"""Teaching: encode what a store lacks, and only that."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.store.layout import card_dict, check_same_teacher, key_words
+from distilvec.store.reader import SignalStore
+from distilvec.store.writer import PART_BYTES
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class FillReport:
+    """What a call of `fill` did.
+
+    Attributes:
+        items: texts given.
+        distinct: different keys among them that belong to the shard.
+        present: of these, how many the store had.
+        taught: of these, how many the teacher encoded now.
+        seconds: time for encoding and writing.
+        parts: names of the parts written.
+        set_aside: name -> reason of the bad parts found on the way; their items count as missing.
+    """
+
+    items: int
+    distinct: int
+    present: int
+    taught: int
+    seconds: float
+    parts: list[str]
+    set_aside: dict[str, str]
+
+
+def fill(
+    store: SignalStore,
+    teacher: Any,
+    texts: Sequence[str],
+    keys: np.ndarray,
+    shard: tuple[int, int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    part_bytes: int = PART_BYTES,
+) -> FillReport:
+    """Encode the texts whose keys the store lacks. Killed and started again, it goes on where it was.
+
+    Encoding and writing overlap. Several processes or machines fill one store at once, each with its shard.
+
+    Args:
+        teacher: with `card` and `stream(texts)` or `encode(texts)` (`distilvec.teachers.Teacher`).
+        texts: what the teacher reads; anything with a length and integer indexing.
+        keys: uint8 [n, 16], their keys. A key that occurs more often is encoded once.
+        shard: (i, n): only the keys with hash i modulo n, 0 <= i < n.
+        progress: called with (done, total) distinct items, first with what was there already.
+        part_bytes: size of a part, at most 256 MiB; what a kill can cost is one part, or five minutes.
+
+    Raises:
+        DistilvecError: where the teacher is not the store's, or shapes do not agree.
+        DataError: where the teacher gives a vector that is not finite, naming the text.
+        EnvironmentProblem: where the disk is full. What was complete stays.
+    """
+    check_same_teacher(str(store.card["fingerprint"]), card_dict(teacher.card)["fingerprint"], store.path)
+    if len(texts) != len(keys):
+        raise DistilvecError(f"expected one key per text, found {len(texts)} texts and {len(keys)} keys")
+    store.refresh()
+    distinct = _distinct(key_words(keys), shard)
+    todo = distinct[store.missing(keys[distinct])]
+    present, total, done = len(distinct) - len(todo), len(distinct), len(distinct) - len(todo)
+    if progress:
+        progress(done, total)
+    began, parts = time.monotonic(), []
+    if len(todo):
+        with store.writer(part_bytes=part_bytes) as writer, ThreadPoolExecutor(1, "distilvec-store") as pool:
+            writing: Future[None] | None = None
+            for rows, vectors in _encode(teacher, texts, todo):
+                if writing is not None:
+                    writing.result()
+                writing = pool.submit(_add, writer, texts, keys, rows, vectors)
+                done += len(rows)
+                if progress:
+                    progress(done, total)
+            if writing is not None:
+                writing.result()
+        parts = writer.parts
+        store.refresh()
+    store.build_index()  # a killed run may have left none
+    return FillReport(
+        items=len(texts),
+        distinct=total,
+        present=present,
+        taught=len(todo),
+        seconds=time.monotonic() - began,
+        parts=parts,
+        set_aside=dict(store.bad),
+    )
+
+
+def _distinct(words: np.ndarray, shard: tuple[int, int] | None) -> np.ndarray:
+    """Positions int64 [m] of the first occurrence of each key of the shard, ascending."""
+    order = np.lexsort((words[:, 1], words[:, 0]))  # stable: equal keys stay in their order
+    ordered = words[order]
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    positions: np.ndarray = np.sort(order[first])
+    if shard is None:
+        return positions
+    number, shards = shard
+    if not 0 <= number < shards:
+        raise DistilvecError(f"shard {number} of {shards} does not exist, shards count from 0")
+    own: np.ndarray = positions[words[positions, 0] % np.uint64(shards) == number]
+    return own
+
+
+def _encode(teacher: Any, texts: Sequence[str], todo: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Pairs of positions in `texts` and their vectors, until all of `todo` is covered."""
+    for start in range(0, len(todo), _CHUNK):
+        rows = todo[start : start + _CHUNK]
+        chunk = [texts[int(row)] for row in rows]
+        if not hasattr(teacher, "stream"):
+            yield rows, teacher.encode(chunk)
+            continue
+        covered = 0
+        for local, vectors in teacher.stream(chunk):
+            covered += len(local)
+            yield rows[np.asarray(local)], vectors
+        if covered != len(rows):
+            raise DistilvecError(f"the teacher gave vectors for {covered} of {len(rows)} texts")
+
+
+def _add(writer: Any, texts: Sequence[str], keys: np.ndarray, rows: np.ndarray, vectors: np.ndarray) -> None:
+    vectors = np.asarray(vectors, dtype=np.float32)
+    if vectors.ndim == 2 and len(vectors) == len(rows):
+        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(wrong):
+            row = int(rows[wrong[0]])
+            raise DataError(
+                f"the teacher's vector of the text {texts[row][:120]!r} has values that are not finite",
+                where=f"item {row}, key {keys[row].tobytes().hex()}",
+                remedy="Nothing of this batch was stored. Try the teacher in float32, or leave the item out.",
+            )
+    writer.add(keys[rows], vectors)

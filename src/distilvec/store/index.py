@@ -1,0 +1,164 @@
+"""From keys to rows: every part is sorted by key, and one table over all parts is kept beside them.
+
+The table is derived data: two columns, sorted by key, mapped and never loaded. Without
+it (parts were added by a writer that was killed, say) the parts are searched one after the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from distilvec.errors import EnvironmentProblem
+from distilvec.store.files import locked
+from distilvec.store.part import Part
+
+logger = logging.getLogger(__name__)
+
+_BUCKET_ROWS = 1 << 20
+
+
+def locate(first: np.ndarray, second_at: Callable[[np.ndarray], np.ndarray], query: np.ndarray) -> np.ndarray:
+    """Positions of keys in a table that is sorted by both words.
+
+    Args:
+        first: uint64 [N], first words of the keys.
+        second_at: positions [k] -> uint64 [k], second words of the keys there.
+        query: uint64 [n, 2], the keys looked for.
+
+    Returns:
+        int64 [n], the first position of each key, -1 where there is none.
+    """
+    found = np.full(len(query), -1, dtype=np.int64)
+    order = np.argsort(query[:, 0])  # neighbours in the query then touch neighbouring pages
+    wanted = query[order]
+    low = np.searchsorted(first, wanted[:, 0])
+    inside = np.flatnonzero(low < len(first))
+    inside = inside[first[low[inside]] == wanted[inside, 0]]
+    order, wanted, low = order[inside], wanted[inside], low[inside]
+    hit = second_at(low) == wanted[:, 1]
+    found[order[hit]] = low[hit]
+    # Hashes hardly ever agree in one word only; keys that are no hashes do, so the rest is bisected.
+    order, wanted, low = order[~hit], wanted[~hit], low[~hit]
+    high = np.searchsorted(first, wanted[:, 0], side="right")
+    ends = high.copy()
+    while (open_ones := np.flatnonzero(low < high)).size:
+        middle = (low[open_ones] + high[open_ones]) // 2
+        less = second_at(middle) < wanted[open_ones, 1]
+        low[open_ones[less]] = middle[less] + 1
+        high[open_ones[~less]] = middle[~less]
+    order, wanted, low = (values[low < ends] for values in (order, wanted, low))
+    hit = second_at(low) == wanted[:, 1]
+    found[order[hit]] = low[hit]
+    return found
+
+
+def locate_in_part(part: Part, query: np.ndarray) -> np.ndarray:
+    """Positions of keys uint64 [n, 2] in one part, int64 [n], -1 where it has none."""
+    return locate(np.ascontiguousarray(part.words[:, 0]), lambda at: part.words[at, 1], query)
+
+
+def _signature(parts: Sequence[Part]) -> str:
+    digest = hashlib.blake2b(digest_size=12)
+    for part in parts:
+        digest.update(f"{part.name} {len(part)} {part.checksum}\n".encode())
+    return digest.hexdigest()
+
+
+class KeyIndex:
+    """The mapped table of all keys.
+
+    Attributes:
+        first: uint64 [N], first words; rows are sorted by both words, equal keys by the order of the parts.
+        place: uint64 [N], number of the part in the upper half, row in the part in the lower half.
+    """
+
+    def __init__(self, table: np.ndarray) -> None:
+        self.first, self.place = table[0], table[1]
+
+    def places(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the parts and rows in them, int64 [k] each, at positions [k] of the table."""
+        packed = self.place[position]
+        return (packed >> np.uint64(32)).astype(np.int64), (packed & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def open_index(folder: Path, parts: Sequence[Part]) -> KeyIndex | None:
+    """The table of exactly these parts (in the order of their names), or None where there is none."""
+    rows = sum(map(len, parts))
+    file = folder / "derived" / f"index-{_signature(parts)}.npy"
+    try:
+        table = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError):
+        return None
+    if table.shape != (2, rows) or table.dtype != np.uint64:
+        return None
+    return KeyIndex(table.view(np.ndarray))
+
+
+def build_index(folder: Path, scan: Callable[[], Sequence[Part]]) -> None:
+    """Write the table of the parts that exist and remove the tables of other states.
+
+    A table that cannot be written costs speed only, so a full disk is a warning here.
+
+    Args:
+        scan: gives the parts in the order of their names; called under the lock, so that of several writers
+            that end together the last one sees the parts of all.
+    """
+    derived = folder / "derived"
+    temporary = derived / "index.tmp"
+    try:
+        derived.mkdir(exist_ok=True)
+        with locked(derived / "index.lock", wait=True):
+            parts = scan()
+            target = derived / f"index-{_signature(parts)}.npy"
+            if parts and not target.exists():
+                try:
+                    _write_table(temporary, parts)
+                    os.replace(temporary, target)
+                finally:
+                    temporary.unlink(missing_ok=True)
+            for other in derived.glob("index-*.npy"):
+                if other != target:
+                    other.unlink(missing_ok=True)
+    except (OSError, EnvironmentProblem) as error:
+        logger.warning("%s: the table of keys was not written (%s); reading works without it", folder, error)
+
+
+def _write_table(file: Path, parts: Sequence[Part]) -> None:
+    total = sum(map(len, parts))
+    # Keys are hashes: equal ranges of the first word hold about equally many rows.
+    buckets = max(1, total // _BUCKET_ROWS)
+    edges = np.array([(2**64 * bucket) // buckets for bucket in range(1, buckets)], dtype=np.uint64)
+    bounds = np.empty((len(parts), buckets + 1), dtype=np.int64)
+    for number, part in enumerate(parts):
+        inner = np.searchsorted(np.ascontiguousarray(part.words[:, 0]), edges)
+        bounds[number] = [0, *inner, len(part)]
+    with open(file, "wb") as handle:
+        header = {"descr": "<u8", "fortran_order": False, "shape": (2, total)}
+        np.lib.format.write_array_header_1_0(handle, header)
+        start, done = handle.tell(), 0
+        for bucket in range(buckets):
+            spans = [slice(low, high) for low, high in bounds[:, bucket : bucket + 2].tolist()]
+            words = [part.words[span] for part, span in zip(parts, spans, strict=True)]
+            first = np.concatenate([pair[:, 0] for pair in words])
+            place = np.concatenate(
+                [
+                    np.arange(span.start, span.stop, dtype=np.uint64) + (n << 32)
+                    for n, span in enumerate(spans)
+                ]
+            )
+            order = np.argsort(first, kind="stable")
+            if (first[order[1:]] == first[order[:-1]]).any():
+                order = np.lexsort((np.concatenate([pair[:, 1] for pair in words]), first))
+            handle.seek(start + 8 * done)
+            handle.write(first[order].tobytes())
+            handle.seek(start + 8 * (total + done))
+            handle.write(place[order].tobytes())
+            done += len(order)
+        handle.flush()
+        os.fsync(handle.fileno())

@@ -1,0 +1,162 @@
+"""What lies in a store's folder, store.json, and the form of keys.
+
+A store is a folder:
+
+    store.json                       schema version, teacher card, width and dtype of each signal
+    sentence-<writer>-<n>.arrow      key (16 bytes), vector (fixed-size list), scale (int8); sorted by key
+    sentence-<writer>-<n>.json       the part's record, written last: a part without it does not exist
+    writer-<writer>.lock             held while that writer is open
+    derived/index-<parts>.npy        all keys of all parts in one sorted table; rebuilt when missing
+
+Files of other signals (`tokens-...`, `attention-...`) carry another prefix and another entry in store.json.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.store.files import disk_problems, locked, write_json
+
+SCHEMA_VERSION = 1
+SIGNAL = "sentence"
+KEY_BYTES = 16
+DTYPES = {"float16": np.float16, "float32": np.float32, "int8": np.int8}
+WRITER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class StoreFormat:
+    """What store.json says.
+
+    Attributes:
+        teacher: the teacher's card as a dictionary, with at least `fingerprint`.
+        width: D, the width of the sentence vectors.
+        dtype: "float16", "float32" or "int8", how their values are stored.
+    """
+
+    teacher: dict[str, Any]
+    width: int
+    dtype: str
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self.teacher["fingerprint"])
+
+
+def card_dict(card: Any) -> dict[str, Any]:
+    """A teacher card (anything with `to_dict()`, or a mapping) as a dictionary with a fingerprint.
+
+    Raises:
+        DistilvecError: where it is neither, or has no fingerprint.
+    """
+    if hasattr(card, "to_dict"):
+        card = card.to_dict()
+    if not isinstance(card, Mapping):
+        raise DistilvecError(f"a teacher card is a mapping or has to_dict(), not {type(card).__name__}")
+    if not isinstance(card.get("fingerprint"), str) or not card["fingerprint"]:
+        raise DistilvecError(
+            "the teacher card has no fingerprint, so nothing would notice another teacher's vectors",
+            remedy='Give it a key "fingerprint", for example a hash of the weights.',
+        )
+    return dict(card)
+
+
+def make_format(card: Any, width: int, dtype: str) -> StoreFormat:
+    """Check what a new store is asked to hold.
+
+    Raises:
+        DistilvecError: for an unknown dtype, a width below one or a card without fingerprint.
+    """
+    if dtype not in DTYPES:
+        raise DistilvecError(
+            f'unknown dtype "{dtype}" for stored vectors', remedy=nearest(str(dtype), DTYPES)
+        )
+    if width < 1:
+        raise DistilvecError(f"the width of stored vectors must be at least 1, not {width}")
+    return StoreFormat(card_dict(card), int(width), dtype)
+
+
+def check_same_teacher(existing: str, other: str, where: Path) -> None:
+    """Refuse another teacher's vectors.
+
+    Raises:
+        DistilvecError: with both fingerprints, where they differ.
+    """
+    if existing != other:
+        raise DistilvecError(
+            f"the store holds vectors of the teacher with fingerprint {existing}, "
+            f"but this teacher's fingerprint is {other}",
+            where=str(where),
+            remedy="Use another folder for this teacher, or the teacher that filled this one.",
+        )
+
+
+def write_format(folder: Path, wanted: StoreFormat) -> None:
+    """Write store.json unless another process was faster; the caller reads back what is there."""
+    content = {
+        "schema": SCHEMA_VERSION,
+        "teacher": wanted.teacher,
+        "signals": {SIGNAL: {"width": wanted.width, "dtype": wanted.dtype}},
+    }
+    target = folder / "store.json"
+    with disk_problems(folder), locked(folder / "store.lock", wait=True):
+        if not target.exists():
+            write_json(target, content, indent=2)
+
+
+def read_format(folder: Path) -> StoreFormat:
+    """Read store.json.
+
+    Raises:
+        DataError: where it is missing, unreadable, or of a newer schema version.
+    """
+    file = folder / "store.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        schema = content["schema"]
+        if isinstance(schema, int) and schema > SCHEMA_VERSION:
+            raise DataError(
+                f"the store has schema version {schema}, this distilvec reads up to {SCHEMA_VERSION}",
+                where=str(file),
+                remedy="Update distilvec (pip install -U distilvec).",
+            )
+        signal = content["signals"][SIGNAL]
+        return make_format(content["teacher"], signal["width"], signal["dtype"])
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DataError(
+            "this is not a store: it has no store.json",
+            where=str(folder),
+            remedy="Teach into a new folder, or restore the file from a copy.",
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"store.json cannot be understood ({type(error).__name__}: {error})",
+            where=str(file),
+            remedy="Restore it from a copy, or teach into a new folder.",
+        ) from error
+
+
+def key_words(keys: Any) -> np.ndarray:
+    """Keys as two 64-bit words.
+
+    Args:
+        keys: uint8 [n, 16].
+
+    Returns:
+        uint64 [n, 2], a view where the memory allows it. Parts are sorted by these two words.
+
+    Raises:
+        DistilvecError: for another shape or dtype.
+    """
+    array = np.asarray(keys)
+    if array.ndim != 2 or array.shape[1] != KEY_BYTES or array.dtype != np.uint8:
+        raise DistilvecError(f"keys must be uint8 [n, {KEY_BYTES}], not {array.dtype} {list(array.shape)}")
+    return np.ascontiguousarray(array).view("<u8")

@@ -1,0 +1,232 @@
+"""One part of a store: an Arrow file, its record, and zero-copy views of its columns."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from distilvec.store.files import disk_problems, sync_folder, write_json
+from distilvec.store.layout import DTYPES, KEY_BYTES, StoreFormat
+from distilvec.store.statistics import Moments
+
+_ARROW_TYPES = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8()}
+_READ_BYTES = 1 << 22
+
+
+class BadPart(Exception):
+    """A part that is not what its record says. The message is the reason."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part that is open: its record and views of the mapped file.
+
+    Attributes:
+        name: file name without suffix.
+        words: uint64 [n, 2], the keys; rows are sorted by them.
+        values: [n, D] in the stored dtype.
+        scale: float32 [n] for int8, else None.
+        moments: of the vectors before rounding.
+        checksum: of the Arrow file's bytes.
+    """
+
+    name: str
+    words: np.ndarray
+    values: np.ndarray
+    scale: np.ndarray | None
+    moments: Moments
+    checksum: str
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+def arrow_schema(store: StoreFormat) -> pa.Schema:
+    """The columns of a part of sentence vectors."""
+    columns = [
+        pa.field("key", pa.binary(KEY_BYTES), nullable=False),
+        pa.field("vector", pa.list_(_ARROW_TYPES[store.dtype], store.width), nullable=False),
+    ]
+    if store.dtype == "int8":
+        columns.append(pa.field("scale", pa.float32(), nullable=False))
+    return pa.schema(columns)
+
+
+class _HashedFile:
+    """A file that Arrow writes to and that hashes what passes, so that nothing is read back."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle, self._hash, self.closed = handle, hashlib.blake2b(digest_size=32), False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self._hash.update(view)
+        self._handle.write(view)
+        return view.nbytes
+
+    def tell(self) -> int:
+        return self._handle.tell()
+
+    def flush(self) -> None:
+        self._handle.flush()
+
+    def close(self) -> None:
+        self.closed = True
+
+    def checksum(self) -> str:
+        return self._hash.hexdigest()
+
+
+def write_part(
+    folder: Path,
+    name: str,
+    store: StoreFormat,
+    words: np.ndarray,
+    values: np.ndarray,
+    scale: np.ndarray | None,
+    moments: Moments,
+) -> None:
+    """Write a part so that it exists whole or not at all.
+
+    Args:
+        words: uint64 [n, 2] in any order, n >= 1.
+        values, scale: as `codec.pack` gives them.
+        moments: of the vectors.
+
+    Raises:
+        EnvironmentProblem: where the disk is full or forbids writing. Nothing of the part is left then.
+    """
+    # Stable, so that of equal keys the one added first comes first.
+    order = np.lexsort((words[:, 1], words[:, 0]))
+    words, values = words[order], values[order]
+    schema = arrow_schema(store)
+    flat = pa.array(values.reshape(-1), type=_ARROW_TYPES[store.dtype])
+    columns = [
+        pa.Array.from_buffers(schema.field("key").type, len(words), [None, pa.py_buffer(words)]),
+        pa.FixedSizeListArray.from_arrays(flat, store.width),
+    ]
+    if scale is not None:
+        columns.append(pa.array(scale[order]))
+    arrow = folder / f"{name}.arrow"
+    with disk_problems(arrow):
+        # Exclusive: a name is never written twice, even where two hosts were given the same writer name.
+        arrow.touch(exist_ok=False)
+        try:
+            with open(arrow, "wb", buffering=0) as handle:
+                sink = _HashedFile(handle)
+                with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+                    writer.write_batch(pa.record_batch(columns, schema=schema))
+                os.fsync(handle.fileno())
+            sync_folder(folder)
+            record = {
+                "rows": len(words),
+                "bytes": arrow.stat().st_size,
+                "checksum": sink.checksum(),
+                "fingerprint": store.fingerprint,
+                "first_key": words[0].tobytes().hex(),
+                "last_key": words[-1].tobytes().hex(),
+                "moments": moments.to_dict(),
+            }
+            record["record_checksum"] = _record_checksum(record)
+            write_json(folder / f"{name}.json", record)
+        except BaseException:
+            arrow.unlink(missing_ok=True)
+            raise
+
+
+def _record_checksum(record: dict[str, Any]) -> str:
+    content = json.dumps({key: record[key] for key in sorted(record) if key != "record_checksum"})
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def open_part(folder: Path, name: str, store: StoreFormat) -> Part:
+    """Map a part after checking sizes, schema and owner; its bytes are not read.
+
+    Raises:
+        BadPart: with the reason, where the files are not what the record says.
+        FileNotFoundError: where the record itself is gone.
+    """
+    record = _read_record(folder / f"{name}.json")
+    arrow = folder / f"{name}.arrow"
+    try:
+        if record["fingerprint"] != store.fingerprint:
+            raise BadPart(f"it is of the teacher {record['fingerprint']}, the store of {store.fingerprint}")
+        size = arrow.stat().st_size
+        if size != record["bytes"]:
+            raise BadPart(f"the file has {size} bytes, its record says {record['bytes']}")
+        with pa.memory_map(str(arrow)) as mapped:  # the buffers keep the mapping, not the descriptor
+            reader = pa.ipc.open_file(mapped)
+            if not reader.schema.equals(arrow_schema(store)):
+                found = ", ".join(f"{field.name}: {field.type}" for field in reader.schema)
+                raise BadPart(f"the columns are not the store's ({found})")
+            if reader.num_record_batches != 1:
+                raise BadPart(f"it has {reader.num_record_batches} record batches instead of one")
+            batch = reader.get_batch(0)
+        rows = batch.num_rows
+        if rows != record["rows"] or rows == 0:
+            raise BadPart(f"it has {rows} rows, its record says {record['rows']}")
+        scale = _view(batch.column(2).buffers()[1], "<f4", rows, 1)[:, 0] if store.dtype == "int8" else None
+        part = Part(
+            name=name,
+            words=_view(batch.column(0).buffers()[1], "<u8", rows, 2),
+            values=_view(batch.column(1).values.buffers()[1], DTYPES[store.dtype], rows, store.width),
+            scale=scale,
+            moments=Moments.from_dict(record["moments"], store.width),
+            checksum=str(record["checksum"]),
+        )
+        if (part.words[0].tobytes().hex(), part.words[-1].tobytes().hex()) != (
+            record["first_key"],
+            record["last_key"],
+        ):
+            raise BadPart("its key range is not the one in its record")
+        return part
+    except FileNotFoundError as error:
+        raise BadPart("the Arrow file is missing") from error
+    except (KeyError, TypeError, ValueError, OSError) as error:  # ArrowInvalid is a ValueError
+        raise BadPart(f"it cannot be read ({type(error).__name__}: {error})") from error
+
+
+def verify_part(folder: Path, name: str) -> None:
+    """Read a part's bytes and compare checksums of the file and of its record.
+
+    Raises:
+        BadPart: where they differ.
+    """
+    record = _read_record(folder / f"{name}.json")
+    if record.get("record_checksum") != _record_checksum(record):
+        raise BadPart("the checksum of its record does not agree")
+    digest = hashlib.blake2b(digest_size=32)
+    try:
+        with open(folder / f"{name}.arrow", "rb") as handle:
+            while block := handle.read(_READ_BYTES):
+                digest.update(block)
+    except OSError as error:
+        raise BadPart(f"it cannot be read ({error})") from error
+    if digest.hexdigest() != record.get("checksum"):
+        raise BadPart("the checksum does not agree with the file")
+
+
+def _read_record(file: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise
+    except (ValueError, OSError) as error:
+        raise BadPart(f"its record cannot be read ({error})") from error
+    if not isinstance(record, dict):
+        raise BadPart("its record is not an object")
+    return record
+
+
+def _view(buffer: pa.Buffer | None, dtype: Any, rows: int, width: int) -> np.ndarray:
+    needed = rows * width * np.dtype(dtype).itemsize
+    if buffer is None or buffer.size < needed:
+        raise BadPart(f"a column has {0 if buffer is None else buffer.size} bytes instead of {needed}")
+    return np.frombuffer(buffer, dtype=dtype, count=rows * width).reshape(rows, width)

@@ -1,0 +1,333 @@
+"""Reading a store: rows by key, vectors by row, statistics, through views of mapped files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.store.codec import unpack
+from distilvec.store.files import disk_problems
+from distilvec.store.index import KeyIndex, build_index, locate, locate_in_part, open_index
+from distilvec.store.layout import (
+    KEY_BYTES,
+    StoreFormat,
+    check_same_teacher,
+    key_words,
+    make_format,
+    read_format,
+    write_format,
+)
+from distilvec.store.part import BadPart, Part, verify_part
+from distilvec.store.scan import scan_parts, set_aside
+from distilvec.store.statistics import Moments, Statistics
+from distilvec.store.writer import PART_BYTES, StoreWriter
+
+_CHUNK = 1 << 18
+
+
+class SignalStore:
+    """Sentence vectors of one teacher in a folder, found by the keys of their texts.
+
+    Row numbers hold for this object: `refresh` appends new parts behind those that are open. Another opening
+    orders all parts by name. Pickling gives the same rows to worker processes.
+
+    Attributes:
+        path: the folder.
+        bad: name -> reason of the parts that this object has set aside.
+    """
+
+    def __init__(self, path: Path, store: StoreFormat) -> None:
+        self.path = path
+        self.bad: dict[str, str] = {}
+        self._format = store
+        self._arrange([])
+
+    @classmethod
+    def create(cls, path: str | Path, card: Any, width: int, dtype: str = "float16") -> SignalStore:
+        """Make a store, or open the one that is there if it is of the same teacher.
+
+        Args:
+            card: the teacher's card: an object with `to_dict()` or a mapping, with a `fingerprint`.
+            width: D.
+            dtype: "float16", "float32" or "int8".
+
+        Raises:
+            DistilvecError: where the store is another teacher's (both fingerprints are shown), or of another
+                width or dtype.
+            EnvironmentProblem: where the folder cannot be written.
+        """
+        folder, wanted = Path(path), make_format(card, width, dtype)
+        if not (folder / "store.json").exists():
+            with disk_problems(folder):
+                try:
+                    folder.mkdir(parents=True, exist_ok=True)
+                except (FileExistsError, NotADirectoryError) as error:
+                    raise DistilvecError("a store is a folder, here is a file", where=str(folder)) from error
+            if any(folder.glob("*.arrow")):
+                raise DataError(
+                    "there are Arrow files but no store.json, so whose vectors they are is not known",
+                    where=str(folder),
+                    remedy="Restore store.json from a copy, or use an empty folder.",
+                )
+            write_format(folder, wanted)
+        store = cls.open(folder)
+        check_same_teacher(store._format.fingerprint, wanted.fingerprint, folder)
+        for name in ("width", "dtype"):
+            found, asked = getattr(store._format, name), getattr(wanted, name)
+            if found != asked:
+                raise DistilvecError(
+                    f"the store has {name} {found}, not {asked}",
+                    where=str(folder),
+                    remedy=f"Use another folder, or {name} {found}.",
+                )
+        return store
+
+    @classmethod
+    def open(cls, path: str | Path, verify: bool = False) -> SignalStore:
+        """Open a store: sizes and columns of all parts are checked, with `verify` also their bytes.
+
+        Bad parts are set aside (renamed to `*.bad`), logged and listed in `bad`.
+
+        Raises:
+            DataError: where the folder is no store, or of a newer schema version.
+        """
+        folder = Path(path)
+        store = cls(folder, read_format(folder))
+        store.refresh()
+        if verify:
+            store.verify()
+        return store
+
+    @classmethod
+    def from_vectors(
+        cls, path: str | Path, card: Any, keys: np.ndarray, vectors: np.ndarray, dtype: str = "float16"
+    ) -> SignalStore:
+        """A store of vectors from elsewhere. Keys that it holds already are left as they are.
+
+        Args:
+            card: as for `create`.
+            keys: uint8 [n, 16].
+            vectors: [n, D], finite; may be a memory map larger than memory.
+        """
+        if len(keys) != len(vectors) or vectors.ndim != 2:
+            raise DistilvecError(
+                f"expected one vector per key, found {len(keys)} keys and vectors {list(vectors.shape)}"
+            )
+        store = cls.create(path, card, vectors.shape[1], dtype)
+        with store.writer() as writer:
+            for start in range(0, len(keys), _CHUNK):
+                chunk = slice(start, start + _CHUNK)
+                new = store.missing(keys[chunk])
+                try:
+                    writer.add(keys[chunk][new], vectors[chunk][new])
+                except DataError as error:
+                    where = f"vectors from row {start} on, {error.where}"
+                    raise DataError(error.what, where=where, remedy=error.remedy) from error
+        store.refresh()
+        return store
+
+    def refresh(self) -> None:
+        """Take in the parts that were added since, behind those that are open."""
+        known = {part.name: part for part in self._parts}
+        place = {name: number for number, name in enumerate(known)}
+        parts, bad = scan_parts(self.path, self._format, known)
+        self.bad |= bad
+        self._arrange(sorted(parts, key=lambda part: place.get(part.name, len(place))))
+
+    def _arrange(self, parts: list[Part]) -> None:
+        self._parts = parts
+        self._offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+        # Equal keys: the first part by name wins, whatever the order in which this object met the parts.
+        self._by_name = sorted(range(len(parts)), key=lambda number: parts[number].name)
+        self._index: KeyIndex | None = open_index(self.path, [parts[number] for number in self._by_name])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.path, [part.name for part in self._parts])
+
+    def __len__(self) -> int:
+        return int(self._offsets[-1])
+
+    def __repr__(self) -> str:
+        return f"SignalStore({str(self.path)!r}, rows={len(self)}, width={self.width}, dtype={self.dtype!r})"
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self._format.width
+
+    @property
+    def dtype(self) -> str:
+        """How values are stored; `read` gives float32 in any case."""
+        return self._format.dtype
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """The teacher's card."""
+        return self._format.teacher
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of the open parts, in the order of the rows."""
+        return [part.name for part in self._parts]
+
+    def statistics(self) -> Statistics:
+        """Mean, deviation, mean norm and rounding error over all rows, from the parts' moments.
+
+        Raises:
+            DataError: where the store is empty.
+        """
+        if not self._parts:
+            raise DataError("the store is empty", where=str(self.path), remedy="Teach into it first.")
+        moments = Moments.empty(self.width)
+        for number in self._by_name:
+            moments += self._parts[number].moments
+        return moments.statistics()
+
+    def rows(self, keys: np.ndarray) -> np.ndarray:
+        """Row numbers of keys.
+
+        Args:
+            keys: uint8 [n, 16].
+
+        Returns:
+            int64 [n], -1 where the store has nothing; of equal keys the first (parts by name).
+        """
+        query = key_words(keys)
+        found = np.full(len(query), -1, dtype=np.int64)
+        for start in range(0, len(query), _CHUNK):
+            chunk = slice(start, start + _CHUNK)
+            found[chunk] = self._search(query[chunk])
+        return found
+
+    def _search(self, query: np.ndarray) -> np.ndarray:
+        found = np.full(len(query), -1, dtype=np.int64)
+        if (index := self._index) is not None:
+            position = locate(index.first, lambda at: self._gather_second(self._rows_at(index, at)), query)
+            present = position >= 0
+            found[present] = self._rows_at(index, position[present])
+            return found
+        for number in self._by_name:
+            open_ones = np.flatnonzero(found < 0)
+            at = locate_in_part(self._parts[number], query[open_ones])
+            found[open_ones[at >= 0]] = at[at >= 0] + self._offsets[number]
+        return found
+
+    def _rows_at(self, index: KeyIndex, position: np.ndarray) -> np.ndarray:
+        number, local = index.places(position)
+        rows: np.ndarray = self._offsets[self._by_name][number] + local
+        return rows
+
+    def missing(self, keys: np.ndarray) -> np.ndarray:
+        """Which keys uint8 [n, 16] the store has nothing for: bool [n]."""
+        return self.rows(keys) < 0
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Vectors of rows.
+
+        Args:
+            rows: integers [n], each at least 0 and less than `len(store)`.
+
+        Returns:
+            float32 [n, D].
+
+        Raises:
+            DataError: for a row outside, such as the -1 that `rows` gives for a missing key.
+        """
+        out = np.empty((len(rows), self.width), dtype=np.float32)
+        for part, local, target in self._locate_rows(rows):
+            scale = None if part.scale is None else part.scale[local]
+            out[target] = unpack(part.values[local], scale)
+        return out
+
+    def keys(self, rows: np.ndarray) -> np.ndarray:
+        """Keys uint8 [n, 16] of rows, integers [n]."""
+        out = np.empty((len(rows), 2), dtype="<u8")
+        for part, local, target in self._locate_rows(rows):
+            out[target] = part.words[local]
+        return out.view(np.uint8).reshape(-1, KEY_BYTES)
+
+    def _gather_second(self, rows: np.ndarray) -> np.ndarray:
+        out = np.empty(len(rows), dtype=np.uint64)
+        for part, local, target in self._locate_rows(rows):
+            out[target] = part.words[local, 1]
+        return out
+
+    def _locate_rows(self, rows: np.ndarray) -> list[tuple[Part, np.ndarray, np.ndarray]]:
+        """Per part that is touched: the part, rows in it in ascending order, places in the result."""
+        rows = np.asarray(rows)
+        if rows.size == 0:
+            return []
+        if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
+            raise DistilvecError(f"rows must be a list of integers, not {rows.dtype} {list(rows.shape)}")
+        wrong = np.flatnonzero((rows < 0) | (rows >= len(self)))
+        if len(wrong):
+            raise DataError(
+                f"row {rows[wrong[0]]} at position {wrong[0]} does not exist, the store has {len(self)} rows"
+                + (" (-1 means that the key is missing)" if rows[wrong[0]] == -1 else ""),
+                where=str(self.path),
+                remedy="Teach the missing items first." if rows[wrong[0]] == -1 else None,
+            )
+        order = np.argsort(rows, kind="stable")
+        cuts = np.searchsorted(rows[order], self._offsets)
+        return [
+            (part, rows[target] - self._offsets[number], target)
+            for number, part in enumerate(self._parts)
+            if len(target := order[cuts[number] : cuts[number + 1]])
+        ]
+
+    def build_index(self) -> None:
+        """Write the table that makes `rows` fast, where it is missing. Writers do so when they close."""
+        if self._index is None and self._parts:
+            build_index(self.path, lambda: scan_parts(self.path, self._format)[0])
+            self.refresh()
+
+    def writer(self, name: str | None = None, part_bytes: int = PART_BYTES) -> StoreWriter:
+        """A writer that adds parts, see `StoreWriter`. Call `refresh` to see them here."""
+        return StoreWriter(self.path, self._format, name, part_bytes)
+
+    def verify(self) -> list[str]:
+        """Read all bytes and set aside the parts whose checksum does not agree; their names.
+
+        Row numbers change where a part is set aside.
+        """
+        bad: dict[str, str] = {}
+        for part in self._parts:
+            try:
+                verify_part(self.path, part.name)
+            except FileNotFoundError:
+                bad[part.name] = "its record is missing"
+            except BadPart as problem:
+                bad[part.name] = str(problem)
+        for name, reason in bad.items():
+            set_aside(self.path, name, reason)
+        self.bad |= bad
+        if bad:
+            self._arrange([part for part in self._parts if part.name not in bad])
+        return sorted(bad)
+
+    def attach(self, dataset: Any, text: str = "text") -> Any:
+        """Add a column "label" with this object's row numbers to a `datasets.Dataset`.
+
+        Args:
+            text: the column with the texts that were taught.
+
+        Raises:
+            DistilvecError: where the column is missing or "label" exists.
+            DataError: naming the first text that the store has nothing for.
+        """
+        from distilvec.store.attach import attach_rows
+
+        return attach_rows(self, dataset, text)
+
+
+def _reopen(path: Path, names: list[str]) -> SignalStore:
+    store = SignalStore.open(path)
+    parts = {part.name: part for part in store._parts}
+    lost = [name for name in names if name not in parts]
+    if lost:
+        raise DataError(f"part {lost[0]} has gone since the store was opened", where=str(path))
+    store._arrange([parts[name] for name in names])
+    return store

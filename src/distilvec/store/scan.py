@@ -1,0 +1,64 @@
+"""Which parts a folder holds, and what happens to those that are not what they should be."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from distilvec.store.layout import SIGNAL, StoreFormat
+from distilvec.store.part import BadPart, Part, open_part
+
+logger = logging.getLogger(__name__)
+
+_RECORD = re.compile(rf"({SIGNAL}-.+-\d{{6,}})\.json")
+
+
+def part_names(folder: Path) -> list[str]:
+    """Names of the parts that have a record, in order."""
+    matches = (_RECORD.fullmatch(file.name) for file in folder.iterdir())
+    return sorted(match[1] for match in matches if match)
+
+
+def scan_parts(
+    folder: Path, store: StoreFormat, known: Mapping[str, Part] | None = None
+) -> tuple[list[Part], dict[str, str]]:
+    """Open the parts of a folder and set aside the bad ones.
+
+    Args:
+        known: parts that are open already, by name; they are taken as they are.
+
+    Returns:
+        The good parts in the order of their names, and the reason for each bad one.
+    """
+    parts, bad = [], {}
+    for name in part_names(folder):
+        if known and name in known:
+            parts.append(known[name])
+            continue
+        try:
+            parts.append(open_part(folder, name, store))
+        except BadPart as problem:
+            bad[name] = str(problem)
+            set_aside(folder, name, str(problem))
+        except FileNotFoundError:
+            continue  # another process has set it aside since the folder was listed
+    return parts, bad
+
+
+def set_aside(folder: Path, name: str, reason: str) -> None:
+    """Rename a part to `<part>.arrow.bad` and `<part>.json.bad`, so that it no longer counts.
+
+    Where the folder cannot be written, the part is only left out by this process.
+    """
+    logger.warning("%s: part %s is set aside: %s. The next teaching makes it again.", folder, name, reason)
+    # The record first: without it the part does not exist, whatever happens next.
+    for suffix in (".json", ".arrow"):
+        file = folder / f"{name}{suffix}"
+        try:
+            file.rename(folder / f"{name}{suffix}.bad")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            logger.warning("%s could not be renamed (%s)", file, error)

@@ -1,0 +1,195 @@
+"""Adding vectors to a store. Any number of writers add parts at once, each under a name of its own."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import socket
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.store.codec import pack, unpack
+from distilvec.store.files import disk_problems, locked
+from distilvec.store.index import build_index
+from distilvec.store.layout import DTYPES, KEY_BYTES, SIGNAL, WRITER_NAME, StoreFormat, key_words
+from distilvec.store.part import write_part
+from distilvec.store.scan import scan_parts
+from distilvec.store.statistics import Moments
+
+logger = logging.getLogger(__name__)
+
+PART_BYTES = 64 << 20
+MOST_PART_BYTES = 256 << 20
+PART_SECONDS = 300.0
+
+
+class StoreWriter:
+    """Collects vectors in memory and writes them as whole parts. A context manager.
+
+    A part is written when it is full or old enough, and at the end, also where an error or Ctrl-C ends the
+    block: what has been added is kept. Only a kill loses anything, at most the part in memory.
+
+    Args:
+        folder: the store.
+        store: what store.json says.
+        name: of this writer; letters, digits, dot, dash, underscore. None takes a free one.
+        part_bytes: size of a part, at most 256 MiB.
+        part_seconds: age at which a part is written though it is not full.
+
+    Raises:
+        DistilvecError: for a bad name or size, or where an open writer has the name.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: StoreFormat,
+        name: str | None = None,
+        part_bytes: int = PART_BYTES,
+        part_seconds: float = PART_SECONDS,
+    ) -> None:
+        if not 1 <= part_bytes <= MOST_PART_BYTES:
+            raise DistilvecError(f"a part has 1 to {MOST_PART_BYTES} bytes, not {part_bytes}")
+        self._folder, self._store, self._seconds = folder, store, part_seconds
+        row_bytes = KEY_BYTES + store.width * np.dtype(DTYPES[store.dtype]).itemsize
+        self._part_rows = max(1, part_bytes // (row_bytes + 4 * (store.dtype == "int8")))
+        self._exit = ExitStack()
+        self.name = self._take_name(name)
+        self._next = self._clean_up()
+        self._usable = True
+        self._clear()
+        self.parts: list[str] = []
+
+    def _take_name(self, name: str | None) -> str:
+        if name is not None:
+            if not WRITER_NAME.fullmatch(name):
+                raise DistilvecError(f'"{name}" is no writer name: use letters, digits, and . _ -')
+            if not self._lock(name):
+                raise DistilvecError(
+                    f'another process is writing to the store under the name "{name}"',
+                    where=str(self._folder),
+                    remedy="Give each writer a name of its own, or wait for the other.",
+                )
+            return name
+        host = re.sub(r"[^A-Za-z0-9]+", "", socket.gethostname())[:40] or "host"
+        return next(name for n in itertools.count() if self._lock(name := f"{host}-{n}"))
+
+    def _lock(self, name: str) -> bool:
+        return self._exit.enter_context(locked(self._folder / f"writer-{name}.lock", wait=False))
+
+    def _clean_up(self) -> int:
+        """Remove what a killed writer of this name left unfinished; the number of the next part."""
+        own = re.compile(rf"{SIGNAL}-{re.escape(self.name)}-(\d{{6,}})\.(arrow|json)(\.bad|\.tmp)?")
+        numbers = [-1]
+        with disk_problems(self._folder):
+            for file in sorted(self._folder.iterdir()):
+                if not (match := own.fullmatch(file.name)):
+                    continue
+                unfinished = match[2] == "arrow" and not match[3] and not file.with_suffix(".json").exists()
+                if unfinished or match[3] == ".tmp":
+                    logger.info("removing %s, which an interrupted writer left", file)
+                    file.unlink()
+                else:
+                    numbers.append(int(match[1]))
+        return max(numbers) + 1
+
+    def _clear(self) -> None:
+        self._words: list[np.ndarray] = []
+        self._values: list[np.ndarray] = []
+        self._scales: list[np.ndarray] = []
+        self._moments = Moments.empty(self._store.width)
+        self._since = time.monotonic()
+
+    def add(self, keys: np.ndarray, vectors: np.ndarray) -> None:
+        """Add vectors. All of them, or none where an error is raised about them.
+
+        Args:
+            keys: uint8 [n, 16].
+            vectors: [n, D], any float dtype.
+
+        Raises:
+            DataError: where a value is not finite (with the row), or does not fit into the stored dtype.
+            DistilvecError: where shapes do not agree, or the writer is closed or has failed.
+            EnvironmentProblem: where the disk is full. The parts written so far stay.
+        """
+        if not self._usable:
+            raise DistilvecError("this writer is closed or could not write", where=str(self._folder))
+        words = key_words(keys)
+        vectors = np.asarray(vectors, dtype=np.float32)
+        if vectors.shape != (len(words), self._store.width):
+            raise DistilvecError(
+                f"expected vectors [{len(words)}, {self._store.width}], found {list(vectors.shape)}",
+                where=str(self._folder),
+            )
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            row = int(np.flatnonzero(~finite)[0])
+            raise DataError(
+                f"{np.count_nonzero(~finite)} of {len(vectors)} vectors have values that are not finite",
+                where=f"row {row}, key {keys[row].tobytes().hex()}",
+            )
+        # Checked as a whole before the first row is taken over.
+        values, scale = pack(vectors, self._store.dtype)
+        start = 0
+        while start < len(words):
+            part = slice(start, start + self._part_rows - self._moments.count)
+            self._take(words[part], vectors[part], values[part], None if scale is None else scale[part])
+            start = part.stop
+            if self._moments.count == self._part_rows or time.monotonic() - self._since > self._seconds:
+                self.flush()
+
+    def _take(
+        self, words: np.ndarray, vectors: np.ndarray, values: np.ndarray, scale: np.ndarray | None
+    ) -> None:
+        if self._moments.count == 0:
+            self._since = time.monotonic()
+        self._words.append(words.copy())  # the caller may use its array again
+        self._values.append(values)
+        if scale is not None:
+            self._scales.append(scale)
+        self._moments += Moments.of(vectors, unpack(values, scale))
+
+    def flush(self) -> None:
+        """Write what is in memory as a part.
+
+        Raises:
+            EnvironmentProblem: where the disk is full; the writer takes nothing more then.
+        """
+        if not self._usable or self._moments.count == 0:
+            return
+        name = f"{SIGNAL}-{self.name}-{self._next:06d}"
+        self._usable = False  # until the part is there
+        write_part(
+            self._folder,
+            name,
+            self._store,
+            np.concatenate(self._words),
+            np.concatenate(self._values),
+            np.concatenate(self._scales) if self._scales else None,
+            self._moments,
+        )
+        self._usable = True
+        self._next += 1
+        self.parts.append(name)
+        self._clear()
+
+    def close(self) -> None:
+        """Write the rest, bring the table of keys up to date, and give the name free."""
+        with self._exit:
+            self.flush()
+            self._usable = False
+            build_index(self._folder, lambda: scan_parts(self._folder, self._store)[0])
+
+    def __enter__(self) -> StoreWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,47 @@
+"""Finding the transformer inside a student, and the list of its blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+def find_transformer(student: SentenceTransformer) -> Any | None:
+    """The student's `Transformer` module (its `.model` is the transformers model); None for static students."""
+    from sentence_transformers.base.modules import Transformer
+
+    return next((module for module in student.children() if isinstance(module, Transformer)), None)
+
+
+def find_blocks(model: nn.Module) -> tuple[str, nn.ModuleList] | None:
+    """The transformer blocks of a transformers model, whatever it calls them.
+
+    It is the module list as long as `config.num_hidden_layers`; among several, the one with most parameters, and
+    among equals the outermost.
+
+    Args:
+        model: a transformers model, possibly with adapters around it.
+
+    Returns:
+        The name of the list within the model, and the list; None where there is none (ALBERT shares one block).
+    """
+    count = getattr(getattr(model, "config", None), "num_hidden_layers", None)
+    if not count:
+        return None
+    lists = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == count
+    ]
+    if not lists:
+        return None
+    return max(lists, key=lambda found: (parameters(found[1]), -found[0].count(".")))
+
+
+def parameters(module: nn.Module) -> int:
+    """Number of parameters, each shared tensor once."""
+    return sum(parameter.numel() for parameter in module.parameters())

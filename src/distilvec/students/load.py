@@ -1,0 +1,257 @@
+"""Opening a model as a student: in float32, from safetensors, without what is never used."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.students.blocks import find_blocks, find_transformer, parameters
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
+
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_HUB_ID = re.compile(r"[\w.\-]+(/[\w.\-]+)?")
+
+
+def load_student(
+    model: str | Path,
+    *,
+    max_length: int | None = None,
+    trust_remote_code: bool = False,
+    device: str | None = None,
+) -> SentenceTransformer:
+    """Open a sentence-transformers or bare transformers model, ready to be trained.
+
+    A bare transformers model gets mean pooling, or last-token pooling where its attention is causal. Weights stored
+    in half precision are read as float32, because training updates are lost in half-precision weights. A pooler
+    that nothing reads (BERT's, XLM-R's) is dropped.
+
+    Args:
+        model: folder, or model id on the hub.
+        max_length: tokens per text; default is the model's own, at most what its positions allow.
+        trust_remote_code: whether code that comes with the model may run.
+        device: where the student is put; default is the best device there is.
+
+    Raises:
+        DistilvecError: no such folder or model, not a model, it demands code of its own, its weights are pickled,
+            or `max_length` is more than its positions allow.
+        DataError: the weights file is damaged.
+    """
+    source = _locate(model)
+    student = _open(source, trust_remote_code, device)
+    student.float()
+    transformer = find_transformer(student)
+    if transformer is not None:
+        transformer.model.config.dtype = torch.float32
+        if _is_bare(source) and is_causal(transformer.model):
+            _pool_last_token(student)
+        drop_pooler(transformer)
+        _set_length(student, transformer, max_length, str(model))
+    return student
+
+
+def drop_pooler(transformer: Any) -> bool:
+    """Remove the pooler of a `Transformer` module whose token states are what is read.
+
+    Only models that can be built without one (`add_pooling_layer`) are touched. Returns whether there was one.
+    """
+    model = transformer.model
+    if transformer.module_output_name != "token_embeddings" or not can_omit_pooler(model):
+        return False
+    had_one = model.pooler is not None
+    model.pooler = None
+    return had_one
+
+
+def can_omit_pooler(model: nn.Module) -> bool:
+    """Whether the model's class can be built without its pooler."""
+    return "add_pooling_layer" in inspect.signature(type(model).__init__).parameters and hasattr(model, "pooler")
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Whether tokens see only those before them: decoders, unless their configuration says is_causal: false."""
+    if getattr(getattr(model, "config", None), "is_causal", None) is False:
+        return False
+    return any(getattr(module, "is_causal", False) is True for module in model.modules())
+
+
+def usable_positions(model: nn.Module) -> int | None:
+    """How many tokens the position embeddings allow; None where positions are not learned.
+
+    RoBERTa-like models count positions from `padding_idx + 1`, so their last rows are never reached.
+    """
+    for module in model.modules():
+        table = getattr(module, "position_embeddings", None)
+        if isinstance(table, nn.Embedding):
+            padding = getattr(module, "padding_idx", None)
+            return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
+    return None
+
+
+def describe_student(student: SentenceTransformer) -> dict[str, Any]:
+    """What a person wants to know of a student before training it.
+
+    Returns:
+        parameters, embedding_parameters (tables of token, position and type embeddings), block_parameters, bytes
+        (of the weights on disk), layers (None = no blocks), width, max_length (None = any), tokenizer (kind),
+        vocabulary (number of pieces), pooling (None = no pooling).
+    """
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    transformer = find_transformer(student)
+    found = None if transformer is None else find_blocks(transformer.model)
+    tables = {
+        id(module.weight): module.weight.numel()
+        for module in student.modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    }
+    pooling = next((module.pooling_mode for module in student.children() if isinstance(module, Pooling)), None)
+    length = student.max_seq_length
+    backend = getattr(student.tokenizer, "backend_tokenizer", student.tokenizer)
+    return {
+        "parameters": parameters(student),
+        "embedding_parameters": sum(tables.values()),
+        "block_parameters": 0 if found is None else parameters(found[1]),
+        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in student.parameters()),
+        "layers": None if found is None else len(found[1]),
+        "width": student.get_embedding_dimension(),
+        "max_length": None if length is None or length > 10**9 else int(length),
+        "tokenizer": tokenizer_kind(backend),
+        "vocabulary": backend.get_vocab_size(with_added_tokens=True),
+        "pooling": pooling,
+    }
+
+
+def tokenizer_kind(backend: Any) -> str:
+    """WordPiece, Unigram, BPE, byte-level BPE or WordLevel, from a `tokenizers.Tokenizer`."""
+    kind = type(backend.model).__name__
+    byte_level = "ByteLevel" in repr(backend.pre_tokenizer) or "ByteLevel" in repr(backend.normalizer)
+    return f"byte-level {kind}" if kind == "BPE" and byte_level else kind
+
+
+def _locate(model: str | Path) -> str:
+    """The folder's path or the hub id, once it is clear that it can be opened safely."""
+    folder = Path(model).expanduser()
+    if not folder.exists():
+        if isinstance(model, Path) or not _HUB_ID.fullmatch(model) or model.startswith("."):
+            raise DistilvecError(
+                "there is no such folder", where=str(model), remedy="Check the path of the model's folder."
+            )
+        return model
+    if not folder.is_dir():
+        raise DistilvecError(
+            "a model is a folder, and this is a file", where=str(model), remedy="Give the folder that holds it."
+        )
+    if not (folder / "modules.json").exists() and not (folder / "config.json").exists():
+        raise DistilvecError(
+            "this folder holds no model: neither modules.json nor config.json is in it",
+            where=str(model),
+            remedy="Give a folder saved by sentence-transformers or transformers.",
+        )
+    _refuse_pickles(folder)
+    return str(folder)
+
+
+def _refuse_pickles(folder: Path) -> None:
+    for place in [folder, *(child for child in folder.iterdir() if child.is_dir())]:
+        files = {file.suffix: file.name for file in sorted(place.iterdir())}
+        pickled = [files[suffix] for suffix in _PICKLES if suffix in files and files[suffix] != "training_args.bin"]
+        if pickled and ".safetensors" not in files:
+            raise DistilvecError(
+                f"the weights are pickled ({pickled[0]}), and reading a pickle can run any code",
+                where=str(place),
+                remedy="Save the model again as safetensors (transformers: save_pretrained does so).",
+            )
+
+
+def _open(source: str, trust_remote_code: bool, device: str | None) -> SentenceTransformer:
+    from safetensors import SafetensorError
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        return SentenceTransformer(
+            source,
+            device=device,
+            trust_remote_code=trust_remote_code,
+            model_kwargs={"use_safetensors": True, "dtype": torch.float32, **_pooler_choice(source)},
+        )
+    except SafetensorError as problem:
+        raise DataError(
+            f"the weights cannot be read: {problem}", where=source, remedy="Copy or download the model again."
+        ) from problem
+    except (OSError, ValueError, ImportError, KeyError, TypeError, RuntimeError) as problem:
+        raise _explain(source, problem) from problem
+
+
+def _pooler_choice(source: str) -> dict[str, bool]:
+    """Build the model without its pooler where the weights hold none; a random one would be made otherwise."""
+    from safetensors import safe_open
+    from transformers import MODEL_MAPPING, AutoConfig
+
+    weights = Path(source) / "model.safetensors"
+    if not weights.is_file() or not (Path(source) / "config.json").is_file():
+        return {}
+    try:
+        model_class = MODEL_MAPPING[type(AutoConfig.from_pretrained(source))]
+    except (KeyError, ValueError):
+        return {}
+    if "add_pooling_layer" not in inspect.signature(model_class.__init__).parameters:
+        return {}
+    with safe_open(weights, framework="numpy") as file:
+        holds_one = any(name.startswith("pooler.") or ".pooler." in name for name in file.keys())  # noqa: SIM118
+    return {} if holds_one else {"add_pooling_layer": False}
+
+
+def _explain(source: str, problem: Exception) -> DistilvecError:
+    message = str(problem).strip() or type(problem).__name__
+    if "trust_remote_code" in message:
+        return DistilvecError(
+            "this model runs code that comes with it",
+            where=source,
+            remedy="Read that code; if you trust it, set trust_remote_code to true.",
+        )
+    if not Path(source).exists():
+        return DistilvecError(
+            f"neither a folder here nor a model that the hub gives ({message.splitlines()[0]})",
+            where=source,
+            remedy="Check the spelling, the network, and HF_HUB_OFFLINE.",
+        )
+    return DistilvecError(f"the model cannot be opened: {message.splitlines()[0]}", where=source)
+
+
+def _is_bare(source: str) -> bool:
+    from sentence_transformers.util import is_sentence_transformer_model
+
+    return not is_sentence_transformer_model(source)
+
+
+def _pool_last_token(student: SentenceTransformer) -> None:
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    for name, module in student.named_children():
+        if isinstance(module, Pooling):
+            setattr(student, name, Pooling(module.embedding_dimension, pooling_mode="lasttoken"))
+
+
+def _set_length(student: SentenceTransformer, transformer: Any, wanted: int | None, name: str) -> None:
+    limit = usable_positions(transformer.model)
+    if wanted is not None:
+        if wanted < 1 or (limit is not None and wanted > limit):
+            raise DistilvecError(
+                f"max_length is {wanted}, the model's positions allow 1 to {limit or 'any'}",
+                where=name,
+                remedy="Choose a length within that range.",
+            )
+        student.max_seq_length = wanted
+    elif limit is not None and (student.max_seq_length is None or student.max_seq_length > limit):
+        student.max_seq_length = limit

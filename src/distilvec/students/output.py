@@ -1,0 +1,51 @@
+"""What the student says about the items of one batch, in one forward pass for all views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass
+class StudentOutput:
+    """One student forward.
+
+    Attributes:
+        embedding: [V, B, d], what `encode()` would return, before any final Normalize.
+        layers: [V, L, B, d] pooled states of blocks 1..L with the student's own pooling; None where not asked.
+        tokens: layer -> [V, B, S, d].
+        attention: layer -> [V, B, S, S], averaged over heads.
+        mask: bool [B, S], True = not padding.
+        content: bool [B, S], True = neither padding nor a special token.
+        extras: what attached modules leave in the features.
+    """
+
+    embedding: Tensor
+    layers: Tensor | None = None
+    tokens: dict[int, Tensor] = field(default_factory=dict)
+    attention: dict[int, Tensor] = field(default_factory=dict)
+    mask: Tensor | None = None
+    content: Tensor | None = None
+    extras: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def views(self) -> int:
+        return self.embedding.shape[0]
+
+
+@dataclass(frozen=True)
+class StudentInfo:
+    """What a method may know of the student before it sees a batch.
+
+    Attributes:
+        name: model id or folder name.
+        width: d, the width of `StudentOutput.embedding`.
+        layers: L, the number of transformer blocks; None where the student has none (static embeddings).
+        hidden: width of the blocks' states (equal to `width` unless a Dense follows the pooling).
+    """
+
+    name: str
+    width: int
+    layers: int | None
+    hidden: int

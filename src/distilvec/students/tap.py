@@ -1,0 +1,265 @@
+"""One forward pass of a student that also hands out the states of its blocks."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from distilvec.errors import DistilvecError
+from distilvec.students.blocks import find_blocks, find_transformer
+from distilvec.students.output import StudentInfo, StudentOutput
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+class _Recorder:
+    """Keeps what the blocks give while a call is running; the hooks cost nothing outside one."""
+
+    def __init__(self, blocks: Iterable[nn.Module]) -> None:
+        self.states: list[Tensor] = []
+        self.active = False
+        blocks = list(blocks)
+        self._handles = [blocks[0].register_forward_pre_hook(self._before_first, with_kwargs=True)] + [
+            block.register_forward_hook(self._after) for block in blocks
+        ]
+
+    def _before_first(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.active:
+            self.states.append(args[0] if args else kwargs["hidden_states"])
+
+    def _after(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if self.active:
+            self.states.append(output[0] if isinstance(output, tuple) else output)
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+class StudentTap:
+    """Runs a student on V views of a batch in one forward, and hands out what its blocks say on the way.
+
+    The forward goes through the student's own modules, up to but excluding a final `Normalize`. Nothing is written
+    to the student's configuration. The hooks stay on the blocks while the tap lives, idle between calls, so that a
+    compiled forward sees them; they go when the tap does.
+
+    Args:
+        student: a plain sentence-transformers model: a transformer with pooling, or static embeddings.
+
+    Attributes:
+        info: what a method may know of the student.
+
+    Raises:
+        DistilvecError: where the student is a Router (tap the query side by itself).
+    """
+
+    def __init__(self, student: SentenceTransformer) -> None:
+        from sentence_transformers.base.modules import Normalize, Router
+        from sentence_transformers.sentence_transformer.modules import Pooling
+
+        modules = list(student.children())
+        if any(isinstance(module, Router) for module in modules):
+            raise DistilvecError(
+                "this student routes queries and documents to different models",
+                remedy="Train the query model by itself and pack it with distilvec.students.router afterwards.",
+            )
+        if modules and isinstance(modules[-1], Normalize):
+            modules = modules[:-1]
+        self._modules = modules
+        self._pooling = next((module for module in modules if isinstance(module, Pooling)), None)
+        transformer = find_transformer(student)
+        found = find_blocks(transformer.model) if transformer is not None else None
+        self._recorder = _Recorder(found[1]) if found is not None and self._pooling is not None else None
+        if self._recorder is not None:
+            weakref.finalize(self, self._recorder.remove)
+        self._special_ids = torch.tensor(_special_ids(transformer), dtype=torch.long)
+        width = _width(modules)
+        self.info = StudentInfo(
+            name=student_name(student),
+            width=width,
+            layers=len(found[1]) if found is not None and self._recorder is not None else None,
+            hidden=width if self._pooling is None else self._pooling.get_embedding_dimension(),
+        )
+
+    def __call__(
+        self,
+        features: dict[str, Tensor],
+        views: int,
+        layers: bool = False,
+        tokens: Sequence[int] = (),
+        attention: Sequence[int] = (),
+    ) -> StudentOutput:
+        """One forward of V * B rows; in training mode every row has its own dropout.
+
+        Args:
+            features: what the collator or `student.preprocess` gives, B rows. `special_tokens_mask` [B, S] (1 =
+                special) is used where present, else special tokens are known by their ids.
+            views: V >= 1.
+            layers: whether to pool the states of every block 1..L.
+            tokens: layers whose token states are wanted, 0 (embedding output) to L.
+            attention: layers whose attention maps are wanted.
+
+        Returns:
+            embedding [V, B, d]; layers [V, L, B, hidden]; tokens layer -> [V, B, S, hidden]; mask and content
+            bool [B, S] (None for static students). Blocks' states are the blocks' own outputs: what decoders'
+            final norm makes of the last one is in `embedding` only.
+
+        Raises:
+            DistilvecError: where layers, tokens or attention are asked of a student that cannot give them.
+        """
+        self._refuse(features, layers, tokens, attention)
+        features = dict(features)
+        special = features.pop("special_tokens_mask", None)
+        mask, content = self._masks(features, special)
+        rows = _repeat(features, views)
+        given = set(rows)
+        recorder = self._recorder if layers or tokens else None
+        pooled: Tensor | None = None
+        states: list[Tensor] = []
+        if recorder is not None:
+            recorder.active = True
+        try:
+            for module in self._modules:
+                if layers and module is self._pooling and recorder is not None:
+                    pooled = self._pool(rows, recorder.states[1:])
+                rows = module(rows)
+        finally:
+            if recorder is not None:
+                recorder.active = False
+                states, recorder.states = recorder.states, []
+        embedding = rows["sentence_embedding"]
+        _check_gradient(states, embedding)
+        return StudentOutput(
+            embedding=_by_view(embedding, views),
+            layers=None if pooled is None else pooled.unflatten(1, (views, -1)).transpose(0, 1),
+            tokens={layer: _by_view(states[layer], views) for layer in tokens},
+            mask=mask,
+            content=content,
+            extras={
+                name: _by_view(value, views)
+                for name, value in rows.items()
+                if name not in given
+                and name not in _OWN
+                and isinstance(value, Tensor)
+                and value.shape[:1] == embedding.shape[:1]
+            },
+        )
+
+    def _pool(self, rows: dict[str, Tensor], states: list[Tensor]) -> Tensor:
+        """States of the blocks, L of [N, S, hidden] -> [L, N, hidden] by the student's own pooling.
+
+        One call per block: stacking the states for a single call would copy them all, forward and backward.
+        """
+        assert self._pooling is not None
+        context = {name: rows[name] for name in ("attention_mask", "prompt_length") if name in rows}
+        return torch.stack(
+            [self._pooling({**context, "token_embeddings": state})["sentence_embedding"] for state in states]
+        )
+
+    def _masks(self, features: dict[str, Tensor], special: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Not padding; not padding and not special: bool [B, S] each, None without an attention mask."""
+        if "attention_mask" not in features:
+            return None, None
+        mask = features["attention_mask"].bool()
+        if special is not None:
+            return mask, mask & ~special.bool()
+        ids = features.get("input_ids")
+        if ids is None:
+            return mask, mask
+        if self._special_ids.device != ids.device:
+            self._special_ids = self._special_ids.to(ids.device)
+        return mask, mask & ~torch.isin(ids, self._special_ids)
+
+    def _refuse(
+        self, features: dict[str, Tensor], layers: bool, tokens: Sequence[int], attention: Sequence[int]
+    ) -> None:
+        name, count = self.info.name, self.info.layers
+        if attention:
+            raise DistilvecError(
+                "attention maps of the student are not supported",
+                where=name,
+                remedy="Choose a method that works on sentence vectors, layers or token states.",
+            )
+        if (layers or tokens) and count is None:
+            raise DistilvecError(
+                "this student has no transformer blocks with a pooling after them, so it has no layers to give",
+                where=name,
+                remedy="Choose a method that needs the final embedding only.",
+            )
+        wrong = [layer for layer in tokens if not 0 <= layer <= (count or 0)]
+        if wrong:
+            raise DistilvecError(f"asked for the states of layer {wrong[0]}, the student has 0 to {count}", where=name)
+        if "cu_seq_lens_q" in features:
+            raise DistilvecError(
+                "batches without padding (flash attention's flattened inputs) are not supported",
+                where=name,
+                remedy="Load the student with unpad_inputs=False.",
+            )
+
+
+_OWN = frozenset({"token_embeddings", "sentence_embedding", "all_layer_embeddings"})
+
+
+def student_name(student: SentenceTransformer) -> str:
+    """Model id or the last part of the folder that the student came from."""
+    transformer = find_transformer(student)
+    path = getattr(getattr(transformer, "config", None), "_name_or_path", "") or ""
+    folder = Path(path)
+    if folder.is_dir():
+        return folder.resolve().name
+    return path or student.model_card_data.base_model or "student"
+
+
+def _width(modules: Sequence[nn.Module]) -> int:
+    for module in reversed(modules):
+        ask = getattr(module, "get_embedding_dimension", None)
+        size = ask() if callable(ask) else None
+        if size is not None:
+            return int(size)
+    raise DistilvecError("the student does not say how wide its embeddings are")
+
+
+def _special_ids(transformer: Any | None) -> list[int]:
+    tokenizer = getattr(transformer, "tokenizer", None)
+    return [] if tokenizer is None else sorted(set(tokenizer.all_special_ids))
+
+
+def _repeat(features: dict[str, Any], views: int) -> dict[str, Any]:
+    """Features of B rows -> features of V * B rows, view by view. What is not one row per item stays."""
+    if views == 1:
+        return features
+    if "offsets" in features and "attention_mask" not in features:
+        return _repeat_bags(features, views)
+    size = len(features["attention_mask"] if "attention_mask" in features else next(iter(features.values())))
+    return {
+        name: value.repeat(views, *[1] * (value.dim() - 1))
+        if isinstance(value, Tensor) and value.dim() > 0 and len(value) == size
+        else value
+        for name, value in features.items()
+    }
+
+
+def _repeat_bags(features: dict[str, Tensor], views: int) -> dict[str, Tensor]:
+    """Static embeddings: ids of all rows in one line, and where each row starts."""
+    ids, offsets = features["input_ids"], features["offsets"]
+    starts = torch.arange(views, device=offsets.device) * len(ids)
+    return {**features, "input_ids": ids.repeat(views), "offsets": (starts[:, None] + offsets).flatten()}
+
+
+def _by_view(rows: Tensor, views: int) -> Tensor:
+    return rows.unflatten(0, (views, -1))
+
+
+def _check_gradient(states: list[Tensor], embedding: Tensor) -> None:
+    """Reentrant gradient checkpointing hands out states without a graph: their terms would train nothing."""
+    if states and torch.is_grad_enabled() and embedding.requires_grad and not states[-1].requires_grad:
+        raise DistilvecError(
+            "the student's blocks hand out states without gradients",
+            remedy="Switch gradient_checkpointing off, or set gradient_checkpointing_kwargs to use_reentrant: false.",
+        )

@@ -1,0 +1,315 @@
+"""Keeping only the word pieces that a corpus uses, so that what is kept is encoded exactly as before."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distilvec.errors import DistilvecError
+
+_CHUNK = 2_000
+_SAMPLE = 10_000
+
+
+@dataclass(frozen=True)
+class PrunedVocabulary:
+    """A smaller tokenizer, and what it does to the texts.
+
+    Attributes:
+        tokenizer: a transformers tokenizer.
+        kept_ids: int64 [n], the old id of every new id.
+        texts_unchanged: share of the texts that are encoded exactly as before, in [0, 1].
+        tokens_before, tokens_after: mean tokens per text without special ones.
+
+    The last three are taken on at most 10,000 texts, spread evenly.
+    """
+
+    tokenizer: Any
+    kept_ids: Tensor
+    texts_unchanged: float
+    tokens_before: float
+    tokens_after: float
+
+
+def prune_tokenizer(
+    tokenizer: Any, texts: Iterable[str], vocabulary: int, *, keep_ids: Iterable[int] = (), rows: int | None = None
+) -> PrunedVocabulary:
+    """Reduce a tokenizer to the pieces that the texts use most.
+
+    Always kept: special tokens, bytes (byte-level alphabets and byte fallback), printable ASCII characters and every
+    character that the texts use, in the forms for the start and the middle of a word. A BPE piece counts as a use of
+    all pieces it is merged from, and is kept only together with them. A text whose pieces are all kept is encoded
+    exactly as before, with new ids.
+
+    Args:
+        tokenizer: a transformers tokenizer (WordPiece, BPE or Unigram); left as it is.
+        texts: read once.
+        vocabulary: at most this many pieces.
+        keep_ids: further ids that must stay.
+        rows: rows of the model's embedding table.
+
+    Raises:
+        DistilvecError: the tokenizer is of another kind, has more pieces than the table has rows, there are no
+            texts, or `vocabulary` is smaller than what is always kept.
+    """
+    from tokenizers import Tokenizer
+
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_padding()
+    backend.no_truncation()
+    spec = json.loads(backend.to_str())
+    pieces = {index: piece for piece, index in backend.get_vocab(with_added_tokens=True).items()}
+    if rows is not None and max(pieces) >= rows:
+        raise DistilvecError(
+            f"the tokenizer knows ids up to {max(pieces)}, the model's table has only {rows} rows",
+            remedy="Use the tokenizer that belongs to the model.",
+        )
+    use = _Use(backend, size=max(pieces) + 1)
+    use.count(texts)
+    required = _required(spec, pieces, use.counts) | {index for index in keep_ids if index in pieces}
+    kept = _choose(spec, pieces, use.counts, required, vocabulary)
+    order = _compact(kept, backend)
+    reduced = Tokenizer.from_str(json.dumps(_reduce(spec, pieces, order)))
+    expected = {pieces[old]: new for new, old in enumerate(order)}
+    if reduced.get_vocab(with_added_tokens=True) != expected:
+        raise DistilvecError(
+            f"this {spec['model']['type']} tokenizer cannot be pruned: its pieces change their ids when it is saved"
+        )
+    unchanged, before, after = use.compare(reduced, order)
+    return PrunedVocabulary(
+        tokenizer=_wrap(reduced, tokenizer),
+        kept_ids=torch.tensor(order, dtype=torch.long),
+        texts_unchanged=unchanged,
+        tokens_before=before,
+        tokens_after=after,
+    )
+
+
+class _Use:
+    """How often each piece occurs in the texts, and a sample of the texts."""
+
+    def __init__(self, backend: Any, size: int) -> None:
+        self.backend, self.size = backend, size
+        self.counts = np.zeros(size, dtype=np.int64)
+        self.sample: list[str] = []
+        self._every, self._seen = 1, 0
+
+    def count(self, texts: Iterable[str]) -> None:
+        for chunk in _chunks(texts):
+            flat = [index for ids in _encode(self.backend, chunk) for index in ids]
+            self.counts += np.bincount(np.asarray(flat, dtype=np.int64), minlength=self.size)
+            self._keep_some(chunk)
+        if self._seen == 0:
+            raise DistilvecError("there are no texts to choose word pieces by", remedy="Give at least one text.")
+
+    def _keep_some(self, chunk: list[str]) -> None:
+        """Every n-th text, where n doubles whenever the sample is full: spread evenly over all texts."""
+        for text in chunk:
+            if self._seen % self._every == 0:
+                self.sample.append(text)
+            self._seen += 1
+            if len(self.sample) > _SAMPLE:
+                self.sample = self.sample[::2]
+                self._every *= 2
+
+    def compare(self, reduced: Any, order: list[int]) -> tuple[float, float, float]:
+        """Share of the sample encoded as before, and mean tokens per text before and after."""
+        same, before, after = 0, 0, 0
+        for chunk in _chunks(self.sample):
+            for old, new in zip(_encode(self.backend, chunk), _encode(reduced, chunk), strict=True):
+                same += old == [order[index] for index in new]
+                before, after = before + len(old), after + len(new)
+        count = len(self.sample)
+        return same / count, before / count, after / count
+
+
+def _encode(backend: Any, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in backend.encode_batch(texts, add_special_tokens=False)]
+
+
+def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    iterator = iter(texts)
+    while chunk := list(islice(iterator, _CHUNK)):
+        yield chunk
+
+
+def _required(spec: dict[str, Any], pieces: dict[int, str], counts: np.ndarray) -> set[int]:
+    """Ids that stay whatever the texts are: special tokens, bytes, single characters of the texts and of ASCII."""
+    ids = {piece: index for index, piece in pieces.items()}
+    model = spec["model"]
+    prefix = model.get("continuing_subword_prefix") or ""
+    suffix = model.get("end_of_word_suffix") or ""
+    required = {entry["id"] for entry in spec["added_tokens"] if entry["special"]}
+    required |= set(_processor_ids(spec["post_processor"]))
+    names = [model.get("unk_token"), *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
+    if _is_byte_level(spec):
+        from tokenizers.pre_tokenizers import ByteLevel
+
+        names += ByteLevel.alphabet()
+    characters = set(string.printable) - set(string.whitespace)
+    for index in np.flatnonzero(counts):
+        characters |= set(pieces[int(index)].removeprefix(prefix).removesuffix(suffix))
+    for character in characters:
+        names += [character, prefix + character, character + suffix, prefix + character + suffix]
+    required |= {ids[name] for name in names if name in ids}
+    if model.get("unk_id") is not None:
+        required.add(model["unk_id"])
+    return required
+
+
+def _choose(
+    spec: dict[str, Any], pieces: dict[int, str], counts: np.ndarray, required: set[int], vocabulary: int
+) -> set[int]:
+    """The required ids and, within the budget, those used most, each with all it is made of."""
+    kind = spec["model"]["type"]
+    if kind not in ("WordPiece", "BPE", "Unigram", "WordLevel"):
+        raise DistilvecError(f"a {kind} tokenizer cannot be pruned", remedy="Leave vocabulary out.")
+    if vocabulary < len(required):
+        raise DistilvecError(
+            f"vocabulary is {vocabulary}, but special tokens, bytes and single characters alone are {len(required)}",
+            remedy=f"Allow at least {len(required)} pieces.",
+        )
+    used = {int(index): int(counts[index]) for index in np.flatnonzero(counts)}
+    steps = dict.fromkeys(used, 0)
+    if kind == "BPE":
+        used, steps = _with_parts(spec["model"], pieces, used)
+    wanted = sorted((index for index in used if index not in required), key=lambda i: (-used[i], steps[i], i))
+    return required | set(wanted[: vocabulary - len(required)])
+
+
+def _with_parts(
+    model: dict[str, Any], pieces: dict[int, str], used: dict[int, int]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Uses of BPE pieces with the uses of what they are merged from, and the number of merges that build each.
+
+    A part is used at least as often as the whole and takes fewer merges, so that cutting the list sorted by both
+    never keeps a whole without its parts.
+    """
+    ids = {piece: index for index, piece in pieces.items()}
+    merges = [tuple(_merge_pair(merge)) for merge in model["merges"]]
+    ranks = {merge: rank for rank, merge in enumerate(merges)}
+    prefix = model.get("continuing_subword_prefix") or ""
+    suffix = model.get("end_of_word_suffix") or ""
+    totals: dict[int, int] = dict(used)
+    steps: dict[int, int] = {}
+    for index, count in used.items():
+        built = _built_from(pieces[index], ranks, prefix, suffix)
+        steps[index] = len(built)
+        for part in {ids[piece] for piece in built if piece in ids} - {index}:
+            totals[part] = totals.get(part, 0) + count
+    for index in totals:
+        if index not in steps:
+            steps[index] = len(_built_from(pieces[index], ranks, prefix, suffix))
+    return totals, steps
+
+
+def _built_from(piece: str, ranks: dict[tuple[str, ...], int], prefix: str, suffix: str) -> list[str]:
+    """All results of the merges that build a piece, in order, as byte-pair encoding applies them."""
+    body = piece.removesuffix(suffix) if suffix else piece
+    symbols = list(body.removeprefix(prefix) if prefix else body)
+    if not symbols:
+        return []
+    symbols = [
+        (prefix if prefix and (at > 0 or piece.startswith(prefix)) else "") + symbol
+        for at, symbol in enumerate(symbols)
+    ]
+    if suffix and piece.endswith(suffix):
+        symbols[-1] += suffix
+    results: list[str] = []
+    while len(symbols) > 1:
+        pairs = [(ranks.get((left, right), len(ranks)), at) for at, (left, right) in enumerate(pairwise(symbols))]
+        rank, at = min(pairs)
+        if rank == len(ranks):
+            break
+        merged = symbols[at] + symbols[at + 1].removeprefix(prefix)
+        symbols[at : at + 2] = [merged]
+        results.append(merged)
+    return results
+
+
+def _merge_pair(merge: str | list[str]) -> list[str]:
+    return merge.split(" ") if isinstance(merge, str) else merge
+
+
+def _compact(kept: set[int], backend: Any) -> list[int]:
+    """Old ids in the order of the new ones: pieces of the model, then added tokens, as the library numbers them."""
+    in_model = set(backend.get_vocab(with_added_tokens=False).values())
+    return sorted(kept & in_model) + sorted(kept - in_model)
+
+
+def _reduce(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> dict[str, Any]:
+    """The tokenizer's description with the kept pieces only, under their new ids."""
+    new_ids = {old: new for new, old in enumerate(order)}
+    model = dict(spec["model"])
+    if model["type"] == "Unigram":
+        model["vocab"] = [model["vocab"][old] for old in order if old < len(model["vocab"])]
+        if model.get("unk_id") is not None:
+            model["unk_id"] = new_ids[model["unk_id"]]
+    else:
+        model["vocab"] = {piece: new_ids[old] for piece, old in model["vocab"].items() if old in new_ids}
+    if model["type"] == "BPE":
+        vocab, prefix = model["vocab"], model.get("continuing_subword_prefix") or ""
+        pairs = [_merge_pair(merge) for merge in model["merges"]]
+        model["merges"] = [
+            [left, right]
+            for left, right in pairs
+            if left in vocab and right in vocab and left + right.removeprefix(prefix) in vocab
+        ]
+    added = [{**entry, "id": new_ids[entry["id"]]} for entry in spec["added_tokens"] if entry["id"] in new_ids]
+    return {
+        **spec,
+        "model": model,
+        "added_tokens": sorted(added, key=lambda entry: entry["id"]),
+        "post_processor": _renumber_processor(spec["post_processor"], new_ids),
+    }
+
+
+def _processor_ids(processor: dict[str, Any] | None) -> list[int]:
+    """Ids that a post-processor puts around a text."""
+    if processor is None:
+        return []
+    if processor["type"] == "Sequence":
+        return [index for inner in processor["processors"] for index in _processor_ids(inner)]
+    if processor["type"] == "TemplateProcessing":
+        return [index for token in processor["special_tokens"].values() for index in token["ids"]]
+    return [processor[end][1] for end in ("sep", "cls") if end in processor]
+
+
+def _renumber_processor(processor: dict[str, Any] | None, new_ids: dict[int, int]) -> dict[str, Any] | None:
+    if processor is None:
+        return None
+    if processor["type"] == "Sequence":
+        return {**processor, "processors": [_renumber_processor(p, new_ids) for p in processor["processors"]]}
+    if processor["type"] == "TemplateProcessing":
+        tokens = {
+            name: {**token, "ids": [new_ids[index] for index in token["ids"]]}
+            for name, token in processor["special_tokens"].items()
+        }
+        return {**processor, "special_tokens": tokens}
+    ends = {end: [processor[end][0], new_ids[processor[end][1]]] for end in ("sep", "cls") if end in processor}
+    return {**processor, **ends}
+
+
+def _is_byte_level(spec: dict[str, Any]) -> bool:
+    return "ByteLevel" in json.dumps([spec["pre_tokenizer"], spec["normalizer"]])
+
+
+def _wrap(backend: Any, original: Any) -> Any:
+    """A transformers tokenizer around the reduced one that behaves like the original otherwise."""
+    from transformers import PreTrainedTokenizerFast
+
+    settings = {
+        name: getattr(original, name)
+        for name in ("model_max_length", "padding_side", "truncation_side", "model_input_names")
+    }
+    if getattr(original, "chat_template", None):
+        settings["chat_template"] = original.chat_template
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **settings, **original.special_tokens_map)

@@ -1,0 +1,23 @@
+"""Training: data of a step, the distiller, the trainer, and `fit`, which puts them together."""
+
+from distilvec.training.callbacks import Ticker
+from distilvec.training.data import Collator, SignalSource, TokenizedCorpus
+from distilvec.training.distiller import Distiller
+from distilvec.training.fit import Fitted, fit, free_maps, newest_checkpoint
+from distilvec.training.samplers import BucketedBatches
+from distilvec.training.sources import LiveSource, StoreSource
+
+__all__ = [
+    "BucketedBatches",
+    "Collator",
+    "Distiller",
+    "Fitted",
+    "LiveSource",
+    "SignalSource",
+    "StoreSource",
+    "Ticker",
+    "TokenizedCorpus",
+    "fit",
+    "free_maps",
+    "newest_checkpoint",
+]

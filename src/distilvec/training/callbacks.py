@@ -1,0 +1,150 @@
+"""What watches a run: the log on disk, the progress line, and a polite end when somebody interrupts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+logger = logging.getLogger(__name__)
+
+
+class RunLog(TrainerCallback):
+    """Append every logged value to `run.jsonl`, one JSON object a line.
+
+    A resumed run cuts the file to the step it resumes from, so that no step is there twice.
+
+    Args:
+        file: the log; made when missing.
+        resume_step: keep the entries up to this step; None starts the log anew.
+    """
+
+    def __init__(self, file: Path, resume_step: int | None = None) -> None:
+        self.file = file
+        kept: list[str] = []
+        if resume_step is not None and file.exists():
+            kept = [line for line in file.read_text().splitlines() if _step(line) <= resume_step]
+        partial = file.with_suffix(".partial")
+        partial.write_text("".join(line + "\n" for line in kept))
+        partial.replace(file)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        if state.is_world_process_zero and logs:
+            with self.file.open("a") as out:
+                out.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+
+
+def _step(line: str) -> float:
+    """The step of a log line; a line that a crash cut short counts as never."""
+    try:
+        return float(json.loads(line)["step"])
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return float("inf")
+
+
+class Progress(TrainerCallback):
+    """Rate, time left and loss: a bar on a terminal, one line every 30 s elsewhere.
+
+    Args:
+        show: (done, total, what) -> None, called at every step; decides itself when to print.
+    """
+
+    def __init__(self, show: Callable[[int, int, str], None]) -> None:
+        self.show, self.loss = show, ""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        if logs and "loss" in logs:
+            self.loss = f"loss {logs['loss']:.4f}"
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if state.is_world_process_zero:
+            self.show(state.global_step, state.max_steps, self.loss)
+
+
+class StopPolitely(TrainerCallback):
+    """Ctrl-C and SIGTERM finish the step, save a checkpoint and end the training.
+
+    A second Ctrl-C ends at once. Signals are caught only in the main thread and only while training runs.
+
+    Attributes:
+        stopped: the name of the signal that ended the training, or None.
+    """
+
+    def __init__(self) -> None:
+        self.stopped: str | None = None
+        self._before: dict[int, Any] = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.stopped is not None:
+            raise KeyboardInterrupt
+        self.stopped = signal.Signals(number).name
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def release(self) -> None:
+        """Give the signals back to whoever had them."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.stopped is not None:
+            control.should_save = True
+            control.should_training_stop = True
+
+
+class Ticker:
+    """Prints progress: a rewritten line on a terminal, otherwise one line every `every` seconds.
+
+    Args:
+        what: what is being done.
+        unit: what is counted.
+    """
+
+    def __init__(self, what: str, unit: str = "texts", every: float = 30.0) -> None:
+        self.what, self.unit, self.every = what, unit, every
+        self.start = self.last = time.monotonic()
+        self.terminal = sys.stderr.isatty()
+        self.first: int | None = None
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        now = time.monotonic()
+        if self.first is None:
+            self.first = done
+            self.start = now
+        if now - self.last < (0.2 if self.terminal else self.every) and done < total:
+            return
+        self.last = now
+        rate = (done - self.first) / max(now - self.start, 1e-9)
+        left = f"{(total - done) / rate:,.0f} s left" if rate > 0 else "..."
+        line = f"{self.what}: {done:,}/{total:,} {self.unit}, {rate:,.1f}/s, {left}" + (f", {note}" if note else "")
+        if self.terminal:
+            sys.stderr.write("\r\x1b[2K" + line + ("\n" if done >= total else ""))
+        elif done < total or self.first < total:
+            sys.stderr.write(line + "\n")
+        sys.stderr.flush()

@@ -1,0 +1,134 @@
+"""The one wrapped module: student and method, one forward to the terms of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from distilvec.corpus.batch import Batch
+from distilvec.methods.base import Method, Needs, Term
+from distilvec.students.output import StudentOutput
+from distilvec.students.tap import StudentTap
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
+from distilvec.training.distributed import gather_fields, gather_rows, sum_over_ranks, world_size
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+class Distiller(nn.Module):
+    """Student and method as one module, so that heads are synchronised, checkpointed and resumed like the rest.
+
+    Live teachers are never part of it. The method sees the whole batch where its needs say that rows enter each
+    other's loss; otherwise every process computes its own rows and the means are taken over all of them.
+
+    Args:
+        student: the model that is trained.
+        method: built before the optimiser is made (its heads exist).
+        teachers: what is known of each teacher, in the order of the signals.
+    """
+
+    def __init__(self, student: SentenceTransformer, method: Method, teachers: Sequence[TeacherInfo]) -> None:
+        super().__init__()
+        self.student, self.method = student, method
+        self.tap = StudentTap(student)
+        self.needs: Needs = method.needs(self.tap.info, teachers)
+        self.progress = 0.0
+
+    def observe(self, features: dict[str, Tensor]) -> StudentOutput:
+        """One student forward for all the views that the method wants."""
+        return self.tap(
+            features,
+            views=self.needs.views,
+            layers=self.needs.layers,
+            tokens=self.needs.tokens.student,
+            attention=self.needs.attention.student,
+        )
+
+    def forward(
+        self,
+        features: dict[str, Tensor],
+        teachers: list[dict[str, Any]],
+        keys: Tensor,
+        rows: Tensor | None = None,
+        labels: Tensor | None = None,
+        domain: Tensor | None = None,
+        group: Tensor | None = None,
+        role: Tensor | None = None,
+    ) -> dict[str, Any]:
+        """Features and signals of one batch -> `loss` [], `terms` (name -> unweighted mean), `items` [B].
+
+        `items` is the weighted loss per row, of the terms that have one; `domains` goes with it. `rows`, the corpus
+        rows, are for error messages only.
+        """
+        if self.method.trains_student(self.progress):
+            output = self.observe(features)
+        else:
+            output = self._heads_only(features)
+        signals = [TeacherSignals(**teacher) for teacher in teachers]
+        gathered = self.needs.coupled and world_size() > 1
+        if gathered:
+            output = gather_fields(output, {"embedding": 1, "layers": 2})
+            signals = [gather_fields(signal, {"sentence": 0, "present": 0}) for signal in signals]
+            keys = gather_rows(keys)
+            labels, domain, group, role = (
+                None if column is None else gather_rows(column) for column in (labels, domain, group, role)
+            )
+        batch = Batch(keys, Batch.equal_items(keys), labels, domain, group, role)
+        return self._reduce(self.method(output, signals, batch), domain, local=not gathered)
+
+    def _heads_only(self, features: dict[str, Tensor]) -> StudentOutput:
+        """The student's output without its gradient.
+
+        Distributed, the backward pass still runs through the student with a gradient of zero, because every
+        parameter has to take part in it; the trainer leaves these parameters out of the optimiser's step.
+        """
+        if world_size() == 1:
+            with torch.no_grad():
+                return self.observe(features)
+        output = self.observe(features)
+        stopped = {
+            name: value.detach() + 0.0 * value
+            for name in ("embedding", "layers")
+            if (value := getattr(output, name)) is not None
+        }
+        return StudentOutput(**{**output.__dict__, **stopped})
+
+    def _reduce(self, terms: dict[str, Term], domain: Tensor | None, *, local: bool) -> dict[str, Any]:
+        """Terms -> total, means for the log, and the weighted loss per row."""
+        means: dict[str, Tensor] = {}
+        loss: Tensor | None = None
+        items: Tensor | None = None
+        for name, term in terms.items():
+            mean = _mean(term, local)
+            means[name] = mean.detach()
+            loss = mean * term.weight if loss is None else loss + mean * term.weight
+            if term.values.dim() > 0:
+                values = term.values.float()
+                if term.counted is not None:
+                    values = values.where(term.counted, 0.0)
+                per_row = term.weight * (values.mean(0) if values.dim() == 2 else values)
+                items = per_row if items is None else items + per_row
+        return {"loss": loss, "terms": means, "items": items, "domains": domain}
+
+
+def _mean(term: Term, local: bool) -> Tensor:
+    """The mean of a term's counted values: over this process's rows, or over those of all ranks.
+
+    Local values are scaled by the number of ranks over the global count, so that the average that
+    DistributedDataParallel takes of the gradients is the gradient of the global mean.
+    """
+    values = term.values.float()
+    if values.dim() == 0:
+        return values
+    if term.counted is None:
+        total, count = values.sum(), torch.tensor(float(values.numel()), device=values.device)
+    else:
+        total = values.where(term.counted, 0.0).sum()
+        count = term.counted.sum().float()
+    if local and world_size() > 1:
+        return total * world_size() / sum_over_ranks(count).clamp_min(1.0)
+    return total / count.clamp_min(1.0)

@@ -1,0 +1,64 @@
+"""Batches of texts of similar length, in an order that depends on (seed, epoch) alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+
+class BucketedBatches:
+    """Shuffled batches of rows of similar length; what a DataLoader takes as `batch_sampler`.
+
+    Rows are shuffled, cut into pools of `pool` batches, sorted by length within a pool and cut into batches;
+    then the batches are shuffled. Padding shrinks to little while every epoch still mixes the corpus. Each rank
+    of a distributed run gets its slice of every batch, so that the ranks together see the batches that one
+    process would see.
+
+    Args:
+        lengths: tokens per row, int [n].
+        batch_size: items per step over all ranks; a multiple of `world`.
+        seed: the order depends on it and on the epoch only, never on a global generator.
+        pool: batches per pool; 1 gives plain shuffling.
+        rank, world: this process and the number of processes.
+    """
+
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        batch_size: int,
+        *,
+        seed: int,
+        pool: int = 50,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.lengths, self.batch_size, self.seed = np.asarray(lengths), batch_size, seed
+        self.pool, self.rank, self.world = pool, rank, world
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        full, rest = divmod(len(self.lengths), self.batch_size)
+        return full + (1 if rest >= self.world else 0)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = np.random.default_rng([self.seed, self.epoch])
+        order = generator.permutation(len(self.lengths))
+        span = self.batch_size * self.pool
+        # The short batch, if there is one, is cut off before sorting, so that it holds random rows.
+        full = len(order) // self.batch_size * self.batch_size
+        pools = [order[start : min(start + span, full)] for start in range(0, full, span)]
+        batches: list[np.ndarray] = []
+        for rows in pools:
+            rows = rows[np.argsort(self.lengths[rows], kind="stable")]
+            batches.extend(rows.reshape(-1, self.batch_size))
+        rest = order[full:]
+        rest = rest[: len(rest) // self.world * self.world]
+        if len(rest):
+            batches.append(rest)
+        for position in generator.permutation(len(batches)):
+            share = len(batches[position]) // self.world
+            yield batches[position][self.rank * share : (self.rank + 1) * share].tolist()

