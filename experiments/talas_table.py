@@ -154,16 +154,15 @@ class Bench:
         """Teacher, untrained student and free baseline."""
 
         def make() -> dict[str, Any]:
-            from distilvec.students import StudentTap
             from distilvec.training import TokenizedCorpus, free_maps
             from distilvec.training.sample import make_sample
 
             student = make_student(self.section, [], self.corpus, 0)
             tokens = TokenizedCorpus.build(student, self.corpus.texts, len(self.corpus), WORK / "talas" / self.name / "tokens")
             rows = np.asarray(self.corpus.train_rows)
-            sample = make_sample(StudentTap(student), tokens, [self.source], rows, seed=0, layers=False)
+            sample = make_sample(student, tokens, [self.source], rows, seed=0, layers=False)
             untrained = CachedEncoder(student)
-            free = RidgeMapped(untrained, free_maps(sample)[0].T)
+            free = RidgeMapped(untrained, free_maps(sample)[0])
             models = {"untrained student": untrained, "free baseline": free}
             parameters = sum(p.numel() for p in student.parameters())
             return {"models": self.score(models), "parameters": parameters}

@@ -10,7 +10,6 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from pathlib import Path
 
 import pytest
-
 from tests import english, tiny_models
 
 

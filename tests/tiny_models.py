@@ -152,9 +152,7 @@ def _qwen_tokenizer() -> Any:
 
 def _mistral_tokenizer() -> Any:
     tokenizer = _byte_level(["<unk>", "<s>", "</s>"], "<s> $A")
-    return _fast(
-        tokenizer, pad_token="</s>", bos_token="<s>", eos_token="</s>", unk_token="<unk>", padding_side="left"
-    )
+    return _fast(tokenizer, pad_token="</s>", bos_token="<s>", eos_token="</s>", unk_token="<unk>", padding_side="left")
 
 
 def _bert(vocabulary: int, tokenizer: Any) -> Any:

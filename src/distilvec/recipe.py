@@ -82,7 +82,9 @@ class StudentSection(Section):
     shrink: ShrinkSection | None = None
     fresh: FreshSection | None = None
     max_length: int | None = Field(None, gt=0)
-    space: Literal["own", "teacher"] = Field("own", description="teacher: fold the projection in, share its index")
+    space: Literal["own", "teacher"] | None = Field(
+        None, description="teacher: fold the projection in, share its index; null = own, or what the method implies"
+    )
     router: bool = Field(False, description="pack student queries with teacher documents (space: teacher)")
     trust_remote_code: bool = False
 
@@ -90,8 +92,10 @@ class StudentSection(Section):
     def _one_source(self) -> StudentSection:
         if sum(source is not None for source in (self.model, self.shrink, self.fresh)) != 1:
             raise ValueError("give exactly one of model, shrink and fresh")
-        if self.router and self.space != "teacher":
+        if self.router and self.space == "own":
             raise ValueError("router needs space: teacher")
+        if self.router:
+            self.__dict__["space"] = "teacher"
         return self
 
 
@@ -174,6 +178,11 @@ class Recipe(Section):
     output: str = "out"
     cache: str | None = Field(None, description="where the prepared corpus and the stores are kept; null = output")
 
+    @property
+    def place(self) -> Path:
+        """Where the prepared corpus, token ids and stores are kept."""
+        return Path(self.cache or self.output)
+
     @model_validator(mode="after")
     def _names_differ(self) -> Recipe:
         names = [teacher.name for teacher in self.teachers]
@@ -216,6 +225,10 @@ class Recipe(Section):
         except ValidationError as error:
             raise _explain(error, cls, where, lines or {}) from error
         recipe.resolve_method(where, lines or {})
+        if recipe.student.space is None:
+            from distilvec.methods.table import resolve
+
+            recipe.student.space = resolve(recipe.method.name).implied_space
         return recipe
 
     def resolve_method(self, where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None) -> Any:

@@ -5,10 +5,8 @@ This is the only file that knows the whole flow.
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,23 +14,31 @@ import numpy as np
 import torch
 
 from distilvec.corpus import Corpus, read_corpus
-from distilvec.errors import DistilvecError
-from distilvec.judging import CachedEncoder, RidgeMapped, agreement, judge, linear_map, load_tasks
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.judging import (
+    FREE,
+    TRAINED,
+    UNTRAINED,
+    CachedEncoder,
+    RidgeMapped,
+    Verdict,
+    agreement,
+    judge_run,
+    linear_map,
+    load_tasks,
+)
 from distilvec.methods.base import Method
 from distilvec.methods.table import build_method
 from distilvec.recipe import Recipe, StudentSection, TeacherSection
-from distilvec.store import SignalStore, fill
+from distilvec.store import FillReport, SignalStore, fill
 from distilvec.students import fresh, load_student, router, ship, shrink
-from distilvec.teachers import Teacher, TeacherInfo, check_teacher, load_teacher
+from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
 from distilvec.training import Fitted, StoreSource, Ticker, fit
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.report import Record
-
-logger = logging.getLogger(__name__)
-UNTRAINED, FREE, TRAINED = "untrained student", "free baseline", "student"
 
 
 @dataclass
@@ -53,16 +59,16 @@ class Run:
 
 @dataclass
 class Taught:
-    """A teacher, its store, and what teaching cost."""
+    """A teacher, what was seen of it beforehand, its store, and what teaching cost."""
 
     teacher: Teacher
+    seen: TeacherReport
     store: SignalStore
-    seconds: float
-    encoded: int
-    notes: dict[str, Any] = field(default_factory=dict)
+    filled: FillReport
 
     @property
     def info(self) -> TeacherInfo:
+        """What a method may know of it."""
         statistics = self.store.statistics()
         return TeacherInfo(
             name=self.teacher.card.name,
@@ -78,56 +84,60 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
 
     Args:
         recipe: see `distilvec.recipe`.
-        resume: go on where an interrupted run stopped (teaching always does).
+        resume: go on where an interrupted training stopped (teaching always does).
 
     Raises:
         DistilvecError: with what happened, where, and what to do.
     """
     out = output_folder(recipe, resume)
-    cache = Path(recipe.cache) if recipe.cache else out
-    corpus = prepare_corpus(recipe, cache)
-    taught = [teach_one(section, corpus, cache / "stores") for section in recipe.teachers]
-    student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
-    method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
-    fitted = train_student(recipe, student, method, corpus, taught, out, cache, resume)
-    shipped = ship_student(recipe, student, fitted.method, taught, out)
-    results = judge_all(recipe, shipped, corpus, taught, fitted)
-    record = describe_run(recipe, corpus, taught, student, fitted, results, out)
+    tasks = load_tasks(recipe.judging.tasks)
+    corpus = prepare_corpus(recipe)
+    taught = teach(recipe, corpus)
+    student, fitted = train_student(recipe, corpus, taught, out, resume)
+    ship_model(recipe, student, fitted.method, taught, out / "student")
+    shipped = load_student(str(out / "student"))
+    verdict = judge_all(recipe, shipped, corpus, taught, fitted, tasks)
+    record = make_record(recipe, corpus, taught, shipped, fitted, verdict, tasks, out)
     record.write(out)
     return Run(out, shipped, record)
 
 
 def output_folder(recipe: Recipe, resume: bool) -> Path:
-    """Make the output folder; refuse one that holds another recipe's run."""
+    """Make the output folder and save the resolved recipe; refuse to resume another recipe's run."""
     out = Path(recipe.output)
-    saved = out / "recipe.yaml"
-    wanted = recipe.to_yaml()
-    if saved.exists() and saved.read_text(encoding="utf-8") != wanted and resume:
-        raise DistilvecError(
-            "this folder holds a run of another recipe",
-            where=str(saved),
-            remedy="Resume with the recipe that is saved there, or choose another output.",
-        )
+    saved, wanted = out / "recipe.yaml", recipe.to_yaml()
     try:
+        if resume and saved.exists() and saved.read_text(encoding="utf-8") != wanted:
+            raise DistilvecError(
+                "this folder holds a run of another recipe",
+                where=str(saved),
+                remedy="Resume with the recipe that is saved there, or choose another output.",
+            )
         out.mkdir(parents=True, exist_ok=True)
-        save_text(saved, wanted)
+        partial = out / ".recipe.partial"
+        partial.write_text(wanted, encoding="utf-8")
+        partial.replace(saved)
     except OSError as error:
-        raise DistilvecError(
-            f"the output folder cannot be written ({error})", where=str(out), remedy="Choose another output."
+        raise EnvironmentProblem(
+            f"the output folder cannot be written ({error.strerror or error})",
+            where=str(out),
+            remedy="Choose another output.",
         ) from error
     return out
 
 
-def prepare_corpus(recipe: Recipe, cache: Path) -> Corpus:
-    """Read, audit and split the corpus, or reuse what an equal recipe left."""
+def prepare_corpus(recipe: Recipe) -> Corpus:
+    """Read, audit and split the corpus, or reuse what an equal section left."""
     section = recipe.corpus
-    options = section.model_dump(exclude={"path"})
-    return read_corpus(section.path, cache / "corpus", **options)
+    return read_corpus(section.path, recipe.place / "corpus", **section.model_dump(exclude={"path"}))
 
 
-def open_teacher(section: TeacherSection) -> Teacher:
-    options = section.model_dump(exclude={"storage"})
-    return load_teacher(**options)
+def teach(
+    recipe: Recipe, corpus: Corpus | None = None, *, shard: tuple[int, int] | None = None
+) -> list[Taught]:
+    """Fill the stores of all teachers with what they lack; only a share of it with `shard` = (i, n)."""
+    corpus = prepare_corpus(recipe) if corpus is None else corpus
+    return [teach_one(section, corpus, recipe.place / "stores", shard) for section in recipe.teachers]
 
 
 def teach_one(
@@ -135,9 +145,8 @@ def teach_one(
 ) -> Taught:
     """Fill the store of one teacher with what it lacks for this corpus."""
     teacher = open_teacher(section)
-    notes = check_teacher(teacher, corpus.teacher_texts(corpus.train_rows[:256]))
+    seen = check_teacher(teacher, corpus.teacher_texts(np.asarray(corpus.train_rows)[:256]))
     store = SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
-    start = time.perf_counter()
     filled = fill(
         store,
         teacher,
@@ -146,7 +155,11 @@ def teach_one(
         shard=shard,
         progress=Ticker(f"teaching with {section.name}"),
     )
-    return Taught(teacher, store, time.perf_counter() - start, filled.taught, notes)
+    return Taught(teacher, seen, store, filled)
+
+
+def open_teacher(section: TeacherSection) -> Teacher:
+    return load_teacher(**section.model_dump(exclude={"storage"}))
 
 
 def make_student(
@@ -155,8 +168,8 @@ def make_student(
     """The untrained student; the same recipe always gives the same one."""
     named = {teacher.name: teacher.model for teacher in teachers if teacher.model}
 
-    def source(name: str) -> str:
-        return named.get(name) or name
+    def source(name: str) -> SentenceTransformer:
+        return load_student(named.get(name) or name)
 
     torch.manual_seed(seed)
     if section.model is not None:
@@ -165,7 +178,7 @@ def make_student(
         cut = section.shrink
         texts = corpus.texts(corpus.train_rows) if cut.vocabulary else None
         student, _ = shrink(source(cut.of), layers=cut.layers, vocabulary=cut.vocabulary, texts=texts)
-    else:
+    elif section.fresh is not None:
         size = section.fresh
         student = fresh(
             layers=size.layers,
@@ -174,7 +187,7 @@ def make_student(
             tokenizer=size.tokenizer,
             vocabulary=size.vocabulary,
             texts=corpus.texts(corpus.train_rows),
-            init_from=load_student(source(size.embeddings_from)) if size.embeddings_from else None,
+            init_from=source(size.embeddings_from) if size.embeddings_from else None,
         )
     if section.max_length:
         student.max_seq_length = min(section.max_length, student.max_seq_length or section.max_length)
@@ -182,18 +195,13 @@ def make_student(
 
 
 def train_student(
-    recipe: Recipe,
-    student: SentenceTransformer,
-    method: Method,
-    corpus: Corpus,
-    taught: Sequence[Taught],
-    out: Path,
-    cache: Path,
-    resume: bool,
-) -> Fitted:
+    recipe: Recipe, corpus: Corpus, taught: Sequence[Taught], out: Path, resume: bool
+) -> tuple[SentenceTransformer, Fitted]:
     """Train with signals from the stores; held-out agreement comes in as a callable."""
+    student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
+    method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
     rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
-    return fit(
+    fitted = fit(
         student,
         method,
         [each.info for each in taught],
@@ -203,23 +211,29 @@ def train_student(
         optimizer=recipe.optimizer,
         folder=out,
         resume=resume,
-        cache=cache,
+        cache=recipe.place,
         evaluate=held_out_agreement(corpus, taught[0].store),
         lookup=store_lookup([each.store for each in taught]),
         save_student=lambda folder, trained: ship_model(recipe, student, trained, taught, folder),
     )
+    return student, fitted
+
+
+def held_out(corpus: Corpus, store: SignalStore, limit: int = 1000) -> tuple[list[str], np.ndarray]:
+    """Held-out texts, and the first teacher's vectors [n, D] for them."""
+    rows = np.asarray(corpus.holdout_rows)[:limit]
+    numbers = store.rows(corpus.teacher_keys[rows])
+    rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
+    return corpus.texts(rows), store.read(numbers)
 
 
 def held_out_agreement(
-    corpus: Corpus, store: SignalStore, limit: int = 1000
+    corpus: Corpus, store: SignalStore
 ) -> Callable[[SentenceTransformer, Method], dict[str, float]] | None:
-    """A callable that measures agreement with the first teacher on held-out texts; None without any."""
-    held = corpus.holdout_rows[:limit]
-    if len(held) < 20:
+    """A callable that measures agreement with the first teacher on held-out texts; None where there are too few."""
+    texts, vectors = held_out(corpus, store)
+    if len(texts) < 20:
         return None
-    numbers = store.rows(corpus.teacher_keys[held])
-    held, numbers = held[numbers >= 0], numbers[numbers >= 0]
-    texts, vectors = corpus.texts(held), store.read(numbers)
 
     def measure(student: SentenceTransformer, method: Method) -> dict[str, float]:
         head = method.teacher_map()
@@ -230,7 +244,7 @@ def held_out_agreement(
 
 
 def store_lookup(stores: Sequence[SignalStore]) -> Callable[[int, torch.Tensor], torch.Tensor]:
-    """(teacher, keys) -> sentence vectors, for methods that keep keys."""
+    """(teacher, keys uint8 [n, 16]) -> sentence vectors [n, D], for methods that keep keys."""
 
     def lookup(teacher: int, keys: torch.Tensor) -> torch.Tensor:
         store = stores[teacher]
@@ -239,43 +253,87 @@ def store_lookup(stores: Sequence[SignalStore]) -> Callable[[int, torch.Tensor],
     return lookup
 
 
-def ship_student(
-    recipe: Recipe, student: SentenceTransformer, method: Method, taught: Sequence[Taught], out: Path
-) -> SentenceTransformer:
-    """Save the student as people load it, and load it back the way they do."""
-    ship_model(recipe, student, method, taught, out / "student")
-    return load_student(str(out / "student"))
-
-
 def ship_model(
     recipe: Recipe, student: SentenceTransformer, method: Method, taught: Sequence[Taught], folder: Path
 ) -> None:
-    head = method.teacher_map() if recipe.student.space == "teacher" else None
-    if recipe.student.space == "teacher" and head is None:
-        raise DistilvecError(
-            f'method "{recipe.method.name}" has no linear map into the teacher\'s space',
-            where="student.space",
-            remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas).",
-        )
-    ship(student, folder, space=recipe.student.space, teacher_map=head, normalize=taught[0].teacher.card.normalized)
+    """Save the student as people load it, and the router of student and teacher where the recipe asks for one."""
+    head = None
+    if recipe.student.space == "teacher":
+        head = method.teacher_map()
+        if head is None:
+            raise DistilvecError(
+                f'method "{recipe.method.name}" has no linear map into one teacher\'s space',
+                where="student.space",
+                remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas) and one teacher.",
+            )
+    ship(
+        student,
+        folder,
+        space=recipe.student.space,
+        teacher_map=head,
+        normalize=bool(taught[0].teacher.card.normalized),
+    )
     if recipe.student.router:
         pair = router(load_student(str(folder)), load_student(str(recipe.teachers[0].model)))
         pair.save(str(folder.parent / "router"))
 
 
 def judge_all(
-    recipe: Recipe, shipped: SentenceTransformer, corpus: Corpus, taught: Sequence[Taught], fitted: Fitted
-) -> Any:
-    """Score teacher, untrained student, free baseline and student by the same code."""
-    untrained = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
+    recipe: Recipe,
+    shipped: SentenceTransformer,
+    corpus: Corpus,
+    taught: Sequence[Taught],
+    fitted: Fitted,
+    tasks: Sequence[Any],
+) -> Verdict:
+    """Teacher, untrained student, free baseline and student by the same code."""
+    untrained = CachedEncoder(make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed))
     first = taught[0].teacher
-    models: dict[str, Any] = {
-        first.card.name: CachedEncoder(first.encode) if first.card.kind != "vectors" else None,
-        UNTRAINED: CachedEncoder(untrained),
-        FREE: RidgeMapped(CachedEncoder(untrained), fitted.free_map[0]) if fitted.free_map else None,
-        TRAINED: CachedEncoder(shipped),
-    }
-    return judge({name: model for name, model in models.items() if model is not None}, tasks_for(recipe.judging.tasks, corpus))
+    models: dict[str, Any] = {} if first.card.kind == "vectors" else {first.card.name: first}
+    models[UNTRAINED] = untrained
+    if fitted.free_map:
+        models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
+    models[TRAINED] = shipped
+    texts, vectors = held_out(corpus, taught[0].store)
+    shared = recipe.student.space == "teacher"
+    head = fitted.method.teacher_map()
+    return judge_run(
+        models,
+        tasks,
+        texts,
+        vectors,
+        teacher=first.card.name,
+        teacher_map=linear_map(head) if head is not None and not shared else None,
+        shared_space=shared,
+        with_agreement=recipe.judging.agreement,
+        with_speed=recipe.judging.speed,
+    )
+
+
+def make_record(
+    recipe: Recipe,
+    corpus: Corpus,
+    taught: Sequence[Taught],
+    shipped: SentenceTransformer,
+    fitted: Fitted,
+    verdict: Verdict,
+    tasks: Sequence[Any],
+    out: Path,
+) -> Record:
+    """The record behind report, table and card."""
+    from distilvec.report.describe import describe_run
+
+    return describe_run(
+        recipe=recipe.model_dump(mode="json"),
+        corpus=corpus,
+        teachers=[(each.teacher.card, each.seen, each.store, each.filled) for each in taught],
+        student=shipped,
+        fitted=fitted,
+        verdict=verdict,
+        overlap={task.name: corpus.overlap(task.texts()) for task in tasks},
+        texts=held_out(corpus, taught[0].store)[0],
+        folder=out,
+    )
 
 
 class _TeacherTexts(Sequence[str]):
@@ -293,8 +351,13 @@ class _TeacherTexts(Sequence[str]):
         return self._corpus.teacher_texts(np.array([row]))[0]
 
 
-def save_text(file: Path, text: str) -> None:
-    """Write whole or not at all."""
-    partial = file.with_name(file.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(file)
+def train(recipe: Recipe, *, resume: bool = False) -> Path:
+    """Teach what is missing, train, save the student; no judging. Returns the student's folder."""
+    out = output_folder(recipe, resume)
+    corpus = prepare_corpus(recipe)
+    taught = teach(recipe, corpus)
+    student, fitted = train_student(recipe, corpus, taught, out, resume)
+    ship_model(recipe, student, fitted.method, taught, out / "student")
+    return out / "student"
+
+

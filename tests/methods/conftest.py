@@ -36,9 +36,7 @@ class Encoder(nn.Module):
         for block in self.blocks:
             states = states + self.dropout(torch.tanh(block(states)))
             pooled.append((states * real).sum(-2) / real.sum(-2))
-        return StudentOutput(
-            pooled[-1], layers=torch.stack(pooled, 1), tokens={0: first}, mask=mask, content=mask
-        )
+        return StudentOutput(pooled[-1], layers=torch.stack(pooled, 1), tokens={0: first}, mask=mask, content=mask)
 
 
 @dataclass
@@ -57,9 +55,7 @@ class World:
 
     @property
     def teachers(self) -> list[TeacherInfo]:
-        return [
-            TeacherInfo(f"teacher{k}", vectors.shape[1]) for k, vectors in enumerate(self.vectors)
-        ]
+        return [TeacherInfo(f"teacher{k}", vectors.shape[1]) for k, vectors in enumerate(self.vectors)]
 
     def output(self, rows: Sequence[int], views: int = 1) -> StudentOutput:
         return self.encoder(self.ids[list(rows)], self.mask[list(rows)], views)

@@ -48,9 +48,7 @@ def test_network_with_several_tensors_against_an_explicit_hessian() -> None:
         return (model(inputs) - targets).square().mean()
 
     size = sum(parameter.numel() for parameter in parameters)
-    firsts = torch.cat(
-        [first.flatten() for first in torch.autograd.grad(loss(), parameters, create_graph=True)]
-    )
+    firsts = torch.cat([first.flatten() for first in torch.autograd.grad(loss(), parameters, create_graph=True)])
     hessian = torch.stack(
         [
             torch.cat([p.flatten() for p in torch.autograd.grad(first, parameters, retain_graph=True)])
@@ -112,7 +110,7 @@ def test_attention_can_be_differentiated_twice() -> None:
 def test_errors() -> None:
     weight = nn.Parameter(torch.ones(3))
     with pytest.raises(DistilvecError, match="0 trainable parameters"):
-        largest_curvature(lambda: weight.sum(), [])
+        largest_curvature(weight.sum, [])
     with pytest.raises(DistilvecError, match="one number"):
         largest_curvature(lambda: weight * 2, [weight])
     with pytest.raises(DistilvecError, match="not finite"):

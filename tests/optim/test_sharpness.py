@@ -141,9 +141,7 @@ def test_the_step_uses_the_second_gradient_at_the_kept_weights() -> None:
             parameter.add_(gradient * 0.3 / norm)
     shifted.zero_grad()
     loss_of(shifted, 1).backward()
-    for parameter, start, moved in zip(
-        model.parameters(), reference.parameters(), shifted.parameters(), strict=True
-    ):
+    for parameter, start, moved in zip(model.parameters(), reference.parameters(), shifted.parameters(), strict=True):
         torch.testing.assert_close(parameter.detach(), (start - 0.1 * moved.grad).detach())
 
 

@@ -175,6 +175,22 @@ def test_a_writer_cleans_up_after_its_own_name_only(tmp_path: Path, filling: Mod
     ]
 
 
+def test_a_nameless_writer_cleans_up_after_the_dead_but_not_the_living(
+    tmp_path: Path, filling: ModuleType
+) -> None:
+    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
+    with store.writer() as first, store.writer() as living:
+        dead = f"{first.name.rsplit('-', 1)[0]}-7"
+        (tmp_path / f"writer-{dead}.lock").write_text("")  # a lock that nobody holds: its process was killed
+        for name in (living.name, dead):
+            (tmp_path / f"sentence-{name}-000000.arrow").write_bytes(b"half")
+        with store.writer():
+            assert [file.name for file in tmp_path.glob("*.arrow")] == [
+                f"sentence-{living.name}-000000.arrow"
+            ]
+    assert not list(tmp_path.glob("*.lock"))
+
+
 def test_vectors_are_taken_as_a_whole_or_not_at_all(tmp_path: Path, filling: ModuleType) -> None:
     texts = filling.texts(10)
     keys, vectors = filling.keys(texts), filling.vectors(texts)

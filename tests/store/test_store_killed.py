@@ -1,4 +1,4 @@
-"""Processes that are really killed, run out of room, or teach side by side: the content is the same in the end."""
+"""Processes that are really killed, run out of room, or teach side by side: the content ends the same."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_killed_anywhere_then_resumed(
     tmp_path: Path, filling: ModuleType, process: Start, point: str
 ) -> None:
     child = process(tmp_path, "--items", ITEMS, "--die", point)
-    _, errors = child.communicate(timeout=60)
+    _, errors = child.communicate(timeout=120)
     assert child.returncode == -signal.SIGKILL, errors
 
     teacher, texts = filling.HashTeacher(), filling.texts(ITEMS)
@@ -78,7 +78,7 @@ def test_killed_from_outside_again_and_again(tmp_path: Path, filling: ModuleType
     kills = 0
     for wait in (1, 2, 3):  # parts that have to be there before the kill
         child = process(tmp_path, "--items", 1500, "--slow", 0.01)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while child.poll() is None and time.monotonic() < deadline:
             if len(list(tmp_path.glob("sentence-*.json"))) >= wait:
                 child.kill()
@@ -88,7 +88,7 @@ def test_killed_from_outside_again_and_again(tmp_path: Path, filling: ModuleType
         child.communicate(timeout=30)
     assert kills == 3
     child = process(tmp_path, "--items", 1500)
-    output, errors = child.communicate(timeout=60)
+    output, errors = child.communicate(timeout=120)
     assert child.returncode == 0, errors
     assert json.loads(output)["present"] >= 450
     check_complete(tmp_path, filling, 1500)
@@ -100,7 +100,7 @@ def test_two_processes_fill_their_shards_at_once(
     children = [process(tmp_path, "--items", 2000, "--shard", shard, 2, "--slow", 0.005) for shard in (0, 1)]
     taught = []
     for child in children:
-        output, errors = child.communicate(timeout=60)
+        output, errors = child.communicate(timeout=120)
         assert child.returncode == 0, errors
         taught.append(json.loads(output)["taught"])
     assert sum(taught) == 1800 and min(taught) > 700
@@ -116,13 +116,13 @@ def test_one_shard_killed_does_not_disturb_the_other(
     while not (tmp_path / "store.json").exists():
         time.sleep(0.001)
     killed = process(tmp_path, "--items", 2000, "--shard", 1, 2, "--die", "half:3")
-    killed.communicate(timeout=60)
+    killed.communicate(timeout=120)
     assert killed.returncode == -signal.SIGKILL
     again = process(tmp_path, "--items", 2000, "--shard", 1, 2)
-    output, errors = again.communicate(timeout=60)
+    output, errors = again.communicate(timeout=120)
     assert again.returncode == 0, errors
     assert json.loads(output)["present"] >= 300
-    _, errors = surviving.communicate(timeout=60)
+    _, errors = surviving.communicate(timeout=120)
     assert surviving.returncode == 0, errors
     check_complete(tmp_path, filling, 2000)
 
@@ -130,7 +130,7 @@ def test_one_shard_killed_does_not_disturb_the_other(
 def test_two_processes_with_the_same_work_agree(tmp_path: Path, filling: ModuleType, process: Start) -> None:
     children = [process(tmp_path, "--items", ITEMS, "--slow", 0.002) for _ in range(2)]
     for child in children:
-        _, errors = child.communicate(timeout=60)
+        _, errors = child.communicate(timeout=120)
         assert child.returncode == 0, errors
     texts = filling.texts(ITEMS)
     store = SignalStore.open(tmp_path, verify=True)
@@ -146,7 +146,7 @@ def test_a_file_size_limit_is_a_clear_error_and_nothing_is_lost(
     tmp_path: Path, filling: ModuleType, process: Start, batch: int
 ) -> None:
     child = process(tmp_path, "--items", ITEMS, "--limit", f"{batch}:3000")
-    _, errors = child.communicate(timeout=60)
+    _, errors = child.communicate(timeout=120)
     assert child.returncode == 4, errors
     assert "no room" in errors and "start again" in errors and "Traceback" not in errors
     records = {file.stem for file in tmp_path.glob("*.json")} - {"store"}
@@ -154,7 +154,7 @@ def test_a_file_size_limit_is_a_clear_error_and_nothing_is_lost(
     assert bool(records) == (batch > 1)
     assert not list(tmp_path.glob("*.tmp")) and not list(tmp_path.glob("*.lock"))
     child = process(tmp_path, "--items", ITEMS)
-    output, errors = child.communicate(timeout=60)
+    output, errors = child.communicate(timeout=120)
     assert child.returncode == 0, errors
     assert (json.loads(output)["present"] > 0) == (batch > 1)
     check_complete(tmp_path, filling)

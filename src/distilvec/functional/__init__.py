@@ -1,0 +1,45 @@
+"""Pure, batched, differentiable mathematics: no model, no state, no loop over rows or tokens.
+
+Every function takes float32, bfloat16 or float64, computes in at least float32 outside any autocast, and
+returns that type. Masks are boolean, True = real; what is masked has exactly no effect on value and gradient.
+"""
+
+from distilvec.functional.cka import cka_distance, linear_cka
+from distilvec.functional.contrastive import info_nce
+from distilvec.functional.gating import expert_similarity, gate_floor_penalty, load_balance, optimal_gate
+from distilvec.functional.gaussian import gaussian_nll, triangular_gaussian_nll
+from distilvec.functional.logits import soft_cross_entropy
+from distilvec.functional.selection import smallest_mass_set, top_tokens
+from distilvec.functional.similarity import (
+    cosine_distance,
+    margin_gap,
+    normalize,
+    relation_gap,
+    relation_matrix,
+)
+from distilvec.functional.sphere import spherical_aggregate
+from distilvec.functional.transport import sinkhorn, sorted_wasserstein, transport_cost
+
+__all__ = [
+    "cka_distance",
+    "cosine_distance",
+    "expert_similarity",
+    "gate_floor_penalty",
+    "gaussian_nll",
+    "info_nce",
+    "linear_cka",
+    "load_balance",
+    "margin_gap",
+    "normalize",
+    "optimal_gate",
+    "relation_gap",
+    "relation_matrix",
+    "sinkhorn",
+    "smallest_mass_set",
+    "soft_cross_entropy",
+    "sorted_wasserstein",
+    "spherical_aggregate",
+    "top_tokens",
+    "transport_cost",
+    "triangular_gaussian_nll",
+]

@@ -15,8 +15,12 @@ from distilvec.judging.speed import speed
 from distilvec.judging.suite import Judgement, judge
 from distilvec.judging.talas import talas_tasks
 from distilvec.judging.tasks import Task
+from distilvec.judging.verdict import FREE, TRAINED, UNTRAINED, Verdict, judge_run
 
 __all__ = [
+    "FREE",
+    "TRAINED",
+    "UNTRAINED",
     "CachedEncoder",
     "ClassificationTask",
     "ClusteringTask",
@@ -32,10 +36,12 @@ __all__ = [
     "SimilarityTask",
     "Task",
     "TaskSpec",
+    "Verdict",
     "agreement",
     "apply_map",
     "collapse",
     "judge",
+    "judge_run",
     "linear_map",
     "load_task",
     "load_tasks",

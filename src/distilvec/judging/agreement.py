@@ -63,9 +63,7 @@ def agreement(
     mapped = student if teacher_map is None else apply_map(student, np.asarray(teacher_map))
     known = teacher_map is not None or shared_space
     if known and mapped.shape[1] != teacher.shape[1]:
-        raise DataError(
-            f"vectors of width {mapped.shape[1]} cannot share a space of width {teacher.shape[1]}"
-        )
+        raise DataError(f"vectors of width {mapped.shape[1]} cannot share a space of width {teacher.shape[1]}")
     where = "head" if teacher_map is not None else "space" if shared_space else "ridge"
     cosine = cosines(mapped, teacher) if known else _crossed_ridge(student, teacher, seed)
     k = min(neighbours, len(teacher) - 1)
@@ -102,23 +100,23 @@ def ridge_map(source: Array, target: Array, penalty: float = 1e-2) -> Array:
 
 def debiased_cka(x: Array, y: Array) -> float:
     """Linear CKA, unbiased HSIC (Nguyen et al. 2021, eq. 3), at most about 1; 0 where one is constant."""
-    grams = []
-    for points in (x, y):
-        points = points.astype(np.float64)
-        gram = (points - points.mean(axis=0)) @ (points - points.mean(axis=0)).T
-        np.fill_diagonal(gram, 0.0)
-        grams.append(gram)
-    first, second = grams
+    first, second = (_gram(points) for points in (x, y))
     cross, left, right = _hsic(first, second), _hsic(first, first), _hsic(second, second)
     return float(cross / np.sqrt(left * right)) if left > 0 and right > 0 else 0.0
+
+
+def _gram(points: Array) -> Array:
+    """Products of the centred rows, [n, n], without the diagonal, which is what biases HSIC."""
+    centred = points - points.mean(axis=0, dtype=np.float64)
+    gram = centred @ centred.T
+    np.fill_diagonal(gram, 0.0)
+    return np.asarray(gram)
 
 
 def _hsic(k: Array, m: Array) -> float:
     n = len(k)
     sides = k.sum(axis=0) @ m.sum(axis=0)
-    return float(
-        ((k * m).sum() + k.sum() * m.sum() / ((n - 1) * (n - 2)) - 2 * sides / (n - 2)) / (n * (n - 3))
-    )
+    return float(((k * m).sum() + k.sum() * m.sum() / ((n - 1) * (n - 2)) - 2 * sides / (n - 2)) / (n * (n - 3)))
 
 
 def _crossed_ridge(student: Array, teacher: Array, seed: int) -> Array:
@@ -126,9 +124,7 @@ def _crossed_ridge(student: Array, teacher: Array, seed: int) -> Array:
     halves = order[: len(order) // 2], order[len(order) // 2 :]
     found = np.empty(len(teacher), dtype=np.float32)
     for fitted, judged in (halves, halves[::-1]):
-        found[judged] = cosines(
-            student[judged] @ ridge_map(student[fitted], teacher[fitted]), teacher[judged]
-        )
+        found[judged] = cosines(student[judged] @ ridge_map(student[fitted], teacher[fitted]), teacher[judged])
     return found
 
 

@@ -68,9 +68,7 @@ class ClusteringTask(Task):
         for start in range(self.starts):
             kmeans = MiniBatchKMeans(self.clusters, batch_size=1024, n_init=3, random_state=self.seed + start)
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", ConvergenceWarning
-                )  # fewer distinct vectors than groups: collapse
+                warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct vectors than groups: collapse
                 found.append(kmeans.fit_predict(vectors).astype(np.int16))
         clusters = np.stack(found)
         each = [measure("v_measure", self._codes, row) for row in clusters]

@@ -16,9 +16,7 @@ RANK_SHARE_ALARM = 0.05
 HUBNESS_ALARM = 10.0
 
 
-def collapse(
-    vectors: npt.NDArray[Any], *, sample: int = 2_000, neighbours: int = 10, seed: int = 0
-) -> dict[str, Any]:
+def collapse(vectors: npt.NDArray[Any], *, sample: int = 2_000, neighbours: int = 10, seed: int = 0) -> dict[str, Any]:
     """Signs of collapse on a seeded sample of vectors [n, d], n >= 2.
 
     Returns:
@@ -32,9 +30,7 @@ def collapse(
     """
     vectors = np.asarray(vectors)
     if vectors.ndim != 2 or len(vectors) < 2 or not np.isfinite(vectors).all():
-        raise DataError(
-            f"at least two finite vectors are needed, not an array of shape {list(vectors.shape)}"
-        )
+        raise DataError(f"at least two finite vectors are needed, not an array of shape {list(vectors.shape)}")
     if len(vectors) > sample:
         vectors = vectors[np.sort(np.random.default_rng(seed).choice(len(vectors), sample, replace=False))]
     points = unit(vectors).astype(np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -65,9 +66,7 @@ class CachedEncoder:
     def _has_side(self, side: str) -> bool:
         if not hasattr(self.model, f"encode_{side}"):
             return False
-        if hasattr(self.model, "_modules") and any(
-            type(m).__name__ == "Router" for m in self.model.children()
-        ):
+        if hasattr(self.model, "_modules") and any(type(m).__name__ == "Router" for m in self.model.children()):
             return True
         prompts = getattr(self.model, "prompts", None) or {}
         names = (side,) if side == "query" else ("document", "passage", "corpus")
@@ -87,10 +86,8 @@ class CachedEncoder:
         return store.take(texts)
 
     def _ask(self, side: str, texts: list[str]) -> Vectors:
-        from sentence_transformers import SentenceTransformer
-
         call = getattr(self.model, f"encode_{side}" if side else "encode", self.model)
-        if isinstance(self.model, SentenceTransformer):
+        if is_sentence_transformer(self.model):
             found = call(texts, batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True)
         else:
             found = call(texts)
@@ -107,6 +104,12 @@ class CachedEncoder:
                 where=self.name,
             )
         return vectors
+
+
+def is_sentence_transformer(model: Any) -> bool:
+    """Without importing the library, which takes seconds: where it is not loaded, nothing is one."""
+    library = sys.modules.get("sentence_transformers")
+    return library is not None and isinstance(model, library.SentenceTransformer)
 
 
 class RidgeMapped:
@@ -154,9 +157,7 @@ class _Side:
     def add(self, texts: list[str], vectors: Vectors, name: str) -> None:
         used, width = len(self.row), vectors.shape[1]
         if used and width != self._vectors.shape[1]:
-            raise DataError(
-                f"vectors of width {self._vectors.shape[1]} and then of width {width}", where=name
-            )
+            raise DataError(f"vectors of width {self._vectors.shape[1]} and then of width {width}", where=name)
         if used + len(texts) > len(self._vectors):
             grown = np.empty((max(used + len(texts), used * 3 // 2), width), dtype=np.float32)
             grown[:used] = self._vectors[:used].reshape(used, width)

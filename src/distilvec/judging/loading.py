@@ -54,9 +54,7 @@ class TaskSpec(BaseModel):
     max_train: int | None = Field(None, gt=1, description="probes: cap on training rows, a seeded sample")
     max_items: int | None = Field(None, gt=1, description="clustering: cap on items, a seeded sample")
     seed: int = Field(0, ge=0)
-    exclude: frozenset[str] = Field(
-        frozenset(), description="test items with one of these texts are left out"
-    )
+    exclude: frozenset[str] = Field(frozenset(), description="test items with one of these texts are left out")
 
 
 def load_task(spec: str | Path | Mapping[str, Any], folder: str | Path | None = None) -> Task:
@@ -81,9 +79,7 @@ def load_task(spec: str | Path | Mapping[str, Any], folder: str | Path | None = 
     return _registered(str(spec), Path(folder) if folder else None)
 
 
-def load_tasks(
-    specs: Sequence[str | Path | Mapping[str, Any]], folder: str | Path | None = None
-) -> list[Task]:
+def load_tasks(specs: Sequence[str | Path | Mapping[str, Any]], folder: str | Path | None = None) -> list[Task]:
     """Several tasks; their names have to differ.
 
     Raises:
@@ -103,9 +99,7 @@ def unique(tasks: Sequence[Task]) -> None:
     names = [task.name for task in tasks]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise DistilvecError(
-            f"two tasks have the same name: {', '.join(twice)}", remedy="Give each its own name."
-        )
+        raise DistilvecError(f"two tasks have the same name: {', '.join(twice)}", remedy="Give each its own name.")
 
 
 def data_folder() -> Path | None:
@@ -156,9 +150,7 @@ def _build(data: Mapping[str, Any], folder: Path) -> Task:
             raise DistilvecError(f'unknown key "{key}"', where=place, remedy=remedy) from error
         if first["type"] == "missing":
             raise DistilvecError(f'the key "{key}" is missing', where=place) from error
-        raise DistilvecError(
-            f"{first['msg']} (got {first.get('input')!r})", where=f"{place}, {key}"
-        ) from error
+        raise DistilvecError(f"{first['msg']} (got {first.get('input')!r})", where=f"{place}, {key}") from error
     return _BUILDERS[spec.kind](spec, _Files(spec, folder))
 
 
@@ -182,9 +174,7 @@ class _Files:
         if not self._excluded:
             return table
         texts = zip(*(table.texts(column) for column in columns), strict=True)
-        kept = [
-            i for i, item in enumerate(texts) if not any(text.casefold() in self._excluded for text in item)
-        ]
+        kept = [i for i, item in enumerate(texts) if not any(text.casefold() in self._excluded for text in item)]
         if not kept:
             raise DataError("every test item is excluded", where=table.source)
         return Table(table.source, [table.rows[i] for i in kept], [table.lines[i] for i in kept], table.unit)
@@ -243,9 +233,7 @@ def _alike(spec: TaskSpec, table: Table) -> list[bool]:
     for row, label in enumerate(labels):
         if label.lower() not in meaning:
             remedy = "Say which label means alike with the key positive."
-            raise DataError(
-                f'0 or 1 was expected, not "{label}"', where=table.where(row, spec.label), remedy=remedy
-            )
+            raise DataError(f'0 or 1 was expected, not "{label}"', where=table.where(row, spec.label), remedy=remedy)
     return [meaning[label.lower()] for label in labels]
 
 
@@ -267,9 +255,7 @@ def _retrieval(spec: TaskSpec, files: _Files) -> Task:
     query_column = _first(qrels, "query_id", "query-id")
     document_column = _first(qrels, "doc_id", "corpus_id", "corpus-id")
     grade_column = _first(qrels, "relevance", "score")
-    judged = zip(
-        qrels.labels(query_column), qrels.labels(document_column), qrels.numbers(grade_column), strict=True
-    )
+    judged = zip(qrels.labels(query_column), qrels.labels(document_column), qrels.numbers(grade_column), strict=True)
     for row, (query, document, grade) in enumerate(judged):
         for name, known, column in (
             (query, query_row, query_column),
@@ -281,8 +267,7 @@ def _retrieval(spec: TaskSpec, files: _Files) -> Task:
     documents = corpus.texts(spec.text)
     if corpus.has("title"):
         documents = [
-            f"{row.get('title') or ''} {text}".strip()
-            for row, text in zip(corpus.rows, documents, strict=True)
+            f"{row.get('title') or ''} {text}".strip() for row, text in zip(corpus.rows, documents, strict=True)
         ]
     return RetrievalTask(spec.name, queries.texts(spec.text), documents, relevance, **_common(spec))
 

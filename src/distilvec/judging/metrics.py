@@ -119,15 +119,15 @@ def _ranks(values: Array, weights: Floats) -> Floats:
 
 def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
     total = weights.sum(axis=1, keepdims=True)
+    # What centring leaves of a constant side is rounding error: no order, so no correlation.
+    least_x, least_y = (total[:, 0] * np.square(1e-12 * np.abs(side).max(initial=0)) for side in (x, y))
     x = x - (weights * x).sum(axis=1, keepdims=True) / total
     y = y - (weights * y).sum(axis=1, keepdims=True) / total
     weighted = weights * x
     top = (weighted * y).sum(axis=1)
-    bottom = np.sqrt((weighted * x).sum(axis=1) * (weights * np.square(y)).sum(axis=1))
-    scale = np.abs(x).max(initial=0) * np.abs(y).max(initial=0)
-    # Below this the variance is rounding error of a constant side: no order, so no correlation.
-    solid = bottom > 1e-12 * max(scale, 1e-300)
-    return np.asarray(np.divide(top, bottom, out=np.zeros_like(top), where=solid))
+    left, right = (weighted * x).sum(axis=1), (weights * np.square(y)).sum(axis=1)
+    varied = (left > least_x) & (right > least_y)
+    return np.asarray(np.divide(top, np.sqrt(left * right), out=np.zeros_like(top), where=varied))
 
 
 def _per_group(weights: Floats, codes: Array, groups: int) -> Floats:
@@ -143,15 +143,11 @@ def _v_measure(truth: Array, clusters: Array, weights: Floats) -> Floats:
     _, cell = np.unique(truth.astype(np.int64) * width + clusters, return_inverse=True)
     classes = _entropy(_per_group(weights, truth, int(truth.max()) + 1), total)
     groups = _entropy(_per_group(weights, clusters, width), total)
-    shared = np.maximum(
-        classes + groups - _entropy(_per_group(weights, cell, int(cell.max()) + 1), total), 0.0
-    )
+    shared = np.maximum(classes + groups - _entropy(_per_group(weights, cell, int(cell.max()) + 1), total), 0.0)
     homogeneity = np.divide(shared, classes, out=np.ones_like(shared), where=classes > 1e-12)
     completeness = np.divide(shared, groups, out=np.ones_like(shared), where=groups > 1e-12)
     both = homogeneity + completeness
-    return np.asarray(
-        np.divide(2 * homogeneity * completeness, both, out=np.zeros_like(both), where=both > 0)
-    )
+    return np.asarray(np.divide(2 * homogeneity * completeness, both, out=np.zeros_like(both), where=both > 0))
 
 
 def _entropy(mass: Floats, total: Floats) -> Floats:

@@ -91,9 +91,7 @@ class ClassificationTask(_Probe):
 
     kind: ClassVar[str] = "classification"
 
-    def __init__(
-        self, name: str, train: Columns, test: Columns, validation: Columns | None = None, **options: Any
-    ):
+    def __init__(self, name: str, train: Columns, test: Columns, validation: Columns | None = None, **options: Any):
         super().__init__(name, train, test, validation, **options)
         held = self._validation[1] if self._validation else []
         names = [str(answer) for answer in self._train_answers + self._test_answers + held]
@@ -148,8 +146,8 @@ class ClassificationTask(_Probe):
 class RegressionTask(_Probe):
     """Ridge regression on frozen, standardised embeddings; R2, with Spearman in the details.
 
-    The penalty is 1 per feature and row variance (`protocol="talas"`: fixed) or chosen on validation among
-    1e-4 to 1 times the number of rows (`protocol="tuned"`).
+    The penalty is 0.01 times the number of rows; with `protocol="tuned"` the best on validation among 1e-4 to
+    1 times that number.
 
     Args:
         name: unique name.
@@ -158,9 +156,7 @@ class RegressionTask(_Probe):
 
     kind: ClassVar[str] = "regression"
 
-    def __init__(
-        self, name: str, train: Columns, test: Columns, validation: Columns | None = None, **options: Any
-    ):
+    def __init__(self, name: str, train: Columns, test: Columns, validation: Columns | None = None, **options: Any):
         super().__init__(name, train, test, validation, **options)
         self._train = _numbers(name, self._train_answers)
         self._test = _numbers(name, self._test_answers)
@@ -202,9 +198,7 @@ def _numbers(name: str, answers: Sequence[Any]) -> npt.NDArray[np.float32]:
 def _logistic(strength: float, warm_start: bool = False) -> Any:
     from sklearn.linear_model import LogisticRegression
 
-    return LogisticRegression(
-        C=strength, solver="lbfgs", max_iter=200, random_state=42, warm_start=warm_start
-    )
+    return LogisticRegression(C=strength, solver="lbfgs", max_iter=200, random_state=42, warm_start=warm_start)
 
 
 def _fit(probe: Any, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Any:

@@ -52,9 +52,7 @@ class RetrievalTask(Task):
             raise DataError(f"relevance names query row {rows[-1]} of {len(queries)}", where=f"task {name}")
         highest = max(max(wanted[q]) for q in rows)
         if highest >= len(documents) or min(min(wanted[q]) for q in rows) < 0:
-            raise DataError(
-                f"relevance names document row {highest} of {len(documents)}", where=f"task {name}"
-            )
+            raise DataError(f"relevance names document row {highest} of {len(documents)}", where=f"task {name}")
         self.queries = [queries[q] for q in rows]
         self.documents = list(documents)
         self.relevance = [wanted[q] for q in rows]
@@ -62,9 +60,7 @@ class RetrievalTask(Task):
         self._bm25: dict[str, float] | None = None
 
     @classmethod
-    def from_pairs(
-        cls, name: str, queries: Sequence[str], documents: Sequence[str], **options: Any
-    ) -> RetrievalTask:
+    def from_pairs(cls, name: str, queries: Sequence[str], documents: Sequence[str], **options: Any) -> RetrievalTask:
         """Each query has one right document, the one in its row; equal documents (and queries) are one."""
         document_row = {text: row for row, text in enumerate(distinct(documents))}
         query_row = {text: row for row, text in enumerate(distinct(queries))}
@@ -83,9 +79,7 @@ class RetrievalTask(Task):
         documents = unit(side(encode, "document")(self.documents))
         queries = unit(side(encode, "query")(self.queries))
         values = self._judge(top_rows(queries, documents, DEPTH))
-        details: dict[str, Any] = {
-            key: float(column.mean()) for key, column in values.items() if key != "ndcg@10"
-        }
+        details: dict[str, Any] = {key: float(column.mean()) for key, column in values.items() if key != "ndcg@10"}
         details |= {"documents": len(self.documents), "queries_without_answer": self.unjudged}
         details["bm25"] = self.bm25()
         if details["bm25"] is None:
@@ -114,10 +108,7 @@ class RetrievalTask(Task):
     def _judge(self, ranked: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.float64]]:
         """Per-query figures of ranked document rows [queries, <= DEPTH]; -1 = nothing."""
         gains = np.array(
-            [
-                [wanted.get(int(d), 0.0) for d in row]
-                for wanted, row in zip(self.relevance, ranked, strict=True)
-            ]
+            [[wanted.get(int(d), 0.0) for d in row] for wanted, row in zip(self.relevance, ranked, strict=True)]
         )
         gains = np.pad(gains, ((0, 0), (0, max(0, DEPTH - gains.shape[1]))))
         best = np.zeros((len(gains), 10))

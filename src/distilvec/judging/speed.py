@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DistilvecError
+from distilvec.judging.encoder import is_sentence_transformer
 
 
 def speed(
@@ -58,9 +59,7 @@ def speed(
 
 
 def _encoder(model: Any, batch_size: int) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    if isinstance(model, SentenceTransformer):
+    if is_sentence_transformer(model):
         return lambda texts: model.encode(texts, batch_size=batch_size, show_progress_bar=False)
     return getattr(model, "encode", model)
 

@@ -41,9 +41,7 @@ class Judgement:
     def retention(self, model: str, teacher: str) -> dict[str, float]:
         """Scores and averages in percent of the teacher's; left out where the teacher's is not > 0."""
         own = {name: score.value for name, score in self._of(model).items()} | _keyed(self.averages(model))
-        other = {name: score.value for name, score in self._of(teacher).items()} | _keyed(
-            self.averages(teacher)
-        )
+        other = {name: score.value for name, score in self._of(teacher).items()} | _keyed(self.averages(teacher))
         return {name: 100 * own[name] / other[name] for name in own if other.get(name, 0) > 0}
 
     def difference(self, a: str, b: str, group: str = "all") -> Difference:
@@ -76,9 +74,7 @@ class Judgement:
                     shown = f"95 % interval {100 * low:+.2f} to {100 * high:+.2f}"
                 if low <= 0:
                     verdict = "worse than" if high < 0 else "not shown to be better than"
-                    found.append(
-                        f"On {named}, {student} is {verdict} {reference}: {100 * gap:+.2f} points, {shown}."
-                    )
+                    found.append(f"On {named}, {student} is {verdict} {reference}: {100 * gap:+.2f} points, {shown}.")
         return found
 
     def without(self, tasks: Sequence[Task], texts: Iterable[str]) -> Judgement:
@@ -169,11 +165,7 @@ def judge(
     unique(tasks)
     result = Judgement({})
     for name, model in models.items():
-        encoder = (
-            model
-            if isinstance(model, CachedEncoder)
-            else CachedEncoder(model, name=name, batch_size=batch_size)
-        )
+        encoder = model if isinstance(model, CachedEncoder) else CachedEncoder(model, name=name, batch_size=batch_size)
         result.scores[name] = {}
         for task in tasks:
             begun = time.perf_counter()

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,9 +100,7 @@ def _read_file(path: Path) -> Table:
     kind = Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
     if kind not in SUFFIXES or (kind == ".parquet" and path.suffix != kind):
         known = ", ".join(SUFFIXES)
-        raise DataError(
-            f'files of kind "{path.suffix}" are not read', where=str(path), remedy=f"Known: {known}."
-        )
+        raise DataError(f'files of kind "{path.suffix}" are not read', where=str(path), remedy=f"Known: {known}.")
     if kind == ".parquet":
         return _parquet(path)
     try:
@@ -117,19 +116,25 @@ def _read_file(path: Path) -> Table:
 
 def _bytes(path: Path) -> bytes:
     try:
+        content = path.read_bytes()
         if path.suffix == ".gz":
-            return gzip.decompress(path.read_bytes())
-        if path.suffix == ".zst":
-            try:
-                import zstandard
-            except ImportError as error:
-                raise EnvironmentProblem(
-                    "zstandard is not installed", where=str(path), remedy="pip install 'distilvec[zstd]'"
-                ) from error
-            with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
-                return bytes(stream.read())
-        return path.read_bytes()
-    except (OSError, EOFError) as error:
+            return gzip.decompress(content)
+        return _unzstd(path, content) if path.suffix == ".zst" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
+
+
+def _unzstd(path: Path, content: bytes) -> bytes:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "zstandard is not installed", where=str(path), remedy="pip install 'distilvec[zstd]'"
+        ) from error
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True) as stream:
+            return bytes(stream.read())
+    except zstandard.ZstdError as error:
         raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
 
 
@@ -154,9 +159,7 @@ def _json(path: Path, content: str) -> Table:
     except json.JSONDecodeError as error:
         raise DataError(f"this is not JSON ({error.msg})", where=f"{path}, line {error.lineno}") from error
     if not isinstance(rows, list):
-        raise DataError(
-            "a JSON file holds a list of objects", where=str(path), remedy="For one object a line: .jsonl."
-        )
+        raise DataError("a JSON file holds a list of objects", where=str(path), remedy="For one object a line: .jsonl.")
     return Table(str(path), rows, list(range(1, len(rows) + 1)), "row")
 
 

@@ -62,9 +62,7 @@ class Task(ABC):
     def keep(self, texts: Iterable[str]) -> npt.NDArray[np.bool_]:
         """bool [n]: test items none of whose texts is in `texts` (compared case-folded)."""
         seen = {text.casefold() for text in texts}
-        return np.array(
-            [not any(t.casefold() in seen for t in item) for item in self.test_items()], dtype=bool
-        )
+        return np.array([not any(t.casefold() in seen for t in item) for item in self.test_items()], dtype=bool)
 
     def _scored(self, outputs: Outputs, details: dict[str, Any]) -> Score:
         return make_score(
@@ -82,9 +80,7 @@ def same_length(name: str, **columns: Sequence[Any] | None) -> None:
     lengths = {key: len(column) for key, column in columns.items() if column is not None}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         shown = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        raise DistilvecError(
-            f"columns have to be as long as each other and not empty: {shown}", where=f"task {name}"
-        )
+        raise DistilvecError(f"columns have to be as long as each other and not empty: {shown}", where=f"task {name}")
 
 
 def distinct(*columns: Iterable[str]) -> list[str]:
@@ -93,8 +89,13 @@ def distinct(*columns: Iterable[str]) -> list[str]:
 
 
 def cosines(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Cosine of each row pair, [n]; 0 where a vector is zero."""
-    return np.asarray(np.einsum("ij,ij->i", unit(left), unit(right)))
+    """Cosine of each row pair, [n]; 0 where a vector is zero, exactly 1 for equal vectors (they are ties)."""
+    left, right = np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)
+    length = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    products = np.einsum("ij,ij->i", left, right)
+    # Rounding to float32 takes away the rounding error of the sum above.
+    cosine = np.divide(products, length, out=np.zeros_like(products), where=length > 0)
+    return np.asarray(cosine, dtype=np.float32)
 
 
 def unit(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

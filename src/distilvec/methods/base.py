@@ -105,6 +105,9 @@ class Options(BaseModel):
         return {**cls.presets.get(given.get("preset", "sound"), {}), **given}
 
 
+BaseOptions = Options
+
+
 class Method(nn.Module):
     """Base of all methods. Subclasses set the class attributes and implement `needs`, `build`, `forward`.
 
@@ -112,6 +115,7 @@ class Method(nn.Module):
         name: the word in recipes and on the command line.
         summary: one line for `distilvec methods`.
         paper: where it comes from.
+        implied_space: the space in which its student ships where the recipe does not say.
         lookup: (teacher index, keys uint8 [n, 16]) -> [n, D] sentence vectors; set before training where the
             signals come from stores, so that a method can keep keys instead of vectors.
     """
@@ -119,10 +123,11 @@ class Method(nn.Module):
     name: ClassVar[str]
     summary: ClassVar[str]
     paper: ClassVar[str]
-    Options: ClassVar[type[Options]]
+    Options: ClassVar[type[BaseOptions]]
+    implied_space: ClassVar[Literal["own", "teacher"]] = "own"
     lookup: Callable[[int, Tensor], Tensor] | None = None
 
-    def __init__(self, options: Options | None = None) -> None:
+    def __init__(self, options: BaseOptions | None = None) -> None:
         super().__init__()
         self.options: Any = options if options is not None else self.Options()
 

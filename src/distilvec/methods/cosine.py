@@ -47,9 +47,7 @@ class Cosine(Method):
         self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
         self.terms = parts.names("cosine", teachers)
 
-    def forward(
-        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
-    ) -> dict[str, Term]:
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         terms = {}
         for name, head, signals in zip(self.terms, self.heads, teachers, strict=True):
             values = cosine_distance(head(student.embedding), parts.sentence(signals))

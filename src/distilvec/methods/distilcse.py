@@ -1,6 +1,6 @@
 """DistilCSE: contrast the student's vector with the teacher's vectors of the batch and of a long queue.
 
-    L = mean_i -log exp(cos(e_i W, t_i) / tau) / sum over t of the batch and of the queue of exp(cos(e_i W, t) / tau)
+    L = mean_i -log exp(cos(e_i W, t_i) / tau) / sum over t of batch and queue of exp(cos(e_i W, t) / tau)
 
 The teacher is frozen, so nothing in the queue grows stale. The queue is saved as content keys, 16 bytes an entry,
 and its vectors are read again from the store when a run goes on.
@@ -9,8 +9,9 @@ and its vectors are read again from the store when a run goes on.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from pydantic import Field
@@ -35,9 +36,13 @@ logger = logging.getLogger(__name__)
 
 
 class DistilCSEOptions(Options):
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"init": "random"}, "code": {"init": "random"}}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"init": "random"},
+        "code": {"init": "random", "temperature": 1 / math.e, "learn_temperature": True},
+    }
 
-    temperature: float = Field(0.05, gt=0, description="tau [P]; [C] learns it from the start 0.37")
+    temperature: float = Field(0.05, gt=0, description="tau [P, S]; 1/e [C]")
+    learn_temperature: bool = Field(False, description="train tau from there, not below 0.01 [C]; fixed [S]")
     queue: int = Field(65_536, ge=0, description="teacher vectors kept as negatives, first in, first out [P, C]")
     init: parts.Init = Field("ridge", description=parts.INIT)
 
@@ -60,46 +65,64 @@ class KeyQueue(nn.Module):
         self.register_buffer("keys", torch.zeros(size, 16, dtype=torch.uint8))
         self.register_buffer("position", torch.zeros(2, dtype=torch.int64))
         self.register_buffer("vectors", torch.zeros(size, width), persistent=False)
+        self.waiting: tuple[Tensor, Tensor] | None = None
         self.stale = False
-        self.register_load_state_dict_post_hook(_mark_stale)
+        self.register_state_dict_pre_hook(_flush)
+        self.register_load_state_dict_post_hook(_loaded)
 
     def refill(self, read: Callable[[Tensor], Tensor] | None) -> None:
         """After loading: read the vectors of the saved keys again. Without a store the queue starts empty."""
         self.stale = False
         count = int(self.position[1])
-        if count and read is None:
-            logger.warning("the queue of %d vectors starts empty: the signals do not come from a store", count)
+        if read is None:
+            if count:
+                logger.warning("the queue of %d starts empty: the signals do not come from a store", count)
             self.position.zero_()
             return
-        for start in range(0, count if read else 0, 8192):
+        for start in range(0, count, 8192):
             part = slice(start, min(start + 8192, count))
             self.vectors[part] = normalize(read(self.keys[part]).to(self.vectors))
 
     def negatives(self, keys: Tensor) -> tuple[Tensor, Tensor]:
         """The vectors [n, D], and which of them [n] are items of the batch with these keys [B, 16]."""
+        if self.waiting is not None and not torch.equal(self.waiting[0], keys):
+            self.flush()
         count = int(self.position[1])
-        held, given = self.keys[:count].view(torch.int64), keys.contiguous().view(torch.int64)
-        # A key is two words; that both are in the batch but in different rows does not happen to hashes.
-        equal = torch.isin(held[:, 0], given[:, 0]) & torch.isin(held[:, 1], given[:, 1])
-        return self.vectors[:count], equal
+        return self.vectors[:count], torch.isin(_words(self.keys[:count]), _words(keys))
+
+    def offer(self, keys: Tensor, vectors: Tensor) -> None:
+        """Add the batch when the next one comes, so that the second pass of a sharpness-aware step sees no change."""
+        self.waiting = (keys, vectors.detach())
 
     @torch.no_grad()
-    def push(self, keys: Tensor, vectors: Tensor) -> None:
-        """Add items; the oldest leave. The same items twice in a row (a sharpness-aware step) are added once."""
-        size = len(self.keys)
-        keys, vectors = keys[-size:], vectors[-size:]
-        offsets = torch.arange(len(keys), device=keys.device)
-        if torch.equal(self.keys[(self.position[0] - len(keys) + offsets) % size], keys):
+    def flush(self) -> None:
+        """Add what waits and is not held already; the oldest leave."""
+        if self.waiting is None:
             return
-        places = (self.position[0] + offsets) % size
+        size = len(self.keys)
+        keys, vectors = self.waiting
+        fresh = ~torch.isin(_words(keys), _words(self.keys[: int(self.position[1])]))
+        keys, vectors = keys[fresh][-size:], vectors[fresh][-size:]
+        self.waiting = None
+        places = (self.position[0] + torch.arange(len(keys), device=keys.device)) % size
         self.keys[places] = keys
         self.vectors[places] = normalize(vectors).to(self.vectors)
         self.position[0] = (self.position[0] + len(keys)) % size
         self.position[1] = (self.position[1] + len(keys)).clamp_max(size)
 
 
-def _mark_stale(queue: nn.Module, _: Any) -> None:
-    queue.stale = True  # type: ignore[assignment]
+def _words(keys: Tensor) -> Tensor:
+    """uint8 [n, 16] -> int64 [n], half of each key: a collision would only cost a negative."""
+    return keys.contiguous().view(torch.int64)[:, 0]
+
+
+def _flush(queue: nn.Module, *_: Any) -> None:
+    cast(KeyQueue, queue).flush()
+
+
+def _loaded(queue: nn.Module, *_: Any) -> None:
+    ring = cast(KeyQueue, queue)
+    ring.stale, ring.waiting = True, None
 
 
 class DistilCSE(Method):
@@ -116,13 +139,13 @@ class DistilCSE(Method):
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
         self.terms = parts.names("contrast", teachers)
+        if self.options.learn_temperature:
+            self.log_scale = nn.Parameter(torch.tensor(-math.log(self.options.temperature)))
         self.queues = nn.ModuleList(
             KeyQueue(self.options.queue, teacher.width) for teacher in teachers if self.options.queue
         )
 
-    def forward(
-        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
-    ) -> dict[str, Term]:
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         terms = {}
         for index, (name, head, signals) in enumerate(zip(self.terms, self.heads, teachers, strict=True)):
             values = self._contrast(index, head(student.embedding[0]), signals, batch)
@@ -130,22 +153,27 @@ class DistilCSE(Method):
         return terms
 
     def _contrast(self, index: int, queries: Tensor, signals: TeacherSignals, batch: Batch) -> Tensor:
-        """[B] the loss against the batch and the queue; then the batch enters the queue."""
+        """[B] the loss against the batch and the queue, which the batch enters later."""
         target, present = parts.sentence(signals), signals.present
         exclude = batch.duplicate | ~present
         if not self.options.queue:
-            return info_nce(queries, target, self.options.temperature, exclude=exclude)
-        queue = self.queues[index]
-        assert isinstance(queue, KeyQueue)
+            return info_nce(queries, target, self._temperature(), exclude=exclude)
+        queue = cast(KeyQueue, self.queues[index])
         if queue.stale:
             queue.refill(self._reader(index))
-        held, equal = queue.negatives(batch.keys)
+        here = batch.keys[present]
+        held, equal = queue.negatives(here)
         keys = torch.cat([target.to(held), held])
         exclude = torch.cat([exclude, equal.expand(len(exclude), -1)], dim=1)
-        values = info_nce(queries, keys, self.options.temperature, exclude=exclude)
+        values = info_nce(queries, keys, self._temperature(), exclude=exclude)
         if self.training:
-            queue.push(batch.keys[present], target[present])
+            queue.offer(here, target[present])
         return values
+
+    def _temperature(self) -> float | Tensor:
+        if not self.options.learn_temperature:
+            return float(self.options.temperature)
+        return self.log_scale.clamp_max(math.log(100)).neg().exp()
 
     def _reader(self, index: int) -> Callable[[Tensor], Tensor] | None:
         lookup = self.lookup

@@ -66,9 +66,7 @@ class DistillCSE(Method):
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.mlp = parts.tanh_layer(student.width, self.options.mlp)
 
-    def forward(
-        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
-    ) -> dict[str, Term]:
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         options = self.options
         student = replace(student, embedding=self.mlp(student.embedding))
         terms = {}
@@ -107,12 +105,6 @@ class DistillCSE(Method):
 
 def _average_relations(teachers: Sequence[TeacherSignals]) -> tuple[Tensor, Tensor]:
     """[B, B] mean cosine over the teachers that have both items, and where there is one at all."""
-    total: Tensor | None = None
-    count: Tensor | None = None
-    for signals in teachers:
-        both = signals.present[:, None] & signals.present[None, :]
-        cosines = relation_matrix(parts.sentence(signals)).masked_fill(~both, 0.0)
-        total = cosines if total is None else total + cosines
-        count = both.long() if count is None else count + both
-    assert total is not None and count is not None
-    return total / count.clamp_min(1), count > 0
+    known = torch.stack([signals.present[:, None] & signals.present for signals in teachers])
+    cosines = torch.stack([relation_matrix(parts.sentence(signals)) for signals in teachers])
+    return cosines.masked_fill(~known, 0.0).sum(0) / known.sum(0).clamp_min(1), known.any(0)

@@ -77,9 +77,7 @@ class JasperStella(Method):
             zip(*(parts.names(term, teachers) for term in ("cosine", "similarity", "order")), strict=True)
         )
 
-    def forward(
-        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
-    ) -> dict[str, Term]:
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         options, share = self.options, 1 / len(teachers)
         chosen = self._pairs_of_pairs(batch) if options.order_weight else None
         terms = {}
@@ -122,9 +120,7 @@ class JasperStella(Method):
         device = batch.keys.device
         return texts[:, first].to(device), texts[:, second].to(device)
 
-    def _order(
-        self, relations: Tensor, wanted: Tensor, present: Tensor, chosen: tuple[Tensor, Tensor]
-    ) -> Tensor:
+    def _order(self, relations: Tensor, wanted: Tensor, present: Tensor, chosen: tuple[Tensor, Tensor]) -> Tensor:
         """[] mean hinge over the pairs of pairs whose texts are all present and which the teacher tells apart."""
         (i, j), (k, m) = chosen
         direction = torch.sign(wanted[i, j] - wanted[k, m])
@@ -136,4 +132,4 @@ class JasperStella(Method):
         return parts.only_map(self.heads)
 
     def trains_student(self, progress: float) -> bool:
-        return progress >= self.options.heads_share
+        return bool(progress >= self.options.heads_share)

@@ -50,6 +50,7 @@ class Leaf(Method):
     summary = "regression in the teacher's own space; the student shares the teacher's index"
     paper = "LEAF, MongoDB 2025 (mdbr-leaf model cards)"
     Options = LeafOptions
+    implied_space = "teacher"
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         return Needs()
@@ -58,12 +59,10 @@ class Leaf(Method):
         self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
         self.terms = list(zip(parts.names("leaf", teachers), parts.names("cosine", teachers), strict=True))
 
-    def forward(
-        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
-    ) -> dict[str, Term]:
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         terms = {}
         for (name, cosine), head, signals in zip(self.terms, self.heads, teachers, strict=True):
-            projected, target = head(student.embedding).float(), parts.sentence(signals)
+            projected, target = head(student.embedding), parts.sentence(signals)
             if self.options.unit_target:
                 target = normalize(target)
             values = (projected - target).square().sum(-1)

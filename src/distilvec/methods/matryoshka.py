@@ -1,12 +1,13 @@
 """Any method at several prefixes of the student's vector (Kusupati et al. 2022, arXiv:2205.13147).
 
-    L = mean over the dims of L_method(e[:dim])
+L = mean over the dims of L_method(e[:dim])
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 from torch import nn
 
@@ -43,21 +44,19 @@ class Matryoshka(Method):
     Options = Options
 
     def __init__(self, create: Callable[[], Method], dims: Sequence[int]) -> None:
-        self_methods = [create() for _ in range(len(set(dims)) + 1)]
-        super().__init__(self_methods[-1].options)
+        methods = [create() for _ in range(len(set(dims)) + 1)]
+        super().__init__(methods[-1].options)
         if not dims or min(dims) < 1:
             raise DistilvecError(f"matryoshka: {list(dims)} must be prefixes of at least 1")
-        if type(self_methods[0]).attach is not Method.attach:
-            raise DistilvecError(f"matryoshka: {self_methods[0].name} ships modules that exist at one width only")
+        if type(methods[0]).attach is not Method.attach:
+            raise DistilvecError(f"matryoshka: {methods[0].name} ships modules that exist at one width only")
         self.dims = sorted(set(dims))
-        self.methods = nn.ModuleList(self_methods)
+        self.methods = nn.ModuleList(methods)
 
     @property
     def full(self) -> Method:
         """The method of the full vector."""
-        method = self.methods[-1]
-        assert isinstance(method, Method)
-        return method
+        return cast(Method, self.methods[-1])
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         if self.dims[-1] >= student.width:
@@ -70,16 +69,13 @@ class Matryoshka(Method):
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.widths = [*self.dims, student.width]
         for dim, method in zip(self.widths, self.methods, strict=True):
-            assert isinstance(method, Method)
             info = replace(student, width=dim, hidden=min(dim, student.hidden))
-            method.build(info, teachers, Sample(_prefix(sample.student, dim), sample.teachers))
+            cast(Method, method).build(info, teachers, Sample(_prefix(sample.student, dim), sample.teachers))
 
-    def forward(
-        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
-    ) -> dict[str, Term]:
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         terms = {}
         for dim, method in zip(self.widths, self.methods, strict=True):
-            method.lookup = self.lookup
+            cast(Method, method).lookup = self.lookup
             for name, term in method(_prefix(student, dim), teachers, batch).items():
                 terms[f"{name}@{dim}"] = term._replace(weight=term.weight / len(self.widths))
         return terms

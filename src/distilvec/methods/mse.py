@@ -52,12 +52,10 @@ class MSE(Method):
         self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
         self.terms = parts.names("mse", teachers)
 
-    def forward(
-        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
-    ) -> dict[str, Term]:
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         terms = {}
         for name, head, signals in zip(self.terms, self.heads, teachers, strict=True):
-            projected, target = head(student.embedding).float(), parts.sentence(signals)
+            projected, target = head(student.embedding), parts.sentence(signals)
             if self.options.vectors == "unit":
                 projected, target = normalize(projected), normalize(target)
             values = (projected - target).square().mean(-1)

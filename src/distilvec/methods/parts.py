@@ -11,16 +11,14 @@ from torch import Tensor, nn
 from distilvec.errors import DistilvecError
 from distilvec.functional import info_nce
 from distilvec.methods.base import Batch, Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
-from distilvec.modules import projection
+from distilvec.modules.projection import projection
 
 Init = Literal["ridge", "random"]
 _OUT = -1e9  # finite, so that a row without any entry gives no NaN
 INIT = "start of the projections: ridge map of the untrained student [S] or torch's random start [C]"
 
 
-def teacher_heads(
-    student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample, init: Init
-) -> nn.ModuleList:
+def teacher_heads(student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample, init: Init) -> nn.ModuleList:
     """One bias-free map per teacher from the student's final embedding to the teacher's space."""
     source = sample.student.embedding[0]
     return nn.ModuleList(

@@ -50,9 +50,7 @@ class Relational(Method):
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.terms = parts.names("relational", teachers)
 
-    def forward(
-        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
-    ) -> dict[str, Term]:
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         relations = relation_matrix(student.embedding)  # [V, B, B]
         terms = {}
         for name, signals in zip(self.terms, teachers, strict=True):

@@ -50,10 +50,6 @@ class SimCSE(Method):
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.mlp = parts.tanh_layer(student.width, self.options.mlp)
 
-    def forward(
-        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
-    ) -> dict[str, Term]:
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         embedding: Tensor = self.mlp(student.embedding)
-        return {
-            "simcse": parts.simcse(replace(student, embedding=embedding), batch, self.options.temperature, 1.0)
-        }
+        return {"simcse": parts.simcse(replace(student, embedding=embedding), batch, self.options.temperature, 1.0)}

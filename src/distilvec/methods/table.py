@@ -6,7 +6,7 @@ point group `distilvec.methods`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -14,9 +14,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
-from distilvec.methods.base import Method, Options
+from distilvec.methods.base import Method, Options, StudentInfo, TeacherInfo
 
-__all__ = ["available", "build_options", "resolve"]
+__all__ = ["available", "build_method", "build_options", "resolve", "show_method", "show_methods"]
 
 GROUP = "distilvec.methods"
 
@@ -90,6 +90,57 @@ def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
         shown = f" (got {given!r})" if isinstance(given, str | int | float | bool | list) else ""
         message = problem["msg"].removeprefix("Value error, ")
         raise DistilvecError(f"{message}{shown}", where=f"{name}, {key}" if key else name) from error
+
+
+def build_method(name: str, options: Mapping[str, Any], matryoshka: Sequence[int] | None = None) -> Method:
+    """A method with validated options, not built yet; at several prefixes where `matryoshka` names them.
+
+    Raises:
+        DistilvecError: as `build_options`, or prefixes that the method cannot have.
+    """
+    cls, validated = resolve(name), build_options(name, options)
+    if not matryoshka:
+        return cls(validated)
+    from distilvec.methods.matryoshka import Matryoshka
+
+    return Matryoshka(lambda: cls(validated), list(matryoshka))
+
+
+def show_methods() -> str:
+    """Every method in a line, with its paper and what it needs from the teacher."""
+    found = {name: resolve(name) for name in available()}
+    width = max(map(len, found))
+    lines = [
+        f"{name:<{width}}  {cls.summary}\n{'':<{width}}  needs {_asks_for(cls)}; {cls.paper}"
+        for name, cls in found.items()
+    ]
+    return "\n".join(lines)
+
+
+def show_method(name: str) -> str:
+    """A method's options with defaults, what they mean and where the defaults come from; and its presets."""
+    cls = resolve(name)
+    lines = [f"{name}: {cls.summary}", f"source: {cls.paper}", f"needs: {_asks_for(cls)}", "", "options:"]
+    for option, field in cls.Options.model_fields.items():
+        lines.append(f"  {option}: {field.get_default()!r}")
+        if field.description:
+            lines.append(f"      {field.description}")
+    for preset, values in cls.Options.presets.items():
+        shown = ", ".join(f"{key} {value!r}" for key, value in values.items())
+        lines.append(f"preset {preset} changes: {shown}")
+    return "\n".join(lines)
+
+
+def _asks_for(cls: type[Method]) -> str:
+    """What a method with default options asks of a teacher, in words."""
+    needs = cls().needs(StudentInfo("student", 384, 12, 384), [TeacherInfo("teacher", 1024, 24)])
+    asked = {
+        "sentence vectors": needs.sentence,
+        "token states": any(needs.tokens.teachers),
+        "attention": any(needs.attention.teachers),
+        "class logits": any(needs.logits),
+    }
+    return ", ".join(word for word, wanted in asked.items() if wanted) or "no teacher"
 
 
 def _installed() -> list[EntryPoint]:

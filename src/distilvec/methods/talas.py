@@ -14,7 +14,7 @@ optimiser's fault of leaving the weights perturbed after a non-finite step is no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -36,7 +36,7 @@ from distilvec.methods.base import (
     TeacherSignals,
     Term,
 )
-from distilvec.modules import projection
+from distilvec.modules.projection import projection
 
 
 class TALASOptions(Options):
@@ -121,7 +121,7 @@ class TALAS(Method):
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.terms = parts.names("tamd", teachers)
-        self.anchors = nn.ModuleList()
+        self.anchors = nn.ModuleList()  # one list of maps per teacher, the final embedding's last
         if not self.options.tamd_weight:
             return
         sources = [states[0] for states in self._anchored(sample.student, 1)]
@@ -142,9 +142,7 @@ class TALAS(Method):
                     nn.init.normal_(linear.weight, std=1e-3)
             self.anchors.append(nn.ModuleList(maps))
 
-    def forward(
-        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
-    ) -> dict[str, Term]:
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         options = self.options
         views = student.views if options.average_views else 1
         terms: dict[str, Term] = {}
@@ -152,11 +150,11 @@ class TALAS(Method):
             terms["simcse"] = parts.simcse(student, batch, options.temperature, options.simcse_weight)
         if options.tamd_weight:
             anchored = self._anchored(student, views)
-            for name, maps, signals in zip(self.terms, self.anchors, teachers, strict=True):
+            for index, (name, signals) in enumerate(zip(self.terms, teachers, strict=True)):
                 target = parts.sentence(signals)
                 distances = [
                     cosine_distance(linear(states), target)
-                    for linear, states in zip(maps, anchored, strict=True)
+                    for linear, states in zip(self._maps(index), anchored, strict=True)
                 ]
                 values = torch.stack(distances).mean(0)
                 terms[name] = parts.counted(values, signals.present, options.tamd_weight / len(teachers))
@@ -196,10 +194,10 @@ class TALAS(Method):
         return (tokens * mask).sum(-2) / mask.sum(-2).clamp_min(1)
 
     def teacher_map(self) -> nn.Linear | None:
-        if len(self.anchors) != 1:
-            return None
-        last = self.anchors[0][-1]  # type: ignore[index]
-        return last if isinstance(last, nn.Linear) else None
+        return self._maps(0)[-1] if len(self.anchors) == 1 else None
+
+    def _maps(self, teacher: int) -> list[nn.Linear]:
+        return list(cast(nn.ModuleList, self.anchors[teacher]))  # type: ignore[arg-type]
 
 
 def _layers(student: StudentOutput) -> Tensor:

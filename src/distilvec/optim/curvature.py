@@ -82,15 +82,10 @@ def _hessian_product(closure: Callable[[], Tensor], parameters: list[Tensor]) ->
         if loss.requires_grad:
             firsts = torch.autograd.grad(loss.reshape(()), parameters, create_graph=True, allow_unused=True)
     # A constant gradient (None, or without a graph) belongs to zero rows of the Hessian.
-    curved = [
-        (index, first) for index, first in enumerate(firsts) if first is not None and first.requires_grad
-    ]
+    curved = [(index, first) for index, first in enumerate(firsts) if first is not None and first.requires_grad]
 
     def product(vector: Tensor) -> Tensor:
-        parts = [
-            part.view_as(p).to(p.dtype)
-            for part, p in zip(torch.split(vector, sizes), parameters, strict=True)
-        ]
+        parts = [part.view_as(p).to(p.dtype) for part, p in zip(torch.split(vector, sizes), parameters, strict=True)]
         seconds: tuple[Tensor | None, ...] = (None,) * len(parameters)
         if curved:
             seconds = torch.autograd.grad(

@@ -56,7 +56,7 @@ class SharpnessAware(Optimizer):
     [[3.0, 4.0]]
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the order is part of the interface
         self,
         base: Optimizer,
         kind: Literal["sam", "asam"] = "asam",
@@ -167,9 +167,14 @@ class SharpnessAware(Optimizer):
         if not weights:
             return False
         gradients: list[Tensor] = [weight.grad for weight in weights if weight.grad is not None]
-        steps = self._direction(weights, gradients)
         self._keep(weights)
-        torch._foreach_add_(weights, steps)
+        if self.kind == "sam":
+            torch._foreach_add_(weights, torch._foreach_mul(gradients, self._radius(gradients)))
+            return True
+        scales = self._scales(weights)
+        scaled = torch._foreach_mul(gradients, scales)
+        torch._foreach_mul_(scales, self._radius(scaled))
+        torch._foreach_addcmul_(weights, scaled, scales)
         return True
 
     @torch.no_grad()
@@ -199,17 +204,6 @@ class SharpnessAware(Optimizer):
         else:
             self._kept = [weight.detach().clone() for weight in weights]
         self._moved = weights
-
-    def _direction(self, weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-        """e(w), one tensor per weight, the only buffers that are allocated."""
-        if self.kind == "sam":
-            return list(torch._foreach_mul(gradients, self._radius(gradients)))
-        scales = self._scales(weights)
-        scaled = torch._foreach_mul(gradients, scales)
-        radius = self._radius(scaled)
-        torch._foreach_mul_(scaled, scales)
-        torch._foreach_mul_(scaled, radius)
-        return list(scaled)
 
     def _radius(self, gradients: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
         """rho / ||gradients||, a 0-dimensional tensor, so that a GPU need not be waited for."""

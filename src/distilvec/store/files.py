@@ -21,7 +21,7 @@ def write_json(file: Path, content: Mapping[str, Any], indent: int | None = None
     temporary = file.with_name(file.name + ".tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as handle:
-            json.dump(content, handle, indent=indent, default=str)
+            handle.write(json.dumps(content, indent=indent, default=str))
             handle.flush()
             os.fsync(handle.fileno())
         os.replace(temporary, file)

@@ -100,7 +100,11 @@ def check_same_teacher(existing: str, other: str, where: Path) -> None:
 
 
 def write_format(folder: Path, wanted: StoreFormat) -> None:
-    """Write store.json unless another process was faster; the caller reads back what is there."""
+    """Write store.json unless another process was faster; the caller reads back what is there.
+
+    Raises:
+        DataError: where there are parts of an unknown teacher.
+    """
     content = {
         "schema": SCHEMA_VERSION,
         "teacher": wanted.teacher,
@@ -108,8 +112,15 @@ def write_format(folder: Path, wanted: StoreFormat) -> None:
     }
     target = folder / "store.json"
     with disk_problems(folder), locked(folder / "store.lock", wait=True):
-        if not target.exists():
-            write_json(target, content, indent=2)
+        if target.exists():
+            return
+        if any(folder.glob("*.arrow")):
+            raise DataError(
+                "there are Arrow files but no store.json, so whose vectors they are is not known",
+                where=str(folder),
+                remedy="Restore store.json from a copy, or use an empty folder.",
+            )
+        write_json(target, content, indent=2)
 
 
 def read_format(folder: Path) -> StoreFormat:

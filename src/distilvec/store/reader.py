@@ -66,12 +66,6 @@ class SignalStore:
                     folder.mkdir(parents=True, exist_ok=True)
                 except (FileExistsError, NotADirectoryError) as error:
                     raise DistilvecError("a store is a folder, here is a file", where=str(folder)) from error
-            if any(folder.glob("*.arrow")):
-                raise DataError(
-                    "there are Arrow files but no store.json, so whose vectors they are is not known",
-                    where=str(folder),
-                    remedy="Restore store.json from a copy, or use an empty folder.",
-                )
             write_format(folder, wanted)
         store = cls.open(folder)
         check_same_teacher(store._format.fingerprint, wanted.fingerprint, folder)

@@ -61,7 +61,7 @@ class StoreWriter:
         self._part_rows = max(1, part_bytes // (row_bytes + 4 * (store.dtype == "int8")))
         self._exit = ExitStack()
         self.name = self._take_name(name)
-        self._next = self._clean_up()
+        self._next = self._clean_up(self.name)
         self._usable = True
         self._clear()
         self.parts: list[str] = []
@@ -78,14 +78,22 @@ class StoreWriter:
                 )
             return name
         host = re.sub(r"[^A-Za-z0-9]+", "", socket.gethostname())[:40] or "host"
-        return next(name for n in itertools.count() if self._lock(name := f"{host}-{n}"))
+        own = next(name for n in itertools.count() if self._lock(name := f"{host}-{n}"))
+        # Names given by number change hands, so the dead of this host are cleaned up by whoever comes next.
+        for file in self._folder.glob(f"writer-{host}-*.lock"):
+            other = file.name.removeprefix("writer-").removesuffix(".lock")
+            if other != own and re.fullmatch(rf"{host}-\d+", other):
+                with locked(file, wait=False) as its_owner_is_dead:
+                    if its_owner_is_dead:
+                        self._clean_up(other)
+        return own
 
     def _lock(self, name: str) -> bool:
         return self._exit.enter_context(locked(self._folder / f"writer-{name}.lock", wait=False))
 
-    def _clean_up(self) -> int:
-        """Remove what a killed writer of this name left unfinished; the number of the next part."""
-        own = re.compile(rf"{SIGNAL}-{re.escape(self.name)}-(\d{{6,}})\.(arrow|json)(\.bad|\.tmp)?")
+    def _clean_up(self, name: str) -> int:
+        """Remove what a killed writer left unfinished, holding its lock; the number of its next part."""
+        own = re.compile(rf"{SIGNAL}-{re.escape(name)}-(\d{{6,}})\.(arrow|json)(\.bad|\.tmp)?")
         numbers = [-1]
         with disk_problems(self._folder):
             for file in sorted(self._folder.iterdir()):

@@ -1,6 +1,22 @@
 """Where a student comes from, how it is watched while it learns, and how it ships."""
 
+from distilvec.students.fresh import fresh
+from distilvec.students.load import describe_student, load_student
 from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.students.ship import in_teacher_space, router, ship
+from distilvec.students.shrink import ShrinkReport, shrink
 from distilvec.students.tap import StudentTap
 
-__all__ = ["StudentInfo", "StudentOutput", "StudentTap"]
+__all__ = [
+    "ShrinkReport",
+    "StudentInfo",
+    "StudentOutput",
+    "StudentTap",
+    "describe_student",
+    "fresh",
+    "in_teacher_space",
+    "load_student",
+    "router",
+    "ship",
+    "shrink",
+]

@@ -75,7 +75,25 @@ def drop_pooler(transformer: Any) -> bool:
 
 def can_omit_pooler(model: nn.Module) -> bool:
     """Whether the model's class can be built without its pooler."""
-    return "add_pooling_layer" in inspect.signature(type(model).__init__).parameters and hasattr(model, "pooler")
+    return "add_pooling_layer" in inspect.signature(type(model)).parameters and hasattr(model, "pooler")
+
+
+def lacks_pooler(folder: str | Path) -> bool:
+    """Whether a saved model could have a pooler and its weights hold none: building one would make it up."""
+    from safetensors import safe_open
+    from transformers import MODEL_MAPPING, AutoConfig
+
+    weights = Path(folder) / "model.safetensors"
+    if not weights.is_file() or not (Path(folder) / "config.json").is_file():
+        return False
+    try:
+        model_class: Any = MODEL_MAPPING[type(AutoConfig.from_pretrained(str(folder)))]
+    except (KeyError, ValueError):
+        return False
+    if "add_pooling_layer" not in inspect.signature(model_class).parameters:
+        return False
+    with safe_open(weights, framework="numpy") as file:
+        return not any(name.startswith("pooler.") or ".pooler." in name for name in file.keys())  # noqa: SIM118
 
 
 def is_causal(model: nn.Module) -> bool:
@@ -183,7 +201,11 @@ def _open(source: str, trust_remote_code: bool, device: str | None) -> SentenceT
             source,
             device=device,
             trust_remote_code=trust_remote_code,
-            model_kwargs={"use_safetensors": True, "dtype": torch.float32, **_pooler_choice(source)},
+            model_kwargs={
+                "use_safetensors": True,
+                "dtype": torch.float32,
+                **({"add_pooling_layer": False} if lacks_pooler(source) else {}),
+            },
         )
     except SafetensorError as problem:
         raise DataError(
@@ -191,25 +213,6 @@ def _open(source: str, trust_remote_code: bool, device: str | None) -> SentenceT
         ) from problem
     except (OSError, ValueError, ImportError, KeyError, TypeError, RuntimeError) as problem:
         raise _explain(source, problem) from problem
-
-
-def _pooler_choice(source: str) -> dict[str, bool]:
-    """Build the model without its pooler where the weights hold none; a random one would be made otherwise."""
-    from safetensors import safe_open
-    from transformers import MODEL_MAPPING, AutoConfig
-
-    weights = Path(source) / "model.safetensors"
-    if not weights.is_file() or not (Path(source) / "config.json").is_file():
-        return {}
-    try:
-        model_class = MODEL_MAPPING[type(AutoConfig.from_pretrained(source))]
-    except (KeyError, ValueError):
-        return {}
-    if "add_pooling_layer" not in inspect.signature(model_class.__init__).parameters:
-        return {}
-    with safe_open(weights, framework="numpy") as file:
-        holds_one = any(name.startswith("pooler.") or ".pooler." in name for name in file.keys())  # noqa: SIM118
-    return {} if holds_one else {"add_pooling_layer": False}
 
 
 def _explain(source: str, problem: Exception) -> DistilvecError:

@@ -98,7 +98,7 @@ def shrink(
     smaller = _rebuild(transformer, path, kept, pruned)
     # Everything of the model but the transformer is copied; the transformer is replaced on the way.
     result: SentenceTransformer = copy.deepcopy(source, {id(inner): smaller})
-    changed = find_transformer(result)
+    changed: Any = find_transformer(result)
     if pruned is not None:
         changed.processor = pruned.tokenizer
     drop_pooler(changed)

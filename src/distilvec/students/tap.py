@@ -137,7 +137,7 @@ class StudentTap:
         _check_gradient(states, embedding)
         return StudentOutput(
             embedding=_by_view(embedding, views),
-            layers=None if pooled is None else pooled.unflatten(1, (views, -1)).transpose(0, 1),
+            layers=None if pooled is None else pooled.reshape(len(pooled), views, -1, pooled.shape[-1]).transpose(0, 1),
             tokens={layer: _by_view(states[layer], views) for layer in tokens},
             mask=mask,
             content=content,
@@ -157,7 +157,7 @@ class StudentTap:
         One call per block: stacking the states for a single call would copy them all, forward and backward.
         """
         assert self._pooling is not None
-        context = {name: rows[name] for name in ("attention_mask", "prompt_length") if name in rows}
+        context: dict[str, Any] = {name: rows[name] for name in ("attention_mask", "prompt_length") if name in rows}
         return torch.stack(
             [self._pooling({**context, "token_embeddings": state})["sentence_embedding"] for state in states]
         )
@@ -253,7 +253,7 @@ def _repeat_bags(features: dict[str, Tensor], views: int) -> dict[str, Tensor]:
 
 
 def _by_view(rows: Tensor, views: int) -> Tensor:
-    return rows.unflatten(0, (views, -1))
+    return rows.reshape(views, -1, *rows.shape[1:])
 
 
 def _check_gradient(states: list[Tensor], embedding: Tensor) -> None:

@@ -6,7 +6,7 @@ import json
 import string
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from distilvec.errors import DistilvecError
+from distilvec.students.merges import count_parts, merge_pair
 
 _CHUNK = 2_000
 _SAMPLE = 10_000
@@ -62,9 +63,7 @@ def prune_tokenizer(
     """
     from tokenizers import Tokenizer
 
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.no_padding()
-    backend.no_truncation()
+    backend = plain_backend(tokenizer)
     spec = json.loads(backend.to_str())
     pieces = {index: piece for piece, index in backend.get_vocab(with_added_tokens=True).items()}
     if rows is not None and max(pieces) >= rows:
@@ -91,6 +90,16 @@ def prune_tokenizer(
         tokens_before=before,
         tokens_after=after,
     )
+
+
+def plain_backend(tokenizer: Any) -> Any:
+    """A copy of a tokenizer's `tokenizers.Tokenizer` that neither pads nor truncates, as saved ones often do."""
+    from tokenizers import Tokenizer
+
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_padding()
+    backend.no_truncation()
+    return backend
 
 
 class _Use:
@@ -180,63 +189,9 @@ def _choose(
     used = {int(index): int(counts[index]) for index in np.flatnonzero(counts)}
     steps = dict.fromkeys(used, 0)
     if kind == "BPE":
-        used, steps = _with_parts(spec["model"], pieces, used)
+        used, steps = count_parts(spec["model"], pieces, used)
     wanted = sorted((index for index in used if index not in required), key=lambda i: (-used[i], steps[i], i))
     return required | set(wanted[: vocabulary - len(required)])
-
-
-def _with_parts(
-    model: dict[str, Any], pieces: dict[int, str], used: dict[int, int]
-) -> tuple[dict[int, int], dict[int, int]]:
-    """Uses of BPE pieces with the uses of what they are merged from, and the number of merges that build each.
-
-    A part is used at least as often as the whole and takes fewer merges, so that cutting the list sorted by both
-    never keeps a whole without its parts.
-    """
-    ids = {piece: index for index, piece in pieces.items()}
-    merges = [tuple(_merge_pair(merge)) for merge in model["merges"]]
-    ranks = {merge: rank for rank, merge in enumerate(merges)}
-    prefix = model.get("continuing_subword_prefix") or ""
-    suffix = model.get("end_of_word_suffix") or ""
-    totals: dict[int, int] = dict(used)
-    steps: dict[int, int] = {}
-    for index, count in used.items():
-        built = _built_from(pieces[index], ranks, prefix, suffix)
-        steps[index] = len(built)
-        for part in {ids[piece] for piece in built if piece in ids} - {index}:
-            totals[part] = totals.get(part, 0) + count
-    for index in totals:
-        if index not in steps:
-            steps[index] = len(_built_from(pieces[index], ranks, prefix, suffix))
-    return totals, steps
-
-
-def _built_from(piece: str, ranks: dict[tuple[str, ...], int], prefix: str, suffix: str) -> list[str]:
-    """All results of the merges that build a piece, in order, as byte-pair encoding applies them."""
-    body = piece.removesuffix(suffix) if suffix else piece
-    symbols = list(body.removeprefix(prefix) if prefix else body)
-    if not symbols:
-        return []
-    symbols = [
-        (prefix if prefix and (at > 0 or piece.startswith(prefix)) else "") + symbol
-        for at, symbol in enumerate(symbols)
-    ]
-    if suffix and piece.endswith(suffix):
-        symbols[-1] += suffix
-    results: list[str] = []
-    while len(symbols) > 1:
-        pairs = [(ranks.get((left, right), len(ranks)), at) for at, (left, right) in enumerate(pairwise(symbols))]
-        rank, at = min(pairs)
-        if rank == len(ranks):
-            break
-        merged = symbols[at] + symbols[at + 1].removeprefix(prefix)
-        symbols[at : at + 2] = [merged]
-        results.append(merged)
-    return results
-
-
-def _merge_pair(merge: str | list[str]) -> list[str]:
-    return merge.split(" ") if isinstance(merge, str) else merge
 
 
 def _compact(kept: set[int], backend: Any) -> list[int]:
@@ -257,7 +212,7 @@ def _reduce(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> d
         model["vocab"] = {piece: new_ids[old] for piece, old in model["vocab"].items() if old in new_ids}
     if model["type"] == "BPE":
         vocab, prefix = model["vocab"], model.get("continuing_subword_prefix") or ""
-        pairs = [_merge_pair(merge) for merge in model["merges"]]
+        pairs = [merge_pair(merge) for merge in model["merges"]]
         model["merges"] = [
             [left, right]
             for left, right in pairs
@@ -294,8 +249,10 @@ def _renumber_processor(processor: dict[str, Any] | None, new_ids: dict[int, int
             for name, token in processor["special_tokens"].items()
         }
         return {**processor, "special_tokens": tokens}
-    ends = {end: [processor[end][0], new_ids[processor[end][1]]] for end in ("sep", "cls") if end in processor}
-    return {**processor, **ends}
+    ends: dict[str, Any] = {
+        end: [processor[end][0], new_ids[processor[end][1]]] for end in ("sep", "cls") if end in processor
+    }
+    return processor | ends
 
 
 def _is_byte_level(spec: dict[str, Any]) -> bool:
@@ -304,12 +261,18 @@ def _is_byte_level(spec: dict[str, Any]) -> bool:
 
 def _wrap(backend: Any, original: Any) -> Any:
     """A transformers tokenizer around the reduced one that behaves like the original otherwise."""
-    from transformers import PreTrainedTokenizerFast
-
     settings = {
         name: getattr(original, name)
         for name in ("model_max_length", "padding_side", "truncation_side", "model_input_names")
     }
     if getattr(original, "chat_template", None):
         settings["chat_template"] = original.chat_template
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **settings, **original.special_tokens_map)
+    return fast_tokenizer(backend, **settings, **original.special_tokens_map)
+
+
+def fast_tokenizer(backend: Any, **settings: Any) -> Any:
+    """A transformers tokenizer around a `tokenizers.Tokenizer`; it is saved as tokenizer.json and loads as it is."""
+    from transformers import PreTrainedTokenizerFast
+
+    make: Any = PreTrainedTokenizerFast
+    return make(tokenizer_object=backend, **settings)

@@ -121,6 +121,8 @@ def training_arguments(
                 "remove_unused_columns": False,
                 "logging_nan_inf_filter": False,
                 "ddp_find_unused_parameters": False,
+                # A method's queue is equal on all ranks already, and large.
+                "ddp_broadcast_buffers": False,
             }
         )
     except (ValueError, TypeError, ImportError) as error:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.corpus.batch import Batch
+from distilvec.errors import DistilvecError
 from distilvec.methods.base import Method, Needs, Term
 from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
@@ -36,6 +37,12 @@ class Distiller(nn.Module):
         self.student, self.method = student, method
         self.tap = StudentTap(student)
         self.needs: Needs = method.needs(self.tap.info, teachers)
+        if self.needs.coupled and self.needs.tokens.student and world_size() > 1:
+            raise DistilvecError(
+                "token states are not gathered over processes for terms that couple the rows of a batch",
+                where=method.name,
+                remedy="Train in one process, or set from_embeddings: false.",
+            )
         self.progress = 0.0
 
     def observe(self, features: dict[str, Tensor]) -> StudentOutput:

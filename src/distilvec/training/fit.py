@@ -37,7 +37,7 @@ class Fitted:
 
     Attributes:
         method: with its trained heads.
-        free_map: per teacher the ridge map [D, d] of the untrained student (the free baseline).
+        free_map: per teacher the ridge map [d, D] of the untrained student (the free baseline).
         seconds: wall clock of the training itself; of this call only where it was resumed.
         peak_bytes: highest resident memory of the process (device memory on an accelerator).
         steps: optimiser steps.
@@ -103,7 +103,7 @@ def fit(
     needs = method.needs(tap.info, teachers)
     tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), (cache or folder) / "tokens")
     rows = np.asarray(corpus.train_rows)
-    sample = make_sample(tap, tokens, sources, rows, seed=training.seed, layers=needs.layers)
+    sample = make_sample(student, tokens, sources, rows, seed=training.seed, layers=needs.layers)
     set_seed(training.seed)
     method.build(tap.info, teachers, sample)
     method.lookup = lookup
@@ -155,10 +155,10 @@ def fit(
 
 
 def free_maps(sample: Sample) -> list[np.ndarray]:
-    """Per teacher the ridge map [D, d] from the untrained student's vectors to the teacher's."""
+    """Per teacher the ridge map [d, D] from the untrained student's vectors to the teacher's."""
     source = sample.student.embedding[0]
     return [
-        ridge_map(source, signals.sentence, present=signals.present).numpy()
+        ridge_map(source, signals.sentence, present=signals.present).T.contiguous().numpy()
         for signals in sample.teachers
         if signals.sentence is not None
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,11 +15,14 @@ from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherSignals
 from distilvec.training.data import SignalSource, TokenizedCorpus
 
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
 SAMPLE = 10_000
 
 
 def make_sample(
-    tap: StudentTap,
+    student: SentenceTransformer,
     tokens: TokenizedCorpus,
     sources: Sequence[SignalSource],
     rows: np.ndarray,
@@ -31,7 +35,7 @@ def make_sample(
     """Embeddings of at most `limit` rows in eval mode (V = 1), with the teachers' signals for them.
 
     Args:
-        tap: the untrained student.
+        student: untrained.
         rows: corpus rows to draw from, without replacement, seeded.
         layers: whether pooled states of every block are wanted too.
 
@@ -40,7 +44,7 @@ def make_sample(
     """
     chosen = np.random.default_rng([seed, 1]).permutation(rows)[:limit]
     chosen = chosen[np.argsort(tokens.lengths[chosen], kind="stable")]
-    student = tap.student
+    tap = StudentTap(student)
     device = next(student.parameters()).device
     training = student.training
     student.eval()

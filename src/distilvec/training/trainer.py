@@ -15,7 +15,7 @@ import torch.distributed as dist
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainingArguments
 from transformers.trainer_utils import rotate_checkpoints
 
 from distilvec.errors import DataError, DistilvecError
@@ -88,6 +88,7 @@ class DistillationTrainer(Trainer):
             callbacks=callbacks,
         )
         self.model_accepts_loss_kwargs = False
+        self.remove_callback(PrinterCallback)
         self.sharp_step = SharpStep(self, **self._sharp_options()) if sharpness is not None else None
 
     # data

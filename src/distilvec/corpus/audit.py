@@ -1,0 +1,211 @@
+"""What is wrong with a row, said before anything expensive happens; and the count of all that was found."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from io import TextIOBase
+from typing import Any
+
+from distilvec.corpus.keys import canonical
+from distilvec.corpus.readers import Row, excerpt
+from distilvec.errors import DataError
+
+# Tabs, line ends and form feeds are white space. The range U+0080 to U+009F is left alone: it is what Windows-1252
+# becomes when it is read as Latin-1, common in otherwise good reviews and news.
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ROLES = {
+    "anchor": 0, "query": 0, "question": 0, "0": 0,
+    "positive": 1, "document": 1, "passage": 1, "1": 1,
+    "negative": 2, "2": 2,
+}  # fmt: skip
+ROLE_NAMES = ("query", "document", "negative")
+DUPLICATE = "duplicate"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which columns are read as what; see `read_corpus`."""
+
+    text: tuple[str, ...]
+    label: str | None = None
+    domain: str | None = None
+    role: str | None = None
+    teacher_text: str | None = None
+    max_characters: int = 20_000
+
+    @property
+    def columns(self) -> list[str]:
+        """All columns asked for."""
+        others = (self.label, self.domain, self.role, self.teacher_text)
+        return list(dict.fromkeys([*self.text, *(name for name in others if name)]))
+
+
+@dataclass
+class Item:
+    """A row that can be used: its texts, one per text column (None for an absent negative), and what goes with it."""
+
+    row: Row
+    texts: list[str | None]
+    teacher_text: str | None = None
+    label: str | float | None = None
+    domain: str | None = None
+    role: int | None = None
+
+
+@dataclass
+class Audit:
+    """What was found in a source.
+
+    Attributes:
+        read: rows read.
+        kept: texts kept (a pair has two).
+        duplicates: texts that were there before. Single texts are kept once; pairs are kept.
+        rejected: reason -> rows.
+        lengths: characters of the kept texts: min, p5, p50, p95, p99, max, mean.
+    """
+
+    read: int = 0
+    kept: int = 0
+    duplicates: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+    lengths: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        parts = [f"{self.read:,} rows read", f"{self.kept:,} texts kept", f"{self.duplicates:,} duplicates"]
+        parts += [f"{count:,} rejected: {reason}" for reason, count in self.rejected.items()]
+        return ", ".join(parts)
+
+
+class Problem(Exception):
+    """Why a row cannot be used."""
+
+
+def check(row: Row, wanted: Wanted) -> Item:
+    """Turn a row into an item.
+
+    Raises:
+        Problem: the reason, in two or three words; the same words are counted in `Audit.rejected`.
+    """
+    if row.fault is not None:
+        raise Problem(row.fault)
+    value = row.value
+    if isinstance(value, str):
+        return Item(row, [_text(value, wanted.max_characters)])
+    if not isinstance(value, Mapping):
+        raise Problem("not text")
+    texts: list[str | None] = []
+    for place, name in enumerate(wanted.text):
+        found = value.get(name)
+        # Negatives are optional: data sets of triplets often lack some.
+        optional = place >= 2 and (_absent(found) or (isinstance(found, str) and not found.strip()))
+        texts.append(None if optional else _text(found, wanted.max_characters))
+    return Item(
+        row,
+        texts,
+        teacher_text=_text(value.get(wanted.teacher_text), wanted.max_characters) if wanted.teacher_text else None,
+        label=_label(value.get(wanted.label)) if wanted.label else None,
+        domain=_domain(value.get(wanted.domain)) if wanted.domain else None,
+        role=_role(value.get(wanted.role)) if wanted.role else None,
+    )
+
+
+def _text(value: Any, longest: int) -> str:
+    if not isinstance(value, str):
+        raise Problem("missing text" if _absent(value) else "not text")
+    text = canonical(value)
+    if not text:
+        raise Problem("empty")
+    if len(text) > longest:
+        raise Problem("too long")
+    if _CONTROL.search(text):
+        raise Problem("control characters")
+    if not text.isascii() and _SURROGATE.search(text):
+        raise Problem("not UTF-8")
+    return text
+
+
+def _absent(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _label(value: Any) -> str | float:
+    if isinstance(value, str) and (text := canonical(value)):
+        return text
+    if isinstance(value, int | float) and math.isfinite(value):
+        return value
+    raise Problem("missing label" if _absent(value) or value == "" else "bad label")
+
+
+def _domain(value: Any) -> str:
+    if isinstance(value, str | int) and (text := canonical(str(value))):
+        if _SURROGATE.search(text):
+            raise Problem("not UTF-8")
+        return text
+    raise Problem("missing domain" if _absent(value) or value == "" else "bad domain")
+
+
+def _role(value: Any) -> int:
+    found = _ROLES.get(str(value).strip().casefold())
+    if found is None:
+        raise Problem("missing role" if _absent(value) or value == "" else "bad role")
+    return found
+
+
+class Rejections:
+    """Counts rejected rows and writes them down, one JSON object a line: file, line, reason, excerpt."""
+
+    def __init__(self, out: TextIOBase, strict: bool) -> None:
+        self._out, self.strict = out, strict
+        self.counts: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
+
+    def add(self, row: Row, reason: str) -> None:
+        """Note one row.
+
+        Raises:
+            DataError: with `strict`, naming file and line.
+        """
+        place = f"{row.file}, line {row.line}"
+        piece = row.value if isinstance(row.value, str) and row.fault else excerpt(row.value)
+        if self.strict:
+            raise DataError(
+                f"{reason}: {piece!r}", where=place, remedy="Mend the row, or leave out strict to have it counted."
+            )
+        self.counts[reason] += 1
+        self.first.setdefault(reason, place)
+        entry = {"file": row.file, "line": row.line, "reason": reason, "excerpt": piece}
+        self._out.write(json.dumps(entry, ensure_ascii=True) + "\n")
+
+    def summary(self) -> str:
+        """The reasons with counts and where each was first."""
+        return "; ".join(
+            f"{count:,} {reason} (first: {self.first[reason]})" for reason, count in self.counts.most_common()
+        )
+
+
+def percentiles(counts: Counter[int]) -> dict[str, float]:
+    """Statistics of values given as value -> how often."""
+    total = sum(counts.values())
+    if not total:
+        return {}
+    ordered = sorted(counts.items())
+    found: dict[str, float] = {"min": ordered[0][0], "max": ordered[-1][0]}
+    found["mean"] = round(sum(value * count for value, count in ordered) / total, 1)
+    for share in (5, 50, 95, 99):
+        found[f"p{share}"] = _at(ordered, share / 100 * total)
+    return found
+
+
+def _at(ordered: Sequence[tuple[int, int]], rank: float) -> int:
+    seen = 0
+    for value, count in ordered:
+        seen += count
+        if seen >= rank:
+            return value
+    return ordered[-1][0]

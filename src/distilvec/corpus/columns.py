@@ -1,0 +1,193 @@
+"""The columns of a prepared corpus on disk: raw numbers beside Arrow text, all of them memory-mapped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from distilvec.corpus.audit import Problem
+
+ITEMS = "items.arrow"
+_CHUNK = 1 << 20
+
+
+class NumberColumn:
+    """Appends rows of one number type to a raw file."""
+
+    def __init__(self, folder: Path, name: str, dtype: str, width: int | None = None) -> None:
+        self.name, self.dtype, self.width = name, dtype, width
+        self.path = folder / f"{name}.bin"
+        self._out: BinaryIO = self.path.open("wb")
+        self.rows = 0
+
+    def write(self, values: np.ndarray) -> None:
+        """Append values [n] or [n, width]."""
+        self._out.write(np.ascontiguousarray(values, dtype=self.dtype).tobytes())
+        self.rows += len(values)
+
+    def close(self) -> dict[str, Any]:
+        """Finish the file; returns what `open_numbers` needs."""
+        self._out.close()
+        return {"dtype": self.dtype, "shape": [self.rows] if self.width is None else [self.rows, self.width]}
+
+    def whole(self) -> dict[str, Any]:
+        """Finish the file, with 8-byte floats turned into integers, in place."""
+        self._out.close()
+        values = np.memmap(self.path, np.dtype(self.dtype), "r+")
+        for start in range(0, self.rows, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            values.view(np.int64)[part] = values[part].astype(np.int64)
+        values.flush()
+        self.dtype = "<i8"
+        return self.close()
+
+    def replace(self, table: np.ndarray) -> dict[str, Any]:
+        """Finish the file, with every code replaced by its entry in `table` [codes]; 8 bytes each, in place."""
+        self._out.close()
+        codes = np.memmap(self.path, np.dtype(self.dtype), "r+")
+        target = codes.view(table.dtype)
+        for start in range(0, self.rows, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            target[part] = table[codes[part].astype(np.int64)]
+        codes.flush()
+        self.dtype = table.dtype.str
+        return self.close()
+
+
+def open_numbers(folder: Path, name: str, described: dict[str, Any] | None) -> np.ndarray | None:
+    """A read-only view of a column that costs no memory; None where the corpus does not have it."""
+    if described is None:
+        return None
+    shape = tuple(described["shape"])
+    if not all(shape):
+        return np.zeros(shape, described["dtype"])
+    return np.asarray(np.memmap(folder / f"{name}.bin", np.dtype(described["dtype"]), "r", shape=shape))
+
+
+class NamedColumn:
+    """Names as numbers: coded in order of appearance while reading, in sorted order at the end."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._column = NumberColumn(folder, name, "<i8")
+        self._codes: dict[str, int] = {}
+
+    def write(self, names: Sequence[str]) -> np.ndarray:
+        """Append names; returns their codes."""
+        codes = np.fromiter((self._codes.setdefault(name, len(self._codes)) for name in names), np.int64, len(names))
+        self._column.write(codes)
+        return codes
+
+    def close(self) -> tuple[dict[str, Any], list[str]]:
+        """(description, sorted names)."""
+        names = sorted(self._codes)
+        table = np.zeros(len(names), np.int64)
+        table[[self._codes[name] for name in names]] = np.arange(len(names))
+        return self._column.replace(table), names
+
+    def numbers(self) -> list[float] | None:
+        """The names as numbers in order of their codes; None where one of them is no number."""
+        try:
+            found = [float(name) for name in self._codes]
+        except ValueError:
+            return None
+        return found if all(map(math.isfinite, found)) else None
+
+    def close_as_numbers(self, values: list[float]) -> dict[str, Any]:
+        """Finish with numbers in place of codes: integers where all are whole."""
+        whole = all(name.lstrip("+-").isdigit() for name in self._codes)
+        return self._column.replace(np.array(values, np.int64 if whole else np.float64))
+
+
+class LabelColumn:
+    """Labels: names become class indices; numbers stay what they are, also those a CSV file spells as text."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names: NamedColumn | None = None
+        self._numbers: NumberColumn | None = None
+        self._whole = True
+
+    def accept(self, label: str | float) -> None:
+        """Look at a label before its row is kept; the first one decides between names and numbers.
+
+        Raises:
+            Problem: a name among numbers.
+        """
+        if self._names is None and self._numbers is None:
+            if isinstance(label, str):
+                self._names = NamedColumn(self._folder, "labels")
+            else:
+                self._numbers = NumberColumn(self._folder, "labels", "<f8")
+        elif self._numbers is not None and isinstance(label, str):
+            raise Problem("bad label")
+
+    def write(self, labels: Sequence[str | float]) -> np.ndarray:
+        """Append accepted labels; returns codes or numbers."""
+        if self._names is not None:
+            return self._names.write([str(label) for label in labels])
+        values = np.array(labels, np.float64)
+        if self._numbers is not None:
+            self._numbers.write(values)
+        self._whole = self._whole and all(isinstance(label, int) for label in labels)
+        return values
+
+    def close(self) -> tuple[dict[str, Any] | None, list[str] | None]:
+        """(description, names or None)."""
+        if self._names is not None:
+            numbers = self._names.numbers()
+            return self._names.close() if numbers is None else (self._names.close_as_numbers(numbers), None)
+        if self._numbers is None:
+            return None, None
+        if not self._whole:
+            return self._numbers.close(), None
+        return self._numbers.whole(), None
+
+
+class TextColumn:
+    """Texts of a memory-mapped Arrow file, by row, decoded from views of its buffers."""
+
+    def __init__(self, batches: Sequence[Any], name: str) -> None:
+        sizes = [batch.num_rows for batch in batches]
+        self._ends = np.cumsum(sizes)
+        self._parts: list[tuple[np.ndarray, memoryview]] = []
+        for batch in batches:
+            column = batch.column(name)
+            _, offsets, data = column.buffers()
+            first = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+            self._parts.append((first, memoryview(data) if data is not None else memoryview(b"")))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def get(self, rows: Sequence[int] | np.ndarray | None) -> list[str]:
+        """Texts of rows in the given order; all where None.
+
+        Raises:
+            IndexError: a row that does not exist.
+        """
+        if rows is None:
+            return [text for part in range(len(self._parts)) for text in self._some(part, None)]
+        wanted = np.asarray(rows, np.int64).reshape(-1)
+        if len(wanted) == 0:
+            return []
+        if wanted.min() < 0 or wanted.max() >= len(self):
+            raise IndexError(f"rows are between 0 and {len(self) - 1}, not {wanted.min()} to {wanted.max()}")
+        parts = np.searchsorted(self._ends, wanted, side="right")
+        inside = wanted - np.concatenate([[0], self._ends])[parts]
+        if parts[0] == parts[-1] and (parts == parts[0]).all():
+            return self._some(int(parts[0]), inside)
+        return [self._one(part, place) for part, place in zip(parts.tolist(), inside.tolist(), strict=True)]
+
+    def _some(self, part: int, inside: np.ndarray | None) -> list[str]:
+        offsets, data = self._parts[part]
+        starts = (offsets[:-1] if inside is None else offsets[inside]).tolist()
+        ends = (offsets[1:] if inside is None else offsets[inside + 1]).tolist()
+        return [str(data[start:end], "utf-8") for start, end in zip(starts, ends, strict=True)]
+
+    def _one(self, part: int, place: int) -> str:
+        offsets, data = self._parts[part]
+        return str(data[offsets[place] : offsets[place + 1]], "utf-8")

@@ -1,0 +1,279 @@
+"""A prepared corpus: audited, de-duplicated, split, and memory-mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec.corpus.audit import DUPLICATE, Audit, Problem, Rejections, Wanted, check, percentiles
+from distilvec.corpus.columns import ITEMS, TextColumn, open_numbers
+from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest
+from distilvec.corpus.keys import canonical
+from distilvec.corpus.sources import Source, find_source
+from distilvec.corpus.writer import CorpusWriter
+from distilvec.errors import DataError, DistilvecError
+
+_LOG = logging.getLogger(__name__)
+REJECTED = "rejected.jsonl"
+_SECONDS_BETWEEN_LINES = 30.0
+
+
+class Corpus:
+    """Texts by row, with what is known about them. Open one with `Corpus.open` or `read_corpus`.
+
+    n items; all arrays are read-only views of files and cost no memory.
+
+    Attributes:
+        folder: where it lies.
+        fingerprint: equal for equal content in equal order.
+        audit: what was found while reading.
+        keys: uint8 [n, 16], of the text the student reads.
+        teacher_keys: uint8 [n, 16], of the text the teacher reads.
+        labels: int64 [n] class index or whole number, or float32 [n] score; None without a label column.
+        label_names: sorted, by class index; None where labels are numbers.
+        domains: int64 [n] index into `domain_names` (sorted), or None.
+        groups: int64 [n], equal for the texts of one pair or triplet, or None.
+        roles: int64 [n], 0 anchor or query, 1 positive or document, 2 negative, or None.
+        train_rows, holdout_rows: int64, ascending; together all rows.
+    """
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], batches: Sequence[Any]) -> None:
+        columns, names = manifest["columns"], manifest["names"]
+
+        def numbers(name: str) -> np.ndarray | None:
+            return open_numbers(folder, name, columns.get(name))
+
+        def required(name: str) -> np.ndarray:
+            found = numbers(name)
+            if found is None:
+                raise KeyError(name)
+            return found
+
+        self.folder = folder
+        self.fingerprint: str = manifest["fingerprint"]
+        self.audit = Audit(**manifest["audit"])
+        self.keys = required("keys")
+        teacher_keys = numbers("teacher_keys")
+        self.teacher_keys = self.keys if teacher_keys is None else teacher_keys
+        labels = numbers("labels")
+        is_score = labels is not None and labels.dtype.kind == "f"
+        self.labels = labels.astype(np.float32) if labels is not None and is_score else labels
+        self.domains, self.groups, self.roles = numbers("domains"), numbers("groups"), numbers("roles")
+        self.label_names: list[str] | None = names.get("labels")
+        self.domain_names: list[str] | None = names.get("domains")
+        self.train_rows, self.holdout_rows = required("train_rows"), required("holdout_rows")
+        self._texts = TextColumn(batches, "text")
+        self._teacher_texts = self._texts if teacher_keys is None else TextColumn(batches, "teacher_text")
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Corpus:
+        """Open a prepared corpus.
+
+        Raises:
+            DataError: there is none, or a file of it is missing or damaged.
+        """
+        import pyarrow as pa
+
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        try:
+            file = pa.ipc.open_file(pa.memory_map(str(folder / ITEMS)))
+            batches = [file.get_batch(number) for number in range(file.num_record_batches)]
+            return cls(folder, manifest, batches)
+        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"the prepared corpus is damaged ({error})",
+                where=str(folder),
+                remedy="Remove the folder and read the corpus again.",
+            ) from error
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def texts(self, rows: Sequence[int] | np.ndarray | None = None) -> list[str]:
+        """What the student reads, for rows in the given order (all where None).
+
+        Raises:
+            IndexError: a row that does not exist.
+        """
+        return self._texts.get(rows)
+
+    def teacher_texts(self, rows: Sequence[int] | np.ndarray | None = None) -> list[str]:
+        """What the teacher reads: the same, unless the corpus has a column of its own for it."""
+        return self._teacher_texts.get(rows)
+
+    def overlap(self, texts: Iterable[str]) -> int:
+        """How many distinct training texts are also among these, apart from case and surrounding white space."""
+        wanted = {canonical(text).casefold() for text in texts}
+        rows = self.train_rows
+        found: set[str] = set()
+        for start in range(0, len(rows), 10_000):
+            some = {text.casefold() for text in self.texts(rows[start : start + 10_000])}
+            found |= some & wanted
+        return len(found)
+
+
+def read_corpus(
+    source: Any,
+    folder: str | Path,
+    *,
+    text: str | Sequence[str] = "text",
+    label: str | None = None,
+    domain: str | None = None,
+    role: str | None = None,
+    teacher_text: str | None = None,
+    holdout: float = 0.02,
+    strict: bool = False,
+    max_characters: int = 20_000,
+    limit: int | None = None,
+) -> Corpus:
+    """Read, audit and split a corpus, or open what an equal call has left in `folder`.
+
+    Rows that cannot be used are counted and listed in `folder/rejected.jsonl` (file, line, reason, excerpt). Texts are
+    kept as they are, without surrounding white space. Memory grows by 8 to 16 bytes a row.
+
+    Args:
+        source: a .txt (one text a line), .csv, .tsv, .json, .jsonl (each also .gz or .zst) or .parquet file; a folder
+            of them; "hub:NAME[@CONFIG][:SPLIT]"; a `datasets` data set; a list of texts or of dictionaries.
+        folder: where the prepared corpus goes; other files in it are left alone.
+        text: the text column, or those of a pair (anchor, positive) or triplet (and negatives, which a row may lack).
+            Pairs are flattened; their rows share a group.
+        label: column of class names, class indices or scores.
+        domain: column naming each text's domain.
+        role: column that tells queries ("query", "anchor") from documents ("document", "passage", "positive").
+        teacher_text: column that the teacher reads instead.
+        holdout: share in [0, 1) kept out of training. It goes by the hash of the text (of a pair's first text): an
+            item stays on its side when the corpus is reordered or grows.
+        strict: fail on the first row that would be left out, duplicates of single texts included.
+        max_characters: longer texts are rejected.
+        limit: stop after so many rows.
+
+    Raises:
+        DistilvecError: arguments that make no sense.
+        DataError: no such file or column, a damaged file, no usable text; with `strict` a bad row.
+        EnvironmentProblem: no permission, no room, no network, or a package is missing.
+    """
+    wanted = _wanted(text, label, domain, role, teacher_text, max_characters)
+    if not 0 <= holdout < 1:
+        raise DistilvecError(f"holdout is a share from 0 to below 1, not {holdout}", where="corpus.holdout")
+    if limit is not None and limit < 1:
+        raise DistilvecError(f"limit is at least 1, not {limit}", where="corpus.limit")
+    folder, found = Path(folder), find_source(source)
+    options = {**asdict(wanted), "holdout": holdout, "strict": strict, "limit": limit, "format": FORMAT}
+    digest = _digest(found, options)
+    ready = _reusable(folder, digest)
+    if ready is not None:
+        return ready
+    with new_files(folder) as partial:
+        manifest = _prepare(found, partial, wanted, holdout, strict, limit)
+        publish(partial, folder, {"source": {"name": found.name, "digest": digest}, "options": options, **manifest})
+    corpus = Corpus.open(folder)
+    _LOG.info("%s: %s", found.name, corpus.audit)
+    return corpus
+
+
+def _wanted(
+    text: str | Sequence[str],
+    label: str | None,
+    domain: str | None,
+    role: str | None,
+    teacher_text: str | None,
+    max_characters: int,
+) -> Wanted:
+    texts = (text,) if isinstance(text, str) else tuple(text)
+    if not texts or len(set(texts)) < len(texts):
+        raise DistilvecError(f"text columns are one or more different names, not {list(texts)}", where="corpus.text")
+    if len(texts) > 1 and (role or teacher_text):
+        key = "role" if role else "teacher_text"
+        raise DistilvecError(
+            f"{key} goes with one text column, not with {len(texts)}",
+            where=f"corpus.{key}",
+            remedy="In a pair the order of the columns gives the roles." if role else None,
+        )
+    if max_characters < 1:
+        raise DistilvecError(f"max_characters is at least 1, not {max_characters}", where="corpus.max_characters")
+    return Wanted(texts, label, domain, role, teacher_text, max_characters)
+
+
+def _digest(source: Source, options: dict[str, Any]) -> str | None:
+    if source.fingerprint is None:
+        return None
+    content = json.dumps([source.fingerprint, options], sort_keys=True)
+    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _reusable(folder: Path, digest: str | None) -> Corpus | None:
+    """The corpus that an equal call left, if there is one and it is whole."""
+    try:
+        if digest is None or read_manifest(folder)["source"]["digest"] != digest:
+            return None
+        return Corpus.open(folder)
+    except (DataError, KeyError, TypeError):
+        return None
+
+
+def _prepare(
+    source: Source, partial: Path, wanted: Wanted, holdout: float, strict: bool, limit: int | None
+) -> dict[str, Any]:
+    """Write all files but the manifest into `partial`; returns the manifest."""
+    with open(partial / REJECTED, "w", encoding="utf-8") as out:
+        rejections = Rejections(out, strict)
+        writer = CorpusWriter(partial, wanted, holdout, rejections)
+        read = _read_all(source, writer, rejections, wanted, limit)
+        manifest = writer.close()
+    repeated = rejections.counts.pop(DUPLICATE, 0)
+    audit = Audit(
+        read=read,
+        kept=writer.kept,
+        duplicates=writer.duplicates + repeated,
+        rejected=dict(rejections.counts.most_common()),
+        lengths=percentiles(writer.lengths),
+    )
+    return {"audit": asdict(audit), **manifest}
+
+
+def _read_all(
+    source: Source, writer: CorpusWriter, rejections: Rejections, wanted: Wanted, limit: int | None
+) -> int:
+    """Pass every row of the source through the audit to the writer; returns how many there were.
+
+    Raises:
+        DataError: nothing usable, or nothing left to train on.
+    """
+    read = 0
+    told = time.monotonic()
+    for row in source.rows(wanted.columns, wanted.max_characters):
+        read += 1
+        try:
+            item = check(row, wanted)
+            if item.label is not None:
+                writer.labels.accept(item.label)
+            writer.add(item)
+        except Problem as problem:
+            if rejections.strict:
+                writer.flush()  # a duplicate that waits there came first
+            rejections.add(row, str(problem))
+        if read == limit:
+            break
+        if read % 1000 == 0 and time.monotonic() - told > _SECONDS_BETWEEN_LINES:
+            told = time.monotonic()
+            _LOG.info("%s: %s rows read", source.name, f"{read:,}")
+    writer.flush()
+    if not writer.kept:
+        why = f"{read:,} rows read: {rejections.summary()}" if read else "it has no rows"
+        raise DataError(f"no text of the corpus can be used ({why})", where=source.name)
+    if not writer.trained_on:
+        raise DataError(
+            f"all {writer.kept:,} texts fell into the held-out share, none is left to train on",
+            where=source.name,
+            remedy="Give more texts or a smaller holdout.",
+        )
+    return read

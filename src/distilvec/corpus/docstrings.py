@@ -1,0 +1,148 @@
+"""Real English that is on every Python machine: what the standard library and installed packages say of themselves."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import re
+import sysconfig
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from distilvec.corpus.prose import split_docstring
+
+STANDARD_LIBRARY = "python"
+_LARGEST_FILE = 400_000
+_PER_FILE = 12
+_PACKAGES = 16
+_NOT_PROSE = frozenset({
+    "test", "tests", "testing", "_testing", "_vendor", "vendor", "vendored", "vendored_packages", "_vendored", "extern",
+    "third_party", "externals", "examples", "benchmarks", "site-packages", "dist-packages", "__pycache__", "idlelib",
+    "lib2to3", "turtledemo", "encodings", "pydoc_data", "ensurepip", "distilvec", "node_modules",
+})  # fmt: skip
+_IDENTIFIER = re.compile(r"\b(?:\w*[a-z]\w*[A-Z]\w*|[A-Z]+[a-z]*\d\w*|\w*_\w*|[A-Z]{2,}\w*|\w+\.\w+)\b")
+_LETTERS = re.compile(r"[a-z]+")
+
+
+def docstring_pairs(limit: int | None = None, seed: int = 0) -> list[dict[str, str]]:
+    """Pairs of a docstring's first sentence and the prose after it, from all installed Python packages.
+
+    Files are parsed, never imported. No two pairs share a summary, a description, or the beginning of one (names of
+    classes and functions set aside). Packages take turns, file by file, so that no package has much more than its
+    share. The same installed packages always give the same pairs in the same order, which is mixed.
+
+    Args:
+        limit: how many at most; reading stops when there are enough. All where None.
+        seed: another one gives another order, and with a limit other files.
+
+    Returns:
+        Dictionaries with summary (4 to 60 words), description (8 to 120 words), package (top-level name, "python" for
+        the standard library) and name (dotted path of the object).
+    """
+    pairs = _collect(limit, seed)
+    pairs.sort(key=lambda pair: _order(seed, f"{pair['package']}:{pair['name']}:{pair['summary']}"))
+    return pairs[:limit]
+
+
+def _collect(limit: int | None, seed: int) -> list[dict[str, str]]:
+    """One file of each package in turn; a package that has its share waits until all others are read."""
+    queues = {name: iter(sorted(files, key=lambda file: _order(seed, file[1]))) for name, files in _files().items()}
+    found: list[dict[str, str]] = []
+    counts = dict.fromkeys(queues, 0)
+    seen: set[str] = set()
+    share = None if limit is None else max(1, limit // _PACKAGES)
+    while queues and (limit is None or len(found) < limit):
+        turn = [name for name in queues if share is None or counts[name] < share]
+        if not turn and share is not None:
+            share *= 2
+        for name in turn:
+            file = next(queues[name], None)
+            if file is None:
+                del queues[name]
+                continue
+            fresh = [pair for pair in _file_pairs(*file, name) if _is_new(pair, seen)]
+            # One file says much of the same thing; the rest of it would crowd out other subjects.
+            fresh = fresh[:_PER_FILE] if limit is not None else fresh
+            counts[name] += len(fresh)
+            found += fresh
+    return found
+
+
+def _is_new(pair: dict[str, str], seen: set[str]) -> bool:
+    """Whether nothing of a pair was there before; notes it if so."""
+    summary, description = _normal(pair["summary"]), _normal(pair["description"])
+    marks = {f"s {summary[:60]}", f"d {description[:60]}", f"e {description[-60:]}"}
+    if len(summary) < 12 or summary[:60] in description or marks & seen:
+        return False
+    seen |= marks
+    return True
+
+
+def _normal(text: str) -> str:
+    """Lower-case letters only, without words that look like identifiers: templates filled in differently are equal."""
+    return " ".join(_LETTERS.findall(_IDENTIFIER.sub(" ", text).lower()))
+
+
+def _order(seed: int, name: str) -> bytes:
+    return hashlib.blake2b(f"{seed}:{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def _files() -> dict[str, list[tuple[Path, str]]]:
+    """Package -> (file, dotted module name), sorted by package."""
+    paths = sysconfig.get_paths()
+    found: dict[str, list[tuple[Path, str]]] = defaultdict(list)
+    for module in _modules(Path(paths["stdlib"])):
+        found[STANDARD_LIBRARY].append(module)
+    for place in sorted({paths["purelib"], paths["platlib"]}):
+        for file, name in _modules(Path(place)):
+            found[name.split(".")[0]].append((file, name))
+    return dict(sorted(found.items()))
+
+
+def _modules(root: Path) -> Iterator[tuple[Path, str]]:
+    for folder, inner, files in os.walk(root):
+        inner[:] = sorted(name for name in inner if name not in _NOT_PROSE and name.isidentifier())
+        parts = Path(folder).relative_to(root).parts
+        for file in sorted(files):
+            stem = file.removesuffix(".py")
+            if stem != file and stem.isidentifier() and not stem.startswith("test_") and stem != "conftest":
+                yield Path(folder) / file, ".".join((*parts, stem)).removesuffix(".__init__")
+
+
+def _file_pairs(file: Path, module: str, package: str) -> Iterator[dict[str, str]]:
+    """The pairs of one source file; none where it cannot be read or parsed."""
+    try:
+        if file.stat().st_size > _LARGEST_FILE:
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # other people's invalid escapes
+            tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for name, docstring in _docstrings(tree, module):
+        parts = split_docstring(docstring)
+        if parts is not None:
+            yield {"summary": parts[0], "description": parts[1], "package": package, "name": name}
+
+
+def _docstrings(node: ast.Module | ast.ClassDef, name: str) -> Iterator[tuple[str, str]]:
+    """(dotted name, docstring) of a module or class and of what is defined directly in it."""
+    own = _docstring(node)
+    if own:
+        yield name, own
+    for member in node.body:
+        if isinstance(member, ast.ClassDef):
+            yield from _docstrings(member, f"{name}.{member.name}")
+        elif isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
+            found = _docstring(member)
+            if found:
+                yield f"{name}.{member.name}", found
+
+
+def _docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
+    # Short ones cannot hold a summary and a description.
+    found = ast.get_docstring(node, clean=False)
+    return found if found and len(found) > 60 else None

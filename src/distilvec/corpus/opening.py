@@ -1,0 +1,164 @@
+"""Files as bytes and lines: compressed or not, never a whole file at once, never an unbounded line."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from distilvec.errors import DataError, EnvironmentProblem, nearest
+
+COMPRESSED = (".gz", ".zst")
+_BLOCK = 1 << 20
+# Two packed KiB unpack to at most 64 MiB or so, whatever a hostile file says.
+_PACKED = 1 << 11
+_BOM = b"\xef\xbb\xbf"
+_OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff")
+
+
+class Line(NamedTuple):
+    """One physical line, without its end; `whole` is False where it was longer than allowed and was cut."""
+
+    number: int
+    content: bytes
+    whole: bool
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what a missing, forbidden or damaged file raises into an error that names it.
+
+    Raises:
+        DataError: missing, not a file, truncated or not what its name says.
+        EnvironmentProblem: no permission, or a failing device.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError("there is no such file", where=str(path), remedy=_neighbour(path)) from error
+    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeError, pa.ArrowException) as error:
+        raise DataError(
+            f"the file is damaged, cut off or not what its name says ({error})",
+            where=str(path),
+            remedy="Copy or make it again.",
+        ) from error
+    except OSError as error:
+        if error.errno is None or error.errno == errno.EISDIR:
+            raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
+        raise EnvironmentProblem(f"the file cannot be read ({error.strerror})", where=str(path)) from error
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The decompressed bytes of a file; how it is packed is told by the suffix.
+
+    Raises:
+        DataError, EnvironmentProblem: see `reading`; zstandard is not installed.
+    """
+    with reading(path), open(path, "rb") as raw:
+        if path.suffix == ".gz":
+            with gzip.open(raw) as unpacked:
+                yield io.BufferedReader(cast(Any, unpacked), _BLOCK)
+        elif path.suffix == ".zst":
+            yield io.BufferedReader(_Zstandard(raw, path), _BLOCK)
+        else:
+            yield raw
+
+
+def lines(path: Path, longest: int) -> Iterator[Line]:
+    r"""The lines of a file, split at "\n" only (texts may hold other separators), without byte order mark.
+
+    Args:
+        path: plain, .gz or .zst.
+        longest: bytes of a line that are kept; what follows is skipped without being held.
+
+    Raises:
+        DataError: see `reading`; the file is UTF-16.
+    """
+    with opened(path) as source:
+        number = 0
+        while content := source.readline(longest):
+            number += 1
+            whole = content.endswith(b"\n") or len(content) < longest
+            if not whole:
+                while (rest := source.readline(_BLOCK)) and not rest.endswith(b"\n"):
+                    pass
+            if number == 1:
+                check_encoding(content, path)
+                content = content.removeprefix(_BOM)
+            yield Line(number, content.rstrip(b"\r\n"), whole)
+
+
+def check_encoding(start: bytes, path: Path) -> None:
+    """Refuse files that say of themselves that they are not UTF-8.
+
+    Raises:
+        DataError: with the command that converts them.
+    """
+    if start.startswith(_OTHER_BOMS):
+        raise DataError(
+            "the file is UTF-16",
+            where=str(path),
+            remedy=f"Convert it: iconv -f utf-16 -t utf-8 {path.name} > converted-{path.name}",
+        )
+
+
+class _Zstandard(io.RawIOBase):
+    """Decompresses frame after frame, and tells a file that was cut off (the library's own reader does not)."""
+
+    def __init__(self, source: BinaryIO, path: Path) -> None:
+        try:
+            import zstandard
+        except ImportError as error:
+            raise EnvironmentProblem(
+                "reading .zst files needs the package zstandard",
+                where=str(path),
+                remedy="Install it: pip install 'distilvec[zstd]'",
+            ) from error
+        self._library, self._source, self._path = zstandard, source, path
+        self._frame: Any = None
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        while not self._ready and self._more():
+            pass
+        count = min(len(target), len(self._ready))
+        target[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def _more(self) -> bool:
+        """Decompress the next piece; False at the end of the file."""
+        packed = b""
+        if self._frame is not None and self._frame.eof:
+            packed, self._frame = self._frame.unused_data, None
+        packed = packed or self._source.read(_PACKED)
+        if not packed:
+            if self._frame is not None:
+                raise EOFError("the last frame is not complete")
+            return False
+        if self._frame is None:
+            self._frame = self._library.ZstdDecompressor().decompressobj()
+        try:
+            self._ready = self._frame.decompress(packed)
+        except self._library.ZstdError as error:
+            raise EOFError(str(error)) from error
+        return True
+
+
+def _neighbour(path: Path) -> str | None:
+    if not path.parent.is_dir():
+        return f"There is no folder {path.parent} either."
+    names = [entry.name for entry, _ in zip(path.parent.iterdir(), range(1000))]
+    hint = nearest(path.name, names)
+    return hint if hint.startswith("Did") else None

@@ -1,0 +1,276 @@
+"""Rows of files, one format after the other. A broken row is a row with a fault; only a broken file is an error."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from distilvec.corpus.jsonlist import json_list
+from distilvec.corpus.opening import COMPRESSED, Line, check_encoding, lines, opened, reading
+from distilvec.errors import DataError, DistilvecError, nearest
+
+SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".parquet")
+_LONGEST_LINE = 16 << 20
+_BATCH = 2048
+
+
+class Row(NamedTuple):
+    """One row of a source.
+
+    Attributes:
+        file: where it is from.
+        line: its line (its number where the format has no lines), from 1.
+        value: the text, or a mapping from column to value; an excerpt where there is a fault.
+        fault: why it cannot be used; None where it can.
+    """
+
+    file: str
+    line: int
+    value: Any
+    fault: str | None = None
+
+
+def file_kind(path: Path) -> str:
+    """The format's suffix without the compression's.
+
+    Raises:
+        DistilvecError: a suffix that is not read.
+    """
+    packed = path.suffix in COMPRESSED
+    kind = Path(path.stem).suffix if packed else path.suffix
+    if kind not in SUFFIXES or (packed and kind == ".parquet"):
+        raise DistilvecError(
+            f'files of kind "{"".join(path.suffixes[-2:] if packed else path.suffixes[-1:])}" are not read',
+            where=str(path),
+            remedy=f"Known: {', '.join(SUFFIXES)}; all but .parquet also with {' or '.join(COMPRESSED)}.",
+        )
+    return kind
+
+
+def read_file(path: Path, columns: Sequence[str], max_characters: int) -> Iterator[Row]:
+    """The rows of one file.
+
+    Args:
+        path: .txt, .csv, .tsv, .json, .jsonl (also .gz, .zst) or .parquet.
+        columns: those that are asked for; others may be left out of the rows.
+        max_characters: longer texts will not be kept, which bounds what has to be held.
+
+    Raises:
+        DataError: the file is missing, damaged, or lacks a column.
+        EnvironmentProblem: it cannot be read here.
+    """
+    readers: dict[str, Callable[..., Iterator[Row]]] = {
+        ".txt": _text,
+        ".csv": _comma_separated,
+        ".tsv": _tab_separated,
+        ".json": _json,
+        ".jsonl": _json_lines,
+    }
+    kind = file_kind(path)
+    if kind == ".parquet":
+        return _parquet(path, columns)
+    # A character has at most 4 bytes, 12 when JSON escapes it.
+    return readers[kind](path, max(_LONGEST_LINE, 12 * max_characters))
+
+
+def require_columns(wanted: Sequence[str], available: Sequence[str], where: str) -> None:
+    """Refuse a source without a column that is asked for.
+
+    Raises:
+        DataError: names the column, the nearest and all others.
+    """
+    for name in wanted:
+        if name not in available:
+            hint = nearest(name, available)
+            listed = ", ".join(f'"{column}"' for column in list(available)[:20])
+            remedy = f"{hint} Columns: {listed}." if hint.startswith("Did") else f"Columns: {listed}."
+            raise DataError(f'there is no column "{name}"', where=where, remedy=remedy)
+
+
+def excerpt(value: Any, length: int = 80) -> str:
+    """A short piece of something, safe to print on one line."""
+    if isinstance(value, bytes):
+        value = value[: 4 * length].decode("utf-8", "backslashreplace")
+    text = value[: 4 * length] if isinstance(value, str) else repr(value)
+    text = "".join(char if char.isprintable() else " " if char.isspace() else "\ufffd" for char in text[: 4 * length])
+    text = " ".join(text.split())
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _decoded(path: Path, longest: int) -> Iterator[tuple[Line, str | Row]]:
+    """Each line as text, or as a row that says why it is none."""
+    for line in lines(path, longest):
+        if not line.whole:
+            yield line, Row(str(path), line.number, excerpt(line.content), "too long")
+            continue
+        try:
+            yield line, line.content.decode("utf-8")
+        except UnicodeDecodeError:
+            yield line, Row(str(path), line.number, excerpt(line.content), "not UTF-8")
+
+
+def _text(path: Path, longest: int) -> Iterator[Row]:
+    for line, content in _decoded(path, longest):
+        yield content if isinstance(content, Row) else Row(str(path), line.number, content)
+
+
+def _json_lines(path: Path, longest: int) -> Iterator[Row]:
+    for line, content in _decoded(path, longest):
+        yield content if isinstance(content, Row) else _parsed(str(path), line.number, content)
+
+
+def _parsed(file: str, number: int, content: str) -> Row:
+    if not content.strip():
+        return Row(file, number, "", "empty")
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return Row(file, number, excerpt(content), "broken JSON")
+    return Row(file, number, value)
+
+
+def _json(path: Path, longest: int) -> Iterator[Row]:
+    """A list of objects or texts; a file with one object a line is read as such."""
+    with opened(path) as source:
+        start = source.read(64)
+        while start and not start.removeprefix(b"\xef\xbb\xbf").strip():
+            start = source.read(64)
+    check_encoding(start, path)
+    if not start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        yield from _json_lines(path, longest)
+        return
+    with opened(path) as source:
+        for number, value in enumerate(json_list(source, str(path), longest), start=1):
+            yield Row(str(path), number, value)
+
+
+def _tab_separated(path: Path, longest: int) -> Iterator[Row]:
+    """Quotes are plain characters here, as in what is published as .tsv."""
+    header: list[str] = []
+    for line, content in _decoded(path, longest):
+        if isinstance(content, Row):
+            yield content
+        elif not content.strip():
+            yield Row(str(path), line.number, "", "empty")
+        elif not header:
+            header = _header(content.split("\t"), str(path))
+        else:
+            yield _record(header, content.split("\t"), str(path), line.number, content)
+
+
+def _comma_separated(path: Path, longest: int) -> Iterator[Row]:
+    header: list[str] = []
+    for number, content, fields in _csv_records(path, longest):
+        if isinstance(fields, str):
+            yield Row(str(path), number, excerpt(content), fields)
+        elif not header:
+            header = _header(fields, str(path))
+        else:
+            yield _record(header, fields, str(path), number, content)
+
+
+def _csv_records(path: Path, longest: int) -> Iterator[tuple[int, str, list[str] | str]]:
+    """(line, content, fields or a fault) per record.
+
+    A quote that is never closed costs the line it is on: the lines after it are read again on their own.
+    """
+    if csv.field_size_limit() < longest:
+        csv.field_size_limit(longest)
+    ahead: deque[tuple[Line, str | Row]] = deque()
+    source = _decoded(path, longest)
+    while True:
+        line, content = ahead.popleft() if ahead else next(source, (None, ""))
+        if line is None:
+            return
+        if isinstance(content, Row):
+            yield line.number, content.value, content.fault or ""
+            continue
+        if not content.strip():
+            yield line.number, "", "empty"
+            continue
+        fields = _csv_fields(content)
+        if fields is None:
+            record, taken = _closing(content, ahead, source, longest)
+            fields = _csv_fields(record) if record is not None else None
+            if fields is None:
+                yield line.number, content, "broken CSV"
+                continue
+            for _ in range(taken):
+                ahead.popleft()
+            content = record or ""
+        yield line.number, content, fields
+
+
+def _closing(
+    content: str, ahead: deque[tuple[Line, str | Row]], source: Iterator[tuple[Line, str | Row]], longest: int
+) -> tuple[str | None, int]:
+    """Join following lines until the quotes are even: (record, lines taken); (None, 0) where they never are."""
+    parts, quotes, size = [content], content.count('"'), len(content)
+    taken = 0
+    while quotes % 2 and size < min(longest, _LONGEST_LINE // 16):
+        if taken == len(ahead):
+            following = next(source, None)
+            if following is None:
+                break
+            ahead.append(following)
+        part = ahead[taken][1]
+        if isinstance(part, Row):
+            break
+        taken += 1
+        parts.append(part)
+        quotes += part.count('"')
+        size += len(part)
+    return ("\n".join(parts), taken) if taken and quotes % 2 == 0 else (None, 0)
+
+
+def _csv_fields(record: str) -> list[str] | None:
+    try:
+        found = list(csv.reader([record], strict=True))
+    except csv.Error:
+        return None
+    return found[0] if len(found) == 1 else None
+
+
+def _header(fields: list[str], file: str) -> list[str]:
+    names = [field.strip() for field in fields]
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        raise DataError(f'two columns are called "{twice[0]}"', where=f"{file}, line 1")
+    return names
+
+
+def _record(header: list[str], fields: list[str], file: str, number: int, content: str) -> Row:
+    if len(fields) != len(header):
+        return Row(file, number, excerpt(content), "wrong number of fields")
+    return Row(file, number, dict(zip(header, fields, strict=True)))
+
+
+def _parquet(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    import pyarrow.parquet as pq
+
+    number = 0
+    with reading(path), pq.ParquetFile(path, memory_map=True) as file:
+        require_columns(columns, file.schema_arrow.names, str(path))
+        for batch in file.iter_batches(batch_size=_BATCH, columns=list(columns)):
+            for values in zip(*(arrow_values(column) for column in batch.columns), strict=True):
+                number += 1
+                yield Row(str(path), number, dict(zip(batch.schema.names, values, strict=True)))
+
+
+def arrow_values(column: Any) -> list[Any]:
+    """A column as Python values; bytes that are not UTF-8 keep lone surrogates, which the audit rejects."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.dictionary_decode(), kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        column = column.cast(pa.large_binary())
+    elif not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        return column.to_pylist()
+    return [None if value is None else value.decode("utf-8", "surrogateescape") for value in column.to_pylist()]
+

@@ -1,0 +1,197 @@
+"""What a corpus can be read from, and how to tell that it has not changed since."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from distilvec.corpus.readers import SUFFIXES, Row, file_kind, read_file, require_columns
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+
+HUB = "hub:"
+_BATCH = 1000
+_LOOKED_AT = 1000
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows that can be read.
+
+    Attributes:
+        name: for messages.
+        fingerprint: equal where nothing has changed; None where that cannot be known.
+        rows: (columns, longest text) -> rows.
+    """
+
+    name: str
+    fingerprint: str | None
+    rows: Callable[[Sequence[str], int], Iterator[Row]]
+
+
+def find_source(source: Any) -> Source:
+    """Make out what was given.
+
+    Args:
+        source: a file (see `readers`), a folder of such files or of a saved data set, "hub:NAME[@CONFIG][:SPLIT]",
+            a `datasets` data set, or anything that iterates over texts or mappings.
+
+    Raises:
+        DistilvecError: it is none of these.
+        DataError: it is not there, or a data set has no split "train" and several others.
+        EnvironmentProblem: the hub cannot be reached.
+    """
+    if isinstance(source, str) and source.startswith(HUB):
+        return _dataset(_from_hub(source), source)
+    if isinstance(source, str | Path):
+        path = Path(source).expanduser()
+        return _folder(path) if path.is_dir() else _files([path], str(path))
+    if _is_dataset(source):
+        return _dataset(source, "the data set")
+    if isinstance(source, Iterable) and not isinstance(source, Mapping | bytes):
+        return _items(source)
+    raise DistilvecError(
+        f"a corpus cannot be read from {type(source).__name__}",
+        where="corpus.path",
+        remedy="Give a file, a folder, hub:NAME, a data set, or a list of texts or of dictionaries.",
+    )
+
+
+def _files(paths: Sequence[Path], name: str) -> Source:
+    state = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        file_kind(path)
+        if path.exists():  # where it does not, reading says so
+            status = path.stat()
+            state.update(f"{path.absolute()}|{status.st_size}|{status.st_mtime_ns}\n".encode())
+
+    def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
+        for path in paths:
+            yield from _with_columns(read_file(path, columns, longest), columns)
+
+    return Source(name, state.hexdigest(), rows)
+
+
+def _folder(path: Path) -> Source:
+    if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        from datasets import load_from_disk
+
+        try:
+            return _dataset(load_from_disk(str(path)), str(path))
+        except (OSError, ValueError) as error:
+            raise DataError(f"the saved data set cannot be opened ({error})", where=str(path)) from error
+    files = sorted(file for file in path.iterdir() if file.is_file() and _is_read(file))
+    if not files:
+        raise DataError("no file in this folder can be read", where=str(path), remedy=f"Known: {', '.join(SUFFIXES)}.")
+    return _files(files, str(path))
+
+
+def _is_read(path: Path) -> bool:
+    try:
+        return not path.name.startswith(".") and bool(file_kind(path))
+    except DistilvecError:
+        return False
+
+
+def _items(items: Iterable[Any]) -> Source:
+    fingerprint = None
+    if isinstance(items, Sequence):
+        state = hashlib.blake2b(digest_size=16)
+        for item in items:
+            content = item if isinstance(item, str) else json.dumps(item, sort_keys=True, default=repr)
+            state.update(f"{type(item).__name__}{len(content)}:{content}".encode("utf-8", "surrogatepass"))
+        fingerprint = state.hexdigest()
+
+    def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
+        del longest
+        return _with_columns((Row("items", number, item) for number, item in enumerate(items, start=1)), columns)
+
+    return Source("the items given", fingerprint, rows)
+
+
+def _with_columns(rows: Iterator[Row], columns: Sequence[str]) -> Iterator[Row]:
+    """Refuse a source none of whose first rows has a column that is asked for."""
+    start = list(islice(rows, _LOOKED_AT))
+    usable = [row for row in start if row.fault is None]
+    names = dict.fromkeys(name for row in usable if isinstance(row.value, Mapping) for name in row.value)
+    if names:
+        require_columns(columns, [str(name) for name in names], start[0].file)
+    elif len(columns) > 1 and any(isinstance(row.value, str) for row in usable):
+        raise DataError(
+            "plain texts have no columns",
+            where=start[0].file,
+            remedy=f"Columns asked for: {', '.join(columns)}. Use .jsonl, .csv, .tsv or .parquet for them.",
+        )
+    return chain(start, rows)
+
+
+def _is_dataset(source: Any) -> bool:
+    library = sys.modules.get("datasets")
+    if library is None:
+        return False
+    kinds = (library.Dataset, library.IterableDataset, library.DatasetDict, library.IterableDatasetDict)
+    return isinstance(source, kinds)
+
+
+def _dataset(dataset: Any, name: str) -> Source:
+    if isinstance(dataset, dict):
+        splits = list(dataset)
+        if "train" not in splits and len(splits) != 1:
+            raise DataError(
+                f'there are several splits and none is called "train": {", ".join(splits)}',
+                where=name,
+                remedy="Give one of them.",
+            )
+        dataset = dataset["train" if "train" in splits else splits[0]]
+    # An iterable data set reads what it likes, whenever it is asked: only the table kind has a fingerprint.
+    fingerprint = getattr(dataset, "_fingerprint", None) if hasattr(dataset, "__len__") else None
+
+    def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
+        del longest
+        chosen = dataset
+        if dataset.column_names:
+            require_columns(columns, dataset.column_names, name)
+            chosen = dataset.select_columns(list(columns))
+        return _with_columns(_dataset_rows(chosen, name), columns)
+
+    return Source(name, fingerprint, rows)
+
+
+def _dataset_rows(dataset: Any, name: str) -> Iterator[Row]:
+    number = 0
+    for batch in dataset.with_format(None).iter(batch_size=_BATCH):
+        names = list(batch)
+        for values in zip(*batch.values(), strict=True):
+            number += 1
+            yield Row(name, number, dict(zip(names, values, strict=True)))
+
+
+def _from_hub(address: str) -> Any:
+    """Load "hub:NAME[@CONFIG][:SPLIT]"; split train where none is given."""
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetNotFoundError
+
+    name, _, split = address.removeprefix(HUB).partition(":")
+    name, _, config = name.partition("@")
+    try:
+        splits = load_dataset(name, config or None)
+    except DatasetNotFoundError as error:
+        raise DataError(
+            f"this data set is not on the hub, or needs a login ({error})", where=address, remedy="Check the name."
+        ) from error
+    except ValueError as error:
+        raise DataError(f"the data set cannot be loaded ({error})", where=address) from error
+    except OSError as error:  # of which every connection error is one
+        raise EnvironmentProblem(
+            f"the data set cannot be fetched ({error})",
+            where=address,
+            remedy="Without a network, download it first and give the file.",
+        ) from error
+    if split and split not in splits:
+        raise DataError(f'there is no split "{split}"', where=address, remedy=nearest(split, list(splits)))
+    return splits[split] if split else splits

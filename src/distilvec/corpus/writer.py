@@ -1,0 +1,177 @@
+"""From items to the files of a prepared corpus, a batch at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, Item, Rejections, Wanted
+from distilvec.corpus.columns import ITEMS, LabelColumn, NamedColumn, NumberColumn
+from distilvec.corpus.keys import KEY_BYTES, content_keys
+from distilvec.corpus.seen import SeenKeys
+
+BATCH_ITEMS = 8192
+BATCH_CHARACTERS = 8 << 20
+
+
+class _Text(NamedTuple):
+    item: Item
+    text: str
+    group: int
+    role: int
+
+
+class CorpusWriter:
+    """Writes items into a folder: text into one Arrow file, numbers into raw files beside it.
+
+    Args:
+        folder: empty.
+        wanted: decides which columns there are.
+        holdout: share of items kept out of training.
+        rejections: told of duplicates.
+    """
+
+    def __init__(self, folder: Path, wanted: Wanted, holdout: float, rejections: Rejections) -> None:
+        import pyarrow as pa
+
+        self.wanted, self.rejections = wanted, rejections
+        self.grouped = len(wanted.text) > 1
+        self._holdout = holdout
+        names = ["text", *(["teacher_text"] if wanted.teacher_text else [])]
+        self._schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in names])
+        self._file = pa.OSFile(str(folder / ITEMS), "wb")
+        self._arrow = pa.ipc.new_file(self._file, self._schema)
+        self._keys = NumberColumn(folder, "keys", "|u1", KEY_BYTES)
+        self._teacher_keys = NumberColumn(folder, "teacher_keys", "|u1", KEY_BYTES) if wanted.teacher_text else None
+        self._groups = NumberColumn(folder, "groups", "<i8") if self.grouped else None
+        self._roles = NumberColumn(folder, "roles", "<i8") if self.grouped or wanted.role else None
+        self._rows = [NumberColumn(folder, "train_rows", "<i8"), NumberColumn(folder, "holdout_rows", "<i8")]
+        self.labels = LabelColumn(folder)
+        self._domains = NamedColumn(folder, "domains") if wanted.domain else None
+        self._seen, self._state = SeenKeys(), hashlib.blake2b(digest_size=KEY_BYTES)
+        self._waiting: list[_Text] = []
+        self._characters = self._next_group = 0
+        self.kept = self.duplicates = 0
+        self.lengths: Counter[int] = Counter()
+
+    @property
+    def trained_on(self) -> int:
+        """Items that are not held out."""
+        return self._rows[0].rows
+
+    def add(self, item: Item) -> None:
+        """Take one item; it is written when enough are waiting."""
+        for place, text in enumerate(item.texts):
+            if text is not None:
+                role = min(place, 2) if self.grouped else item.role or 0
+                self._waiting.append(_Text(item, text, self._next_group, role))
+                self._characters += len(text) + len(item.teacher_text or "")
+        self._next_group += 1
+        if len(self._waiting) >= BATCH_ITEMS or self._characters >= BATCH_CHARACTERS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is waiting, without single texts that were there before."""
+        waiting, self._waiting, self._characters = self._waiting, [], 0
+        if not waiting:
+            return
+        keys = self._keyed([each.text for each in waiting], waiting)
+        fresh = self._seen.add(keys)
+        if self.grouped:
+            self.duplicates += int((~fresh).sum())
+        else:
+            for place in np.flatnonzero(~fresh).tolist():
+                self.rejections.add(waiting[place].item.row, DUPLICATE)
+            waiting = [waiting[place] for place in np.flatnonzero(fresh).tolist()]
+            keys = keys[fresh]
+        if waiting:
+            self._write(waiting, keys)
+
+    def _keyed(self, texts: Sequence[str], waiting: Sequence[_Text]) -> np.ndarray:
+        """Keys [n, 16]. A role column is part of the key; the places in a pair are not."""
+        if not self.wanted.role:
+            return content_keys(texts)
+        roles = np.array([each.role for each in waiting])
+        keys = np.zeros((len(texts), KEY_BYTES), np.uint8)
+        for role in np.unique(roles):
+            of_role = np.flatnonzero(roles == role)
+            keys[of_role] = content_keys([texts[place] for place in of_role], ROLE_NAMES[role])
+        return keys
+
+    def _write(self, waiting: list[_Text], keys: np.ndarray) -> None:
+        import pyarrow as pa
+
+        texts = [each.text for each in waiting]
+        arrays = [pa.array(texts, pa.string())]
+        self._keep(self._keys, keys)
+        if self._teacher_keys is not None:
+            teacher_texts = [each.item.teacher_text or "" for each in waiting]
+            arrays.append(pa.array(teacher_texts, pa.string()))
+            self._keep(self._teacher_keys, self._keyed(teacher_texts, waiting))
+        self._arrow.write_batch(pa.record_batch(arrays, schema=self._schema))
+        if self._groups is not None:
+            self._keep(self._groups, np.array([each.group for each in waiting], np.int64))
+        if self._roles is not None:
+            self._keep(self._roles, np.array([each.role for each in waiting], np.int64))
+        if self.wanted.label:
+            labels = [each.item.label for each in waiting if each.item.label is not None]
+            self._state.update(self.labels.write(labels).tobytes())
+        if self._domains is not None:
+            self._state.update(self._domains.write([each.item.domain or "" for each in waiting]).tobytes())
+        self._split(waiting, texts, keys)
+        self.lengths.update(map(len, texts))
+        self.kept += len(waiting)
+
+    def _keep(self, column: NumberColumn, values: np.ndarray) -> None:
+        column.write(values)
+        self._state.update(values.tobytes())
+
+    def _split(self, waiting: list[_Text], texts: list[str], keys: np.ndarray) -> None:
+        """Divide the rows by the hash of the text alone, in a pair that of its first text."""
+        plain = content_keys(texts) if self.wanted.role else keys
+        held = held_out(plain, self._holdout)
+        if self.grouped:
+            groups = np.array([each.group for each in waiting])
+            _, first, member = np.unique(groups, return_index=True, return_inverse=True)
+            held = held[first][member]
+        rows = np.arange(self.kept, self.kept + len(waiting))
+        for column, chosen in zip(self._rows, (~held, held), strict=True):
+            column.write(rows[chosen])
+
+    def close(self) -> dict[str, Any]:
+        """Finish all files; returns the manifest's part on columns, names and fingerprint."""
+        self.flush()
+        self._arrow.close()
+        self._file.close()
+        numbers = [self._keys, self._teacher_keys, self._groups, self._roles, *self._rows]
+        columns: dict[str, Any] = {column.name: column.close() for column in numbers if column is not None}
+        names: dict[str, list[str]] = {}
+        if self._domains is not None:
+            columns["domains"], names["domains"] = self._domains.close()
+        described, label_names = self.labels.close()
+        if described is not None:
+            columns["labels"] = described
+        if label_names is not None:
+            names["labels"] = label_names
+        self._state.update(repr(sorted(names.items())).encode("utf-8", "surrogatepass"))
+        return {"fingerprint": self._state.hexdigest(), "columns": columns, "names": names}
+
+
+def held_out(keys: np.ndarray, share: float) -> np.ndarray:
+    """Which items are kept out of training: a fixed property of each item, whatever else the corpus holds.
+
+    Args:
+        keys: uint8 [n, 16].
+        share: in [0, 1).
+
+    Returns:
+        bool [n].
+    """
+    # The half of the key that neither the duplicate check nor a store's shards go by.
+    numbers = np.ascontiguousarray(keys[:, 8:]).view("<u8")[:, 0]
+    return numbers < np.uint64(share * 2.0**64)

@@ -1,0 +1,144 @@
+"""Encoding with an exported student: tokenizers and onnxruntime, no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+
+if TYPE_CHECKING:
+    import onnxruntime
+    from tokenizers import Encoding, Tokenizer
+
+CONFIG = "distilvec_onnx.json"
+FILES = {"float32": "model.onnx", "int8": "model_int8.onnx"}
+Precision = Literal["float32", "int8"]
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def need(*packages: str) -> None:
+    """Refuse to start without the packages of the extra `onnx`.
+
+    Raises:
+        EnvironmentProblem: one of them is missing.
+    """
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EnvironmentProblem(
+            f"ONNX needs {', '.join(missing)}, which is not installed", remedy="pip install 'distilvec[onnx]'"
+        )
+
+
+class OnnxEncoder:
+    """An exported student. Made by `load_onnx`.
+
+    Attributes:
+        width: of the vectors.
+        max_length: tokens that are read of a text; None = all.
+        prompts: name -> what is put before a text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, session: onnxruntime.InferenceSession, config: dict[str, Any]) -> None:
+        self._tokenizer, self._session = tokenizer, session
+        self._inputs: list[str] = config["inputs"]
+        self._left = config["padding_side"] == "left"
+        self._pad = {"input_ids": config["pad_id"], "attention_mask": 0, "token_type_ids": config["pad_type_id"]}
+        self.width: int = config["width"]
+        self.max_length: int | None = config["max_length"]
+        self.prompts: dict[str, str] = config["prompts"]
+        self._default: str | None = config["default_prompt_name"]
+
+    def encode(
+        self, texts: Sequence[str], *, prompt_name: str | None = None, batch_size: int = 32
+    ) -> npt.NDArray[np.float32]:
+        """Vectors [n, width] in the order of the texts.
+
+        Args:
+            texts: plain texts.
+            prompt_name: one of `prompts`; default is the model's own default prompt, if it has one.
+            batch_size: texts per run; texts of like length go together.
+
+        Raises:
+            DistilvecError: an unknown prompt, or one string instead of a list.
+        """
+        if isinstance(texts, str):
+            raise DistilvecError("encode takes a list of texts, not one string", remedy="Write [text].")
+        prompt = self._prompt(prompt_name)
+        rows = self._tokenizer.encode_batch([prompt + text for text in texts])
+        order = sorted(range(len(rows)), key=lambda row: -len(rows[row].ids))
+        vectors = np.empty((len(rows), self.width), dtype=np.float32)
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            vectors[chosen] = self._session.run(None, self._batch([rows[row] for row in chosen]))[0]
+        return vectors
+
+    def _prompt(self, name: str | None) -> str:
+        chosen = name if name is not None else self._default
+        if chosen is None:
+            return ""
+        if chosen not in self.prompts:
+            known = nearest(chosen, self.prompts) if self.prompts else "This model has none."
+            raise DistilvecError(f'there is no prompt "{chosen}"', remedy=known)
+        return self.prompts[chosen]
+
+    def _batch(self, rows: Sequence[Encoding]) -> dict[str, npt.NDArray[np.int64]]:
+        """Padded to the longest row, on the model's own side."""
+        length = max(len(row.ids) for row in rows)
+        batch = {name: np.full((len(rows), length), self._pad[name], dtype=np.int64) for name in self._inputs}
+        for place, row in enumerate(rows):
+            count = len(row.ids)
+            where = slice(length - count, length) if self._left else slice(0, count)
+            values = {"input_ids": row.ids, "attention_mask": row.attention_mask, "token_type_ids": row.type_ids}
+            for name in self._inputs:
+                batch[name][place, where] = values[name]
+        return batch
+
+
+def load_onnx(path: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> OnnxEncoder:
+    """Open a folder that `export_onnx` wrote.
+
+    Args:
+        path: the folder.
+        precision: which of its models.
+        threads: of onnxruntime; default is its own choice.
+
+    Raises:
+        DistilvecError: the folder, or the model of this precision, is not there.
+        DataError: a file is damaged.
+        EnvironmentProblem: onnxruntime is not installed.
+    """
+    need("onnxruntime")
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    folder = Path(path)
+    if precision not in FILES:
+        raise DistilvecError(f'"{precision}" is not a precision', remedy=nearest(precision, FILES))
+    for file in (CONFIG, "tokenizer.json", FILES[precision]):
+        if not (folder / file).is_file():
+            raise DistilvecError(
+                f"there is no {file}", where=str(folder), remedy="Give a folder that `distilvec export` has written."
+            )
+    options = onnxruntime.SessionOptions()
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        session = onnxruntime.InferenceSession(
+            str(folder / FILES[precision]), options, providers=["CPUExecutionProvider"]
+        )
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        if config["max_length"]:
+            tokenizer.enable_truncation(config["max_length"], direction=config["truncation_side"])
+        return OnnxEncoder(tokenizer, session, config)
+    except Exception as error:  # both libraries raise their own kinds, some of them plain Exception
+        raise DataError(f"the exported model cannot be opened ({error})", where=str(folder)) from error

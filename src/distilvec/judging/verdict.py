@@ -1,0 +1,102 @@
+"""All that is judged at the end of a run: scores, agreement, collapse and speed of teacher and student."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.judging.agreement import agreement
+from distilvec.judging.collapse import collapse
+from distilvec.judging.encoder import CachedEncoder, RidgeMapped
+from distilvec.judging.speed import speed
+from distilvec.judging.suite import Judgement, judge
+from distilvec.judging.tasks import Task
+
+#: Names of the rows that every report has, beside the teacher's.
+UNTRAINED, FREE, TRAINED = "untrained student", "free baseline", "student"
+
+
+@dataclass
+class Verdict:
+    """What judging found.
+
+    Attributes:
+        judged: scores of every model; None without tasks.
+        agreement: of the student with the teacher on held-out texts.
+        collapse: model -> signs of collapse on held-out texts.
+        speed: model -> latency and throughput.
+        vectors: model -> [n, width] of the held-out texts.
+        alarms: sentences.
+        seconds: all of it.
+    """
+
+    judged: Judgement | None = None
+    agreement: dict[str, Any] = field(default_factory=dict)
+    collapse: dict[str, dict[str, Any]] = field(default_factory=dict)
+    speed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    vectors: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    alarms: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def judge_run(
+    models: Mapping[str, Any],
+    tasks: Sequence[Task],
+    texts: Sequence[str],
+    teacher_vectors: npt.NDArray[Any],
+    *,
+    teacher: str,
+    teacher_map: npt.NDArray[Any] | None = None,
+    shared_space: bool = False,
+    with_agreement: bool = True,
+    with_speed: bool = True,
+    timed_texts: int = 256,
+) -> Verdict:
+    """Judge teacher, untrained student, free baseline and student by the same code.
+
+    Args:
+        models: name -> model; `UNTRAINED`, `FREE` and `TRAINED` are looked for by name.
+        tasks: may be empty.
+        texts: held-out texts, for agreement, collapse and speed; may be empty.
+        teacher_vectors: [n, D] of these texts.
+        teacher: the teacher's name.
+        teacher_map: see `agreement`.
+        shared_space: the student lives in the teacher's space.
+        with_agreement, with_speed: the recipe's switches.
+        timed_texts: how many texts the throughput is measured on.
+    """
+    begun = time.perf_counter()
+    found = Verdict()
+    encoders = {
+        name: model if isinstance(model, CachedEncoder | RidgeMapped) else CachedEncoder(model, name=name)
+        for name, model in models.items()
+    }
+    if tasks:
+        found.judged = judge(encoders, tasks)
+        references = [name for name in (UNTRAINED, FREE) if name in encoders]
+        found.alarms += found.judged.alarms(TRAINED, references)
+    if with_agreement and len(texts) >= 20:
+        found.vectors = {name: encoders[name](texts) for name in (UNTRAINED, TRAINED) if name in encoders}
+        found.vectors[teacher] = teacher_vectors
+        found.agreement = agreement(
+            teacher_vectors, found.vectors[TRAINED], teacher_map, shared_space=shared_space
+        )
+        found.collapse = {name: collapse(vectors) for name, vectors in found.vectors.items()}
+        found.alarms += found.collapse[TRAINED].pop("alarms", [])
+    if with_speed and len(texts):
+        sample = [
+            texts[row] for row in np.linspace(0, len(texts) - 1, min(timed_texts, len(texts))).astype(int)
+        ]
+        for name, model in models.items():
+            if name in (teacher, TRAINED):
+                found.speed[name] = speed(model, sample, seconds=2.0)
+        if TRAINED in found.speed and UNTRAINED in models:
+            # The untrained student is the same network, and the free baseline adds one small product to it.
+            found.speed[UNTRAINED] = found.speed[TRAINED]
+    found.seconds = time.perf_counter() - begun
+    return found

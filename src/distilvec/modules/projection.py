@@ -1,0 +1,101 @@
+"""Linear maps between spaces, started where the best one already lies."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from distilvec.errors import DataError, DistilvecError, nearest
+
+__all__ = ["projection", "ridge_map"]
+
+
+@torch.no_grad()
+def ridge_map(source: Tensor, target: Tensor, ridge: float = 1e-2, present: Tensor | None = None) -> Tensor:
+    """The linear map without bias that takes `source` to `target` with the least squared error.
+
+    Minimises ||E W - T||^2 + gamma ||W||^2 with gamma = ridge * trace(E^T E) / d, in float64.
+
+    Args:
+        source: E [n, d].
+        target: T [n, D].
+        ridge: relative strength of the penalty, > 0.
+        present: bool [n], True = the row counts; None: all do.
+
+    Returns:
+        W^T [D, d], the weight of an `nn.Linear(d, D)`; float64 where the source is, else float32.
+
+    Raises:
+        DistilvecError: a ridge that is not positive, or shapes that do not fit.
+        DataError: no row to fit to, or a value that is not finite.
+
+    >>> ridge_map(torch.eye(2), 2 * torch.eye(2), ridge=1e-9).round(decimals=4).tolist()
+    [[2.0, 0.0], [0.0, 2.0]]
+    """
+    if ridge <= 0:
+        raise DistilvecError(f"The ridge must be positive and is {ridge}")
+    if source.dim() != 2 or target.dim() != 2 or len(source) != len(target):
+        raise DistilvecError(
+            f"A map is fitted to rows [n, d] and [n, D], not to {list(source.shape)} and {list(target.shape)}"
+        )
+    if present is not None:
+        source, target = source[present], target[present]
+    inputs, outputs = source.double(), target.double()
+    if not (inputs.isfinite().all() and outputs.isfinite().all()):
+        raise DataError("The vectors that a projection is fitted to hold values that are not finite")
+    gram = inputs.mT @ inputs
+    trace = gram.trace()
+    if trace == 0:
+        raise DataError(
+            "There is no row that a projection could be fitted to: none is present, or all are zero",
+            remedy='Use "init: random", or a sample in which this teacher has vectors',
+        )
+    gram.diagonal().add_(ridge * trace / source.shape[1])
+    weight = torch.linalg.solve(gram, inputs.mT @ outputs).mT.contiguous()
+    return weight if source.dtype == torch.float64 else weight.float()
+
+
+def projection(
+    width_in: int,
+    width_out: int,
+    source: Tensor | None = None,
+    target: Tensor | None = None,
+    init: Literal["ridge", "random"] = "ridge",
+    present: Tensor | None = None,
+) -> nn.Linear:
+    """A trainable linear map without bias.
+
+    Args:
+        width_in, width_out: d and D.
+        source, target, present: what the ridge start is fitted to, see `ridge_map`; not used by "random".
+        init: "ridge", the fitted map, or "random", torch's own start.
+
+    Returns:
+        float32 on the source's device (the CPU without one).
+
+    Raises:
+        DistilvecError: an unknown init, or a ridge start without vectors or with vectors of other widths.
+        DataError: see `ridge_map`.
+    """
+    if init not in ("ridge", "random"):
+        raise DistilvecError(
+            f'There is no start "{init}" of a projection', remedy=nearest(init, ["ridge", "random"])
+        )
+    linear = nn.Linear(width_in, width_out, bias=False, device=None if source is None else source.device)
+    if init == "random":
+        return linear
+    if source is None or target is None:
+        raise DistilvecError(
+            "A ridge start needs vectors to be fitted to", remedy='Give them, or use "init: random"'
+        )
+    weight = ridge_map(source, target, present=present)
+    if weight.shape != linear.weight.shape:
+        raise DistilvecError(
+            f"The vectors have widths {source.shape[1]} and {target.shape[1]}, "
+            f"the projection {width_in} and {width_out}"
+        )
+    with torch.no_grad():
+        linear.weight.copy_(weight)
+    return linear

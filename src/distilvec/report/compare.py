@@ -1,0 +1,177 @@
+"""Several methods in one table: means and deviations over seeds, and whether differences are more than chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from distilvec.errors import DistilvecError, nearest
+from distilvec.judging.bootstrap import Difference, paired_bootstrap
+from distilvec.report.parts import GROUPS, Comparison, ModelRow, grouped
+from distilvec.report.table import Cell, Grid, entry_of, shown_groups
+from distilvec.report.words import ABSENT, GROUP_NAMES, difference, points, statement
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from distilvec.judging import Score
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method's value in one column: the mean over seeds, their sample deviation (None for one seed), and how many."""
+
+    value: float
+    deviation: float | None
+    seeds: int
+
+
+@dataclass(frozen=True)
+class CompareTable:
+    """Methods (rows) against tasks and averages (columns).
+
+    Attributes:
+        entries: method -> column -> entry; columns are task names and `GROUPS`.
+        differences: method -> column -> how much better than the reference, with the paired 95 % interval over
+            the test items; only where per-item results were kept.
+        reference: the row that the others are compared with.
+    """
+
+    entries: dict[str, dict[str, Entry]]
+    differences: dict[str, dict[str, Comparison]]
+    reference: str
+
+    def grid(self) -> Grid:
+        """Averages first, then tasks, then the difference to the reference."""
+        columns = list(dict.fromkeys(name for found in self.entries.values() for name in found))
+        groups = [name for name in GROUPS if name in columns]
+        tasks = [name for name in columns if name not in GROUPS]
+        rows = []
+        for method, found in self.entries.items():
+            cells = [_cell(found.get(name)) for name in [*groups, *tasks]]
+            rows.append([Cell(method), *cells, *(self._against(method, name) for name in self._main(groups))])
+        header = [GROUP_NAMES[name] for name in groups] + tasks
+        more = [f"{GROUP_NAMES[name]} − {self.reference}" for name in self._main(groups)]
+        return Grid(["method", *header, *more], rows, self.statements())
+
+    def statements(self) -> list[str]:
+        """One sentence per method and average; a winner is named only where the interval supports it."""
+        return [
+            statement(found)
+            for compared in self.differences.values()
+            for name, found in compared.items()
+            if name in ("all", "retrieval")
+        ]
+
+    def markdown(self) -> str:
+        """A pipe table with the statements below."""
+        return self.grid().markdown()
+
+    def table(self) -> str:
+        """Plain text: what `distilvec compare` prints."""
+        return self.grid().text()
+
+    def rich(self) -> Table:
+        """For the terminal."""
+        return self.grid().rich()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "reference": self.reference,
+            "entries": {
+                method: {name: asdict(entry) for name, entry in found.items()} for method, found in self.entries.items()
+            },
+            "differences": {
+                method: {name: each.model_dump() for name, each in found.items()}
+                for method, found in self.differences.items()
+            },
+        }
+
+    def _main(self, groups: Sequence[str]) -> list[str]:
+        known = {name for found in self.differences.values() for name in found}
+        return [name for name in ("all", "retrieval") if name in groups and name in known]
+
+    def _against(self, method: str, name: str) -> Cell:
+        found = self.differences.get(method, {}).get(name)
+        if found is None:
+            return Cell("reference" if method == self.reference else ABSENT)
+        told, _, interval = difference(found).partition(" points, 95 % interval ")
+        return Cell(told, interval)
+
+
+def compare_table(results: Mapping[str, Sequence[Mapping[str, Score]]], reference: str) -> CompareTable:
+    """Compare methods that were trained on the same data with the same steps and seeds.
+
+    Args:
+        results: method -> for every seed, task -> score. All methods have the same tasks.
+        reference: the method that the others are compared with.
+
+    Raises:
+        DistilvecError: no results, an unknown reference, or methods with different tasks.
+    """
+    if not results or not all(results.values()):
+        raise DistilvecError("there is nothing to compare", remedy="Give at least one seed for every method.")
+    if reference not in results:
+        raise DistilvecError(f'no method "{reference}" is among the results', remedy=nearest(reference, results))
+    tasks = list(results[reference][0])
+    for method, seeds in results.items():
+        for found in seeds:
+            if set(found) != set(tasks):
+                raise DistilvecError(
+                    f"{method} was judged on {', '.join(sorted(found))}, {reference} on {', '.join(sorted(tasks))}",
+                    remedy="Judge all methods on the same tasks.",
+                )
+    rows = {method: [_row(method, found) for found in seeds] for method, seeds in results.items()}
+    groups = shown_groups([row for seeds in rows.values() for row in seeds])
+    entries = {
+        method: {
+            **{task: _entry([row.scores[task].value for row in seeds]) for task in tasks},
+            **{group: _entry([row.averages[group].value for row in seeds]) for group in groups},
+        }
+        for method, seeds in rows.items()
+    }
+    others = [method for method in results if method != reference]
+    differences = {method: _differences(method, reference, results, groups) for method in others}
+    return CompareTable(entries, differences, reference)
+
+
+def _row(method: str, found: Mapping[str, Score]) -> ModelRow:
+    return ModelRow(name=method, scores={task: entry_of(score) for task, score in found.items()})
+
+
+def _entry(values: Sequence[float]) -> Entry:
+    return Entry(mean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+
+def _differences(
+    method: str, reference: str, results: Mapping[str, Sequence[Mapping[str, Score]]], groups: Sequence[str]
+) -> dict[str, Comparison]:
+    """Seed i against seed i; where the numbers of seeds differ, every seed against every seed."""
+    own, other = results[method], results[reference]
+    pairs = list(zip(own, other, strict=True)) if len(own) == len(other) else [(a, b) for a in own for b in other]
+    members = {group: list(_members(other[0], group)) for group in groups}
+    found = {}
+    for name, tasks in {**members, **{task: [task] for task in other[0]}}.items():
+        scores = [(a[task], b[task]) for a, b in pairs for task in tasks]
+        if all(score.outputs is not None for pair in scores for score in pair):
+            gap: Difference = paired_bootstrap([a for a, _ in scores], [b for _, b in scores])
+            low, high = gap.interval
+            found[name] = Comparison(a=method, b=reference, group=name, value=gap.value, low=low, high=high)
+    return found
+
+
+def _members(found: Mapping[str, Score], group: str) -> list[str]:
+    """Names of the tasks in a group."""
+    entries = {task: entry_of(score) for task, score in found.items()}
+    return [task for task, entry in entries.items() if group in grouped({task: entry})]
+
+
+def _cell(entry: Entry | None) -> Cell:
+    if entry is None:
+        return Cell(ABSENT)
+    spread = f" ± {points(entry.deviation)}" if entry.deviation is not None and math.isfinite(entry.deviation) else ""
+    return Cell(points(entry.value) + spread)

@@ -1,0 +1,340 @@
+"""From the parts of a finished run to its record."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
+from distilvec.report.record import (
+    Comparison,
+    CorpusFacts,
+    Cost,
+    LayerSimilarity,
+    Machine,
+    ModelRow,
+    Record,
+    Role,
+    ScoreEntry,
+    SpaceMap,
+    StudentFacts,
+    TeacherFacts,
+)
+
+LIBRARIES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "scikit-learn", "pyarrow")
+
+
+def describe_run(
+    *,
+    recipe: dict[str, Any],
+    corpus: Any,
+    teachers: Sequence[tuple[Any, Any, Any, Any]],
+    student: Any,
+    fitted: Any,
+    verdict: Verdict,
+    overlap: Mapping[str, int],
+    texts: Sequence[str],
+    folder: Path,
+) -> Record:
+    """The record of a run of the main job.
+
+    Args:
+        recipe: the resolved recipe.
+        corpus: `distilvec.corpus.Corpus`.
+        teachers: (card, report seen beforehand, store, report of the filling) per teacher.
+        student: the shipped student.
+        fitted: `distilvec.training.Fitted`.
+        verdict: what judging found.
+        overlap: task -> training texts among its texts.
+        texts: held-out texts, those of `verdict.vectors`.
+        folder: the run's folder, with `student/`.
+    """
+    from distilvec.students import describe_student
+
+    size = describe_student(student)
+    on_disk = folder_bytes(folder / "student")
+    rows = _rows(teachers[0][0], size, on_disk, verdict)
+    judged = verdict.judged
+    others = [row.name for row in rows if row.name != TRAINED]
+    filled = [each[3] for each in teachers]
+    encoded = sum(each.taught for each in filled)
+    teaching = sum(each.seconds for each in filled)
+    return Record(
+        title=f"{recipe['method']['name']}: {teachers[0][0].name} to a student of {size['parameters'] / 1e6:.1f} M",
+        versions=library_versions(),
+        git=git_state(),
+        seed=recipe["training"]["seed"],
+        machine=machine(str(student.device)),
+        recipe=recipe,
+        corpus=_corpus_facts(corpus, recipe, teachers[0][1], fitted, overlap),
+        teachers=[_teacher_facts(card, seen, store) for card, seen, store, _ in teachers],
+        student=StudentFacts(
+            provenance=_provenance(recipe["student"]),
+            parameters=size["parameters"],
+            size_bytes=on_disk,
+            layers=size["layers"],
+            width=size["width"],
+            vocabulary=size["vocabulary"],
+            max_length=size["max_length"],
+            space=recipe["student"]["space"],
+        ),
+        models=rows,
+        comparisons=comparisons(judged, TRAINED, others) if judged else [],
+        agreement=verdict.agreement,
+        collapse=verdict.collapse,
+        cost=Cost(
+            teaching_seconds=teaching,
+            texts_taught=encoded,
+            teacher_texts_per_second=encoded / teaching if encoded and teaching else None,
+            training_seconds=fitted.seconds,
+            steps=fitted.steps,
+            judging_seconds=verdict.seconds,
+            peak_memory_bytes=fitted.peak_bytes,
+            store_bytes=sum(folder_bytes(Path(each[2].path)) for each in teachers),
+        ),
+        alarms=verdict.alarms,
+        notes=_notes(fitted),
+        log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
+        spaces=_spaces(verdict, teachers[0][0].name, texts),
+    )
+
+
+def _rows(card: Any, size: Mapping[str, Any], on_disk: int, verdict: Verdict) -> list[ModelRow]:
+    """Teacher, untrained student, free baseline, student."""
+    own = {"parameters": size["parameters"], "width": size["width"], "size_bytes": on_disk}
+    rows = [
+        model_row(
+            card.name,
+            "teacher",
+            verdict.judged,
+            parameters=card.parameters,
+            width=card.width,
+            size_bytes=getattr(card, "size_bytes", None) or (card.parameters * 4 if card.parameters else None),
+            speed=verdict.speed.get(card.name),
+        ),
+        model_row(UNTRAINED, "untrained", verdict.judged, **own, speed=verdict.speed.get(UNTRAINED)),
+    ]
+    if verdict.judged is not None and FREE in verdict.judged.scores:
+        extra = size["width"] * card.width
+        free = own | {"parameters": size["parameters"] + extra, "size_bytes": on_disk + 4 * extra, "width": card.width}
+        rows.append(
+            model_row(
+                FREE, "free", verdict.judged, **free, speed=verdict.speed.get(UNTRAINED), note="ridge map, no training"
+            )
+        )
+    rows.append(model_row(TRAINED, "student", verdict.judged, **own, speed=verdict.speed.get(TRAINED)))
+    return rows
+
+
+def _corpus_facts(
+    corpus: Any, recipe: Mapping[str, Any], seen: Any, fitted: Any, overlap: Mapping[str, int]
+) -> CorpusFacts:
+    audit = corpus.audit
+    source = recipe["corpus"]["path"]
+    return CorpusFacts(
+        source=source if isinstance(source, str) else f"{len(source):,} items given in Python",
+        read=audit.read,
+        kept=len(corpus),
+        trained_on=len(corpus.train_rows),
+        held_out=len(corpus.holdout_rows),
+        rejected=dict(audit.rejected),
+        duplicates=audit.duplicates,
+        truncated_teacher=seen.truncated,
+        truncated_student=fitted.truncated / max(len(corpus), 1),
+        overlap={name: count for name, count in overlap.items() if count},
+        fingerprint=corpus.fingerprint,
+    )
+
+
+def _teacher_facts(card: Any, seen: Any, store: Any) -> TeacherFacts:
+    return TeacherFacts(
+        **{key: value for key, value in card.to_dict().items() if key in TeacherFacts.model_fields},
+        storage=store.dtype,
+        examples=[example.rendered for example in seen.examples],
+        warnings=list(seen.warnings),
+    )
+
+
+def _provenance(student: Mapping[str, Any]) -> str:
+    if student["shrink"]:
+        cut = student["shrink"]
+        parts = [f"cut out of {cut['of']}"]
+        if cut["layers"]:
+            parts.append(f"{cut['layers']} layers" if isinstance(cut["layers"], int) else f"layers {cut['layers']}")
+        if cut["vocabulary"]:
+            parts.append(f"at most {cut['vocabulary']:,} word pieces")
+        return ", ".join(parts)
+    if student["fresh"]:
+        size = student["fresh"]
+        start = (
+            f"token embeddings averaged from {size['embeddings_from']}" if size["embeddings_from"] else "random start"
+        )
+        return f"fresh, {size['layers']} layers of width {size['width']}, {start}"
+    return str(student["model"])
+
+
+def _notes(fitted: Any) -> list[str]:
+    if not fitted.skipped:
+        return []
+    return [f"{fitted.skipped:,} sharpness-aware steps were left out because their gradient was not finite."]
+
+
+def _spaces(verdict: Verdict, teacher: str, texts: Sequence[str]) -> SpaceMap | None:
+    if teacher not in verdict.vectors or TRAINED not in verdict.vectors or len(texts) < 20:
+        return None
+    return space_map(verdict.vectors[teacher], verdict.vectors[TRAINED], texts)
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    from distilvec import __version__
+
+    found = {"distilvec": __version__, "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state() -> str | None:
+    """Commit of the working folder, with `+` where there are changes; None outside a repository."""
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+" if changed else "")
+
+
+def machine(device: str) -> Machine:
+    """What times were measured on."""
+    import torch
+
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Machine(device=device, name=name, cores=cores, threads=torch.get_num_threads(), system=platform.system())
+
+
+def model_row(
+    name: str,
+    role: Role,
+    judged: Judgement | None,
+    *,
+    parameters: int | None = None,
+    width: int | None = None,
+    size_bytes: int | None = None,
+    speed: Mapping[str, Any] | None = None,
+    note: str = "",
+) -> ModelRow:
+    """One row of the main table."""
+    scores = {} if judged is None or name not in judged.scores else judged.scores[name]
+    entries = {
+        task: ScoreEntry(
+            metric=score.metric,
+            value=score.value,
+            low=score.interval[0] if score.interval else None,
+            high=score.interval[1] if score.interval else None,
+            kind=score.kind,
+            domain=score.domain,
+        )
+        for task, score in scores.items()
+    }
+    timed = speed or {}
+    return ModelRow(
+        name=name,
+        role=role,
+        scores=entries,
+        parameters=parameters,
+        width=width,
+        size_bytes=size_bytes,
+        texts_per_second=timed.get("texts_per_second"),
+        latency_p50_ms=timed.get("latency_p50_ms"),
+        latency_p95_ms=timed.get("latency_p95_ms"),
+        note=note,
+    )
+
+
+def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[Comparison]:
+    """The student against each other model, on the average and on retrieval, with paired intervals."""
+    found = []
+    for other in others:
+        for group in ("all", "retrieval"):
+            groups = judged.averages(student)
+            if group in groups and group in judged.averages(other):
+                difference = judged.difference(student, other, group)
+                low, high = difference.interval
+                found.append(Comparison(a=student, b=other, group=group, value=difference.value, low=low, high=high))
+    return found
+
+
+def space_map(
+    teacher: np.ndarray, student: np.ndarray, texts: Sequence[str], groups: Sequence[str] | None = None
+) -> SpaceMap:
+    """Both spaces in the plane: the teacher's two main axes, and the student's turned to lie on them as well as it can.
+
+    Args:
+        teacher: [n, D]; student: [n, d], same texts.
+    """
+    from scipy.linalg import orthogonal_procrustes
+
+    flat_teacher, flat_student = _plane(teacher), _plane(student)
+    turn, _ = orthogonal_procrustes(flat_student, flat_teacher)
+    return SpaceMap(
+        teacher=flat_teacher.tolist(),
+        student=(flat_student @ turn).tolist(),
+        texts=list(texts),
+        groups=list(groups) if groups is not None else None,
+        projection="principal axes of unit vectors; the student's are turned onto the teacher's",
+    )
+
+
+def _plane(vectors: np.ndarray) -> np.ndarray:
+    """[n, D] -> [n, 2], centred, unit scale."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.maximum(lengths, 1e-12)
+    centred = unit - unit.mean(0)
+    axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
+    flat = centred @ axes.T
+    return flat / max(float(flat.std()), 1e-12)
+
+
+def layer_similarity(layers: np.ndarray, teacher: np.ndarray, untrained: np.ndarray | None = None) -> LayerSimilarity:
+    """Linear CKA (debiased, floored at 0) of each student block's pooled states with the teacher's vectors.
+
+    Args:
+        layers: [L, n, d] of the trained student.
+        teacher: [n, D].
+        untrained: [L, n, d] of the student before training, as a second column.
+    """
+    from distilvec.judging.agreement import debiased_cka
+
+    columns = [layers] if untrained is None else [layers, untrained]
+    names = ["after training"] if untrained is None else ["after training", "before"]
+    values = [
+        [max(0.0, min(1.0, debiased_cka(column[block], teacher))) for column in columns] for block in range(len(layers))
+    ]
+    return LayerSimilarity(
+        values=values, student_layers=[f"block {block + 1}" for block in range(len(layers))], teacher_layers=names
+    )
+
+
+def folder_bytes(folder: Path) -> int:
+    """Size of a folder's files."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -1,0 +1,285 @@
+"""The parts of a record: scores, models, what went in, what it cost, and the data behind the figures."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+MAP_POINTS = 400
+MAP_TEXT = 200
+#: Averages in the order they are shown. Retrieval is never mixed into the others.
+GROUPS = ("in", "out", "all", "retrieval")
+Role = Literal["teacher", "untrained", "free", "student", "other"]
+
+
+class Part(BaseModel):
+    """Base of the record's parts: unknown keys are refused, numpy values become Python values."""
+
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings", validate_assignment=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, given: Any) -> Any:
+        return plain(given)
+
+
+class ScoreEntry(Part):
+    """A score as a fraction (0.84, not 84), with its 95 % interval where there is one."""
+
+    metric: str = ""
+    value: float
+    low: float | None = None
+    high: float | None = None
+    kind: str = ""
+    domain: str | None = None
+
+    @model_validator(mode="after")
+    def _both_edges(self) -> ScoreEntry:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("an interval has both a low and a high edge")
+        return self
+
+
+class ModelRow(Part):
+    """One model of the main table.
+
+    Attributes:
+        role: what the model is in this run; "other" for anybody's model.
+        scores: task -> score.
+        averages: group of tasks (`GROUPS`) -> mean; made from the scores where not given.
+        size_bytes: of the folder on disk.
+        texts_per_second, latency_p50_ms, latency_p95_ms: on the record's machine; latency is of one text.
+    """
+
+    name: str
+    role: Role = "other"
+    scores: dict[str, ScoreEntry] = Field(default_factory=dict)
+    averages: dict[str, ScoreEntry] = Field(default_factory=dict)
+    parameters: int | None = None
+    width: int | None = None
+    size_bytes: int | None = None
+    texts_per_second: float | None = None
+    latency_p50_ms: float | None = None
+    latency_p95_ms: float | None = None
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _fill_averages(self) -> ModelRow:
+        made = {name: average(found) for name, found in grouped(self.scores).items()}
+        self.__dict__["averages"] = {**made, **self.averages}
+        return self
+
+
+class Comparison(Part):
+    """`value` = how much better a is than b on a task or group (fractions), with its paired 95 % interval."""
+
+    a: str
+    b: str
+    group: str = "all"
+    value: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> Literal["better", "worse", "open"]:
+        """Better or worse only where the interval leaves out zero."""
+        return "better" if self.low > 0 else "worse" if self.high < 0 else "open"
+
+
+class Machine(Part):
+    """What the times were measured on. Never a path, a user or a host name."""
+
+    device: str = "cpu"
+    name: str = ""
+    cores: int | None = None
+    threads: int | None = None
+    system: str = ""
+
+
+class CorpusFacts(Part):
+    """What went into the training. Shares are fractions of the kept texts, overlaps numbers of texts."""
+
+    source: str = ""
+    read: int | None = None
+    kept: int | None = None
+    trained_on: int | None = None
+    held_out: int | None = None
+    rejected: dict[str, int] = Field(default_factory=dict)
+    duplicates: int | None = None
+    truncated_teacher: float | None = None
+    truncated_student: float | None = None
+    overlap: dict[str, int] = Field(default_factory=dict)
+    fingerprint: str = ""
+
+    @field_validator("source")
+    @classmethod
+    def _no_path(cls, source: str) -> str:
+        return short_source(source)
+
+
+class TeacherFacts(Part):
+    """A teacher's card, the prompt really used, examples of what it reads, and warnings."""
+
+    model_config = ConfigDict(extra="ignore", ser_json_inf_nan="strings")
+
+    name: str
+    kind: str = "model"
+    source: str = ""
+    licence: str | None = None
+    prompt: str | None = None
+    width: int | None = None
+    layers: int | None = None
+    pooling: str | None = None
+    max_length: int | None = None
+    normalized: bool | None = None
+    dtype: str | None = None
+    parameters: int | None = None
+    size_bytes: int | None = None
+    fingerprint: str | None = None
+    storage: str | None = None
+    examples: list[str] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+
+    @field_validator("source")
+    @classmethod
+    def _no_path(cls, source: str) -> str:
+        return short_source(source)
+
+
+class StudentFacts(Part):
+    """What was built: sizes, and where its weights and vocabulary come from."""
+
+    provenance: str = ""
+    parameters: int | None = None
+    size_bytes: int | None = None
+    layers: int | None = None
+    width: int | None = None
+    vocabulary: int | None = None
+    max_length: int | None = None
+    space: Literal["own", "teacher"] = "own"
+    remote_code: bool = False
+
+
+class Cost(Part):
+    """What the run cost. `teacher_texts_per_second` is the rate of teaching, without training."""
+
+    teaching_seconds: float | None = None
+    texts_taught: int | None = None
+    teacher_texts_per_second: float | None = None
+    training_seconds: float | None = None
+    steps: int | None = None
+    judging_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    store_bytes: int | None = None
+
+
+class SpaceMap(Part):
+    """The same texts in both spaces, in the plane. At most `MAP_POINTS` are kept, evenly spaced."""
+
+    teacher: list[tuple[float, float]]
+    student: list[tuple[float, float]]
+    texts: list[str]
+    groups: list[str] | None = None
+    projection: str = ""
+
+    @model_validator(mode="after")
+    def _same_length(self) -> SpaceMap:
+        columns: list[list[Any]] = [self.teacher, self.student, self.texts, *([self.groups] if self.groups else [])]
+        if len({len(column) for column in columns}) != 1:
+            raise ValueError(f"columns of different length: {[len(column) for column in columns]}")
+        count = len(self.texts)
+        many = min(count, MAP_POINTS)
+        rows = [round(i * (count - 1) / max(many - 1, 1)) for i in range(many)]
+        for name in ("teacher", "student", "texts", "groups"):
+            column = getattr(self, name)
+            self.__dict__[name] = [column[row] for row in rows] if column else column
+        self.__dict__["texts"] = [clip(text, MAP_TEXT) for text in self.texts]
+        return self
+
+
+class LayerSimilarity(Part):
+    """values[i][j]: how alike layer i of the student and column j are, in [0, 1].
+
+    A column is a layer of the teacher, or another thing that `columns` names.
+    """
+
+    values: list[list[float]]
+    student_layers: list[str]
+    teacher_layers: list[str]
+    measure: str = "linear CKA"
+    columns: str = "teacher's layer"
+
+    @model_validator(mode="after")
+    def _fits(self) -> LayerSimilarity:
+        shape = {len(row) for row in self.values}
+        if len(self.values) != len(self.student_layers) or shape != {len(self.teacher_layers)}:
+            raise ValueError("the matrix does not fit the layers' names")
+        return self
+
+
+def grouped(scores: dict[str, ScoreEntry]) -> dict[str, list[ScoreEntry]]:
+    """Group -> its scores; groups without any are left out. Retrieval is in no other group."""
+    rest = [score for score in scores.values() if score.kind != "retrieval"]
+    groups = {
+        "in": [score for score in rest if score.domain == "in"],
+        "out": [score for score in rest if score.domain == "out"],
+        "all": rest,
+        "retrieval": [score for score in scores.values() if score.kind == "retrieval"],
+    }
+    return {name: found for name, found in groups.items() if found}
+
+
+def average(scores: Iterable[ScoreEntry]) -> ScoreEntry:
+    """The plain mean. Its interval: half-widths add in squares, as for tasks whose test items are drawn independently.
+
+    >>> average([ScoreEntry(value=0.5, low=0.4, high=0.6), ScoreEntry(value=0.7, low=0.7, high=0.7)]).low
+    0.55
+    """
+    found = list(scores)
+    if len(found) == 1:
+        return found[0].model_copy()
+    value = sum(score.value for score in found) / len(found)
+    below = [score.value - score.low for score in found if score.low is not None]
+    above = [score.high - score.value for score in found if score.high is not None]
+    if len(below) < len(found):
+        return ScoreEntry(metric="mean", value=value)
+    low, high = (math.hypot(*widths) / len(found) for widths in (below, above))
+    return ScoreEntry(metric="mean", value=value, low=value - low, high=value + high)
+
+
+def scores_of(row: ModelRow) -> dict[str, ScoreEntry]:
+    """Tasks and, under the groups' names, averages; a task with a group's name wins nothing over the group."""
+    return {**row.scores, **row.averages}
+
+
+def plain(value: Any) -> Any:
+    """Numpy scalars and arrays as Python values, inside mappings and lists too; paths as strings."""
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if hasattr(value, "tolist") and not isinstance(value, BaseModel):
+        return value.tolist()
+    return str(value) if isinstance(value, Path) else value
+
+
+def clip(text: str, length: int) -> str:
+    """At most `length` characters, with an ellipsis where something was cut."""
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
+
+
+def short_source(source: str) -> str:
+    """A hub id as it is; of a file or folder elsewhere the last two parts only, so that no report shows where
+    somebody keeps things.
+
+    >>> short_source("/home/ann/models/bge/v2"), short_source("BAAI/bge-m3"), short_source("texts.txt")
+    ('bge/v2', 'BAAI/bge-m3', 'texts.txt')
+    """
+    if not re.match(r"(/|~|\.{1,2}[/\\]|[A-Za-z]:[/\\]|\\\\)", source):
+        return source
+    return "/".join([part for part in re.split(r"[/\\]+", source) if part and part not in ("~", ".", "..")][-2:])

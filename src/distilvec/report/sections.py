@@ -1,0 +1,178 @@
+"""The sections of the page, in the order they are read."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from distilvec.report import words
+from distilvec.report.facts import (
+    Fact,
+    agreement_facts,
+    corpus_facts,
+    cost_facts,
+    recipe_text,
+    student_facts,
+    teacher_facts,
+)
+from distilvec.report.markup import bullets, card_row, fact_table, figure, table
+from distilvec.report.parts import Comparison, SpaceMap, TeacherFacts, clip
+from distilvec.report.plots import point_colours
+from distilvec.report.record import Record
+from distilvec.report.table import Cell, Grid, main_grid, task_grid
+
+
+def sections(record: Record, drawn: dict[str, str]) -> list[tuple[str, str, str]]:
+    return [
+        ("scores", "What the student keeps", _scores(record, drawn)),
+        ("agreement", "How far it agrees with the teacher", _agreement(record, drawn)),
+        ("training", "How training went", _training(drawn)),
+        ("cost", "What it cost", fact_table(cost_facts(record))),
+        ("data", "What went in", _data(record)),
+        ("models", "Teacher and student", _models(record)),
+        ("again", "Running it again", _again(record)),
+    ]
+
+
+def _scores(record: Record, drawn: dict[str, str]) -> str:
+    if not record.models:
+        return ""
+    text = (
+        '<p class="lead">Scores are times 100; the small numbers are 95 % intervals from drawing the test items anew. '
+        "“Kept” is the score in percent of the teacher's. Retrieval is never part of the average.</p>"
+        + table(main_grid(record), "wide", [row.role for row in record.models])
+    )
+    if record.comparisons:
+        items = "".join(
+            f'<li><span class="{_tone(record, found)}">{escape(words.statement(found))}</span></li>'
+            for found in record.comparisons
+        )
+        text += f'<h3>What the intervals support</h3><ul class="plain">{items}</ul>'
+    if record.tasks():
+        text += "<h3>Task by task</h3>"
+        caption = (
+            "Every task, every model. Two models whose intervals overlap may still differ: see the paired comparisons."
+        )
+        text += figure(drawn, "scores", caption)
+        text += f"<details><summary>The same in numbers</summary>{table(task_grid(record), 'wide')}</details>"
+    return text
+
+
+def _tone(record: Record, found: Comparison) -> str:
+    """Better and worse are coloured against baselines only: to be worse than the teacher is what one expects."""
+    teacher = record.model("teacher")
+    return "" if teacher is not None and teacher.name in (found.a, found.b) else found.verdict
+
+
+def _agreement(record: Record, drawn: dict[str, str]) -> str:
+    text = ""
+    facts = agreement_facts(record.agreement)
+    if facts:
+        items = record.agreement.get("items")
+        on = f" Measured on {items:,} held-out texts, which are not trained on." if isinstance(items, int) else ""
+        text += f'<p class="lead">How much of the teacher\'s view of the texts the student shares.{on}</p>'
+        text += fact_table(facts)
+    if record.collapse:
+        text += "<h3>Is the space in use?</h3>" + _collapse(record.collapse)
+    if record.spaces is not None and record.spaces.texts:
+        text += "<h3>Both spaces</h3>" + _map(record.spaces)
+    if "layers" in drawn:
+        text += "<h3>Layer by layer</h3>"
+        text += figure(drawn, "layers", "1 = the two layers tell texts apart in the same way, 0 = in unrelated ways.")
+    return text
+
+
+def _collapse(collapse: dict[str, dict[str, Any]]) -> str:
+    """A small table of the signs of collapse, one row per model."""
+    columns = {
+        "mean_cosine": "mean cosine of two texts",
+        "effective_rank": "effective rank",
+        "rank_share": "of the possible",
+        "hubness": "hubness",
+    }
+    rows = []
+    for name, found in collapse.items():
+        cells = [found.get(key) for key in columns]
+        shown = [words.share(v) if k == "rank_share" else words.number(v) for k, v in zip(columns, cells, strict=True)]
+        rows.append([Cell(name), *map(Cell, shown)])
+    grid = Grid(["model", *columns.values()], rows, [])
+    return (
+        '<p class="lead">A space has collapsed when all texts are alike (mean cosine near 1) or few directions carry '
+        "everything (low effective rank). Hubness: above 10, a few texts are near everything.</p>" + table(grid, "")
+    )
+
+
+def _map(spaces: SpaceMap) -> str:
+    how = f" ({escape(spaces.projection)})" if spaces.projection else ""
+    names = list(dict.fromkeys(spaces.groups or []))
+    colours = dict(zip(spaces.groups or [], point_colours(spaces), strict=False)) if spaces.groups else {}
+    legend = ""
+    if 0 < len(names) <= 8:
+        entries = (
+            f'<span><i class="dot" style="background:{colours[n]}"></i>{escape(clip(n, 40))}</span>' for n in names
+        )
+        legend = f'<div class="legend">{"".join(entries)}</div>'
+    told = "its group" if legend else "its place in the teacher's space, left to right"
+    return (
+        f'<figure><div id="map"></div>{legend}<p id="map-text"></p>'
+        "<noscript><p>The map needs JavaScript; it is also in figures/map.svg.</p></noscript>"
+        f"<figcaption>{len(spaces.texts)} texts in the plane{how}. Point at one to see where the other space has it. "
+        f"A text's colour is {told}, in both maps. A plane shows only part of a space with hundreds of dimensions."
+        "</figcaption></figure>"
+    )
+
+
+def _training(drawn: dict[str, str]) -> str:
+    caption = (
+        "Every term of the loss before its weight; the strong line is a running mean. "
+        "Held-out measures (orange) are on texts that are not trained on."
+    )
+    return figure(drawn, "training", caption)
+
+
+def _data(record: Record) -> str:
+    if record.corpus is None:
+        return ""
+    cards = [fact_table(corpus_facts(record.corpus))]
+    beside = ""
+    if record.corpus.rejected:
+        rejected = sorted(record.corpus.rejected.items(), key=lambda pair: -pair[1])
+        beside += "<h3>Rejected rows</h3>" + fact_table([Fact(reason, f"{count:,}") for reason, count in rejected])
+        beside += '<p class="small">Each is in rejected.jsonl with its line and reason.</p>'
+    shared = {task: count for task, count in record.corpus.overlap.items() if count}
+    if shared:
+        beside += (
+            "<h3>Training texts that are also evaluation texts</h3>"
+            '<p class="small">Scores on these tasks may flatter every model that was trained here.</p>'
+            + fact_table([Fact(task, f"{count:,}") for task, count in shared.items()])
+        )
+    return card_row([*cards, *([beside] if beside else [])])
+
+
+def _models(record: Record) -> str:
+    cards = [_teacher(teacher) for teacher in record.teachers]
+    if record.student is not None:
+        cards.append(f"<h3>Student</h3>{fact_table(student_facts(record.student))}")
+    return card_row(cards)
+
+
+def _teacher(teacher: TeacherFacts) -> str:
+    text = f"<h3>Teacher: {escape(teacher.name)}</h3>{fact_table(teacher_facts(teacher))}"
+    if teacher.warnings:
+        text += f'<div class="alarms"><strong>Warnings</strong>{bullets(teacher.warnings, "")}</div>'
+    if teacher.examples:
+        shown = "".join(f'<pre class="example">{escape(clip(each, 600))}</pre>' for each in teacher.examples[:3])
+        text += f"<details><summary>What the teacher really reads</summary>{shown}</details>"
+    return text
+
+
+def _again(record: Record) -> str:
+    text = ""
+    if record.recipe:
+        shown = escape(recipe_text(record.recipe))
+        text += f"<details><summary>The resolved recipe (also in recipe.yaml)</summary><pre>{shown}</pre></details>"
+    facts = [Fact(name, version) for name, version in record.versions.items()]
+    facts += [Fact("git", record.git)] if record.git else []
+    if facts:
+        text += f"<details><summary>Versions</summary>{fact_table(facts)}</details>"
+    return text + (bullets(record.notes, "plain") if record.notes else "")

@@ -1,0 +1,210 @@
+"""The table a person reads: one row per model, for the terminal, for markdown and for the page."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distilvec.report.parts import ModelRow, ScoreEntry
+from distilvec.report.record import Record
+from distilvec.report.words import (
+    ABSENT,
+    GROUP_NAMES,
+    latency,
+    metric,
+    millions,
+    number,
+    percent,
+    points,
+    size,
+    span,
+    statement,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from distilvec.judging import Judgement, Score
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value and, smaller, its interval."""
+
+    text: str
+    interval: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table before it is dressed: the first column names the row. `notes` stand below it."""
+
+    header: list[str]
+    rows: list[list[Cell]]
+    notes: list[str]
+
+    def markdown(self) -> str:
+        """A pipe table, and the notes as a list."""
+        lines = [_pipes(self.header), "|" + " --- |" + " ---: |" * (len(self.header) - 1)]
+        lines += [_pipes([f"{c.text} ({c.interval})" if c.interval else c.text for c in row]) for row in self.rows]
+        return "\n".join(
+            [*lines, *(["", *(f"- {escape_markdown(note)}" for note in self.notes)] if self.notes else [])]
+        )
+
+    def text(self) -> str:
+        """Plain text, as wide as it needs to be."""
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), width=240, color_system=None)
+        with console.capture() as captured:
+            console.print(self.rich())
+        return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
+
+    def rich(self, title: str | None = None) -> Table:
+        """For the terminal; intervals stand in a second line."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+        for position, name in enumerate(self.header):
+            table.add_column(Text(name), justify="right" if position else "left", no_wrap=not position)
+        two_lines = any(cell.interval for row in self.rows for cell in row)
+        for row in self.rows:
+            shown = [
+                Text.assemble(cell.text, *([("\n" + cell.interval, "dim")] if cell.interval else [])) for cell in row
+            ]
+            table.add_row(*shown, end_section=two_lines and row is not self.rows[-1])
+        if self.notes:
+            table.caption = Text("\n".join(self.notes))
+            table.caption_justify = "left"
+        return table
+
+
+def main_grid(record: Record) -> Grid:
+    """One row per model: averages (retrieval its own), what was kept, size and speed.
+
+    No row is marked as best: the notes say which differences the intervals support.
+    """
+    groups = shown_groups(record.models)
+    columns: list[tuple[str, Callable[[ModelRow], Cell]]] = [("model", lambda row: Cell(row.name))]
+    for group in groups:
+        columns.append((GROUP_NAMES[group], _score_of(group)))
+        if group in ("all", "retrieval") and record.model("teacher") is not None:
+            name = "kept" if group == "all" or len(groups) == 1 else f"{GROUP_NAMES[group]} kept"
+            columns.append((name, _kept(record, group)))
+    sizes: list[tuple[str, Callable[[ModelRow], Cell]]] = [
+        ("parameters", lambda row: Cell(millions(row.parameters))),
+        ("on disk", lambda row: Cell(size(row.size_bytes))),
+        ("texts/s", lambda row: Cell(number(row.texts_per_second))),
+        ("p50 / p95 ms", lambda row: Cell(latency(row))),
+    ]
+    columns += [column for column in sizes if any(column[1](row).text != ABSENT for row in record.models)]
+    rows = [[make(row) for _, make in columns] for row in record.models]
+    return Grid([name for name, _ in columns], rows, [statement(found) for found in record.comparisons])
+
+
+def task_grid(record: Record) -> Grid:
+    """One row per task, one column per model."""
+    rows = []
+    for task in record.tasks():
+        found = [row.scores.get(task) for row in record.models]
+        known = next(score for score in found if score is not None)
+        facts = ", ".join(part for part in (metric(known), GROUP_NAMES.get(known.domain or "", "")) if part)
+        rows.append(
+            [Cell(task, facts), *(Cell(points(score.value if score else None), span(score)) for score in found)]
+        )
+    return Grid(["task", *(row.name for row in record.models)], rows, [])
+
+
+def terminal_table(record: Record) -> Table:
+    """The main table for the terminal, with what the intervals support below it."""
+    return main_grid(record).rich(title=record.title)
+
+
+def markdown_table(record: Record) -> str:
+    """The same as a pipe table."""
+    return main_grid(record).markdown()
+
+
+def show_table(record: Record) -> None:
+    """Print the main table and the alarms."""
+    console = _console()
+    console.print(terminal_table(record))
+    for alarm in record.alarms:
+        console.print(f"Alarm: {alarm}", style="bold red", markup=False, highlight=False)
+
+
+def show_scores(scores: Judgement | Mapping[str, Score] | Sequence[Score]) -> None:
+    """Print the scores of one model (or of each model of a judgement), with intervals and averages."""
+    _console().print(scores_grid(scores).rich())
+
+
+def scores_grid(scores: Judgement | Mapping[str, Score] | Sequence[Score]) -> Grid:
+    """The table behind `show_scores`."""
+    if hasattr(scores, "scores"):
+        models = {name: list(found.values()) for name, found in scores.scores.items()}
+    else:
+        models = {"score": list(scores.values()) if isinstance(scores, Mapping) else list(scores)}
+    rows = [
+        ModelRow(name=name, scores={score.task: entry_of(score) for score in found}) for name, found in models.items()
+    ]
+    grid = task_grid(Record(title="scores", models=rows))
+    for group in shown_groups(rows):
+        made = [row.averages.get(group) for row in rows]
+        name = GROUP_NAMES[group] if group in ("all", "retrieval") else f"{GROUP_NAMES[group]} average"
+        if len(grid.rows) > 1 or len(shown_groups(rows)) > 1:
+            grid.rows.append([Cell(name), *(Cell(points(score.value if score else None)) for score in made)])
+    return grid
+
+
+def entry_of(score: Score) -> ScoreEntry:
+    """A score of `judging` as the record keeps it."""
+    low, high = score.interval if score.interval else (None, None)
+    return ScoreEntry(metric=score.metric, value=score.value, low=low, high=high, kind=score.kind, domain=score.domain)
+
+
+def shown_groups(models: Sequence[ModelRow]) -> list[str]:
+    """The averages worth a column: in- and out-of-domain only where there are both."""
+    present = {name for row in models for name in row.averages}
+    both = {"in", "out"} <= present
+    return [name for name in GROUP_NAMES if name in present and (both or name not in ("in", "out"))]
+
+
+def escape_markdown(text: str) -> str:
+    """Plain text inside markdown: no table cell, tag, link or heading comes out of it.
+
+    >>> escape_markdown("a|b <script> [x](y)")
+    'a\\\\|b &lt;script&gt; \\\\[x\\\\](y)'
+    """
+    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for mark in "\\`*_[]|#":
+        text = text.replace(mark, "\\" + mark) if mark != "\\" else text.replace("\\", "\\\\")
+    return text
+
+
+def _score_of(group: str) -> Callable[[ModelRow], Cell]:
+    def make(row: ModelRow) -> Cell:
+        score = row.averages.get(group)
+        return Cell(points(score.value if score else None), span(score))
+
+    return make
+
+
+def _kept(record: Record, group: str) -> Callable[[ModelRow], Cell]:
+    return lambda row: Cell(percent(record.retention(row, group)))
+
+
+def _pipes(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(escape_markdown(cell) for cell in cells) + " |"
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # A pipe or a file gets the whole table: nothing is cut at 80 columns where nobody looks at columns.
+    console = Console()
+    return console if console.is_terminal else Console(width=160)

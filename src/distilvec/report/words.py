@@ -1,0 +1,198 @@
+"""Numbers as people read them, and the sentences of the report."""
+
+from __future__ import annotations
+
+import math
+
+from distilvec.report.parts import Comparison, ModelRow, ScoreEntry, grouped
+from distilvec.report.record import Record
+
+ABSENT = "—"
+GROUP_NAMES = {"in": "in-domain", "out": "out-of-domain", "all": "average", "retrieval": "retrieval"}
+METRIC_NAMES = {
+    "macro_f1": "macro F1",
+    "accuracy": "accuracy",
+    "r2": "R²",
+    "average_precision": "average precision",
+    "spearman": "Spearman",
+    "pearson": "Pearson",
+    "v_measure": "V-measure",
+    "ndcg@10": "nDCG@10",
+}
+
+
+def points(value: float | None) -> str:
+    """A fraction in points of hundred: 0.7812 -> "78.1"."""
+    return ABSENT if value is None or not math.isfinite(value) else _signless_zero(f"{100 * value:.1f}")
+
+
+def span(score: ScoreEntry | None) -> str:
+    """The interval of a score, "77.2–79.0"; empty without one."""
+    if score is None or score.low is None or score.high is None:
+        return ""
+    joint = "–" if score.low >= 0 else " to "
+    return f"{points(score.low)}{joint}{points(score.high)}"
+
+
+def signed(value: float) -> str:
+    """A difference of fractions in points, with a true minus: "+3.2"."""
+    return ABSENT if not math.isfinite(value) else f"{100 * value:+.1f}".replace("-", "−")
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A number that already is in percent."""
+    return ABSENT if value is None or not math.isfinite(value) else f"{value:.{digits}f} %"
+
+
+def share(value: float | None) -> str:
+    """A fraction as percent, with more digits where it is small."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    return percent(100 * value, 2 if 0 < abs(value) < 0.01 else 1)
+
+
+def millions(count: int | None) -> str:
+    """Parameters: "5.46 M"."""
+    if count is None:
+        return ABSENT
+    return f"{count / 1e6:.2f} M" if count < 1e8 else f"{count / 1e6:,.0f} M"
+
+
+def size(count: float | None) -> str:
+    """Bytes with a decimal unit: "21.8 MB"."""
+    if count is None:
+        return ABSENT
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= limit:
+            return f"{count / limit:,.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def number(value: float | None) -> str:
+    """A count or a rate: three figures, thousands separated."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
+
+
+def duration(seconds: float | None) -> str:
+    """ "42 s", "7 min 30 s", "3 h 20 min"."""
+    if seconds is None or not math.isfinite(seconds):
+        return ABSENT
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def latency(row: ModelRow) -> str:
+    """Median and 95th percentile, "8.1 / 9.9"."""
+    if row.latency_p50_ms is None:
+        return ABSENT
+    tail = ABSENT if row.latency_p95_ms is None else _milliseconds(row.latency_p95_ms)
+    return f"{_milliseconds(row.latency_p50_ms)} / {tail}"
+
+
+def headline_group(record: Record) -> str | None:
+    """The average that the verdict speaks of: all tasks but retrieval, or retrieval where there is nothing else."""
+    row = record.model("student")
+    if row is None:
+        return None
+    return next((name for name in ("all", "retrieval") if name in row.averages), None)
+
+
+def verdict(record: Record) -> str:
+    """What was kept, at what size and speed; and what that is worth against the baselines, where it is worth less."""
+    student, group = record.model("student"), headline_group(record)
+    if student is None:
+        return "No student was judged in this run."
+    parts = []
+    teacher = record.model("teacher")
+    if group is not None:
+        own = student.averages[group]
+        kept = record.retention(student, group)
+        named = f"{GROUP_NAMES[group]} score" if group != "all" else _average_of(student)
+        interval = f", 95 % interval {span(own)}" if span(own) else ""
+        if kept is not None and teacher is not None:
+            parts.append(
+                f"keeps {percent(kept)} of the teacher's {named} "
+                f"({points(own.value)} of {points(teacher.averages[group].value)}{interval})"
+            )
+        else:
+            parts.append(
+                f"reaches a {named} of {points(own.value)}{interval.replace(', ', ' (', 1)}{')' if interval else ''}"
+            )
+    parts.extend(_sizes(student, teacher))
+    sentence = "The student " + (_joined(parts) if parts else "was not scored") + "."
+    doubts = [doubt for role in ("untrained", "free") if (doubt := _doubt(record, role, group))]
+    return " ".join([sentence, *doubts])
+
+
+def _average_of(student: ModelRow) -> str:
+    count = len(grouped(student.scores).get("all", []))
+    return f"average over {count} tasks" if count > 1 else "score" if count == 1 else "average"
+
+
+def _sizes(student: ModelRow, teacher: ModelRow | None) -> list[str]:
+    parts = []
+    if student.parameters is not None:
+        of = f" instead of {millions(teacher.parameters)}" if teacher and teacher.parameters else ""
+        disk = f" ({size(student.size_bytes)} on disk)" if student.size_bytes else ""
+        parts.append(f"has {millions(student.parameters)} parameters{of}{disk}")
+    if student.texts_per_second:
+        times = ""
+        if teacher and teacher.texts_per_second:
+            times = f", {student.texts_per_second / teacher.texts_per_second:.1f} times the teacher's rate"
+        parts.append(f"encodes {number(student.texts_per_second)} texts per second{times}")
+    return parts
+
+
+def _doubt(record: Record, role: str, group: str | None) -> str | None:
+    """A sentence where the student is not shown to be better than a baseline."""
+    student = record.model("student")
+    other = next((row for row in record.models if row.role == role), None)
+    if student is None or other is None or group is None:
+        return None
+    found = record.compared(student.name, other.name, group)
+    if found is None or found.verdict == "better":
+        return None
+    told = "is worse than" if found.verdict == "worse" else "is not shown to be better than"
+    return f"It {told} the {other.name}: {difference(found)}."
+
+
+def difference(found: Comparison) -> str:
+    """ "+3.2 points, 95 % interval +2.1 to +4.3"."""
+    return f"{signed(found.value)} points, 95 % interval {signed(found.low)} to {signed(found.high)}"
+
+
+def statement(found: Comparison) -> str:
+    """One comparison in words; a winner is named only where the interval supports it."""
+    where = f"on the {GROUP_NAMES[found.group]}" if found.group in ("in", "out", "all") else f"on {found.group}"
+    where = where.replace("in-domain", "in-domain average").replace("out-of-domain", "out-of-domain average")
+    told = {"better": "is better than", "worse": "is worse than", "open": "cannot be told apart from"}[found.verdict]
+    return f"{_upper(where)}, {found.a} {told} {found.b} ({difference(found)})."
+
+
+def metric(score: ScoreEntry) -> str:
+    """The metric's name as it is printed."""
+    return METRIC_NAMES.get(score.metric, score.metric)
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _joined(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + ", and " + parts[-1]
+
+
+def _signless_zero(text: str) -> str:
+    return text[1:] if text.startswith("-") and not text.strip("-0.") else text
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"

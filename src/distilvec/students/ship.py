@@ -1,0 +1,202 @@
+"""Writing a student so that plain sentence-transformers opens it, without this package and without foreign code."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+import shutil
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn
+
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.students.blocks import find_transformer
+from distilvec.students.load import drop_pooler, lacks_pooler
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
+
+
+def ship(
+    student: SentenceTransformer,
+    folder: str | Path,
+    *,
+    space: Literal["own", "teacher"] = "own",
+    teacher_map: nn.Linear | None = None,
+    normalize: bool = True,
+) -> None:
+    """Save a student made of stock modules. The folder appears whole or not at all.
+
+    Args:
+        student: what was trained; an unused pooler is dropped from it.
+        folder: where it goes; a model that lies there is replaced, anything else is not.
+        space: `own` saves the student as it is; `teacher` puts the teacher's map behind it, so that its vectors can
+            be compared with the teacher's.
+        teacher_map: linear map [D, d] from the student's space to the teacher's; needed with `teacher`.
+        normalize: whether vectors in the teacher's space are brought to length 1.
+
+    Raises:
+        DistilvecError: a module is not stock, `teacher_map` is missing or of another width, or the folder holds
+            something that is not a model.
+        EnvironmentProblem: the disk is full or the place cannot be written.
+    """
+    if space not in ("own", "teacher"):
+        raise DistilvecError(f'space is "{space}"', remedy='Choose "own" or "teacher".')
+    if space == "teacher":
+        if teacher_map is None:
+            raise DistilvecError(
+                "a student in the teacher's space needs the map that leads there",
+                remedy='Use a method that learns one, or space "own".',
+            )
+        student = in_teacher_space(student, teacher_map, normalize=normalize)
+    _refuse_foreign(student)
+    transformer = find_transformer(student)
+    if transformer is not None:
+        drop_pooler(transformer)
+    target = Path(folder)
+    if target.exists() and not (target / "modules.json").is_file() and (target.is_file() or any(target.iterdir())):
+        raise DistilvecError(
+            "this place holds something that is not a model, and it would be lost",
+            where=str(target),
+            remedy="Choose another folder, or empty this one.",
+        )
+    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        student.save_pretrained(str(partial))
+        _say_without_pooler(partial)
+        _replace(partial, target)
+    except Exception as problem:
+        # safetensors and tokenizers wrap what the system says in errors of their own.
+        if not isinstance(problem, OSError) and "os error" not in str(problem):
+            raise
+        raise EnvironmentProblem(
+            f"the student could not be written ({problem})",
+            where=str(target),
+            remedy="Make room or choose another place.",
+        ) from problem
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    logger.info("student saved to %s", target)
+
+
+def in_teacher_space(
+    student: SentenceTransformer, teacher_map: nn.Linear, *, normalize: bool = True
+) -> SentenceTransformer:
+    """The student with the teacher's map behind it, as a model that shares the student's weights.
+
+    A final `Normalize` of the student is left out: the map was learnt on what comes before it.
+
+    Args:
+        student: d wide.
+        teacher_map: weight [D, d].
+        normalize: whether to bring the result to length 1.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense, Normalize
+
+    modules: Any = OrderedDict(student.named_children())
+    if modules and isinstance(next(reversed(modules.values())), Normalize):
+        modules.popitem()
+    width = next(
+        size
+        for module in reversed(modules.values())
+        if (ask := getattr(module, "get_embedding_dimension", None)) is not None and (size := ask()) is not None
+    )
+    if teacher_map.in_features != width:
+        raise DistilvecError(
+            f"the teacher's map takes vectors of width {teacher_map.in_features}, the student gives {width}"
+        )
+    bias = teacher_map.bias
+    modules["teacher_map"] = Dense(
+        in_features=teacher_map.in_features,
+        out_features=teacher_map.out_features,
+        bias=bias is not None,
+        activation_function=None,
+        init_weight=teacher_map.weight.detach().clone(),
+        init_bias=None if bias is None else bias.detach().clone(),
+    )
+    if normalize:
+        modules["normalize"] = Normalize()
+    mapped = SentenceTransformer(
+        modules=modules,
+        device=str(student.device),
+        prompts=_prompts(student),
+        default_prompt_name=student.default_prompt_name,
+        similarity_fn_name=student.similarity_fn_name,
+    )
+    mapped.model_card_data = copy.copy(student.model_card_data)
+    mapped.model_card_data.register_model(mapped)
+    return mapped.train(student.training)
+
+
+def router(student: SentenceTransformer, teacher: SentenceTransformer) -> SentenceTransformer:
+    """One model that encodes queries with the student and documents with the teacher.
+
+    Args:
+        student: already in the teacher's space (`in_teacher_space`).
+        teacher: the model that the documents' index was made with.
+
+    Raises:
+        DistilvecError: the two are not equally wide.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Router
+
+    widths = student.get_embedding_dimension(), teacher.get_embedding_dimension()
+    if widths[0] != widths[1]:
+        raise DistilvecError(
+            f"the student's vectors are {widths[0]} wide, the teacher's {widths[1]}",
+            remedy="Bring the student into the teacher's space first (space: teacher).",
+        )
+    queries: list[Any] = list(student.children())
+    documents: list[Any] = list(teacher.children())
+    routes = Router.for_query_document(query_modules=queries, document_modules=documents)
+    return SentenceTransformer(
+        modules=[routes],
+        device=str(student.device),
+        prompts={"query": _prompt(student, "query"), "document": _prompt(teacher, "document", "passage")},
+        similarity_fn_name=teacher.similarity_fn_name,
+    )
+
+
+def _prompt(model: SentenceTransformer, *names: str) -> str:
+    prompts = _prompts(model)
+    return next((prompts[name] for name in (*names, model.default_prompt_name) if name and prompts.get(name)), "")
+
+
+def _prompts(model: SentenceTransformer) -> dict[str, str]:
+    return {name: prompt for name, prompt in (model.prompts or {}).items() if prompt is not None}
+
+
+def _refuse_foreign(student: SentenceTransformer) -> None:
+    for name, module in student.named_children():
+        if not type(module).__module__.startswith("sentence_transformers."):
+            raise DistilvecError(
+                f"module {name} is a {type(module).__name__}, which sentence-transformers alone cannot open",
+                remedy="Ship a student made of sentence-transformers' own modules.",
+            )
+
+
+def _say_without_pooler(folder: Path) -> None:
+    """Tell whoever opens the folder not to build a pooler: it would be random, and count as parameters."""
+    for file in folder.rglob("sentence_bert_config.json"):
+        if lacks_pooler(file.parent):
+            settings = json.loads(file.read_text(encoding="utf-8"))
+            settings["model_kwargs"] = {**settings.get("model_kwargs", {}), "add_pooling_layer": False}
+            file.write_text(json.dumps(settings, indent=4) + "\n", encoding="utf-8")
+
+
+def _replace(partial: Path, target: Path) -> None:
+    """Put the new folder where the old one was; the old one goes last."""
+    old = target.with_name(f".{target.name}.old-{os.getpid()}")
+    if target.exists():
+        target.rename(old)
+    partial.rename(target)
+    shutil.rmtree(old, ignore_errors=True)

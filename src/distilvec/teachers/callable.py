@@ -1,0 +1,217 @@
+"""A function as a teacher, so that a paid service can be one: batches, patience, and a limit on the rate."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.cards import TeacherCard, fingerprint
+
+logger = logging.getLogger(__name__)
+
+# Mistakes in the function itself: asking again would give the same.
+_MISTAKES = (TypeError, NameError, AttributeError, ImportError, NotImplementedError)
+_LONGEST_WAIT = 60.0
+
+
+class CallTeacher(SentenceTeacher):
+    """A teacher behind a function from a list of texts to vectors.
+
+    One call is under way at a time. A call that raises is repeated after 1, 2, 4 ... seconds (at most 60), up to
+    `attempts` times in all, and every attempt counts for the rate limit.
+
+    Its fingerprint covers the function's name and source text, the prompt and the width; what a service changes on
+    its side cannot be seen.
+
+    Attributes:
+        card: who it is.
+    """
+
+    def __init__(
+        self,
+        call: str | Callable[[list[str]], Any],
+        *,
+        name: str = "teacher",
+        prompt: str | None = None,
+        batch_size: int = 64,
+        rate_limit: float | None = None,
+        attempts: int = 6,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Find the function and call it once with a short text, to learn its width.
+
+        Args:
+            call: the function, or "module:function". Modules of the working directory are found.
+            batch_size: texts per call.
+            rate_limit: calls per second, None = no limit.
+            attempts: how often a call is tried.
+            clock, sleep: seconds, and how to wait for them.
+
+        Raises:
+            DistilvecError: there is no such function, it has a mistake, or an argument is not positive.
+            EnvironmentProblem: every attempt failed.
+            DataError: it does not give [n, D] finite numbers.
+        """
+        if batch_size < 1 or attempts < 1 or (rate_limit is not None and rate_limit <= 0):
+            raise DistilvecError(
+                f"batch_size ({batch_size}), attempts ({attempts}) and rate_limit ({rate_limit}) must be positive",
+                where=name,
+            )
+        self._function = find_function(call) if isinstance(call, str) else call
+        self._where = name
+        self._batch_size, self._attempts = batch_size, attempts
+        self._pause = 1.0 / rate_limit if rate_limit else 0.0
+        self._clock, self._sleep = clock, sleep
+        self._next_call = -float("inf")
+        self._lock = threading.Lock()
+        self._width: int | None = None
+        self._prompt = prompt or ""
+        probe = self._ask(["A probe."])
+        source = call if isinstance(call, str) else _name_of(call)
+        self.card = TeacherCard(
+            name=name,
+            kind="callable",
+            source=source,
+            fingerprint=fingerprint(source, _source_of(self._function), self._prompt, probe.shape[1]),
+            width=int(probe.shape[1]),
+            prompt=prompt or None,
+            normalized=bool(abs(float(np.linalg.norm(probe[0])) - 1) < 1e-3),
+        )
+
+    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the texts, one call each."""
+        for start in range(0, len(texts), self._batch_size):
+            rows = np.arange(start, min(start + self._batch_size, len(texts)))
+            yield rows, self._ask([texts[int(row)] for row in rows])
+
+    def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
+        """float32 [n, D], all texts in one call."""
+        return self._ask(list(texts))
+
+    def rendered(self, text: str) -> tuple[str, int]:
+        """What the function is given; it has no tokens to count (0)."""
+        return self._prompt + text, 0
+
+    def _ask(self, texts: list[str]) -> np.ndarray:
+        prompted = [self._prompt + text for text in texts]
+        with self._lock:
+            return self._checked(self._patiently(prompted), texts)
+
+    def _patiently(self, texts: list[str]) -> Any:
+        attempt = 0
+        while True:
+            attempt += 1
+            self._keep_rate()
+            try:
+                return self._function(list(texts))
+            except DistilvecError:
+                raise
+            except _MISTAKES as problem:
+                raise DistilvecError(
+                    f"the function fails with {type(problem).__name__}: {problem}",
+                    where=self._where,
+                    remedy="It is called with one list of texts; try it by itself.",
+                ) from problem
+            except Exception as problem:  # whatever a service's client raises
+                if attempt == self._attempts:
+                    raise EnvironmentProblem(
+                        f"{attempt} calls failed, the last with {type(problem).__name__}: {problem}",
+                        where=self._where,
+                        remedy="What was taught so far is kept; start again when the service answers.",
+                    ) from problem
+                patience = min(2.0 ** (attempt - 1), _LONGEST_WAIT)
+                logger.warning("%s: %s: %s; again in %g s", self._where, type(problem).__name__, problem, patience)
+                self._sleep(patience)
+
+    def _keep_rate(self) -> None:
+        wait = self._next_call - self._clock()
+        if wait > 0:
+            self._sleep(wait)
+        self._next_call = self._clock() + self._pause
+
+    def _checked(self, found: Any, texts: list[str]) -> np.ndarray:
+        try:
+            vectors = np.asarray(found, dtype=np.float32)
+        except (TypeError, ValueError) as problem:
+            raise DataError(
+                f"{len(texts)} rows of numbers were expected, found {type(found).__name__}: {problem}",
+                where=self._where,
+                remedy="The function must return one vector of constant width per text.",
+            ) from problem
+        if vectors.ndim != 2 or len(vectors) != len(texts) or vectors.shape[1] < 1:
+            raise DataError(
+                f"expected [{len(texts)}, D], found {list(vectors.shape)}",
+                where=self._where,
+                remedy="The function must return one vector per text, in the order of the texts.",
+            )
+        if self._width is not None and vectors.shape[1] != self._width:
+            raise DataError(
+                f"vectors of width {self._width} came before, now of width {vectors.shape[1]}", where=self._where
+            )
+        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(wrong):
+            raise DataError(
+                f"the vector of {texts[wrong[0]][:120]!r} has values that are not finite", where=self._where
+            )
+        self._width = vectors.shape[1]
+        return vectors
+
+
+def find_function(path: str) -> Callable[[list[str]], Any]:
+    """The function that "module:function" names; modules of the working directory are found.
+
+    Raises:
+        DistilvecError: the path has no colon, there is no such module or function, or it cannot be called.
+    """
+    module_name, colon, function_name = path.partition(":")
+    if not colon or not module_name or not function_name:
+        raise DistilvecError(f'"{path}" is not of the form module:function', remedy='For example "my_service:embed".')
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as problem:
+        raise DistilvecError(
+            f'the module "{module_name}" cannot be imported: {problem}',
+            where=path,
+            remedy="Start distilvec in the folder that holds it, or install it.",
+        ) from problem
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    function: Any = module
+    for part in function_name.split("."):
+        if not hasattr(function, part):
+            raise DistilvecError(f'there is no "{part}"', where=path, remedy=nearest(part, _public(function) or [part]))
+        function = getattr(function, part)
+    if not callable(function):
+        raise DistilvecError(f"a {type(function).__name__} cannot be called", where=path)
+    found: Callable[[list[str]], Any] = function
+    return found
+
+
+def _public(module: Any) -> list[str]:
+    return [name for name in vars(module) if not name.startswith("_")]
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    owner = function if hasattr(function, "__qualname__") else type(function)
+    return f"{owner.__module__}:{owner.__qualname__}"
+
+
+def _source_of(function: Callable[..., Any]) -> str | None:
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        return None

@@ -1,0 +1,137 @@
+"""What a person wants to see of a teacher before hours are spent on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from distilvec.teachers.cards import TeacherCard
+from distilvec.teachers.families import family_of
+from distilvec.teachers.invariance import InvarianceReport, batch_invariance
+
+_NON_COMMERCIAL = ("-nc", "noncommercial", "non-commercial", "research")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A text as the teacher reads it.
+
+    Attributes:
+        text: as it is in the corpus.
+        rendered: the exact string, with prompt and special tokens.
+        tokens: how many tokens that is; 0 where the teacher has none to count.
+    """
+
+    text: str
+    rendered: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class TeacherReport:
+    """A teacher seen on a sample of texts.
+
+    Attributes:
+        card: who it is.
+        examples: a short, a middling and a long text as it reads them.
+        texts: size of the sample.
+        truncated: share of the sample that is longer than the maximum length; None where it cannot be known.
+        longest: tokens of the longest text before it is cut; None where it cannot be known.
+        warnings: what is worth a second look.
+        invariance: result of the batch-invariance probe, None where it was not run.
+    """
+
+    card: TeacherCard
+    examples: list[Example]
+    texts: int
+    truncated: float | None
+    longest: int | None
+    warnings: list[str] = field(default_factory=list)
+    invariance: InvarianceReport | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain dictionary for the record of a run."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        card = self.card
+        length = "any length" if card.max_length is None else f"at most {card.max_length} tokens"
+        lines = [
+            f"{card.name}: {card.source} ({card.kind}), {card.width} dimensions, "
+            f"{card.pooling or 'unknown'} pooling, {length}, prompt {card.prompt!r}, "
+            f"licence {card.licence or 'unknown'}"
+        ]
+        if self.truncated is not None:
+            lines.append(f"  {self.truncated:.1%} of {self.texts} texts are cut; the longest has {self.longest} tokens")
+        lines += [f"  reads ({each.tokens} tokens): {_shorten(each.rendered)}" for each in self.examples]
+        lines += [f"  warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines)
+
+
+def describe(teacher: Any, texts: Sequence[str]) -> TeacherReport:
+    """Look at a teacher on a sample of texts, without encoding them.
+
+    Args:
+        teacher: any teacher.
+        texts: the sample, a few hundred are enough.
+    """
+    ordered = sorted(set(texts), key=len)
+    picked = [ordered[place] for place in sorted({0, len(ordered) // 2, len(ordered) - 1})] if ordered else []
+    examples = [Example(text, *teacher.rendered(text)) for text in picked]
+    truncated = longest = None
+    tokens = getattr(teacher, "tokens", None)
+    if tokens is not None and len(texts):
+        lengths = tokens.lengths(texts)
+        longest = int(lengths.max())
+        truncated = float(np.mean(lengths > tokens.limit)) if tokens.limit is not None else 0.0
+    return TeacherReport(teacher.card, examples, len(texts), truncated, longest, _warnings(teacher, texts, truncated))
+
+
+def check_teacher(teacher: Any, texts: Sequence[str]) -> TeacherReport:
+    """`describe`, and `batch_invariance` with its advice among the warnings."""
+    report, found = describe(teacher, texts), batch_invariance(teacher)
+    warnings = list(report.warnings)
+    if not found.passed:
+        warnings.append(
+            f"a text gets another vector alone than padded in a batch (cosine distance {found.worst:.2g}, allowed "
+            f"{found.tolerance:.2g}). {found.advice}"
+        )
+    return dataclasses.replace(report, warnings=warnings, invariance=found)
+
+
+def _warnings(teacher: Any, texts: Sequence[str], truncated: float | None) -> list[str]:
+    card, found = teacher.card, []
+    family = family_of(card.source) if card.kind == "model" else None
+    own = getattr(teacher, "prompts", {})
+    open_question = card.prompt is None and not getattr(teacher, "prompt_chosen", False)
+    if family is not None and open_question:
+        found.append(
+            f"no prompt is set, and {family.name} was trained with one for {family.side}: {family.prompt}"
+            + (f". Prompts that this model brings: {', '.join(sorted(own))}" if own else "")
+        )
+    elif own and open_question:
+        found.append(
+            f"this model brings prompts ({', '.join(sorted(own))}) and none is set; prompt: NAME chooses one, "
+            'prompt: "" says that none is meant'
+        )
+    if getattr(teacher, "assumed_pooling", False):
+        found.append(f"the folder says nothing about pooling; {card.pooling} was assumed from the kind of model")
+    if truncated is not None and truncated > 0.05:
+        found.append(f"{truncated:.0%} of the texts are longer than {card.max_length} tokens and are cut")
+    licence = (card.licence or "").lower()
+    if any(word in licence for word in _NON_COMMERCIAL):
+        found.append(f"its licence ({card.licence}) forbids commercial use, of the student too as far as it reaches")
+    if card.kind == "vectors":
+        missing = int((~teacher.has(texts)).sum())
+        if missing:
+            found.append(f"it has no vector for {missing} of {len(texts)} texts")
+    return found
+
+
+def _shorten(text: str, most: int = 240) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= most else f"{shown[: most // 2]} ... {shown[-most // 2 :]}"

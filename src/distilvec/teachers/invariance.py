@@ -1,0 +1,91 @@
+"""Does a text get the same vector alone and padded in a batch? Wrong padding and ignored masks show here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_SHORT = ("A cat.", "Where is the nearest pharmacy?", "The train to Zürich leaves at half past two.")
+_LONG = (
+    "The old lighthouse keeper wrote down the weather every evening for forty years, and when he died his "
+    "notebooks were found in a tin box under the stairs, dry, complete and in perfect order. "
+)
+_REPEATS = (1, 3)
+# Cosine distance: rounding alone stays below these.
+_TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-3, "float16": 1e-3}
+
+
+@dataclass(frozen=True)
+class InvarianceReport:
+    """What the probe found.
+
+    Attributes:
+        passed: whether every text kept its vector.
+        worst: largest cosine distance between a text's vector alone and in the batch.
+        tolerance: what was allowed.
+        text: the text that moved most.
+        advice: what is wrong and what to do; empty where it passed.
+    """
+
+    passed: bool
+    worst: float
+    tolerance: float
+    text: str
+    advice: str
+
+
+def batch_invariance(teacher: Any, tolerance: float | None = None) -> InvarianceReport:
+    """Encode short texts alone, and once more in a batch with longer ones, and compare.
+
+    A callable is called four times with few texts. Vectors from elsewhere pass: nothing is computed for them.
+
+    Args:
+        teacher: any teacher.
+        tolerance: largest cosine distance allowed; default by the teacher's dtype (1e-5 in float32).
+    """
+    if tolerance is None:
+        tolerance = _TOLERANCE.get(teacher.card.dtype, 1e-5)
+        if teacher.card.kind == "callable":  # services answer in half precision, and not always the same
+            tolerance = 1e-3
+    if teacher.card.kind == "vectors":
+        return InvarianceReport(True, 0.0, tolerance, "", "")
+    alone = np.concatenate([teacher.together([text]) for text in _SHORT])
+    gaps = _gaps(alone, _batched(teacher, None))
+    worst = int(gaps.argmax())
+    if gaps[worst] <= tolerance:
+        return InvarianceReport(True, float(gaps[worst]), tolerance, _SHORT[worst], "")
+    return InvarianceReport(False, float(gaps[worst]), tolerance, _SHORT[worst], _advice(teacher, alone, tolerance))
+
+
+def _batched(teacher: Any, side: str | None) -> np.ndarray:
+    texts = [*_SHORT, *(_LONG * count for count in _REPEATS)]
+    vectors: np.ndarray = teacher.together(texts, side)
+    return vectors[: len(_SHORT)]
+
+
+def _gaps(alone: np.ndarray, batched: np.ndarray) -> np.ndarray:
+    """Cosine distances [n]; a vector of zeros or NaN counts as far away."""
+    a, b = alone.astype(np.float64), batched.astype(np.float64)
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gaps = 1 - (a * b).sum(axis=1) / norms
+    return np.nan_to_num(gaps, nan=2.0, posinf=2.0, neginf=2.0)
+
+
+def _advice(teacher: Any, alone: np.ndarray, tolerance: float) -> str:
+    if teacher.card.kind == "callable":
+        return "The function gives a text another vector when others stand beside it. Set batch_size to 1."
+    tokens = getattr(teacher, "tokens", None)
+    if tokens is not None:
+        other = "right" if tokens.side == "left" else "left"
+        if _gaps(alone, _batched(teacher, other)).max() <= tolerance:
+            return (
+                f"Padding is on the {tokens.side}, and with padding on the {other} the vectors agree. "
+                f'Set "padding_side" to "{other}" in the tokenizer_config.json of the model.'
+            )
+    return (
+        "Padding changes the vectors on either side, so the model or its pooling ignores the attention mask. "
+        "Use another version of the model, or set token_budget to 1 so that every text is encoded alone."
+    )

@@ -1,0 +1,93 @@
+"""One door to every kind of teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec.errors import DistilvecError
+from distilvec.teachers.base import Teacher
+
+
+def load_teacher(
+    *,
+    name: str = "teacher",
+    model: str | Path | None = None,
+    call: str | Callable[[list[str]], Any] | None = None,
+    vectors: str | Path | np.ndarray | None = None,
+    texts: str | Path | Sequence[str] | None = None,
+    keys: str | Path | np.ndarray | None = None,
+    prompt: str | None = None,
+    max_length: int | None = None,
+    device: str | None = None,
+    trust_remote_code: bool = False,
+    dtype: str | None = None,
+    token_budget: int | None = None,
+    batch_size: int = 64,
+    rate_limit: float | None = None,
+) -> Teacher:
+    """Open a teacher: exactly one of `model`, `call` and `vectors`.
+
+    Args:
+        name: what recipes, messages and stores call it.
+        model: sentence-transformers or transformers folder, or hub id. Safetensors only.
+        call: "module:function" or a function from a list of texts to vectors [n, D]; may be a paid service.
+        vectors: .npy file [n, D], parquet file with a vector column, or array.
+        texts: with `vectors`: the texts, one a row (a .txt file of one text a line, a .jsonl file with the field
+            "text", a list, or the name of a parquet file's text column).
+        keys: with `vectors`, instead of `texts`: content keys uint8 [n, 16] (.npy file or array).
+        prompt: put before every text. None = the model's own default; "" = nothing, whatever the model's default;
+            the name of one of the model's own prompts = that prompt.
+        max_length: tokens per text, default the model's own. Only for `model`.
+        device: default is the best there is. Only for `model`.
+        trust_remote_code: whether code that comes with the model may run.
+        dtype: "float32", "bfloat16" or "float16", of the computation; vectors are always float32. None = bfloat16
+            (else float16) on CUDA and float32 elsewhere. CPUs with bfloat16 instructions gain from it too.
+        token_budget: padded tokens per forward pass; None = by the device.
+        batch_size: texts per call of `call`.
+        rate_limit: calls per second of `call`, None = no limit.
+
+    Raises:
+        DistilvecError: not exactly one source, an option that the source has no use for, no such model, pickled
+            weights, code of the model's own without `trust_remote_code`, or a length beyond the model's positions.
+        DataError: damaged weights, or vectors that do not fit their texts.
+        EnvironmentProblem: the hub cannot be reached and the model is not in its cache.
+    """
+    given = [word for word, value in (("model", model), ("call", call), ("vectors", vectors)) if value is not None]
+    if len(given) != 1:
+        raise DistilvecError(
+            f"a teacher is one of model, call and vectors; found {', '.join(given) or 'none'}", where=name
+        )
+    if model is None and max_length is not None:
+        raise DistilvecError(f"max_length has no effect on {given[0]}", where=name, remedy="Leave it out.")
+    if vectors is None and (texts is not None or keys is not None):
+        raise DistilvecError("texts and keys belong to vectors", where=name, remedy="Leave them out.")
+    if model is not None:
+        from distilvec.teachers.text import TextTeacher
+
+        return TextTeacher(
+            model,
+            name=name,
+            prompt=prompt,
+            max_length=max_length,
+            device=device,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            token_budget=token_budget,
+        )
+    if call is not None:
+        from distilvec.teachers.callable import CallTeacher
+
+        return CallTeacher(call, name=name, prompt=prompt, batch_size=batch_size, rate_limit=rate_limit)
+    if vectors is not None and not prompt:
+        from distilvec.teachers.vectors import VectorsTeacher
+
+        return VectorsTeacher(vectors, name=name, texts=texts, keys=keys)
+    raise DistilvecError(
+        "vectors are made already, a prompt has no effect on them",
+        where=name,
+        remedy="Leave it out; put the prompt before the texts when you make the vectors.",
+    )

@@ -1,0 +1,228 @@
+"""A text model as a teacher: a sentence-transformers or transformers folder, or a hub id."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from distilvec.errors import DistilvecError, nearest
+from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, licence_of
+from distilvec.teachers.encoding import Batch, cut_batches, stream_batches
+from distilvec.teachers.folder import locate, module_folders, open_model
+from distilvec.teachers.tokens import quick_tokens
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Padded tokens of one forward pass. On a CPU about what its caches hold, on a GPU enough to fill it.
+_BUDGET = {"cpu": 1024, "mps": 8192, "cuda": 32768}
+_CHARACTERS_PER_TOKEN = 4
+
+
+class TextTeacher(SentenceTeacher):
+    """A frozen text model with its own prompt, pooling, normalisation and maximum length.
+
+    Attributes:
+        card: who it is.
+        model: the `SentenceTransformer`.
+        prompts: the prompts that the model brings, by name.
+        prompt_chosen: whether a prompt (or none) was asked for, rather than left to the model's default.
+        tokens: its quick tokenizer, None where only the model's own `preprocess` knows how.
+        assumed_pooling: whether the folder says nothing about pooling, so that it was chosen by the kind of model.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        name: str = "teacher",
+        prompt: str | None = None,
+        max_length: int | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        trust_remote_code: bool = False,
+        token_budget: int | None = None,
+    ) -> None:
+        """Open the model. See `load_teacher` for the arguments and errors."""
+        folder = locate(model, trust_remote_code)
+        self.device = torch.device(device or _best_device())
+        dtype_name = dtype or _best_dtype(self.device)
+        if dtype_name not in DTYPES:
+            raise DistilvecError(f'unknown dtype "{dtype_name}"', where=name, remedy=nearest(dtype_name, DTYPES))
+        self._dtype = DTYPES[dtype_name]
+        self.model = open_model(
+            folder,
+            str(model),
+            device=str(self.device),
+            dtype=_stored_dtype(folder, self._dtype),
+            trust_remote_code=trust_remote_code,
+        )
+        self.model.requires_grad_(False)
+        self.assumed_pooling = not (folder / "modules.json").exists()
+        _set_length(self.model, max_length, str(model))
+        self.prompts = {key: text for key, text in self.model.prompts.items() if text}
+        self.prompt_chosen = prompt is not None
+        self.prompt = self._resolve(prompt)
+        self.tokens = quick_tokens(self.model, self.prompt)
+        self._budget = token_budget or _BUDGET.get(self.device.type, _BUDGET["cuda"])
+        self.card = self._make_card(name, str(model), folder, dtype_name)
+
+    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Pairs (positions int64 [b], vectors float32 [b, D]) until every text was given once, longest first."""
+        yield from stream_batches(texts, self._prepare, self._forward)
+
+    def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
+        """float32 [n, D], all texts in one forward pass, padded on `side` (default: the model's own side)."""
+        if self.tokens is None:
+            return self._forward(self._preprocess(texts)).float().cpu().numpy()
+        return self._forward(self.tokens.features(self.tokens.ids(texts), side)).float().cpu().numpy()
+
+    def rendered(self, text: str) -> tuple[str, int]:
+        """The exact string that the model reads, special tokens shown, and its number of tokens."""
+        ids = self._preprocess([text]).get("input_ids")
+        if not isinstance(ids, Tensor) or not hasattr(self.model.tokenizer, "all_special_ids"):
+            return self.prompt + text, 0
+        ids = ids.flatten().tolist()
+        return self.model.tokenizer.decode(ids, skip_special_tokens=False), len(ids)
+
+    def _preprocess(self, texts: Sequence[str]) -> dict[str, Any]:
+        return dict(self.model.preprocess(list(texts), prompt=self.prompt or None))
+
+    def _prepare(self, texts: Sequence[str]) -> list[Batch]:
+        if self.tokens is None:
+            lengths = np.array([len(self.prompt + text) // _CHARACTERS_PER_TOKEN + 2 for text in texts])
+            batches = cut_batches(lengths, self._budget, waste=1.0)
+            return [(rows, self._preprocess([texts[row] for row in rows])) for rows in batches]
+        ids = self.tokens.ids(texts)
+        lengths = np.fromiter((len(each) for each in ids), np.int64, len(ids))
+        return [(rows, self.tokens.features([ids[row] for row in rows])) for rows in cut_batches(lengths, self._budget)]
+
+    @torch.inference_mode()
+    def _forward(self, features: dict[str, Any]) -> Tensor:
+        """Sentence vectors [b, D] of one batch. Pooling and what follows it run in float32."""
+        features = {key: self._move(value) for key, value in features.items()}
+        first, *rest = self.model.children()
+        with self._autocast():
+            features = first(features)
+        if isinstance(features.get("token_embeddings"), Tensor):
+            features["token_embeddings"] = features["token_embeddings"].float()
+        for module in rest:
+            features = module(features)
+        return features["sentence_embedding"]
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self._dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self._dtype)
+
+    def _move(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or self.device.type == "cpu":
+            return value
+        if self.device.type == "cuda":
+            return value.pin_memory().to(self.device, non_blocking=True)
+        return value.to(self.device)
+
+    def _resolve(self, prompt: str | None) -> str:
+        if prompt is None:
+            return self.prompts.get(self.model.default_prompt_name or "", "")
+        if prompt in self.prompts:
+            logger.info('"%s" is the name of a prompt of this model: %r', prompt, self.prompts[prompt])
+            return self.prompts[prompt]
+        return prompt
+
+    def _make_card(self, name: str, source: str, folder: Path, dtype: str) -> TeacherCard:
+        from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+        modules = list(self.model.children())
+        pooling = next((module.pooling_mode for module in modules if isinstance(module, Pooling)), None)
+        if isinstance(pooling, tuple):
+            pooling = "+".join(pooling)
+        length = self.model.max_seq_length
+        length = None if length is None or length > 10**9 else int(length)
+        normalized = isinstance(modules[-1], Normalize)
+        width = self.model.get_embedding_dimension()
+        if width is None:
+            width = int(self.together(["A probe."]).shape[1])
+        return TeacherCard(
+            name=name,
+            kind="model",
+            source=source,
+            fingerprint=fingerprint(
+                describe_folder(folder, module_folders(folder)), pooling, self.prompt, length, normalized
+            ),
+            width=int(width),
+            layers=_count_layers(self.model),
+            pooling=pooling,
+            prompt=self.prompt or None,
+            max_length=length,
+            normalized=normalized,
+            dtype=dtype,
+            licence=licence_of(folder),
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+        )
+
+
+def _best_device() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _best_dtype(device: torch.device) -> str:
+    if device.type != "cuda":
+        return "float32"
+    return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+
+
+def _stored_dtype(folder: Path, wanted: torch.dtype) -> torch.dtype:
+    """Hold the weights in half precision only where the files do: otherwise autocast, which loses less."""
+    import json
+
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return torch.float32
+    stored = config.get("dtype") or config.get("torch_dtype")
+    return wanted if stored in ("float16", "bfloat16") else torch.float32
+
+
+def _count_layers(model: nn.Module) -> int | None:
+    config = getattr(getattr(next(model.children()), "model", None), "config", None)
+    if config is None:
+        return None
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    layers = getattr(text, "num_hidden_layers", None)
+    return int(layers) if isinstance(layers, int) else None
+
+
+def _positions(model: nn.Module) -> int | None:
+    """Tokens that learned position embeddings allow; None where positions are not learned."""
+    for module in model.modules():
+        table = getattr(module, "position_embeddings", None)
+        if isinstance(table, nn.Embedding):
+            # RoBERTa's kind counts positions from padding_idx + 1.
+            padding = getattr(module, "padding_idx", None)
+            return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
+    return None
+
+
+def _set_length(model: Any, wanted: int | None, name: str) -> None:
+    limit = _positions(model)
+    if wanted is not None:
+        if wanted < 1 or (limit is not None and wanted > limit):
+            raise DistilvecError(
+                f"max_length is {wanted}, the model's positions allow 1 to {limit or 'any number'}",
+                where=name,
+                remedy="Choose a length within that range.",
+            )
+        model.max_seq_length = wanted
+    elif limit is not None and (model.max_seq_length is None or model.max_seq_length > limit):
+        model.max_seq_length = limit

@@ -1,0 +1,270 @@
+"""Vectors from elsewhere as a teacher: a .npy file, an array or a parquet column, found by the text's key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.cards import TeacherCard, fingerprint
+
+_CHUNK = 4096
+_NORM_SAMPLE = 256
+
+
+class VectorsTeacher(SentenceTeacher):
+    """Vectors made elsewhere. `has` tells which texts it knows; `encode` gives NaN for the others.
+
+    Attributes:
+        card: who it is. Its fingerprint covers all vectors and keys.
+    """
+
+    def __init__(
+        self,
+        vectors: str | Path | np.ndarray,
+        *,
+        name: str = "teacher",
+        texts: str | Path | Sequence[str] | None = None,
+        keys: str | Path | np.ndarray | None = None,
+    ) -> None:
+        """Open the vectors and index their keys.
+
+        Args:
+            vectors: .npy file [n, D] (memory-mapped), array, or parquet file. "file.parquet:column" names its
+                vector column where it has several.
+            texts: .txt (one a line), .jsonl (strings, or objects with "text"), a list, or the name of the parquet
+                file's text column (default "text").
+            keys: uint8 [n, 16] as `content_keys` makes them, in place of texts.
+
+        Raises:
+            DataError: a file is missing or not what it has to be, or rows and texts differ in number.
+            DistilvecError: neither texts nor keys are given, or both.
+        """
+        self._where = name
+        table: list[str] | None = None
+        source = "array" if isinstance(vectors, np.ndarray) else str(vectors)
+        if isinstance(vectors, np.ndarray):
+            self._vectors = _matrix(vectors, name)
+        elif ".parquet" in source:
+            self._vectors, table = _read_parquet(source, texts if keys is None else None, wants_texts=keys is None)
+        else:
+            self._vectors = _matrix(_load_npy(Path(source)), source)
+        if table is None:
+            if (texts is None) == (keys is None):
+                raise DistilvecError(
+                    "vectors need the texts they belong to, or their keys (one of both)",
+                    where=name,
+                    remedy="Give texts: a file with one text a line, in the order of the vectors.",
+                )
+            if texts is not None:
+                table = _read_texts(texts)
+        found = _keys_of(table) if table is not None else _read_keys(keys)
+        if len(found) != len(self._vectors):
+            raise DataError(
+                f"{len(self._vectors)} vectors, but {len(found)} {'texts' if table is not None else 'keys'}",
+                where=source,
+                remedy="There must be one row per text, in the same order.",
+            )
+        words = _words(found)
+        # Stable, so that the first of equal keys is the one that is found.
+        self._order = np.argsort(words, kind="stable")
+        self._sorted = words[self._order]
+        sample = np.asarray(self._vectors[:_NORM_SAMPLE], dtype=np.float32)
+        self.card = TeacherCard(
+            name=name,
+            kind="vectors",
+            source=source,
+            fingerprint=fingerprint(_hash(self._vectors), _hash(found)),
+            width=int(self._vectors.shape[1]),
+            normalized=bool(np.allclose(np.linalg.norm(sample, axis=1), 1, atol=1e-3)),
+            dtype=str(self._vectors.dtype),
+        )
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def has(self, texts: Sequence[str]) -> np.ndarray:
+        """bool [n]: whether there is a vector for each text."""
+        return self._rows(texts) >= 0
+
+    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Pairs (positions int64 [b], vectors float32 [b, D]) in the order of the texts; NaN where there is none.
+
+        Raises:
+            DataError: a vector that is there has values that are not finite.
+        """
+        for start in range(0, len(texts), _CHUNK):
+            chunk = list(texts[start : start + _CHUNK])
+            rows = self._rows(chunk)
+            known = np.flatnonzero(rows >= 0)
+            found = np.full((len(chunk), self.card.width), np.nan, np.float32)
+            found[known] = self._vectors[rows[known]]
+            wrong = known[~np.isfinite(found[known]).all(axis=1)]
+            if len(wrong):
+                raise DataError(
+                    f"the vector in row {rows[wrong[0]]} has values that are not finite",
+                    where=self.card.source,
+                    remedy="Leave out rows without a vector, together with their texts.",
+                )
+            yield np.arange(start, start + len(chunk)), found
+
+    def rendered(self, text: str) -> tuple[str, int]:
+        """The text itself; nothing is known of what was made of it (0 tokens)."""
+        return text, 0
+
+    def _rows(self, texts: Sequence[str]) -> np.ndarray:
+        """int64 [n] row of each text, -1 where there is none."""
+        if not len(texts) or not len(self._sorted):
+            return np.full(len(texts), -1, np.int64)
+        words = _words(_keys_of(list(texts)))
+        places = np.searchsorted(self._sorted, words)
+        places[places == len(self._sorted)] = 0
+        return np.where(self._sorted[places] == words, self._order[places], -1)
+
+
+def _keys_of(texts: Sequence[str]) -> np.ndarray:
+    from distilvec.corpus.keys import content_keys
+
+    return content_keys(texts)
+
+
+def _words(keys: np.ndarray) -> np.ndarray:
+    """Keys uint8 [n, 16] as one sortable value each. All have 16 bytes, so trailing zeros do not confuse them."""
+    return np.ascontiguousarray(keys).view("S16").ravel()
+
+
+def _hash(array: np.ndarray) -> str:
+    digest = hashlib.blake2b(repr((array.shape, str(array.dtype))).encode(), digest_size=16)
+    for start in range(0, len(array), _CHUNK):
+        digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)
+    return digest.hexdigest()
+
+
+def _matrix(vectors: np.ndarray, where: str) -> np.ndarray:
+    if vectors.ndim != 2 or vectors.shape[1] < 1 or vectors.dtype.kind != "f":
+        raise DataError(
+            f"expected floating-point numbers [n, D], found {vectors.dtype} {list(vectors.shape)}",
+            where=where,
+            remedy="Save them as a float16 or float32 array with one row per text.",
+        )
+    return vectors
+
+
+def _load_npy(file: Path) -> np.ndarray:
+    try:
+        return np.load(file, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as problem:
+        raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
+    except (OSError, ValueError, EOFError) as problem:
+        raise DataError(
+            f"this is not an array in .npy form: {problem}", where=str(file), remedy="Save it with numpy.save."
+        ) from problem
+
+
+def _read_keys(keys: str | Path | np.ndarray | None) -> np.ndarray:
+    found = keys if isinstance(keys, np.ndarray) else _load_npy(Path(str(keys)))
+    if found.ndim != 2 or found.shape[1] != 16 or found.dtype != np.uint8:
+        raise DataError(f"expected keys uint8 [n, 16], found {found.dtype} {list(found.shape)}", where=str(keys)[:200])
+    return np.asarray(found)
+
+
+def _read_texts(texts: str | Path | Sequence[str]) -> list[str]:
+    if not isinstance(texts, str | Path):
+        return list(texts)
+    file = Path(texts).expanduser()
+    if file.suffix not in (".txt", ".jsonl"):
+        raise DataError(
+            f'texts of vectors are read from .txt or .jsonl files, not from "{file.name}"',
+            where=str(file),
+            remedy="A .txt file has one text a line; texts with line breaks go into .jsonl.",
+        )
+    try:
+        content = file.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
+    except UnicodeDecodeError as problem:
+        raise DataError(f"this is not UTF-8: {problem}", where=str(file)) from problem
+    lines = content.split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    if file.suffix == ".txt":
+        return [line.removesuffix("\r") for line in lines]
+    return [_text_of(line, f"{file}:{number}") for number, line in enumerate(lines, 1)]
+
+
+def _text_of(line: str, where: str) -> str:
+    try:
+        found = json.loads(line)
+    except ValueError as problem:
+        raise DataError(f"this line is not JSON: {problem}", where=where) from problem
+    text = found.get("text") if isinstance(found, dict) else found
+    if not isinstance(text, str):
+        raise DataError('expected a string or an object with "text"', where=where)
+    return text
+
+
+def _read_parquet(source: str, texts: Any, wants_texts: bool) -> tuple[np.ndarray, list[str] | None]:
+    """The vector column and, where wanted, the texts of a parquet file or of what `texts` names."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path, _, column = source.partition(".parquet:")
+    file = Path(path + ".parquet" if column else source).expanduser()
+    try:
+        schema = pq.read_schema(file)
+    except FileNotFoundError as problem:
+        raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
+    except (OSError, pa.ArrowException) as problem:
+        raise DataError(f"this is not a parquet file: {problem}", where=str(file)) from problem
+    lists = [field.name for field in schema if _is_vector(field.type)]
+    if not column and len(lists) != 1:
+        raise DataError(
+            f"{len(lists) or 'no'} columns of vectors: {', '.join(lists) or ', '.join(schema.names)}",
+            where=str(file),
+            remedy=f'Name it: "{file}:COLUMN".',
+        )
+    column = column or lists[0]
+    if column not in lists:
+        raise DataError(f'there is no vector column "{column}"', where=str(file), remedy=nearest(column, lists))
+    vectors = _stack(pq.read_table(file, columns=[column]).column(column), file, column)
+    if not wants_texts:
+        return vectors, None
+    if texts is not None and (not isinstance(texts, str) or texts not in schema.names):
+        return vectors, _read_texts(texts)
+    text_column = texts or "text"
+    if text_column not in schema.names:
+        raise DataError(
+            f'there is no column "{text_column}" with the texts',
+            where=str(file),
+            remedy=f"Set texts to one of: {', '.join(name for name in schema.names if name not in lists)}.",
+        )
+    return vectors, pq.read_table(file, columns=[text_column]).column(text_column).to_pylist()
+
+
+def _is_vector(kind: Any) -> bool:
+    from pyarrow import types
+
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return is_list and types.is_floating(kind.value_type)
+
+
+def _stack(column: Any, file: Path, name: str) -> np.ndarray:
+    parts, width = [], None
+    for chunk in column.chunks:
+        if not len(chunk):
+            continue
+        lengths = {len(row) for row in chunk} if chunk.null_count == 0 else {None}
+        width = width if width is not None else next(iter(lengths))
+        if lengths != {width} or not width:
+            raise DataError(f'the rows of "{name}" are not vectors of one length', where=str(file))
+        flat = chunk.flatten().to_numpy(zero_copy_only=False)
+        parts.append(np.asarray(flat, np.float32).reshape(len(chunk), width))
+    if not parts:
+        raise DataError(f'the column "{name}" has no rows', where=str(file))
+    return np.concatenate(parts)

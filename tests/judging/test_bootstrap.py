@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.judging import Outputs, Score, paired_bootstrap
+from distilvec.judging import bootstrap as module
+from distilvec.judging.bootstrap import draws, make_score
+
+
+def _score(outputs: Outputs, task: str = "t") -> Score:
+    return make_score(task=task, kind="x", domain=None, outputs=outputs)
+
+
+def _mean(values: np.ndarray, task: str = "t") -> Score:
+    return _score(Outputs("ndcg@10", np.zeros(len(values), dtype=np.int8), values), task)
+
+
+def test_interval_of_a_mean_is_the_textbook_one() -> None:
+    values = np.random.default_rng(0).uniform(size=400)
+    score = _mean(values)
+    half = 1.96 * values.std() / np.sqrt(400)
+    assert score.interval == pytest.approx((values.mean() - half, values.mean() + half), abs=0.004)
+
+
+def test_coverage() -> None:
+    """Over 200 samples of a known population, 95 % intervals hold the true Spearman about 95 times in 100."""
+    rng = np.random.default_rng(3)
+    rho = 0.6
+    true = 6 / np.pi * np.arcsin(rho / 2)  # Spearman of a bivariate normal
+    inside = 0
+    for _ in range(200):
+        x = rng.normal(size=150)
+        y = rho * x + np.sqrt(1 - rho**2) * rng.normal(size=150)
+        values = draws(Outputs("spearman", x, y), "t", resamples=300, seed=int(rng.integers(2**31)))
+        low, high = np.quantile(values, [0.025, 0.975])
+        inside += low <= true <= high
+    assert 178 <= inside <= 199
+
+
+@pytest.mark.parametrize(
+    ("metric", "classes"), [("macro_f1", 40), ("v_measure", 40), ("accuracy", 3), ("average_precision", 2)]
+)
+def test_interval_holds_the_value(metric: str, classes: int) -> None:
+    """Also where samples with repeated items are biased: many classes, few items each."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, classes, 200)
+    predicted = np.where(rng.random(200) < 0.7, truth, rng.integers(0, classes, 200))
+    score = _score(Outputs(metric, truth, predicted))
+    assert score.interval is not None
+    assert 0 <= score.interval[0] < score.value < score.interval[1] <= 1
+
+
+def test_same_numbers_every_time() -> None:
+    values = np.random.default_rng(0).uniform(size=50)
+    assert _mean(values).interval == _mean(values).interval
+    assert _mean(values, "other task").interval != _mean(values).interval
+
+
+def test_pairing_sees_a_small_but_steady_difference() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.uniform(0, 0.9, size=300)
+    better = base + rng.uniform(0.0, 0.02, size=300)
+    difference = paired_bootstrap(_mean(better), _mean(base))
+    assert difference.supported
+    assert difference.value == pytest.approx(0.01, abs=0.002)
+    own = _mean(base).interval
+    assert own is not None
+    assert own[1] - own[0] > 10 * (difference.interval[1] - difference.interval[0])
+    opposite = paired_bootstrap(_mean(base), _mean(better))
+    assert opposite.interval == pytest.approx((-difference.interval[1], -difference.interval[0]))
+
+
+def test_a_model_against_itself() -> None:
+    values = np.random.default_rng(0).uniform(size=60)
+    difference = paired_bootstrap(_mean(values), _mean(values.copy()))
+    assert (difference.value, difference.interval) == (0.0, (0.0, 0.0))
+    assert not difference.supported
+
+
+def test_false_alarms_are_rare() -> None:
+    rng = np.random.default_rng(1)
+    supported = 0
+    for _ in range(100):
+        first, second = rng.normal(0.5, 0.1, 80), rng.normal(0.5, 0.1, 80)
+        supported += paired_bootstrap(_mean(first), _mean(second), resamples=300).supported
+    assert supported <= 13
+
+
+def test_mean_over_tasks() -> None:
+    rng = np.random.default_rng(0)
+    ours = [_mean(rng.uniform(size=100), "a"), _mean(rng.uniform(size=200), "b")]
+    theirs = [_mean(rng.uniform(size=100), "a"), _mean(rng.uniform(size=200), "b")]
+    difference = paired_bootstrap(ours, theirs)
+    assert difference.value == pytest.approx(np.mean([o.value - t.value for o, t in zip(ours, theirs, strict=True)]))
+    assert (difference.tasks, difference.n) == (("a", "b"), 300)
+    single = paired_bootstrap(ours[0], theirs[0])
+    # The mean of two independent differences varies less than one of them.
+    assert difference.interval[1] - difference.interval[0] < single.interval[1] - single.interval[0]
+
+
+def test_seeds_of_one_task_share_the_draws() -> None:
+    """Three copies of one difference are not three independent tasks: the interval must not shrink."""
+    rng = np.random.default_rng(0)
+    a, b = _mean(rng.uniform(size=100)), _mean(rng.uniform(size=100))
+    assert paired_bootstrap([a] * 3, [b] * 3).interval == pytest.approx(paired_bootstrap(a, b).interval)
+
+
+def test_only_equal_items_are_paired() -> None:
+    truth = np.arange(10.0)
+    one = _score(Outputs("spearman", truth, truth))
+    with pytest.raises(DataError, match="same test items"):
+        paired_bootstrap(one, _score(Outputs("spearman", truth[::-1].copy(), truth)))
+    with pytest.raises(DataError, match="same test items"):
+        paired_bootstrap(one, _score(Outputs("spearman", truth[:9], truth[:9])))
+    with pytest.raises(DistilvecError, match="different tasks"):
+        paired_bootstrap(one, _score(Outputs("spearman", truth, truth), "u"))
+    with pytest.raises(DistilvecError, match="different tasks"):
+        paired_bootstrap([], [])
+    bare = Score("t", "x", "spearman", 0.5, None, 10)
+    with pytest.raises(DataError, match="per-item"):
+        paired_bootstrap(one, bare)
+
+
+def test_the_cap_keeps_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).uniform(size=3000)
+    whole = _mean(values)
+    monkeypatch.setattr(module, "ITEM_CAP", 1000)
+    capped = _mean(values)
+    assert (whole.details, capped.details) == ({}, {"interval_items": 1000})
+    assert capped.value == whole.value
+    assert capped.interval == pytest.approx(whole.interval, abs=0.003)
+
+
+def test_it_is_cheap() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=5000)
+    begun = time.perf_counter()
+    _score(Outputs("spearman", truth, truth + rng.normal(size=5000)))
+    assert time.perf_counter() - begun < 5
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.float32, bool])
+def test_scores_survive_json(dtype: type) -> None:
+    import json
+
+    predicted = np.random.default_rng(0).integers(0, 2, size=(3, 50)).astype(dtype)
+    score = _score(Outputs("v_measure", np.arange(50, dtype=np.int32) % 4, predicted.astype(np.int16)))
+    again = Score.from_dict(json.loads(json.dumps(score.to_dict(outputs=True))))
+    assert again == score
+    assert again.outputs is not None
+    assert score.outputs is not None
+    assert np.array_equal(again.outputs.predicted, score.outputs.predicted)
+    assert not paired_bootstrap(score, again).supported
+    assert Score.from_dict(score.to_dict()).outputs is None
+    with pytest.raises(DataError, match="not a score"):
+        Score.from_dict({"task": "t"})

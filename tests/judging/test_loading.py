@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.judging import (
+    ClassificationTask,
+    ClusteringTask,
+    PairTask,
+    RegressionTask,
+    RetrievalTask,
+    SimilarityTask,
+    load_task,
+    load_tasks,
+)
+
+from .embedders import graded_pairs, topic_texts, words
+
+
+def _rows(count: int, seed: int) -> list[dict[str, Any]]:
+    return [{"text": t, "label": n, "score": len(t)} for t, n in zip(*topic_texts(count, seed), strict=True)]
+
+
+def _pair_rows() -> list[dict[str, Any]]:
+    return [
+        {"text1": a, "text2": b, "score": s, "label": "same" if s > 2 else "other"}
+        for a, b, s in zip(*graded_pairs(40), strict=True)
+    ]
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path.name
+
+
+PROBE = {"train": _rows(30, 1), "test": _rows(20, 2)}
+
+
+def test_a_yaml_file_with_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(tmp_path / "train.jsonl", _rows(60, 1))
+    _write(tmp_path / "test.jsonl", _rows(40, 2))
+    file = tmp_path / "topics.yaml"
+    file.write_text("name: topics\nkind: classification\ndomain: out\ntrain: train.jsonl\ntest: test.jsonl\n")
+    monkeypatch.chdir("/")  # paths are relative to the file, not to the working folder
+    task = load_task(file)
+    assert isinstance(task, ClassificationTask)
+    assert (task.name, task.domain) == ("topics", "out")
+    data = topic_texts(60, 1), topic_texts(40, 2)
+    assert task.score(words).value == ClassificationTask("topics", *data).score(words).value
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        ({"kind": "classification", **PROBE, "protocol": "tuned"}, ClassificationTask),
+        ({"kind": "regression", **PROBE, "max_train": 10}, RegressionTask),
+        ({"kind": "similarity", "test": _pair_rows()}, SimilarityTask),
+        ({"kind": "pairs", "test": _pair_rows(), "positive": "same"}, PairTask),
+        ({"kind": "clustering", "test": _rows(30, 1), "max_items": 25}, ClusteringTask),
+        ({"kind": "retrieval", "test": _pair_rows(), "query": "text1", "document": "text2"}, RetrievalTask),
+    ],
+)  # fmt: skip
+def test_every_kind(spec: dict[str, Any], kind: type) -> None:
+    task = load_task({"name": "mine", **spec})
+    assert type(task) is kind
+    assert -1 <= task.score(words).value <= 1
+    assert len(set(task.texts())) == len(task.texts()) > 0
+
+
+def test_retrieval_files_in_beir_style(tmp_path: Path) -> None:
+    documents = topic_texts(30)[0]
+    corpus = [{"_id": f"d{i}", "title": f"title{i}", "text": t} for i, t in enumerate(documents)]
+    queries = [{"_id": i, "text": documents[i]} for i in range(5)]
+    _write(tmp_path / "corpus.jsonl", corpus)
+    _write(tmp_path / "queries.jsonl", queries)
+    qrels = ["query-id\tcorpus-id\tscore"] + [f"{i}\td{i}\t1" for i in range(5)] + ["0\td9\t0"]
+    (tmp_path / "qrels.tsv").write_text("\n".join(qrels))
+    spec = {
+        "name": "r",
+        "kind": "retrieval",
+        "queries": "queries.jsonl",
+        "corpus": "corpus.jsonl",
+        "qrels": "qrels.tsv",
+    }
+    task = load_task(spec, tmp_path)
+    assert isinstance(task, RetrievalTask)
+    assert task.documents[0] == f"title0 {documents[0]}"
+    assert task.score(words).value > 0.9
+    (tmp_path / "qrels.tsv").write_text("\n".join([*qrels, "7\td1\t1"]))
+    with pytest.raises(DataError, match=r'qrels\.tsv, line 8, column query-id: there is no item with the id "7"'):
+        load_task(spec, tmp_path)
+    _write(tmp_path / "corpus.jsonl", [*corpus, corpus[3]])
+    with pytest.raises(DataError, match=r'corpus\.jsonl, line 31, column _id: the id "d3" is there twice'):
+        load_task(spec, tmp_path)
+    _write(tmp_path / "corpus.jsonl", corpus)
+    (tmp_path / "qrels.tsv").write_text("q\tcorpus-id\tscore\n0\td1\t1")
+    with pytest.raises(DataError, match="one of the columns query_id, query-id is needed"):
+        load_task(spec, tmp_path)
+
+
+def test_labels_of_pairs() -> None:
+    rows = [{"text1": "a", "text2": "b", "label": x} for x in (1, 0, "true", False)]
+    task = load_task({"name": "p", "kind": "pairs", "test": rows})
+    assert isinstance(task, PairTask)
+    assert task.labels.tolist() == [True, False, True, False]
+    with pytest.raises(DataError, match=r'row 1, column label: 0 or 1 was expected, not "same"\. Say which label'):
+        load_task({"name": "p", "kind": "pairs", "test": [{**rows[0], "label": "same"}]})
+    with pytest.raises(DataError, match=r'no row has the label "sam"\. Did you mean "same"'):
+        load_task({"name": "p", "kind": "pairs", "test": _pair_rows(), "positive": "sam"})
+
+
+def test_excluded_texts_are_left_out() -> None:
+    rows = _pair_rows()
+    task = load_task({"name": "s", "kind": "similarity", "test": rows, "exclude": [rows[2]["text1"].upper()]})
+    assert len(task.test_items()) == 39
+    whole = load_task({"name": "s", "kind": "similarity", "test": rows})
+    assert whole.without(whole.score(words), [rows[2]["text1"]]).value == task.score(words).value
+    with pytest.raises(DataError, match="every test item is excluded"):
+        load_task({"name": "s", "kind": "similarity", "test": rows, "exclude": [row["text2"] for row in rows]})
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"name": "x", "kind": "similarity", "tests": []},
+            'task x: unknown key "tests". Did you mean "test"',
+        ),
+        ({"name": "x"}, 'task x: the key "kind" is missing'),
+        ({"kind": "similarity"}, r'task \?: the key "name" is missing'),
+        ({"name": "x", "kind": "similar"}, "task x, kind: .*similar"),
+        ({"name": "x", "kind": "similarity"}, 'task x: the key "test" is missing, similarity needs it'),
+        ({"name": "x", "kind": "classification", "test": _rows(9, 1)}, 'the key "train" is missing'),
+        ({"name": "x", "kind": "clustering", "test": _rows(9, 1), "max_items": 0}, "task x, max_items: "),
+    ],
+)
+def test_bad_descriptions(spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(DistilvecError, match=message):
+        load_task(spec)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("a: [", "cannot be read"), ("- a", "one mapping"), (None, "no such file")]
+)
+def test_bad_task_files(tmp_path: Path, content: str | None, message: str) -> None:
+    file = tmp_path / "task.yaml"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(DistilvecError, match=message):
+        load_task(str(file))
+
+
+def test_two_tasks_of_one_name() -> None:
+    spec = {"name": "s", "kind": "similarity", "test": _pair_rows()}
+    with pytest.raises(DistilvecError, match="the same name: s"):
+        load_tasks([spec, spec])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mteb") is not None, reason="MTEB is installed")
+def test_a_benchmark_without_mteb() -> None:
+    with pytest.raises(EnvironmentProblem, match=r"MTEB, which is not installed. pip install 'distilvec\[mteb\]'"):
+        load_task("NFCorpus")
+
+
+def test_mteb_itself() -> None:
+    pytest.importorskip("mteb", reason="the extra mteb is not installed")
+    from mteb.mocks.mock_tasks import MockRetrievalTask, MockSTSTask
+
+    from distilvec.judging import CachedEncoder, MtebTask
+
+    encoder = CachedEncoder(words, name="org/words")
+    score = MtebTask(MockSTSTask()).score(encoder)
+    assert (score.task, score.metric, score.interval) == ("MockSTSTask", "cosine_spearman", None)
+    assert MtebTask(MockRetrievalTask()).score(encoder).kind == "retrieval"
+    assert load_task("NFCorpus").name == "NFCorpus"
+    with pytest.raises(DistilvecError, match=r'no task "NFCorpu"\. Did you mean "NFCorpus'):
+        load_task("NFCorpu")

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distilvec.errors import DataError
+from distilvec.judging import RetrievalTask
+from distilvec.judging.retrieval import top_rows
+from distilvec.judging.tasks import unit
+
+from .embedders import noise, topic_texts, words
+
+TEXTS = topic_texts(160)[0]
+QUERIES = [" ".join(text.split()[::2]) for text in TEXTS[:40]]
+NOT_THERE = [f"lost{i}" for i in range(3)]
+
+
+def test_against_sentence_transformers(tiny_bert: Path, sentences: list[str]) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    rng = np.random.default_rng(0)
+    queries, documents = sentences[:30], sentences[30:190]
+    relevance = {q: {int(d): 1.0 for d in rng.choice(160, 3, replace=False)} for q in range(30)}
+    score = RetrievalTask("r", queries, documents, relevance).score(model.encode)
+    evaluator = InformationRetrievalEvaluator(
+        {str(q): text for q, text in enumerate(queries)},
+        {str(d): text for d, text in enumerate(documents)},
+        {str(q): {str(d) for d in found} for q, found in relevance.items()},
+        ndcg_at_k=[10],
+        precision_recall_at_k=[10, 100],
+        mrr_at_k=[10],
+        map_at_k=[10],
+    )
+    theirs = evaluator(model)
+    assert score.value == pytest.approx(theirs["cosine_ndcg@10"], abs=1e-6)
+    assert score.details["recall@10"] == pytest.approx(theirs["cosine_recall@10"], abs=1e-6)
+    assert score.details["recall@100"] == pytest.approx(theirs["cosine_recall@100"], abs=1e-6)
+    assert score.details["mrr@10"] == pytest.approx(theirs["cosine_mrr@10"], abs=1e-6)
+    assert (score.metric, score.n, score.details["documents"]) == ("ndcg@10", 30, 160)
+
+
+def test_graded_relevance_against_sklearn() -> None:
+    from sklearn.metrics import ndcg_score
+
+    rng = np.random.default_rng(0)
+    grades = rng.choice([0, 0, 0, 0, 1, 2, 4], size=(40, 160)).astype(float)
+    relevance = {q: {d: float(grades[q, d]) for d in range(160)} for q in range(40)}
+    score = RetrievalTask("r", QUERIES, TEXTS, relevance).score(words)
+    cosine = unit(words(QUERIES)) @ unit(words(TEXTS)).T
+    assert score.value == pytest.approx(ndcg_score(grades, cosine, k=10), abs=1e-6)
+
+
+def test_from_pairs_counts_equal_documents_once() -> None:
+    pairs = RetrievalTask.from_pairs("r", [*QUERIES, "again"], [*TEXTS[:40], TEXTS[0]])
+    assert (len(pairs.queries), len(pairs.documents)) == (41, 40)
+    assert pairs.relevance[40] == {0: 1.0}
+    twice = RetrievalTask.from_pairs("r", ["q", "q"], ["d", "e"])
+    assert twice.relevance == [{0: 1.0, 1: 1.0}]
+    score = RetrievalTask.from_pairs("r", QUERIES, TEXTS[:40]).score(words)
+    assert score.value > 0.9 > 0.4 > RetrievalTask.from_pairs("r", QUERIES, TEXTS[:40]).score(noise).value
+
+
+def test_queries_without_answer_are_left_out() -> None:
+    task = RetrievalTask("r", [*QUERIES[:2], *NOT_THERE], TEXTS, {0: {0: 1.0}, 1: {1: 1.0}, 3: {0: 0.0}, 4: {2: -1.0}})
+    score = task.score(words)
+    assert (score.n, score.details["queries_without_answer"]) == (2, 3)
+
+
+def test_fewer_documents_than_ten() -> None:
+    score = RetrievalTask("r", ["sea"], ["ship", "sea", "moon"], {0: {1: 1.0}}).score(words)
+    assert (score.value, score.interval) == (1.0, None)
+    assert score.details["recall@100"] == 1.0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="the extra bm25 is not installed")
+def test_bm25_beside_it() -> None:
+    task = RetrievalTask.from_pairs("r", QUERIES, TEXTS[:40])
+    found = task.score(noise).details["bm25"]
+    assert found["ndcg@10"] > 0.9
+    assert set(found) == {"ndcg@10", "recall@10", "recall@100", "mrr@10"}
+    lost = RetrievalTask("r", NOT_THERE, TEXTS, {q: {q: 1.0} for q in range(3)})
+    assert lost.bm25() == {"ndcg@10": 0.0, "recall@10": 0.0, "recall@100": 0.0, "mrr@10": 0.0}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="the extra bm25 is not installed")
+def test_bm25_by_its_formula() -> None:
+    """Lucene's BM25 written out on four documents without stop words."""
+    documents = ["ship wave wave", "ship harbour moon planet", "comet", "wave ship"]
+    tokens = [document.split() for document in documents]
+    average = np.mean([len(t) for t in tokens])
+    expected = []
+    for t in tokens:
+        total = 0.0
+        for word in ("ship", "wave"):
+            n = sum(word in other for other in tokens)
+            idf = np.log(1 + (4 - n + 0.5) / (n + 0.5))
+            frequency = t.count(word)
+            total += idf * frequency / (frequency + 1.5 * (1 - 0.75 + 0.75 * len(t) / average))
+        expected.append(total)
+    best = int(np.argmax(expected))
+    found = RetrievalTask("r", ["ship wave"], documents, {0: {best: 1.0}}).bm25()
+    assert found is not None
+    assert found["mrr@10"] == 1.0
+    second = int(np.argsort(expected)[-2])
+    found = RetrievalTask("r", ["ship wave"], documents, {0: {second: 1.0}}).bm25()
+    assert found is not None
+    assert found["mrr@10"] == 0.5
+
+
+def test_without_bm25s_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    details = RetrievalTask.from_pairs("r", QUERIES[:3], TEXTS[:3]).score(words).details
+    assert details["bm25"] is None
+    assert "pip install 'distilvec[bm25]'" in details["bm25_absent"]
+
+
+def test_relevance_outside_the_columns_is_refused() -> None:
+    with pytest.raises(DataError, match="document row 9 of 2"):
+        RetrievalTask("r", ["q"], ["d", "e"], {0: {9: 1.0}})
+    with pytest.raises(DataError, match="query row 5 of 1"):
+        RetrievalTask("r", ["q"], ["d", "e"], {5: {0: 1.0}})
+    with pytest.raises(DataError, match="no query has a relevant document"):
+        RetrievalTask("r", ["q"], ["d"], {0: {0: 0.0}})
+
+
+def test_top_rows_is_a_stable_sort() -> None:
+    rng = np.random.default_rng(0)
+    queries, documents = rng.integers(-2, 3, (30, 4)), rng.integers(-2, 3, (50, 4))
+    found = top_rows(queries, documents, 50)
+    assert np.array_equal(found, np.argsort(-(queries @ documents.T), axis=1, kind="stable"))
+    products = queries @ documents.T
+    five = np.take_along_axis(products, top_rows(queries, documents, 5), axis=1)
+    assert np.array_equal(five, -np.sort(-products, axis=1)[:, :5])

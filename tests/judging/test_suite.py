@@ -1,0 +1,183 @@
+"""Many models on many tasks; the real teacher on tiny data."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distilvec.errors import DistilvecError
+from distilvec.judging import (
+    CachedEncoder,
+    ClassificationTask,
+    Judgement,
+    PairTask,
+    RetrievalTask,
+    RidgeMapped,
+    Score,
+    SimilarityTask,
+    Task,
+    agreement,
+    collapse,
+    judge,
+    ridge_map,
+    speed,
+)
+
+from .embedders import graded_pairs, noise, topic_texts, words
+
+
+def _tasks() -> list[Task]:
+    left, right, gold = graded_pairs(80)
+    return [
+        SimilarityTask("s", left, right, gold, domain="in"),
+        PairTask("p", left, right, [score > 2 for score in gold], domain="out"),
+        ClassificationTask("c", topic_texts(60, 1), topic_texts(50, 2), domain="out"),
+        RetrievalTask.from_pairs("r", [text[::-1] for text in left], left),
+    ]
+
+
+@pytest.fixture(scope="module")
+def judged() -> Judgement:
+    return judge({"words": words, "noise": noise}, _tasks())
+
+
+def test_each_text_is_encoded_once_across_tasks() -> None:
+    seen: list[str] = []
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        seen.extend(texts)
+        return words(texts)
+
+    told: list[tuple[str, str]] = []
+    tasks = _tasks()
+    found = judge({"m": encode}, tasks, progress=lambda model, score: told.append((model, score.task)))
+    assert len(seen) == len(set(seen)) == len({text for task in tasks for text in task.texts()})
+    assert found.texts == {"m": len(seen)}
+    assert told == [("m", name) for name in "spcr"]
+
+
+def test_averages_keep_retrieval_apart(judged: Judgement) -> None:
+    scores = judged.scores["words"]
+    averages = judged.averages("words")
+    assert averages["in"] == scores["s"].value
+    assert averages["out"] == pytest.approx((scores["p"].value + scores["c"].value) / 2)
+    assert averages["all"] == pytest.approx(np.mean([scores[name].value for name in "spc"]))
+    assert averages["retrieval"] == scores["r"].value
+
+
+def test_retention(judged: Judgement) -> None:
+    kept = judged.retention("noise", "words")
+    assert kept["c"] == pytest.approx(100 * judged.scores["noise"]["c"].value / judged.scores["words"]["c"].value)
+    assert kept["average:all"] < 70
+    assert judged.retention("words", "words")["average:out"] == 100
+
+
+def test_differences_and_alarms(judged: Judgement) -> None:
+    assert judged.difference("words", "noise").supported
+    assert not judged.difference("words", "words", "r").supported
+    assert judged.difference("words", "noise", "s").tasks == ("s",)
+    assert [a for a in judged.alarms("words", ["noise"]) if "average" in a] == []
+    worse = judged.alarms("noise", ["words", "noise"])
+    assert any("On the average, noise is worse than words: -" in alarm for alarm in worse)
+    assert any("noise is not shown to be better than noise: +0.00 points" in alarm for alarm in worse)
+    with pytest.raises(DistilvecError, match=r'no model "word" was judged\. Did you mean "words"'):
+        judged.difference("word", "noise")
+    with pytest.raises(DistilvecError, match='no task or group "al"'):
+        judged.difference("words", "noise", "al")
+
+
+def test_alarms_without_per_item_results() -> None:
+    """As MTEB's scores are."""
+    scores = {name: {"t": Score("t", "mteb", "m", value, None, 0)} for name, value in (("a", 0.5), ("b", 0.6))}
+    found = Judgement(scores).alarms("a", ["b"])
+    assert found == ["On the average, a is worse than b: -10.00 points, no interval."]
+    assert Judgement(scores).alarms("b", ["a"]) == []
+
+
+def test_without_the_overlap(judged: Judgement) -> None:
+    seen = [graded_pairs(80)[0][0], topic_texts(50, 2)[0][0]]
+    rest = judged.without(_tasks(), seen)
+    assert {name: score.n for name, score in rest.scores["words"].items()} == {
+        "s": 79,
+        "p": 79,
+        "c": 49,
+        "r": 80,
+    }
+    with pytest.raises(DistilvecError, match="the tasks r were judged but not given"):
+        judged.without(_tasks()[:3], seen)
+
+
+def test_a_judgement_survives_json(judged: Judgement) -> None:
+    again = Judgement.from_dict(json.loads(json.dumps(judged.to_dict(outputs=True))))
+    assert again == judged
+    assert again.difference("words", "noise") == judged.difference("words", "noise")
+
+
+def test_no_tasks_and_equal_names() -> None:
+    with pytest.raises(DistilvecError, match="no tasks"):
+        judge({"m": words}, [])
+    with pytest.raises(DistilvecError, match="the same name: s"):
+        judge({"m": words}, [_tasks()[0]] * 2)
+
+
+def test_speed_measures_time() -> None:
+    calls: list[int] = []
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        calls.append(len(texts))
+        time.sleep(0.002 * len(texts))
+        return words(texts)
+
+    found = speed(encode, [f"text {i}" for i in range(60)], singles=10, seconds=0)
+    assert 2 <= found["latency_p50_ms"] <= found["latency_p95_ms"] < 1000
+    assert 5 < found["texts_per_second"] < 500
+    assert found["texts"] == 60
+    assert found["cores"] >= 1
+    assert found["threads"] >= 1
+    assert calls[0] == 32  # the warm-up
+    assert calls.count(60) == 1
+    with pytest.raises(DistilvecError, match="needs texts"):
+        speed(encode, [])
+
+
+def test_the_real_teacher(real_teacher_folder: Path, sentences: list[str]) -> None:
+    """Teacher, a student of its first 64 dimensions and the free baseline of that."""
+    from sentence_transformers import SentenceTransformer
+
+    teacher = CachedEncoder(SentenceTransformer(str(real_teacher_folder), device="cpu"))
+    pairs = [
+        ("A man is playing a guitar.", "Someone plays an instrument.", 4.0),
+        ("A man is playing a guitar.", "A woman is slicing an onion.", 0.5),
+        ("The stock market fell.", "Shares dropped sharply.", 4.5),
+        ("The stock market fell.", "Two dogs run through snow.", 0.0),
+        ("How do I change my PIN?", "I want a new PIN for my card.", 4.0),
+        ("How do I change my PIN?", "Water boils at a lower temperature.", 0.2),
+        ("The film was wonderful.", "I loved this movie.", 4.5),
+        ("The film was wonderful.", "The battery lasts a day.", 0.3),
+    ]
+    left, right, gold = (list(column) for column in zip(*pairs, strict=True))
+    tasks = [
+        SimilarityTask("s", left, right, gold, domain="in"),
+        PairTask("p", left, right, [score > 2 for score in gold], domain="out"),
+        RetrievalTask.from_pairs("r", left[::2], right[::2]),
+    ]
+
+    def student(texts: Sequence[str]) -> np.ndarray:
+        return teacher(texts)[:, :64]
+
+    texts = sentences[:120]
+    mapped = RidgeMapped(student, ridge_map(student(texts), teacher(texts)))
+    found = judge({"teacher": teacher, "student": student, "mapped": mapped}, tasks)
+    values = found.scores["teacher"]
+    assert values["s"].value > 0.8
+    assert (values["p"].value, values["r"].value) == (1.0, 1.0)
+    assert found.averages("student")["all"] <= found.averages("teacher")["all"]
+    close = agreement(teacher(texts), student(texts))
+    assert 0.3 < close["similarity_pearson"] < 0.999
+    assert agreement(teacher(texts), mapped(texts), shared_space=True)["index_recall"] > 0.3
+    assert collapse(teacher(texts))["alarms"] == []

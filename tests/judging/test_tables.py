@@ -1,0 +1,162 @@
+"""Every format gives the same table, and every bad file an error with file, line and column."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distilvec.errors import DataError, EnvironmentProblem
+from distilvec.judging.tables import read_table
+
+ROWS: list[dict[str, Any]] = [
+    {"text": 'It said \u2028 nothing, "really"', "label": "a", "score": 1.5},
+    {"text": "ünïcode 東京", "label": "b", "score": 2.0},
+    {"text": "third", "label": "a", "score": -3.0},
+]
+
+
+def _jsonl(path: Path) -> None:
+    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS) + "\n\n", encoding="utf-8")
+
+
+def _json(path: Path) -> None:
+    path.write_text(json.dumps(ROWS), encoding="utf-8")
+
+
+def _gz(path: Path) -> None:
+    path.write_bytes(gzip.compress("\n".join(json.dumps(row) for row in ROWS).encode()))
+
+
+def _csv(path: Path) -> None:
+    import csv
+
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.DictWriter(file, ["text", "label", "score"])
+        writer.writeheader()
+        writer.writerows(ROWS)
+
+
+def _tsv(path: Path) -> None:
+    lines = ["text\tlabel\tscore"] + [f"{row['text']}\t{row['label']}\t{row['score']}" for row in ROWS]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def _parquet(path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist(ROWS), path)
+
+
+def _zst(path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard", reason="the extra zstd is not installed")
+    content = "\n".join(json.dumps(row) for row in ROWS).encode()
+    # Two frames one after the other are one file.
+    path.write_bytes(zstandard.compress(content[:40]) + zstandard.compress(content[40:]))
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("t.jsonl", _jsonl), ("t.json", _json), ("t.jsonl.gz", _gz), ("t.csv", _csv), ("t.tsv", _tsv),
+        ("t.parquet", _parquet), ("t.jsonl.zst", _zst),
+    ],
+)  # fmt: skip
+def test_every_format(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+    write(tmp_path / name)
+    table = read_table(tmp_path / name)
+    assert table.texts("text") == [row["text"] for row in ROWS]
+    assert table.labels("label") == ["a", "b", "a"]
+    assert table.numbers("score") == [1.5, 2.0, -3.0]
+
+
+def test_rows_from_python() -> None:
+    assert read_table(ROWS).numbers("score") == [1.5, 2.0, -3.0]
+
+
+def test_one_class_however_it_is_written() -> None:
+    labels = read_table([{"x": value} for value in (1, 1.0, "1", True)]).labels("x")
+    assert labels == ["1", "1", "1", "1"]
+
+
+def test_zst_without_zstandard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    (tmp_path / "t.jsonl.zst").write_bytes(b"x")
+    with pytest.raises(EnvironmentProblem, match=r"distilvec\[zstd\]"):
+        read_table(tmp_path / "t.jsonl.zst")
+
+
+def _flipped(content: bytes) -> bytes:
+    """Compressed, with one byte in the middle changed."""
+    packed = bytearray(gzip.compress(content))
+    packed[len(packed) // 2] ^= 0xFF
+    return bytes(packed)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.jsonl", b'{"text": "a"}\n\n{"text": \n', r"t\.jsonl, line 3: this is not JSON"),
+        ("t.jsonl", b'{"text": "a"}\n"b"\n', r"t\.jsonl, line 2: a row is a mapping .* not str"),
+        ("t.jsonl", b"\n\n", r"t\.jsonl: there are no rows"),
+        ("t.jsonl", b'{"text": "\xff"}', r"t\.jsonl: this is not UTF-8"),
+        ("t.json", b'[{"text": "a"},\n {]', r"t\.json, line 2: this is not JSON"),
+        ("t.json", b'{"text": "a"}', r"t\.json: a JSON file holds a list"),
+        ("t.jsonl.gz", b"not gzip", r"t\.jsonl\.gz: the file cannot be read"),
+        ("t.jsonl.gz", gzip.compress(b'{"text": "a"}' * 50)[:-12], r"t\.jsonl\.gz: the file cannot be read"),
+        ("t.csv", b'text,label\n"two\nlines",a\nb\n', r"t\.csv, line 4: 1 fields, but the header has 2"),
+        ("t.csv", b'text,label\n"open,a\n', r"t\.csv, line 2: this is not valid"),
+        ("t.jsonl.zst", b"not zstd at all", r"t\.jsonl\.zst: the file cannot be read"),
+        ("t.jsonl.gz", _flipped(b'{"text": "abc"}' * 9), r"t\.jsonl\.gz: the file cannot be read"),
+        ("t.csv", b"text,label\n", r"t\.csv: there are no rows"),
+        ("t.parquet", b"PAR1 no", r"t\.parquet: the parquet file cannot be read"),
+        ("t.xlsx", b"", r'files of kind "\.xlsx" are not read'),
+    ],
+)
+def test_broken_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    if name.endswith(".zst"):
+        pytest.importorskip("zstandard", reason="the extra zstd is not installed")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_table(tmp_path / name)
+
+
+def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:
+    _jsonl(tmp_path / "train.jsonl")
+    with pytest.raises(DataError, match=r'no such file. Did you mean "train\.jsonl"'):
+        read_table(tmp_path / "tran.jsonl")
+    with pytest.raises(DataError, match="There is no folder"):
+        read_table(tmp_path / "nowhere" / "train.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        ("texts", 5, "a text was expected, not 5"),
+        ("texts", None, "a text was expected, not None"),
+        ("texts", "  ", "the text is empty"),
+        ("labels", None, "a label was expected"),
+        ("labels", float("nan"), "a label was expected"),
+        ("labels", ["a"], "a label is a word or a number, not list"),
+        ("numbers", "high", "a number was expected, not 'high'"),
+        ("numbers", float("inf"), "a finite number was expected"),
+    ],
+)
+def test_bad_values(tmp_path: Path, kind: str, value: Any, message: str) -> None:
+    rows = [{"x": "1"}, {"x": value}]
+    (tmp_path / "t.jsonl").write_text("\n\n".join(json.dumps(row) for row in rows))
+    table = read_table(tmp_path / "t.jsonl")
+    with pytest.raises(DataError, match=rf"t\.jsonl, line 3, column x: {message}"):
+        getattr(table, kind)("x")
+
+
+def test_a_missing_column_names_the_nearest() -> None:
+    with pytest.raises(DataError, match=r'rows, row 2, column text: this column is missing. Did you mean "txt"'):
+        read_table([{"text": "a"}, {"txt": "b"}]).texts("text")

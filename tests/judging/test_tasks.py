@@ -1,0 +1,221 @@
+"""Scores against scikit-learn, scipy and sentence-transformers' evaluators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.judging import ClassificationTask, ClusteringTask, PairTask, RegressionTask, SimilarityTask
+from distilvec.judging.tasks import unit
+
+from .embedders import graded_pairs, noise, topic_texts, words
+
+TRAIN, TEST, HELD = topic_texts(150, 1), topic_texts(120, 2), topic_texts(60, 3)
+
+
+def test_talas_protocol_is_plain_logistic_regression() -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import accuracy_score, f1_score
+
+    score = ClassificationTask("topics", TRAIN, TEST, domain="out").score(words)
+    reference = LogisticRegression(C=1, max_iter=200, random_state=42).fit(words(TRAIN[0]), TRAIN[1])
+    predicted = reference.predict(words(TEST[0]))
+    assert score.value == pytest.approx(f1_score(TEST[1], predicted, average="macro"))
+    assert score.details["accuracy"] == pytest.approx(accuracy_score(TEST[1], predicted))
+    assert (score.metric, score.kind, score.domain, score.n) == ("macro_f1", "classification", "out", 120)
+    assert score.interval is not None
+    assert 0.5 < score.interval[0] < score.value < score.interval[1] <= 1
+    assert ClassificationTask("topics", TRAIN, TEST).score(noise).value < 0.5
+
+
+def test_tuned_protocol_takes_the_best_on_validation() -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import f1_score
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit(words(TRAIN[0]))
+    train, held, test = (scaler.transform(words(split[0])) for split in (TRAIN, HELD, TEST))
+    probes = {c: LogisticRegression(C=c, max_iter=1000).fit(train, TRAIN[1]) for c in (0.01, 0.1, 1, 10, 100)}
+    found = {c: f1_score(HELD[1], probe.predict(held), average="macro") for c, probe in probes.items()}
+    score = ClassificationTask("topics", TRAIN, TEST, HELD, protocol="tuned").score(words)
+    chosen = score.details["C"]
+    assert found[chosen] == pytest.approx(max(found.values()), abs=0.02) != pytest.approx(min(found.values()), abs=0.02)
+    assert score.details["validation_macro_f1"] == pytest.approx(found[chosen], abs=0.02)
+    expected = f1_score(TEST[1], probes[chosen].predict(test), average="macro")
+    assert score.value == pytest.approx(expected, abs=0.02)
+
+
+def test_tuned_without_validation_splits_the_training_rows() -> None:
+    score = ClassificationTask("topics", TRAIN, TEST, protocol="tuned").score(words)
+    assert score.details["C"] in (0.01, 0.1, 1.0, 10.0, 100.0)
+    assert score.value == ClassificationTask("topics", TRAIN, TEST, protocol="tuned").score(words).value
+
+
+def test_scaling_the_vectors_changes_only_the_untuned_protocol() -> None:
+    def scaled(texts: list[str]) -> np.ndarray:
+        return words(texts) * 1e-3
+
+    def of(protocol: str, encode: object) -> float:
+        return ClassificationTask("t", TRAIN, TEST, HELD, protocol=protocol).score(encode).value  # type: ignore
+
+    assert of("tuned", scaled) == pytest.approx(of("tuned", words), abs=0.02)
+    assert of("talas", scaled) < of("talas", words) - 0.05
+
+
+def test_the_cap_on_training_rows_is_seeded() -> None:
+    first = ClassificationTask("t", TRAIN, TEST, max_train=40)
+    assert len(first.texts()) == 40 + len(set(TEST[0]))
+    assert first.texts() == ClassificationTask("t", TRAIN, TEST, max_train=40).texts()
+    assert first.texts() != ClassificationTask("t", TRAIN, TEST, max_train=40, seed=1).texts()
+    assert first.score(words).details["train_rows"] == 40
+
+
+def test_a_test_class_without_training_rows_counts_as_wrong() -> None:
+    texts, labels = TEST
+    strange = ClassificationTask("t", TRAIN, ([*texts, "a b"], [*labels, "unseen"])).score(words)
+    plain = ClassificationTask("t", TRAIN, TEST).score(words)
+    assert strange.value == pytest.approx(plain.value * 3 / 4, abs=0.02)
+
+
+def test_regression_is_ridge() -> None:
+    from sklearn.linear_model import Ridge
+    from sklearn.metrics import r2_score
+    from sklearn.preprocessing import StandardScaler
+
+    weight = np.random.default_rng(0).normal(size=48)
+    train, test = (TRAIN[0], words(TRAIN[0]) @ weight), (TEST[0], words(TEST[0]) @ weight)
+    score = RegressionTask("r", train, test).score(words)
+    scaler = StandardScaler().fit(words(TRAIN[0]))
+    ridge = Ridge(alpha=1.5).fit(scaler.transform(words(TRAIN[0])), train[1])
+    expected = r2_score(test[1], ridge.predict(scaler.transform(words(TEST[0]))))
+    assert score.value == pytest.approx(expected, abs=1e-4)
+    assert score.details["spearman"] > 0.9
+    tuned = RegressionTask("r", train, test, protocol="tuned").score(words)
+    assert tuned.value >= score.value
+    assert tuned.details["penalty_per_row"] == 1e-4  # the truth is linear: the smallest penalty is best
+
+
+def test_similarity_against_scipy_and_sentence_transformers(tiny_bert: Path, sentences: list[str]) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    left, right = sentences[:80], sentences[80:160]
+    gold = np.random.default_rng(0).integers(0, 6, 80).astype(float)
+    score = SimilarityTask("s", left, right, gold.tolist()).score(model.encode)
+    theirs = EmbeddingSimilarityEvaluator(left, right, (gold / 5).tolist())(model)
+    assert score.value == pytest.approx(theirs["spearman_cosine"], abs=1e-4)
+    assert score.details["pearson"] == pytest.approx(theirs["pearson_cosine"], abs=1e-4)
+
+
+def test_similarity_of_graded_pairs() -> None:
+    left, right, gold = graded_pairs(200)
+    score = SimilarityTask("s", left, right, gold).score(words)
+    a, b = words(left), words(right)
+    cosine = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    # Pairs of equal texts have cosine 1 up to rounding: ties, whose order must not depend on the machine.
+    assert (cosine > 1 - 1e-9).sum() > 20
+    assert score.value == pytest.approx(stats.spearmanr(gold, cosine.round(9)).statistic, abs=1e-6)
+    assert score.value > 0.9
+
+
+def test_a_collapsed_model_has_no_similarity() -> None:
+    left, right, gold = graded_pairs(50)
+    score = SimilarityTask("s", left, right, gold).score(lambda texts: np.ones((len(texts), 4)))
+    assert score.value == 0.0
+    assert np.isfinite(score.details["pearson"])
+
+
+def test_zero_vectors_are_no_similarity() -> None:
+    left, right, gold = graded_pairs(50)
+    assert SimilarityTask("s", left, right, gold).score(lambda texts: np.zeros((len(texts), 4))).value == 0.0
+
+
+def test_pairs_against_sentence_transformers(tiny_bert: Path, sentences: list[str]) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import BinaryClassificationEvaluator
+
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    left, right = sentences[:60], sentences[60:120]
+    labels = np.random.default_rng(0).integers(0, 2, 60).tolist()
+    score = PairTask("p", left, right, [bool(label) for label in labels]).score(model.encode)
+    theirs = BinaryClassificationEvaluator(left, right, labels)(model)
+    assert score.value == pytest.approx(theirs["cosine_ap"], abs=1e-4)
+    assert score.details["best_accuracy"] == pytest.approx(theirs["cosine_accuracy"], abs=1e-9)
+    assert score.details["base_rate"] == pytest.approx(np.mean(labels))
+
+
+def test_best_threshold_is_one_that_can_be_used() -> None:
+    """Equal cosines cannot be parted by a threshold."""
+    vectors = {"a": [1.0, 0.0], "b": [0.0, 1.0]}
+
+    def encode(texts: list[str]) -> np.ndarray:
+        return np.array([vectors[text] for text in texts])
+
+    left, right, labels = ["a"] * 5, ["a", "a", "a", "b", "b"], [True, False, True, True, False]
+    score = PairTask("p", left, right, labels).score(encode)
+    cosine = np.array([1, 1, 1, 0, 0])
+    assert score.details["best_accuracy"] == pytest.approx(0.6)
+    assert ((cosine > score.details["threshold"]) == np.array(labels)).mean() == pytest.approx(0.6)
+
+
+def test_clustering_against_sklearn() -> None:
+    from sklearn.cluster import MiniBatchKMeans
+    from sklearn.metrics import v_measure_score
+
+    topics = topic_texts(150, strange=1)
+    score = ClusteringTask("c", *topics, starts=2).score(words)
+    found = [
+        MiniBatchKMeans(3, batch_size=1024, n_init=3, random_state=start).fit_predict(unit(words(topics[0])))
+        for start in (0, 1)
+    ]
+    assert score.value == pytest.approx(np.mean([v_measure_score(topics[1], row) for row in found]))
+    assert score.details["clusters"] == 3
+    assert score.value > 0.3 > ClusteringTask("c", *topics).score(noise).value
+    assert ClusteringTask("c", *TRAIN).score(lambda texts: np.ones((len(texts), 3))).value == 0.0
+
+
+def test_clustering_cap() -> None:
+    assert ClusteringTask("c", *TRAIN, max_items=50).score(words).n == 50
+
+
+def test_without_overlap_is_the_score_of_the_other_rows() -> None:
+    seen = [TEST[0][3].upper(), TEST[0][17], "not there"]
+    task = ClassificationTask("t", TRAIN, TEST)
+    rest = [row for row in range(120) if row not in (3, 17)]
+    smaller = ClassificationTask("t", TRAIN, ([TEST[0][r] for r in rest], [TEST[1][r] for r in rest]))
+    found = task.without(task.score(words), seen)
+    assert found.value == pytest.approx(smaller.score(words).value)
+    assert (found.n, found.details["left_out"]) == (118, 2)
+    left, right, gold = graded_pairs(40)
+    pairs = SimilarityTask("s", left, right, gold)
+    assert pairs.without(pairs.score(words), [right[5]]).n == 39  # on both sides of one pair
+    clusters = ClusteringTask("c", *TRAIN)
+    assert clusters.without(clusters.score(words), TRAIN[0][:10]).n == 140
+    with pytest.raises(DistilvecError, match="every test item is left out"):
+        task.without(task.score(words), TEST[0])
+
+
+def test_unusable_tasks_are_refused() -> None:
+    with pytest.raises(DataError, match="only one class"):
+        ClassificationTask("t", (["a", "b"], ["x", "x"]), TEST)
+    with pytest.raises(DistilvecError, match='unknown protocol "tunned"'):
+        ClassificationTask("t", TRAIN, TEST, protocol="tunned")
+    with pytest.raises(DistilvecError, match="train text 2, train label 1"):
+        ClassificationTask("t", (["a", "b"], ["x"]), TEST)
+    with pytest.raises(DistilvecError, match="not empty"):
+        SimilarityTask("s", [], [], [])
+    with pytest.raises(DataError, match="not a finite number"):
+        SimilarityTask("s", ["a"], ["b"], [float("nan")])
+    with pytest.raises(DataError, match="target is not a number"):
+        RegressionTask("r", (["a", "b"], ["1", "x"]), (["a"], [1]))
+    with pytest.raises(DataError, match="same label"):
+        PairTask("p", ["a", "b"], ["c", "d"], [True, True])
+    with pytest.raises(DataError, match="same label"):
+        ClusteringTask("c", ["a", "b"], ["x", "x"])
+    with pytest.raises(DistilvecError, match='"in" or "out"'):
+        SimilarityTask("s", ["a"], ["b"], [1.0], domain="inside")

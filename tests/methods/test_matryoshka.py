@@ -1,0 +1,77 @@
+"""Prefixes: the same method on truncated students, averaged."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from distilvec.errors import DistilvecError
+from distilvec.methods.base import Method
+from distilvec.methods.matryoshka import Matryoshka
+from distilvec.methods.simcse import SimCSE
+
+
+def test_terms_are_those_of_the_method_on_truncated_students(world, loss) -> None:
+    method = world.method("talas", [4, 6, 4])
+    torch.manual_seed(1)
+    student, signals, batch = world.output(range(8), 2), world.signals(range(8)), world.batch(range(8))
+    terms = method(student, signals, batch)
+    assert set(terms) == {f"{term}@{dim}" for term in ("simcse", "tamd", "lasd") for dim in (4, 6, 12)}
+    parts = []
+    for dim, sub in zip((4, 6, 12), method.methods, strict=True):
+        cut = replace(student, embedding=student.embedding[..., :dim], layers=student.layers[..., :dim])
+        parts.append(loss(sub(cut, signals, batch)))
+    torch.testing.assert_close(loss(terms), torch.stack(parts).mean())
+
+
+def test_prefix_heads_are_ridge_maps_of_the_prefix(world) -> None:
+    method = world.method("cosine", [4])
+    assert [tuple(weight.shape) for weight in method.parameters()] == [(20, 4), (20, 12)]
+    assert torch.equal(method.teacher_map().weight, world.method("cosine").teacher_map().weight)
+
+
+def test_gradients_of_a_prefix_stay_inside_it(world, mean) -> None:
+    method = world.method("cosine", [4])
+    student = world.output(range(8))
+    student.embedding.retain_grad()
+    terms = method(student, world.signals(range(8)), world.batch(range(8)))
+    mean(terms["cosine@4"]).backward()
+    assert student.embedding.grad[..., :4].any()
+    assert not student.embedding.grad[..., 4:].any()
+
+
+@pytest.mark.parametrize(("dims", "message"), [([12], "not below"), ([0], "at least 1"), ([], "at least 1")])
+def test_prefixes_out_of_range(world, dims, message) -> None:
+    with pytest.raises(DistilvecError, match=message):
+        world.method("cosine", dims)
+
+
+def test_a_method_that_ships_modules_is_refused() -> None:
+    class Shipping(SimCSE):
+        name = "shipping"
+
+        def attach(self, student: object) -> None:
+            """Would append modules."""
+
+    with pytest.raises(DistilvecError, match="shipping ships modules"):
+        Matryoshka(Shipping, [4])
+    assert isinstance(Matryoshka(SimCSE, [4]), Method)
+
+
+def test_stages_and_lookup_are_passed_on(world) -> None:
+    method = world.method("jasper_stella", [4])
+    assert not method.trains_student(0.1)
+    assert method.trains_student(0.9)
+    queued = world.method("distilcse", [4], queue=16)
+    world.step(queued)
+    other = world.method("distilcse", [4], queue=16)
+    other.load_state_dict(queued.state_dict())
+    asked = []
+
+    def lookup(teacher: int, keys: torch.Tensor) -> torch.Tensor:
+        asked.append((teacher, len(keys)))
+        return world.vectors[0][: len(keys)]
+
+    other.lookup = lookup
+    world.step(other, range(8, 16))
+    assert asked == [(0, 8), (0, 8)]

@@ -1,0 +1,108 @@
+"""The table of methods and what it says to people who mistype."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.methods.base import Method
+from distilvec.methods.table import TABLE, available, build_method, build_options, resolve, show_method, show_methods
+
+
+def install(folder: Path, value: str) -> None:
+    """A real distribution on disk with an entry point, as a third party's package leaves it."""
+    info = folder / "foreign-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[distilvec.methods]\nforeign = {value}\ntalas = {value}\n")
+    (folder / "foreign_method.py").write_text(
+        "from distilvec.methods.base import Method, Options\n"
+        "class Foreign(Method):\n"
+        "    name, summary, paper, Options = 'foreign', 'a third party', 'none', Options\n"
+        "not_a_method = 3\n"
+    )
+
+
+def test_names_and_classes() -> None:
+    assert list(available())[: len(TABLE)] == list(TABLE)
+    for name in TABLE:
+        assert issubclass(resolve(name), Method)
+
+
+def test_unknown_method_and_option_name_the_nearest() -> None:
+    with pytest.raises(DistilvecError, match=r'no method "tallas".*Did you mean "talas"'):
+        resolve("tallas")
+    with pytest.raises(DistilvecError, match=r'talas: there is no option "guid".*Did you mean "guide"'):
+        build_options("talas", {"guid": "detached"})
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"temperature": -1}, "talas, temperature: .*greater than 0.*-1"),
+        ({"guide": "loose"}, "talas, guide: .*'coupled' or 'detached'.*'loose'"),
+        ({"preset": "best"}, "talas, preset"),
+        ({"simcse_weight": 0, "tamd_weight": 0, "lasd_weight": 0}, "talas: all three weights"),
+    ],
+)
+def test_bad_values_are_named(mapping, message) -> None:
+    with pytest.raises(DistilvecError, match=message):
+        build_options("talas", mapping)
+
+
+def test_explicit_options_win_over_the_preset() -> None:
+    options = build_options("talas", {"preset": "code", "temperature": 0.3})
+    assert (options.temperature, options.average_views) == (0.3, False)
+
+
+def test_a_third_party_adds_a_method_but_replaces_none(tmp_path, monkeypatch) -> None:
+    install(tmp_path, "foreign_method:Foreign")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert available()["foreign"] == "foreign_method:Foreign"
+    assert resolve("foreign").summary == "a third party"
+    assert resolve("talas").__module__ == "distilvec.methods.talas"
+    assert build_options("foreign", {}).preset == "sound"
+
+
+@pytest.mark.parametrize("value", ["foreign_method:not_a_method", "missing_module:Thing"])
+def test_a_broken_third_party_is_named(tmp_path, monkeypatch, value) -> None:
+    install(tmp_path, value)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match="method foreign"):
+        resolve("foreign")
+
+
+def test_listing_imports_no_method() -> None:
+    code = (
+        "import sys; from distilvec.methods.table import available; available();"
+        "sys.exit(any(name.startswith('distilvec.methods.talas') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_methods_are_built_with_or_without_prefixes() -> None:
+    plain = build_method("mse", {"vectors": "raw"})
+    assert (type(plain).name, plain.options.vectors) == ("mse", "raw")
+    prefixed = build_method("mse", {"vectors": "raw"}, [64, 128])
+    assert prefixed.dims == [64, 128]
+    assert [sub.options.vectors for sub in prefixed.methods] == ["raw"] * 3
+
+
+def test_the_list_says_what_each_method_needs() -> None:
+    lines = show_methods().splitlines()
+    assert [line.split()[0] for line in lines[::2]] == list(available())
+    needs = dict(zip(available(), lines[1::2], strict=True))
+    assert "needs no teacher;" in needs["simcse"]
+    assert all("needs sentence vectors;" in line for name, line in needs.items() if name != "simcse")
+
+
+def test_one_method_shows_its_options_and_presets() -> None:
+    shown = show_method("talas")
+    for option in resolve("talas").Options.model_fields:
+        assert f"\n  {option}: " in shown
+    assert "temperature: 0.05\n      of SimCSE [S]; 0.1 [C]" in shown
+    assert "preset code changes: init 'random', temperature 0.1" in shown
+    with pytest.raises(DistilvecError, match="Did you mean"):
+        show_method("tallas")

@@ -1,0 +1,218 @@
+"""Opening students: what is dropped, what is upcast, what is refused and how it is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.students import describe_student, load_student
+from distilvec.students.blocks import parameters
+
+KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loaded_student_encodes_as_the_model_does(
+    kind: str, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    student = load_student(tiny_model_folders[kind], device="cpu")
+    plain = SentenceTransformer(str(tiny_model_folders[kind]), device="cpu")
+    assert (student.encode(sentences[:20]) == plain.encode(sentences[:20])).all()
+    assert student.prompts == plain.prompts
+
+
+def test_the_unused_pooler_is_dropped(real_teacher_folder: Path, sentences: list[str]) -> None:
+    plain = SentenceTransformer(str(real_teacher_folder), device="cpu")
+    student = load_student(real_teacher_folder, device="cpu")
+    assert parameters(plain) - parameters(student) == 384 * 384 + 384
+    assert (student.encode(sentences[:20]) == plain.encode(sentences[:20])).all()
+
+
+def test_a_model_without_a_pooler_gets_none(tiny_bert: Path, tmp_path: Path) -> None:
+    load_student(tiny_bert, device="cpu").save(str(tmp_path / "student"), create_model_card=False)
+    names = load_file(tmp_path / "student" / "model.safetensors")
+    assert not any("pooler" in name for name in names)
+    assert load_student(tmp_path / "student", device="cpu")[0].model.pooler is None
+
+
+def bare(folder: Path, target: Path) -> Path:
+    """The transformers model alone, as someone who never heard of sentence-transformers would save it."""
+    shutil.copytree(folder, target)
+    for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
+        (target / name).unlink()
+    shutil.rmtree(target / "1_Pooling")
+    return target
+
+
+@pytest.mark.parametrize(
+    ("kind", "pooling"),
+    [("bert", "mean"), ("xlmr", "mean"), ("modernbert", "mean"), ("qwen3", "lasttoken"), ("mistral", "mean")],
+)
+def test_a_bare_model_gets_a_pooling_that_suits_it(
+    kind: str, pooling: str, tiny_model_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    student = load_student(bare(tiny_model_folders[kind], tmp_path / kind), device="cpu")
+    assert student[1].pooling_mode == pooling
+    assert student.encode(["two words"]).shape == (1, 32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_weights_are_upcast(dtype: torch.dtype, tiny_bert: Path, tmp_path: Path) -> None:
+    half = SentenceTransformer(str(tiny_bert), device="cpu")
+    half.append(Dense(32, 8))
+    half.to(dtype).save(str(tmp_path / "half"), create_model_card=False)
+    student = load_student(tmp_path / "half", device="cpu")
+    assert {parameter.dtype for parameter in student.parameters()} == {torch.float32}
+    student.save(str(tmp_path / "full"), create_model_card=False)
+    assert json.loads((tmp_path / "full" / "config.json").read_text())["dtype"] == "float32"
+    assert next(iter(load_file(tmp_path / "full" / "model.safetensors").values())).dtype == torch.float32
+
+
+def test_length_is_set_and_bounded_by_the_positions(tiny_model_folders: dict[str, Path]) -> None:
+    assert load_student(tiny_model_folders["bert"], max_length=17, device="cpu").max_seq_length == 17
+    text = "word " * 500
+    # XLM-R counts positions from its padding id on: 130 rows are 128 tokens.
+    student = load_student(tiny_model_folders["xlmr"], max_length=128, device="cpu")
+    assert student.preprocess([text])["input_ids"].shape == (1, 128)
+    student.encode([text])
+    for wrong in (129, 0):
+        with pytest.raises(DistilvecError, match="the model's positions allow 1 to 128"):
+            load_student(tiny_model_folders["xlmr"], max_length=wrong, device="cpu")
+    assert load_student(tiny_model_folders["qwen3"], max_length=10_000, device="cpu").max_seq_length == 10_000
+
+
+def test_an_xlmr_that_states_no_length_stops_at_its_last_position(
+    tiny_model_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_model_folders["xlmr"], tmp_path / "xlmr")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 10**6}))
+    student = load_student(folder, device="cpu")
+    assert student.max_seq_length == 128
+    student.encode(["word " * 500])
+
+
+def test_description(real_teacher_folder: Path, tiny_model_folders: dict[str, Path]) -> None:
+    said = describe_student(load_student(real_teacher_folder, device="cpu"))
+    assert said == {
+        "parameters": 22_565_376,
+        "embedding_parameters": (30_522 + 512 + 2) * 384,
+        "block_parameters": 10_646_784,
+        "bytes": 22_565_376 * 4,
+        "layers": 6,
+        "width": 384,
+        "max_length": 256,
+        "tokenizer": "WordPiece",
+        "vocabulary": 30_522,
+        "pooling": "mean",
+    }
+    kinds = {
+        kind: describe_student(load_student(tiny_model_folders[kind], device="cpu"))["tokenizer"] for kind in KINDS
+    }
+    assert kinds == {
+        "bert": "WordPiece",
+        "xlmr": "Unigram",
+        "modernbert": "byte-level BPE",
+        "qwen3": "byte-level BPE",
+        "mistral": "byte-level BPE",
+    }
+
+
+def copy_with(folder: Path, target: Path, **config: Any) -> Path:
+    shutil.copytree(folder, target)
+    settings = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**settings, **config}))
+    return target
+
+
+def test_what_is_not_a_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for model in (tmp_path / "nowhere", str(tmp_path / "nowhere"), "./nowhere"):
+        with pytest.raises(DistilvecError, match="no such folder"):
+            load_student(model)
+    with pytest.raises(DistilvecError, match="holds no model"):
+        load_student(tmp_path)
+    (tmp_path / "weights.safetensors").write_bytes(b"")
+    with pytest.raises(DistilvecError, match="a model is a folder"):
+        load_student(tmp_path / "weights.safetensors")
+    with pytest.raises(DistilvecError, match="neither a folder here nor a model that the hub gives"):
+        load_student("nobody/no-such-model")
+
+
+class Explosive:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (open, (self.path, "w"))
+
+
+def test_pickled_weights_are_refused_and_never_read(tiny_bert: Path, tmp_path: Path) -> None:
+    trap = tmp_path / "was-here"
+    folder = shutil.copytree(tiny_bert, tmp_path / "pickled")
+    (folder / "model.safetensors").unlink()
+    torch.save(Explosive(str(trap)), folder / "pytorch_model.bin")
+    with pytest.raises(DistilvecError, match="pickled"):
+        load_student(folder)
+    dense = SentenceTransformer(str(tiny_bert), device="cpu")
+    dense.append(Dense(32, 8))
+    dense.save(str(tmp_path / "dense"), create_model_card=False)
+    (tmp_path / "dense" / "2_Dense" / "model.safetensors").unlink()
+    torch.save(Explosive(str(trap)), tmp_path / "dense" / "2_Dense" / "pytorch_model.bin")
+    with pytest.raises(DistilvecError, match="pickled"):
+        load_student(tmp_path / "dense")
+    assert not trap.exists()
+
+
+def test_code_in_the_folder_does_not_run(tiny_bert: Path, tmp_path: Path) -> None:
+    trap = tmp_path / "was-here"
+    code = f"open({str(trap)!r}, 'w')\nclass Model: pass\nclass Config: pass\n"
+    folder = copy_with(
+        tiny_bert,
+        tmp_path / "remote",
+        model_type="made-up",
+        auto_map={"AutoConfig": "code.Config", "AutoModel": "code.Model"},
+    )
+    (folder / "code.py").write_text(code)
+    with pytest.raises(DistilvecError, match="runs code that comes with it"):
+        load_student(folder)
+    modules = shutil.copytree(tiny_bert, tmp_path / "modules")
+    listed = json.loads((modules / "modules.json").read_text())
+    (modules / "modules.json").write_text(
+        json.dumps([*listed, {"idx": 2, "name": "2", "path": "", "type": "code.Model"}])
+    )
+    (modules / "code.py").write_text(code)
+    with pytest.raises(DistilvecError, match="runs code that comes with it"):
+        load_student(modules)
+    assert not trap.exists()
+
+
+def test_damaged_weights_are_named(tiny_bert: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_bert, tmp_path / "damaged")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(DataError, match="cannot be read"):
+        load_student(folder, device="cpu")
+    broken = copy_with(tiny_bert, tmp_path / "sizes", hidden_size=64)
+    with pytest.raises(DistilvecError, match="cannot be opened"):
+        load_student(broken, device="cpu")
+    empty = shutil.copytree(tiny_bert, tmp_path / "unreadable")
+    (empty / "config.json").write_text("{")
+    with pytest.raises(DistilvecError, match="cannot be opened"):
+        load_student(empty, device="cpu")
+
+
+def test_adapters_and_optimizers_beside_safetensors_do_not_matter(tiny_bert: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_bert, tmp_path / "student")
+    torch.save({"step": 1}, folder / "optimizer.pt")
+    assert load_student(folder, device="cpu").encode(["text"]).shape == (1, 32)

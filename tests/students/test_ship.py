@@ -1,0 +1,214 @@
+"""What ships opens in plain sentence-transformers, in a process where distilvec does not exist."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Module
+from torch import nn
+
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.students import fresh, in_teacher_space, load_student, router, ship, shrink
+from distilvec.students.blocks import parameters
+
+KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]
+TEXTS = ["hello", "The train to Zürich leaves from platform 7 at 14:32.", "東京は今日も雨です。", ""]
+
+# Opens every folder with plain sentence-transformers; distilvec cannot be imported, and code of others may not run.
+READER = """
+import json, sys
+sys.modules["distilvec"] = None
+try:
+    import distilvec
+except ImportError:
+    pass
+else:
+    raise SystemExit("distilvec can be imported here")
+import numpy, torch
+from sentence_transformers import SentenceTransformer
+out, texts, folders = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
+torch.set_num_threads(1)
+found = {}
+for number, folder in enumerate(folders):
+    model = SentenceTransformer(folder, device="cpu", trust_remote_code=False)
+    routed = type(model[0]).__name__ == "Router"
+    found[f"{number}-query"] = model.encode_query(texts) if routed else model.encode(texts)
+    found[f"{number}-document"] = model.encode_document(texts) if routed else model.encode(texts)
+    found[f"{number}-parameters"] = sum(p.numel() for p in model.parameters())
+numpy.savez(out, **found)
+"""
+
+
+def read_elsewhere(folders: list[Path], tmp_path: Path) -> dict[str, np.ndarray]:
+    out = tmp_path / "read.npz"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", READER, str(out), json.dumps(TEXTS), *map(str, folders)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "LOAD REPORT" not in done.stderr  # transformers prints one when it has to make weights up
+    return dict(np.load(out))
+
+
+def linear(width: int, to: int) -> nn.Linear:
+    torch.manual_seed(3)
+    return nn.Linear(width, to, bias=False)
+
+
+def test_all_kinds_load_without_distilvec(
+    tiny_model_folders: dict[str, Path], real_teacher_folder: Path, sentences: list[str], tmp_path: Path
+) -> None:
+    students = [load_student(tiny_model_folders[kind], device="cpu").eval() for kind in KINDS]
+    students += [
+        shrink(real_teacher_folder, layers=2, vocabulary=2500, texts=sentences)[0].to("cpu").eval(),
+        fresh(layers=1, width=32, vocabulary=400, texts=sentences).to("cpu").eval(),
+    ]
+    folders, expected, counts = [], [], []
+    for number, student in enumerate(students):
+        folders.append(tmp_path / f"{number}-own")
+        ship(student, folders[-1])
+        expected.append((student.encode(TEXTS), student.encode(TEXTS)))
+        counts.append(parameters(student))
+    for number in (0, 1, 3, 6):
+        teacher_map = linear(32, 48)
+        mapped = in_teacher_space(students[number], teacher_map)
+        folders.append(tmp_path / f"{number}-teacher")
+        ship(students[number], folders[-1], space="teacher", teacher_map=teacher_map)
+        expected.append((mapped.encode(TEXTS), mapped.encode(TEXTS)))
+        counts.append(parameters(students[number]) + 32 * 48)
+    student, teacher = in_teacher_space(students[0], linear(32, 32)), students[3]
+    folders.append(tmp_path / "router")
+    ship(router(student, teacher), folders[-1])
+    expected.append((student.encode(TEXTS), teacher.encode_document(TEXTS)))
+    counts.append(parameters(student) + parameters(teacher))
+    found = read_elsewhere(folders, tmp_path)
+    for number, (queries, documents) in enumerate(expected):
+        np.testing.assert_allclose(found[f"{number}-query"], queries, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(found[f"{number}-document"], documents, rtol=0, atol=1e-6)
+        assert int(found[f"{number}-parameters"]) == counts[number]
+
+
+def test_the_teachers_map_is_folded_into_the_student(tiny_model_folders: dict[str, Path], tmp_path: Path) -> None:
+    student = load_student(tiny_model_folders["xlmr"], device="cpu").eval()  # ends in a Normalize of its own
+    teacher_map = linear(32, 48)
+    ship(student, tmp_path / "student", space="teacher", teacher_map=teacher_map)
+    raw = SentenceTransformer(modules=[student[0], student[1]], device="cpu")
+    with torch.no_grad():
+        features = student.preprocess(TEXTS)
+        mapped = teacher_map(raw(features)["sentence_embedding"])
+    shipped = SentenceTransformer(str(tmp_path / "student"), device="cpu")
+    torch.testing.assert_close(
+        torch.from_numpy(shipped.encode(TEXTS)), nn.functional.normalize(mapped), rtol=0, atol=1e-6
+    )
+    modules = json.loads((tmp_path / "student" / "modules.json").read_text())
+    assert [module["name"] for module in modules] == ["0", "1", "teacher_map", "normalize"]
+    assert all(module["type"].startswith("sentence_transformers.") for module in modules)
+    ship(student, tmp_path / "long", space="teacher", teacher_map=teacher_map, normalize=False)
+    long = SentenceTransformer(str(tmp_path / "long"), device="cpu").encode(TEXTS)
+    torch.testing.assert_close(torch.from_numpy(long), mapped, rtol=1e-5, atol=1e-5)
+    assert len(student) == 3  # the student itself is as it was
+
+
+def test_prompts_and_similarity_stay(tiny_model_folders: dict[str, Path], tmp_path: Path) -> None:
+    student = load_student(tiny_model_folders["qwen3"], device="cpu").eval()
+    ship(student, tmp_path / "student", space="teacher", teacher_map=linear(32, 48))
+    shipped = SentenceTransformer(str(tmp_path / "student"), device="cpu")
+    assert shipped.prompts == student.prompts
+    assert shipped.max_seq_length == student.max_seq_length
+    assert np.abs(shipped.encode_query(TEXTS) - shipped.encode_document(TEXTS)).max() > 1e-3
+
+
+def test_a_router_asks_the_student_and_answers_with_the_teacher(tiny_model_folders: dict[str, Path]) -> None:
+    teacher = load_student(tiny_model_folders["qwen3"], device="cpu").eval()
+    student = load_student(tiny_model_folders["bert"], device="cpu").eval()
+    student.prompts = {"query": "ask: "}
+    pair = router(in_teacher_space(student, linear(32, 32)), teacher)
+    expected = in_teacher_space(student, linear(32, 32)).encode(["ask: " + text for text in TEXTS])
+    np.testing.assert_allclose(pair.encode_query(TEXTS), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(pair.encode_document(TEXTS), teacher.encode_document(TEXTS), rtol=0, atol=1e-6)
+    with pytest.raises(DistilvecError, match="48 wide, the teacher's 32"):
+        router(in_teacher_space(student, linear(32, 48)), teacher)
+
+
+def test_no_pooler_ships(real_teacher_folder: Path, tmp_path: Path) -> None:
+    whole = SentenceTransformer(str(real_teacher_folder), device="cpu")
+    assert whole[0].model.pooler is not None
+    ship(whole, tmp_path / "student")
+    shipped = SentenceTransformer(str(tmp_path / "student"), device="cpu")
+    assert shipped[0].model.pooler is None
+    assert parameters(shipped) == 22_565_376
+
+
+def test_an_older_model_is_replaced_and_other_files_are_not(tiny_bert: Path, tmp_path: Path) -> None:
+    student = load_student(tiny_bert, device="cpu")
+    ship(student, tmp_path / "student")
+    (tmp_path / "student" / "left-over.txt").write_text("of the older model")
+    ship(student, tmp_path / "student", space="teacher", teacher_map=linear(32, 8))
+    assert SentenceTransformer(str(tmp_path / "student"), device="cpu").get_embedding_dimension() == 8
+    assert not (tmp_path / "student" / "left-over.txt").exists()
+    thesis = tmp_path / "thesis"
+    thesis.mkdir()
+    (thesis / "thesis.tex").write_text("years of work")
+    with pytest.raises(DistilvecError, match="not a model"):
+        ship(student, thesis)
+    with pytest.raises(DistilvecError, match="not a model"):
+        ship(student, thesis / "thesis.tex")
+    assert (thesis / "thesis.tex").read_text() == "years of work"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["student", "thesis"]
+
+
+def test_a_full_disk_leaves_the_older_model(tiny_bert: Path, tmp_path: Path) -> None:
+    student = load_student(tiny_bert, device="cpu")
+    ship(student, tmp_path / "student")
+    before = student.encode(TEXTS)
+    with torch.no_grad():
+        next(student.parameters()).mul_(2)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(EnvironmentProblem, match="could not be written"):
+            ship(student, tmp_path / "student")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["student"]
+    assert (SentenceTransformer(str(tmp_path / "student"), device="cpu").encode(TEXTS) == before).all()
+
+
+class Foreign(Module):
+    """A module that only this process knows."""
+
+    def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return features
+
+    def save(self, output_path: str, *args: object, **kwargs: object) -> None:
+        return None
+
+
+def test_what_would_not_load_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    student = load_student(tiny_bert, device="cpu")
+    with pytest.raises(DistilvecError, match="needs the map"):
+        ship(student, tmp_path / "student", space="teacher")
+    with pytest.raises(DistilvecError, match="width 31, the student gives 32"):
+        ship(student, tmp_path / "student", space="teacher", teacher_map=linear(31, 8))
+    with pytest.raises(DistilvecError, match='space is "mine"'):
+        ship(student, tmp_path / "student", space="mine")  # type: ignore[arg-type]
+    student.append(Foreign())
+    with pytest.raises(DistilvecError, match="module 2 is a Foreign"):
+        ship(student, tmp_path / "student")
+    assert not (tmp_path / "student").exists()

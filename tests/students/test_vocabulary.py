@@ -1,0 +1,193 @@
+"""Fewer word pieces: what is kept is encoded as before, whatever the kind of tokenizer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from distilvec.errors import DistilvecError
+from distilvec.students import load_student, shrink
+from distilvec.students.vocabulary import fast_tokenizer, prune_tokenizer
+
+KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]
+BUDGET = {"bert": 250, "xlmr": 250, "modernbert": 330, "qwen3": 330, "mistral": 330}
+OTHER = ["Zebras juggle quartz vases.", "naïve café — 東京 🎉", "x" * 30, "tokenization of unusual wordforms", ""]
+
+
+@pytest.fixture(params=KINDS)
+def source(request: pytest.FixtureRequest, tiny_model_folders: dict[str, Path]) -> SentenceTransformer:
+    student = load_student(tiny_model_folders[request.param], device="cpu").eval()
+    student.kind = request.param
+    return student
+
+
+def check(original: Any, texts: list[str], budget: int, probe: list[str]) -> int:
+    """Texts of kept pieces are encoded as before, none breaks; returns how many of the probes were such texts."""
+    pruned = prune_tokenizer(original, texts, budget)
+    old_ids = pruned.kept_ids.tolist()
+    assert len(old_ids) == len(set(old_ids)) == len(pruned.tokenizer) <= budget
+    kept = set(old_ids)
+    same = 0
+    for text in probe:
+        before = original(text)["input_ids"]
+        after = [old_ids[index] for index in pruned.tokenizer(text)["input_ids"]]
+        if set(before) <= kept:
+            same += 1
+            assert after == before, text
+        else:
+            assert after != before
+    for role in ("pad", "unk", "cls", "sep", "mask", "bos", "eos"):
+        old, new = getattr(original, role + "_token_id"), getattr(pruned.tokenizer, role + "_token_id")
+        assert (old is None and new is None) or old_ids[new] == old
+    return same
+
+
+def test_texts_of_kept_pieces_are_encoded_as_before(source: SentenceTransformer, sentences: list[str]) -> None:
+    same = check(source.tokenizer, sentences[:100], BUDGET[source.kind], sentences + OTHER)
+    assert 5 < same < 200  # both cases occur
+
+
+def test_embeddings_of_such_texts_are_unchanged(
+    source: SentenceTransformer, sentences: list[str], tmp_path: Path
+) -> None:
+    student, report = shrink(source, vocabulary=BUDGET[source.kind], texts=sentences)
+    kept = set(prune_tokenizer(source.tokenizer, sentences, BUDGET[source.kind]).kept_ids.tolist())
+    same = [text for text in sentences if set(source.tokenizer(text)["input_ids"]) <= kept]
+    assert report.texts_unchanged == pytest.approx(len(same) / len(sentences))
+    assert 0 < report.texts_unchanged < 1
+    assert report.tokens_after > report.tokens_before
+    assert report.vocabulary_after == student[0].model.config.vocab_size == len(student.tokenizer)
+    lost = (report.vocabulary_before - report.vocabulary_after) * 32
+    assert report.parameters_before - report.parameters_after == lost
+    same, some = sorted(same, key=len)[:20], sorted(sentences, key=len)[90:100]
+    torch.testing.assert_close(
+        torch.from_numpy(student.encode(same)), torch.from_numpy(source.encode(same)), rtol=1e-5, atol=1e-6
+    )
+    student.save(str(tmp_path / "pruned"), create_model_card=False)
+    again = load_student(tmp_path / "pruned", device="cpu")
+    assert (again.encode(some) == student.encode(some)).all()
+    assert again.max_seq_length == source.max_seq_length
+    assert again.tokenizer.padding_side == source.tokenizer.padding_side
+    assert again[0].model.config.pad_token_id == again.tokenizer.pad_token_id
+
+
+def test_every_byte_and_every_seen_character_stays(source: SentenceTransformer, sentences: list[str]) -> None:
+    pruned = prune_tokenizer(source.tokenizer, sentences, BUDGET[source.kind])
+    pieces = source.tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
+    # The tiny tokenizers were learnt from these texts, so that each of their characters is in one.
+    single = {piece for piece in pieces if len(piece.removeprefix("##")) == 1}
+    assert len(single) > 50
+    assert single <= pruned.tokenizer.get_vocab().keys()
+    unknown = pruned.tokenizer.unk_token_id
+    for text in sentences:
+        after = pruned.tokenizer(text, add_special_tokens=False)["input_ids"]
+        before = source.tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert (unknown in after) <= (source.tokenizer.unk_token_id in before), text
+
+
+def test_the_most_used_pieces_are_kept(tiny_bert: Path) -> None:
+    tokenizer = load_student(tiny_bert, device="cpu").tokenizer
+    words = [word for word in tokenizer.get_vocab() if word.isalpha() and len(word) > 2][:20]
+    texts = [" ".join([word] * (20 - rank)) for rank, word in enumerate(words)]
+    floor = len(prune_tokenizer(tokenizer, ["a"], 400).kept_ids)
+    kept = set(prune_tokenizer(tokenizer, texts, floor + 10).tokenizer.get_vocab())
+    assert [word in kept for word in words] == [True] * 10 + [False] * 10
+
+
+def test_byte_pairs_keep_the_merges_that_build_them(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
+    tokenizer = load_student(tiny_model_folders["qwen3"], device="cpu").tokenizer
+    pruned = prune_tokenizer(tokenizer, sentences, 320).tokenizer
+    model = json.loads(pruned.backend_tokenizer.to_str())["model"]
+    built = {left + right for left, right in model["merges"]}
+    longer = {piece for piece in model["vocab"] if len(piece) > 1 and piece not in pruned.all_special_tokens}
+    assert longer
+    assert longer <= built
+    for piece in longer:
+        assert pruned.backend_tokenizer.model.tokenize(piece)[0].value == piece
+
+
+def sentencepiece_bpe(texts: list[str]) -> Any:
+    """The kind that Mistral and Llama use: characters, byte fallback, the word's start marked."""
+    backend = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    backend.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=700, special_tokens=special, limit_alphabet=60, show_progress=False)
+    )
+    description = json.loads(backend.to_str())
+    description["added_tokens"] = [entry for entry in description["added_tokens"] if entry["id"] < 3]
+    return fast_tokenizer(Tokenizer.from_str(json.dumps(description)), unk_token="<unk>", pad_token="</s>")
+
+
+def suffix_bpe(texts: list[str]) -> Any:
+    """The kind that CLIP uses: the end of the word is marked."""
+    backend = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<unk>", "<pad>"], end_of_word_suffix="</w>", show_progress=False
+    )
+    backend.train_from_iterator(texts, trainer)
+    return fast_tokenizer(backend, unk_token="<unk>", pad_token="<pad>")
+
+
+def added_words(texts: list[str]) -> Any:
+    """Words added behind the model's pieces, one of which the texts use."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    backend.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    )
+    backend.add_tokens(["window", "quicksilver"])
+    backend.add_special_tokens(["<pad>"])
+    return fast_tokenizer(backend, pad_token="<pad>")
+
+
+@pytest.mark.parametrize(("make", "budget"), [(sentencepiece_bpe, 450), (suffix_bpe, 350), (added_words, 320)])
+def test_other_kinds_of_byte_pairs(make: Any, budget: int, sentences: list[str]) -> None:
+    tokenizer = make(sentences)
+    assert check(tokenizer, sentences[:100], budget, sentences + OTHER) > 5
+
+
+def test_added_words_stay_where_the_texts_use_them(sentences: list[str]) -> None:
+    texts = [*sentences, *["window " * 30] * 5]
+    kept = prune_tokenizer(added_words(sentences), texts, 330).tokenizer.get_vocab()
+    assert "window" in kept
+    assert "quicksilver" not in kept
+
+
+def test_a_real_tokenizer_pruned_hard(real_teacher_folder: Path, sentences: list[str]) -> None:
+    tokenizer = load_student(real_teacher_folder, device="cpu").tokenizer
+    assert check(tokenizer, sentences, 600, sentences + OTHER) > 5
+
+
+def test_what_cannot_be_pruned_is_refused(tiny_bert: Path, sentences: list[str]) -> None:
+    tokenizer = load_student(tiny_bert, device="cpu").tokenizer
+    with pytest.raises(DistilvecError, match=r"single characters alone are \d+.*Allow at least"):
+        prune_tokenizer(tokenizer, sentences, 50)
+    with pytest.raises(DistilvecError, match="no texts"):
+        prune_tokenizer(tokenizer, iter(()), 300)
+    with pytest.raises(DistilvecError, match="only 100 rows"):
+        prune_tokenizer(tokenizer, sentences, 300, rows=100)
+
+
+def test_many_texts_are_sampled_evenly(tiny_bert: Path) -> None:
+    from distilvec.students.vocabulary import _Use
+
+    backend = load_student(tiny_bert, device="cpu").tokenizer.backend_tokenizer
+    use = _Use(backend, size=backend.get_vocab_size())
+    use.count(f"{number}" for number in range(45_000))
+    numbers = [int(text) for text in use.sample]
+    steps = {after - before for before, after in itertools.pairwise(numbers)}
+    assert len(steps) == 1
+    assert 5_000 <= len(numbers) <= 10_000
+    assert numbers[0] == 0
+    assert numbers[-1] + steps.pop() >= 45_000

@@ -1,0 +1,176 @@
+"""Functions and services as teachers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.teachers import CallTeacher, batch_invariance, load_teacher
+
+
+def embed(texts: list[str]) -> list[list[float]]:
+    return [[float(len(text)), float(text.count("e")), 1.0] for text in texts]
+
+
+class Clock:
+    """Time that passes only by sleeping, and a service that takes `cost` seconds a call."""
+
+    def __init__(self, cost: float = 0.0, failures: int = 0) -> None:
+        self.now, self.cost, self.failures = 0.0, cost, failures
+        self.sleeps: list[float] = []
+        self.calls: list[tuple[float, list[str]]] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.now += seconds
+
+    def serve(self, texts: list[str]) -> list[list[float]]:
+        self.calls.append((self.now, texts))
+        self.now += self.cost
+        if len(self.calls) > 1 and self.failures:  # the first call only measures the width
+            self.failures -= 1
+            raise ConnectionError("try later")
+        return embed(texts)
+
+
+def _teacher(clock: Clock, **options: Any) -> CallTeacher:
+    return CallTeacher(clock.serve, clock=clock, sleep=clock.sleep, **options)
+
+
+def test_batches_in_order(sentences: list[str]) -> None:
+    clock = Clock()
+    teacher = _teacher(clock, batch_size=32, prompt="p: ")
+    vectors = teacher.encode(sentences)
+    assert vectors.dtype == np.float32
+    assert np.array_equal(vectors, np.array(embed(["p: " + text for text in sentences]), np.float32))
+    assert [len(texts) for _, texts in clock.calls[1:]] == [32] * 6 + [8]
+    assert (teacher.card.kind, teacher.card.width, teacher.card.prompt) == ("callable", 3, "p: ")
+    assert teacher.signals(sentences[:3]).present.all()
+    assert teacher.has(["x", "y"]).tolist() == [True, True]
+
+
+def test_retry_waits_longer_each_time() -> None:
+    clock = Clock(failures=3)
+    teacher = _teacher(clock)
+    assert teacher.encode(["abc"]).tolist() == [[3.0, 0.0, 1.0]]
+    assert clock.sleeps == [1.0, 2.0, 4.0]
+    assert len(clock.calls) == 5
+
+
+def test_retry_gives_up() -> None:
+    clock = Clock(failures=99)
+    teacher = _teacher(clock, attempts=4)
+    with pytest.raises(EnvironmentProblem, match=r"4 calls failed.*ConnectionError: try later") as caught:
+        teacher.encode(["abc"])
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    assert len(clock.calls) == 5
+
+
+def test_mistakes_in_the_function_are_not_repeated() -> None:
+    calls = []
+
+    def wrong(texts: list[str]) -> Any:
+        calls.append(texts)
+        return texts + 1  # type: ignore[operator]
+
+    with pytest.raises(DistilvecError, match="the function fails with TypeError"):
+        load_teacher(call=wrong)
+    assert len(calls) == 1
+
+
+def test_rate_limit_counts_starts_of_calls() -> None:
+    clock = Clock(cost=0.1)
+    teacher = _teacher(clock, batch_size=1, rate_limit=2.0)
+    teacher.encode(["a", "b", "c"])
+    assert [time for time, _ in clock.calls] == pytest.approx([0.0, 0.5, 1.0, 1.5])
+    slow = Clock(cost=0.9)
+    _teacher(slow, batch_size=1, rate_limit=2.0).encode(["a", "b"])
+    assert slow.sleeps == []  # it is slower than the limit by itself
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda texts: [[1.0]] * (len(texts) + 1), r"expected \[1, D\], found \[2, 1\]"),
+        (lambda texts: [1.0] * len(texts), "one vector per text"),
+        (lambda texts: [[float("nan"), 1.0]] * len(texts), "not finite"),
+        (lambda texts: None, "expected"),
+        (lambda texts: [["a"]] * len(texts), "constant width"),
+        (lambda texts: [[]] * len(texts), "expected"),
+    ],
+)
+def test_wrong_answers(answer: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load_teacher(name="service", call=answer)
+
+
+def test_changing_width() -> None:
+    widths = iter([3, 3, 4])
+
+    def moody(texts: list[str]) -> np.ndarray:
+        return np.ones((len(texts), next(widths)))
+
+    teacher = load_teacher(call=moody, batch_size=1)
+    with pytest.raises(DataError, match="width 3 came before, now of width 4"):
+        teacher.encode(["a", "b"])
+
+
+def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "distilvec_test_service.py").write_text(
+        "class Client:\n"
+        "    @staticmethod\n"
+        "    def embed(texts):\n"
+        "        return [[float(len(t)), 2.0] for t in texts]\n"
+        "width = 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    teacher = load_teacher(call="distilvec_test_service:Client.embed")
+    assert sys.path == path
+    assert teacher.encode(["four"]).tolist() == [[4.0, 2.0]]
+    assert teacher.card.source == "distilvec_test_service:Client.embed"
+    with pytest.raises(DistilvecError, match=r'no "embd".*embed'):
+        load_teacher(call="distilvec_test_service:Client.embd")
+    with pytest.raises(DistilvecError, match="int cannot be called"):
+        load_teacher(call="distilvec_test_service:width")
+    with pytest.raises(DistilvecError, match="module:function"):
+        load_teacher(call="distilvec_test_service")
+    with pytest.raises(DistilvecError, match="cannot be imported"):
+        load_teacher(call="distilvec_no_such_module:f")
+
+
+def test_fingerprint_follows_source_and_prompt() -> None:
+    def other(texts: list[str]) -> list[list[float]]:
+        return [[0.0, 1.0, 2.0] for _ in texts]
+
+    seen = {load_teacher(call=function).card.fingerprint for function in (embed, other)}
+    seen.add(load_teacher(call=embed, prompt="query: ").card.fingerprint)
+    assert len(seen) == 3
+    assert load_teacher(call=embed).card.fingerprint in seen
+
+
+def test_bad_options() -> None:
+    with pytest.raises(DistilvecError, match="must be positive"):
+        load_teacher(call=embed, batch_size=0)
+    with pytest.raises(DistilvecError, match="must be positive"):
+        load_teacher(call=embed, rate_limit=0.0)
+
+
+def test_invariance_of_functions() -> None:
+    assert batch_invariance(load_teacher(call=embed)).passed
+
+    def by_longest(texts: list[str]) -> list[list[float]]:
+        longest = max(map(len, texts))
+        return [[float(len(text)), float(longest)] for text in texts]
+
+    report = batch_invariance(load_teacher(call=by_longest))
+    assert not report.passed
+    assert "batch_size" in report.advice

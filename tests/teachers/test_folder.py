@@ -1,0 +1,147 @@
+"""Folders that must not be opened, or cannot be."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling
+
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.teachers import load_teacher
+
+
+class _Bomb:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.file,)
+
+
+@pytest.fixture
+def copy(tiny_bert: Path, tmp_path: Path) -> Path:
+    shutil.copytree(tiny_bert, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_pickled_weights_are_refused_and_not_read(copy: Path, tmp_path: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    (copy / "pytorch_model.bin").write_bytes(pickle.dumps(_Bomb(tmp_path / "burst")))
+    with pytest.raises(DistilvecError, match=r"pickled \(pytorch_model.bin\).*save_pretrained") as caught:
+        load_teacher(model=copy)
+    assert caught.value.exit_code == 2
+    assert not (tmp_path / "burst").exists()
+
+
+def test_real_pickled_weights_are_refused(copy: Path) -> None:
+    torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
+    load_teacher(model=copy)  # beside safetensors they do no harm, they are not read
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(DistilvecError, match="pickled"):
+        load_teacher(model=copy)
+
+
+def test_pickled_weights_of_a_later_module_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    base = SentenceTransformer(str(tiny_bert), device="cpu")
+    model = SentenceTransformer(modules=[base[0], Pooling(32), Dense(32, 16)], device="cpu")
+    model.save(str(tmp_path / "dense"))
+    assert load_teacher(model=tmp_path / "dense").card.width == 16
+    weights = next((tmp_path / "dense").glob("2_Dense/*.safetensors"))
+    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+    with pytest.raises(DistilvecError, match=r"2_Dense.*pickled"):
+        load_teacher(model=tmp_path / "dense")
+
+
+def test_no_weights_at_all(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(DistilvecError, match="no weights in safetensors"):
+        load_teacher(model=copy)
+
+
+def test_remote_code_is_refused(copy: Path, tmp_path: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config |= {
+        "model_type": "strange",
+        "auto_map": {"AutoConfig": "code.StrangeConfig", "AutoModel": "code.StrangeModel"},
+    }
+    (copy / "config.json").write_text(json.dumps(config))
+    (copy / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(DistilvecError, match=r"runs code that comes with it.*trust_remote_code"):
+        load_teacher(model=copy)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_foreign_modules_are_refused(copy: Path, tmp_path: Path) -> None:
+    modules = json.loads((copy / "modules.json").read_text())
+    modules.append({"idx": 2, "name": "2", "path": "", "type": "evil.Head"})
+    (copy / "modules.json").write_text(json.dumps(modules))
+    (copy / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(DistilvecError, match="runs code that comes with it"):
+        load_teacher(model=copy)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_modules_outside_the_folder_are_refused(copy: Path) -> None:
+    modules = json.loads((copy / "modules.json").read_text())
+    modules[1]["path"] = "../elsewhere"
+    (copy / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(DistilvecError, match="points outside the folder"):
+        load_teacher(model=copy)
+
+
+def test_missing_things(tmp_path: Path) -> None:
+    with pytest.raises(DistilvecError, match="no such model folder"):
+        load_teacher(model=tmp_path / "nowhere")
+    with pytest.raises(DistilvecError, match="no such model folder"):
+        load_teacher(model="./nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DistilvecError, match="holds no model"):
+        load_teacher(model=tmp_path / "empty")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DistilvecError, match="this is a file"):
+        load_teacher(model=tmp_path / "file")
+
+
+def test_hub_out_of_reach() -> None:
+    with pytest.raises(EnvironmentProblem, match=r"hub cannot be reached.*HF_HUB_OFFLINE"):
+        load_teacher(model="nobody/no-such-model-anywhere")
+
+
+def test_damaged_files(copy: Path) -> None:
+    weights = (copy / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(weights[:1000])
+    with pytest.raises(DataError, match="weights cannot be read"):
+        load_teacher(model=copy)
+    (copy / "model.safetensors").write_bytes(weights)
+    (copy / "modules.json").write_text("{")
+    with pytest.raises(DataError, match="not a list of modules"):
+        load_teacher(model=copy)
+
+
+def test_licence(copy: Path) -> None:
+    assert load_teacher(model=copy).card.licence is None
+    (copy / "README.md").write_text("---\nlicense: cc-by-nc-4.0\ntags: [a]\n---\n# x\n")
+    assert load_teacher(model=copy).card.licence == "cc-by-nc-4.0"
+    (copy / "README.md").write_text("---\nlicense: other\nlicense_name: my-terms\n---\n")
+    assert load_teacher(model=copy).card.licence == "my-terms"
+    (copy / "README.md").write_text("---\nlicense: [broken\n---\n")
+    assert load_teacher(model=copy).card.licence is None
+
+
+def test_sources_exclude_each_other(tiny_bert: Path) -> None:
+    with pytest.raises(DistilvecError, match="found none"):
+        load_teacher(name="t")
+    with pytest.raises(DistilvecError, match="found model, call"):
+        load_teacher(model=tiny_bert, call="a:b")
+    with pytest.raises(DistilvecError, match="max_length has no effect on call"):
+        load_teacher(call=len, max_length=3)
+    with pytest.raises(DistilvecError, match="belong to vectors"):
+        load_teacher(model=tiny_bert, texts=["a"])

@@ -1,0 +1,222 @@
+"""Text models as teachers: the same vectors as sentence-transformers, prompts, lengths, fingerprints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+from distilvec.errors import DistilvecError
+from distilvec.teachers import TeacherCard, TextTeacher, load_teacher
+from distilvec.teachers.encoding import cut_batches
+
+KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_vectors_as_sentence_transformers(
+    kind: str, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    teacher = TextTeacher(tiny_model_folders[kind], device="cpu")
+    own = SentenceTransformer(str(tiny_model_folders[kind]), device="cpu").encode(sentences)
+    assert teacher.tokens is not None  # the quick way is what is tested here
+    assert np.abs(teacher.encode(sentences) - own).max() < 1e-5
+    assert teacher.card.width == own.shape[1]
+    norms = np.linalg.norm(own, axis=1)
+    assert teacher.card.normalized == bool(np.allclose(norms, 1, atol=1e-4))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_vectors_without_the_quick_tokenizer(
+    kind: str, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    teacher = TextTeacher(tiny_model_folders[kind], device="cpu", prompt="note: ")
+    quick = teacher.encode(sentences)
+    teacher.tokens = None
+    assert np.abs(teacher.encode(sentences) - quick).max() < 1e-5
+
+
+def test_real_teacher(real_teacher_folder: Path, sentences: list[str]) -> None:
+    teacher = load_teacher(name="minilm", model=real_teacher_folder, device="cpu")
+    texts = sentences[:80]
+    own = SentenceTransformer(str(real_teacher_folder), device="cpu").encode(texts)
+    assert np.abs(teacher.encode(texts) - own).max() < 1e-5
+    card = teacher.card
+    assert (card.width, card.layers, card.pooling, card.max_length) == (384, 6, "mean", 256)
+    assert card.licence == "apache-2.0"
+    assert card.parameters == 22_713_216
+    assert TeacherCard.from_dict(json.loads(json.dumps(card.to_dict()))) == card
+
+
+def test_stream_gives_every_text_once(tiny_bert: Path, sentences: list[str]) -> None:
+    teacher = TextTeacher(tiny_bert, device="cpu", token_budget=256)
+    rows, widths = [], set()
+    for part, vectors in teacher.stream(sentences):
+        assert vectors.dtype == np.float32
+        assert len(part) == len(vectors)
+        rows.extend(part.tolist())
+        widths.add(vectors.shape[1])
+    assert sorted(rows) == list(range(len(sentences)))
+    assert widths == {32}
+
+
+def test_stream_may_be_left_early(tiny_bert: Path, sentences: list[str]) -> None:
+    teacher = TextTeacher(tiny_bert, device="cpu", token_budget=64)
+    stream = teacher.stream(sentences)
+    next(stream)
+    stream.close()
+    assert teacher.encode(sentences[:3]).shape == (3, 32)
+
+
+def test_no_texts_and_odd_texts(tiny_model_folders: dict[str, Path]) -> None:
+    odd = ["", " ", "\n", "a\x00b", "🎉" * 300, "word " * 3000]
+    for kind in KINDS:
+        teacher = TextTeacher(tiny_model_folders[kind], device="cpu")
+        assert teacher.encode([]).shape == (0, 32)
+        own = SentenceTransformer(str(tiny_model_folders[kind]), device="cpu")
+        if kind != "qwen3":
+            assert np.abs(teacher.encode(odd) - own.encode(odd)).max() < 1e-5
+        assert np.isfinite(teacher.encode(odd)).all()
+
+
+def test_batches_keep_the_budget_and_waste_little() -> None:
+    lengths = np.random.default_rng(0).geometric(0.02, 3000).clip(1, 512)
+    batches = cut_batches(lengths, 1024)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(3000))
+    padded = [int(lengths[batch].max()) * len(batch) for batch in batches]
+    assert all(size <= 1024 or len(batch) == 1 for size, batch in zip(padded, batches, strict=True))
+    assert sum(padded) < 1.05 * lengths.sum()
+    assert len(batches) < 1.3 * lengths.sum() / 1024
+    assert cut_batches(np.array([], dtype=np.int64), 10) == []
+    assert [batch.tolist() for batch in cut_batches(np.array([0, 0]), 10)] == [[0, 1]]
+
+
+def test_prompts(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
+    folder, texts = tiny_model_folders["qwen3"], sentences[:20]
+    own = SentenceTransformer(str(folder), device="cpu")
+    plain = TextTeacher(folder, device="cpu")
+    named = TextTeacher(folder, device="cpu", prompt="query")
+    literal = TextTeacher(folder, device="cpu", prompt="passage: ")
+    assert plain.card.prompt is None
+    assert named.card.prompt == own.prompts["query"]
+    assert np.abs(named.encode(texts) - own.encode(texts, prompt_name="query")).max() < 1e-5
+    assert np.abs(literal.encode(texts) - own.encode(texts, prompt="passage: ")).max() < 1e-5
+    assert np.abs(plain.encode(texts) - named.encode(texts)).max() > 0.01
+
+
+def test_default_prompt_of_the_model(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    model.prompts, model.default_prompt_name = {"note": "note: "}, "note"
+    model.save(str(tmp_path / "with"))
+    own = model.encode(sentences[:10])
+    with_default = TextTeacher(tmp_path / "with", device="cpu")
+    assert with_default.card.prompt == "note: "
+    assert np.abs(with_default.encode(sentences[:10]) - own).max() < 1e-5
+    without = TextTeacher(tmp_path / "with", device="cpu", prompt="")
+    assert without.card.prompt is None
+    assert np.abs(without.encode(sentences[:10]) - own).max() > 1e-3
+
+
+def test_prompt_left_out_of_the_pooling(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    model[1].include_prompt = False
+    model.save(str(tmp_path / "instructor"))
+    teacher = TextTeacher(tmp_path / "instructor", device="cpu", prompt="Represent the sentence: ")
+    own = model.encode(sentences[:30], prompt="Represent the sentence: ")
+    assert np.abs(teacher.encode(sentences[:30]) - own).max() < 1e-5
+    assert np.abs(TextTeacher(tiny_bert, prompt="Represent the sentence: ").encode(sentences[:30]) - own).max() > 1e-3
+
+
+def test_maximum_length(tiny_bert: Path, sentences: list[str]) -> None:
+    short = TextTeacher(tiny_bert, device="cpu", max_length=16)
+    own = SentenceTransformer(str(tiny_bert), device="cpu")
+    own.max_seq_length = 16
+    assert short.card.max_length == 16
+    assert np.abs(short.encode(sentences) - own.encode(sentences)).max() < 1e-5
+    with pytest.raises(DistilvecError, match=r"max_length is 4096.*1 to 128"):
+        TextTeacher(tiny_bert, device="cpu", max_length=4096)
+
+
+def test_fingerprint_follows_what_decides_the_vectors(tiny_bert: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(tiny_bert, copy)
+
+    def fingerprint(folder: Path = copy, **options: object) -> str:
+        return load_teacher(model=folder, device="cpu", **options).card.fingerprint  # type: ignore[arg-type]
+
+    plain = fingerprint(tiny_bert)
+    assert fingerprint() == plain  # the place does not count
+    assert fingerprint(dtype="bfloat16") == plain
+    seen = {plain, fingerprint(prompt="query: "), fingerprint(max_length=64)}
+    assert len(seen) == 3
+    pooling = copy / "1_Pooling" / "config.json"
+    kept = pooling.read_text()
+    pooling.write_text(kept.replace('"mean"', '"cls"'))
+    seen.add(fingerprint())
+    pooling.write_text(kept)
+    assert fingerprint() == plain
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "transformers_version": "5.99.0"}))
+    assert fingerprint() == plain
+    tokenizer = json.loads((copy / "tokenizer.json").read_text())
+    tokenizer["normalizer"]["lowercase"] = False
+    (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
+    seen.add(fingerprint())
+    weights = bytearray((copy / "model.safetensors").read_bytes())
+    weights[-5] ^= 1
+    (copy / "model.safetensors").write_bytes(bytes(weights))
+    seen.add(fingerprint())
+    assert len(seen) == 6
+
+
+def test_bare_transformers_folders(tiny_model_folders: dict[str, Path], tmp_path: Path, sentences: list[str]) -> None:
+    for kind, pooling in (("bert", "mean"), ("qwen3", "lasttoken")):
+        model = SentenceTransformer(str(tiny_model_folders[kind]), device="cpu")
+        model[0].model.save_pretrained(tmp_path / kind)
+        model.tokenizer.save_pretrained(tmp_path / kind)
+        teacher = TextTeacher(tmp_path / kind, device="cpu")
+        assert teacher.assumed_pooling
+        assert teacher.card.pooling == pooling
+        if kind == "bert":  # mean pooling is what the folder with modules.json has, too
+            assert np.abs(teacher.encode(sentences[:20]) - model.encode(sentences[:20])).max() < 1e-5
+
+
+def test_half_precision_stays_close(real_teacher_folder: Path, sentences: list[str]) -> None:
+    texts = sentences[:30]
+    full = TextTeacher(real_teacher_folder, device="cpu").encode(texts)
+    half = TextTeacher(real_teacher_folder, device="cpu", dtype="bfloat16").encode(texts)
+    assert half.dtype == np.float32
+    cosines = (full * half).sum(axis=1)
+    assert cosines.min() > 0.999
+    assert np.abs(full - half).max() > 1e-6  # it really was another precision
+    with pytest.raises(DistilvecError, match="bfloat16"):
+        TextTeacher(real_teacher_folder, dtype="bfloat")
+
+
+def test_static_embedding_model(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:
+    tokenizer = SentenceTransformer(str(tiny_bert), device="cpu").tokenizer.backend_tokenizer
+    torch.manual_seed(0)
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=24)], device="cpu")
+    model.save(str(tmp_path / "static"))
+    teacher = TextTeacher(tmp_path / "static", device="cpu")
+    assert teacher.tokens is None
+    assert teacher.card.width == 24
+    assert np.abs(teacher.encode(sentences) - model.encode(sentences)).max() < 1e-5
+    assert teacher.rendered("hello")[0] == "hello"
+
+
+def test_signals(tiny_bert: Path, sentences: list[str]) -> None:
+    teacher = TextTeacher(tiny_bert, device="cpu")
+    signals = teacher.signals(sentences[:5])
+    assert signals.sentence is not None
+    assert signals.sentence.shape == (5, 32)
+    assert signals.sentence.dtype == torch.float32
+    assert signals.present.tolist() == [True] * 5
+    assert np.allclose(signals.sentence.numpy(), teacher.encode(sentences[:5]))
+    assert not any(parameter.requires_grad for parameter in teacher.model.parameters())

@@ -1,0 +1,133 @@
+"""Vectors from elsewhere as teachers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from distilvec.corpus.keys import content_keys
+from distilvec.errors import DataError, DistilvecError
+from distilvec.teachers import check_teacher, load_teacher
+
+
+@pytest.fixture
+def vectors(sentences: list[str]) -> np.ndarray:
+    return np.random.default_rng(3).normal(size=(len(sentences), 6)).astype(np.float32)
+
+
+def test_npy_with_texts(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", vectors)
+    (tmp_path / "t.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in sentences))
+    for texts in (tmp_path / "t.txt", str(tmp_path / "t.jsonl"), sentences):
+        teacher = load_teacher(vectors=tmp_path / "v.npy", texts=texts)
+        order = np.random.default_rng(0).permutation(len(sentences))
+        assert np.array_equal(teacher.encode([sentences[row] for row in order]), vectors[order])
+        assert (teacher.card.kind, teacher.card.width, teacher.card.normalized) == ("vectors", 6, False)
+    rows = np.concatenate([part for part, _ in teacher.stream(sentences)])
+    assert rows.tolist() == list(range(len(sentences)))
+
+
+def test_missing_texts(vectors: np.ndarray, sentences: list[str]) -> None:
+    teacher = load_teacher(vectors=vectors[:150], texts=sentences[:150])
+    assert teacher.has(sentences).tolist() == [True] * 150 + [False] * 50
+    found = teacher.encode(sentences[140:160])
+    assert np.array_equal(found[:10], vectors[140:150])
+    assert np.isnan(found[10:]).all()
+    signals = teacher.signals(sentences[140:160])
+    assert signals.present.tolist() == [True] * 10 + [False] * 10
+    assert signals.sentence is not None
+    assert signals.sentence[10:].abs().sum() == 0
+    assert "no vector for 50 of 200" in check_teacher(teacher, sentences).warnings[0]
+
+
+def test_keys(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> None:
+    keys = content_keys(sentences)
+    np.save(tmp_path / "k.npy", keys)
+    for given in (keys, tmp_path / "k.npy"):
+        assert np.array_equal(load_teacher(vectors=vectors, keys=given).encode(sentences), vectors)
+    with pytest.raises(DataError, match="uint8"):
+        load_teacher(vectors=vectors, keys=keys.astype(np.int64))
+
+
+def test_first_of_equal_texts(sentences: list[str]) -> None:
+    teacher = load_teacher(vectors=np.arange(6, dtype=np.float32).reshape(3, 2), texts=["a", "b", "a"])
+    assert teacher.encode(["a", "b"]).tolist() == [[0, 1], [2, 3]]
+
+
+def test_parquet(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> None:
+    fixed = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 6)
+    ragged = pa.array(vectors.astype(np.float64).tolist())
+    for number, column in enumerate((fixed, ragged)):
+        file = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"text": sentences, "title": sentences[::-1], "emb": column}), file, row_group_size=70)
+        assert np.array_equal(load_teacher(vectors=file).encode(sentences), vectors)
+        assert np.array_equal(load_teacher(vectors=f"{file}:emb", texts="title").encode(sentences[::-1]), vectors)
+        assert np.array_equal(load_teacher(vectors=file, texts=sentences).encode(sentences), vectors)
+        assert np.array_equal(load_teacher(vectors=file, keys=content_keys(sentences)).encode(sentences), vectors)
+    with pytest.raises(DataError, match=r'"embb".*Did you mean "emb"'):
+        load_teacher(vectors=f"{file}:embb")
+
+
+def test_parquet_that_does_not_fit(tmp_path: Path) -> None:
+    two = pa.table({"text": ["a"], "x": [[1.0]], "y": [[2.0]]})
+    pq.write_table(two, tmp_path / "two.parquet")
+    with pytest.raises(DataError, match="2 columns of vectors: x, y"):
+        load_teacher(vectors=tmp_path / "two.parquet")
+    pq.write_table(pa.table({"body": ["a"], "x": [[1.0]]}), tmp_path / "body.parquet")
+    with pytest.raises(DataError, match=r'no column "text".*body'):
+        load_teacher(vectors=tmp_path / "body.parquet")
+    pq.write_table(pa.table({"text": ["a", "b"], "x": [[1.0], [1.0, 2.0]]}), tmp_path / "ragged.parquet")
+    with pytest.raises(DataError, match="not vectors of one length"):
+        load_teacher(vectors=tmp_path / "ragged.parquet")
+    pq.write_table(pa.table({"text": ["a", "b"], "x": [[1.0], None]}), tmp_path / "none.parquet")
+    with pytest.raises(DataError, match="not vectors of one length"):
+        load_teacher(vectors=tmp_path / "none.parquet")
+    (tmp_path / "fake.parquet").write_text("no")
+    with pytest.raises(DataError, match="not a parquet file"):
+        load_teacher(vectors=tmp_path / "fake.parquet")
+
+
+def test_what_does_not_fit(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="200 vectors, but 199 texts"):
+        load_teacher(vectors=vectors, texts=sentences[1:])
+    with pytest.raises(DistilvecError, match="need the texts"):
+        load_teacher(vectors=vectors)
+    with pytest.raises(DistilvecError, match="a prompt has no effect"):
+        load_teacher(vectors=vectors, texts=sentences, prompt="query: ")
+    with pytest.raises(DataError, match="floating-point"):
+        load_teacher(vectors=np.ones(3), texts=["a", "b", "c"])
+    with pytest.raises(DataError, match="no such file"):
+        load_teacher(vectors=tmp_path / "no.npy", texts=sentences)
+    (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY" + b"x" * 50)
+    with pytest.raises(DataError, match="not an array"):
+        load_teacher(vectors=tmp_path / "bad.npy", texts=sentences)
+    np.save(tmp_path / "pickled.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match="not an array"):
+        load_teacher(vectors=tmp_path / "pickled.npy", texts=["a"])
+
+
+def test_values_that_are_not_finite(vectors: np.ndarray, sentences: list[str]) -> None:
+    vectors[7, 2] = np.inf
+    teacher = load_teacher(vectors=vectors, texts=sentences)
+    assert np.array_equal(teacher.encode(sentences[:7]), vectors[:7])
+    with pytest.raises(DataError, match="row 7"):
+        teacher.encode(sentences)
+
+
+def test_fingerprint(vectors: np.ndarray, sentences: list[str]) -> None:
+    def fingerprint(rows: np.ndarray, texts: list[str]) -> str:
+        return load_teacher(vectors=rows, texts=texts).card.fingerprint
+
+    changed = vectors.copy()
+    changed[-1, -1] += 1e-3
+    assert fingerprint(vectors, sentences) == fingerprint(vectors.copy(), list(sentences))
+    assert (
+        len({fingerprint(vectors, sentences), fingerprint(changed, sentences), fingerprint(vectors, sentences[::-1])})
+        == 3
+    )
