@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,14 @@ from distilvec.judging import CachedEncoder, RidgeMapped, judge, talas_tasks
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, StudentSection, TeacherSection, TrainingSection
 from distilvec.run import make_student, store_lookup, teach_one
-from distilvec.training import StoreSource, fit
+from distilvec.students import ship
+from distilvec.teachers import load_teacher
+from distilvec.training import StoreSource, bfloat16_pays, fit
 
 GRID = (1e-4, 3e-4, 1e-3)
 EPOCHS = 2.0
 PROBE_ROWS = 10_000
+DTYPE = "bfloat16" if bfloat16_pays() else "float32"
 HERE = RESULTS / "talas_table"
 
 ASAM = {"kind": "asam"}
@@ -87,7 +91,7 @@ class Bench:
         self.name, self.section = student, student_section(student)
         self.corpus = read_corpus(data / "talas_corpus.jsonl.gz", WORK / "talas" / "corpus", domain="domain", holdout=0.0)
         self.taught = teach_one(
-            TeacherSection(name="minilm", model=demo_teacher()), self.corpus, WORK / "talas" / "stores"
+            TeacherSection(name="minilm", model=demo_teacher(), dtype=DTYPE), self.corpus, WORK / "talas" / "stores"
         )
         self.source = StoreSource(self.taught.store, self.corpus)
         self.tests = talas_tasks(data, max_train=PROBE_ROWS)
@@ -116,7 +120,14 @@ class Bench:
 
     @staticmethod
     def arguments(device: str | None) -> dict[str, Any]:
-        return {"use_cpu": True} if device == "cpu" else {}
+        return {"bf16": bfloat16_pays(), **({"use_cpu": True} if device == "cpu" else {})}
+
+    @staticmethod
+    def encoder(student: Any) -> CachedEncoder:
+        """The student in the fast encoding loop, in bfloat16 where that pays: all models are judged alike."""
+        with tempfile.TemporaryDirectory() as folder:
+            ship(student, Path(folder) / "student")
+            return CachedEncoder(load_teacher(name="student", model=Path(folder) / "student", dtype=DTYPE))
 
     def tune(self, row: str, device: str | None) -> float:
         """The learning rate with the best validation average after one epoch."""
@@ -126,7 +137,7 @@ class Bench:
 
             def make(lr: float = lr) -> dict[str, Any]:
                 student, _ = self.train(row, lr, 1.0, 0, device)
-                found = judge({"student": CachedEncoder(student)}, self.validation)
+                found = judge({"student": self.encoder(student)}, self.validation)
                 return {"row": row, "lr": lr, "validation": found.averages("student")["all"]}
 
             file = HERE / self.name / "tuning" / f"{row.replace(' ', '_')}-{lr}.json"
@@ -161,7 +172,7 @@ class Bench:
             tokens = TokenizedCorpus.build(student, self.corpus.texts, len(self.corpus), WORK / "talas" / self.name / "tokens")
             rows = np.asarray(self.corpus.train_rows)
             sample = make_sample(student, tokens, [self.source], rows, seed=0, layers=False)
-            untrained = CachedEncoder(student)
+            untrained = self.encoder(student)
             free = RidgeMapped(untrained, free_maps(sample)[0])
             models = {"untrained student": untrained, "free baseline": free}
             parameters = sum(p.numel() for p in student.parameters())
@@ -174,7 +185,7 @@ class Bench:
         def make() -> dict[str, Any]:
             lr = self.tune(row, device)
             student, fitted = self.train(row, lr, EPOCHS, seed, device)
-            scores = self.score({"student": CachedEncoder(student)})["student"]
+            scores = self.score({"student": self.encoder(student)})["student"]
             last = [entry for entry in fitted.log if "loss" in entry]
             return {
                 "row": row,

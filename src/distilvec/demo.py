@@ -75,8 +75,11 @@ def demo_recipe(
     texts: int,
 ) -> dict[str, Any]:
     """Write the demo's corpus and evaluation files below `output/data` and return the recipe."""
+    from distilvec.training import bfloat16_pays
+
     teacher = teacher or demo_teacher()
     corpus, tasks = write_data(output / "data", texts)
+    fast = bfloat16_pays()
     lr = 5e-4
     part: dict[str, Any]
     if student is not None:
@@ -88,11 +91,11 @@ def demo_recipe(
         part = {"shrink": {"of": "teacher", "layers": 2, "vocabulary": 5000}}
     return {
         "corpus": {"path": str(corpus), "domain": "package", "holdout": 0.05},
-        "teachers": [{"name": "teacher", "model": teacher}],
+        "teachers": [{"name": "teacher", "model": teacher, "dtype": "bfloat16" if fast else None}],
         "student": {**part, "max_length": 128},
         "method": {"name": method, **({"simcse_weight": 0.0} if method == "talas" else {})},
         "optimizer": {"lr": lr, "heads_lr": lr},
-        "training": {"epochs": 2, "batch_size": 32, "seed": 0},
+        "training": {"epochs": 2, "batch_size": 32, "seed": 0, "bf16": fast},
         "judging": {"tasks": tasks},
         "output": str(output),
     }

@@ -47,6 +47,10 @@ class TeacherSection(Section):
     trust_remote_code: bool = False
     batch_size: int = Field(64, gt=0, description="texts per call of a callable teacher")
     rate_limit: float | None = Field(None, gt=0, description="calls per second of a callable teacher")
+    dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
+        None, description="computation of a model; null = bfloat16 on CUDA, float32 elsewhere"
+    )
+    keys: str | None = Field(None, description="content keys of the vectors instead of texts: .npy, uint8 [n, 16]")
     storage: Literal["float16", "float32", "int8"] = Field("float16", description="how the store keeps its vectors")
 
     @model_validator(mode="after")

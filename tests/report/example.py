@@ -27,9 +27,7 @@ MODELS = [
     ("free baseline", "free", 0.87, 5_608_704, 22.5e6, 2080.0, 2.3, 3.0),
     ("student", "student", 0.958, 5_461_248, 21.9e6, 2098.0, 2.3, 2.8),
 ]
-WORDS = (
-    "return the value of a given name when it is set and raise an error where no such file exists in this folder"
-).split(" ")
+WORDS = ["return", "the", "value", "of", "a", "name", "when", "it", "is", "set", "or", "raise", "no", "such", "file"]
 
 
 def example(**changes: Any) -> Record:
@@ -171,16 +169,10 @@ def _model(
             "kind": kind,
             "domain": domain,
         }
-    averages = {}
-    for group in ("in", "out", "all"):
-        found = [s["value"] for s in scores.values() if s["kind"] != "retrieval" and group in ("all", s["domain"])]
-        mean = sum(found) / len(found)
-        averages[group] = {"metric": "mean", "value": mean, "low": mean - 0.006, "high": mean + 0.006}
     return {
         "name": name,
         "role": role,
         "scores": scores,
-        "averages": averages,
         "parameters": parameters,
         "size_bytes": size,
         "texts_per_second": rate,

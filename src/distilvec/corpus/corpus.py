@@ -161,7 +161,9 @@ def read_corpus(
         DataError: no such file or column, a damaged file, no usable text; with `strict` a bad row.
         EnvironmentProblem: no permission, no room, no network, or a package is missing.
     """
-    wanted = _wanted(text, label, domain, role, teacher_text, max_characters)
+    wanted = _wanted(
+        text, label=label, domain=domain, role=role, teacher_text=teacher_text, max_characters=max_characters
+    )
     if not 0 <= holdout < 1:
         raise DistilvecError(f"holdout is a share from 0 to below 1, not {holdout}", where="corpus.holdout")
     if limit is not None and limit < 1:
@@ -173,7 +175,7 @@ def read_corpus(
     if ready is not None:
         return ready
     with new_files(folder) as partial:
-        manifest = _prepare(found, partial, wanted, holdout, strict, limit)
+        manifest = _prepare(found, partial, wanted, holdout=holdout, strict=strict, limit=limit)
         publish(partial, folder, {"source": {"name": found.name, "digest": digest}, "options": options, **manifest})
     corpus = Corpus.open(folder)
     _LOG.info("%s: %s", found.name, corpus.audit)
@@ -182,6 +184,7 @@ def read_corpus(
 
 def _wanted(
     text: str | Sequence[str],
+    *,
     label: str | None,
     domain: str | None,
     role: str | None,
@@ -221,7 +224,7 @@ def _reusable(folder: Path, digest: str | None) -> Corpus | None:
 
 
 def _prepare(
-    source: Source, partial: Path, wanted: Wanted, holdout: float, strict: bool, limit: int | None
+    source: Source, partial: Path, wanted: Wanted, *, holdout: float, strict: bool, limit: int | None
 ) -> dict[str, Any]:
     """Write all files but the manifest into `partial`; returns the manifest."""
     with open(partial / REJECTED, "w", encoding="utf-8") as out:
@@ -240,9 +243,7 @@ def _prepare(
     return {"audit": asdict(audit), **manifest}
 
 
-def _read_all(
-    source: Source, writer: CorpusWriter, rejections: Rejections, wanted: Wanted, limit: int | None
-) -> int:
+def _read_all(source: Source, writer: CorpusWriter, rejections: Rejections, wanted: Wanted, limit: int | None) -> int:
     """Pass every row of the source through the audit to the writer; returns how many there were.
 
     Raises:

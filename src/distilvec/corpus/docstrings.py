@@ -16,8 +16,8 @@ from distilvec.corpus.prose import split_docstring
 
 STANDARD_LIBRARY = "python"
 _LARGEST_FILE = 400_000
-_PER_FILE = 12
-_PACKAGES = 16
+_PER_FILE = 8
+_PACKAGES = 24
 _NOT_PROSE = frozenset({
     "test", "tests", "testing", "_testing", "_vendor", "vendor", "vendored", "vendored_packages", "_vendored", "extern",
     "third_party", "externals", "examples", "benchmarks", "site-packages", "dist-packages", "__pycache__", "idlelib",
@@ -31,8 +31,9 @@ def docstring_pairs(limit: int | None = None, seed: int = 0) -> list[dict[str, s
     """Pairs of a docstring's first sentence and the prose after it, from all installed Python packages.
 
     Files are parsed, never imported. No two pairs share a summary, a description, or the beginning of one (names of
-    classes and functions set aside). Packages take turns, file by file, so that no package has much more than its
-    share. The same installed packages always give the same pairs in the same order, which is mixed.
+    classes and functions set aside). With a limit, the 24 packages with most files take turns, file by file, until
+    each has its share; smaller packages follow where these do not suffice. The same installed packages always give
+    the same pairs in the same order, in which packages are mixed.
 
     Args:
         limit: how many at most; reading stops when there are enough. All where None.
@@ -49,12 +50,19 @@ def docstring_pairs(limit: int | None = None, seed: int = 0) -> list[dict[str, s
 
 def _collect(limit: int | None, seed: int) -> list[dict[str, str]]:
     """One file of each package in turn; a package that has its share waits until all others are read."""
-    queues = {name: iter(sorted(files, key=lambda file: _order(seed, file[1]))) for name, files in _files().items()}
+    files = _files()
+    ranked = sorted(files, key=lambda name: (-len(files[name]), name))
+    # With a limit the larger packages come first, so that each of them is there with a fair number of pairs.
+    first = len(ranked) if limit is None else _PACKAGES
+    waiting = [ranked[first:], ranked[:first]]
+    queues: dict[str, Iterator[tuple[Path, str]]] = {}
     found: list[dict[str, str]] = []
-    counts = dict.fromkeys(queues, 0)
+    counts = dict.fromkeys(ranked, 0)
     seen: set[str] = set()
-    share = None if limit is None else max(1, limit // _PACKAGES)
-    while queues and (limit is None or len(found) < limit):
+    share = None if limit is None else max(1, -(-limit // _PACKAGES))
+    while (queues or waiting) and (limit is None or len(found) < limit):
+        if not queues:
+            queues = {name: iter(sorted(files[name], key=lambda file: _order(seed, file[1]))) for name in waiting.pop()}
         turn = [name for name in queues if share is None or counts[name] < share]
         if not turn and share is not None:
             share *= 2

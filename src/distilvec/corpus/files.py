@@ -56,10 +56,21 @@ def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
     content = json.dumps({"format": FORMAT, **manifest, "files": sizes}, indent=1, ensure_ascii=False)
     new = partial / MANIFEST
     new.write_text(content + "\n", encoding="utf-8")
-    (folder / MANIFEST).unlink(missing_ok=True)
+    if not _same_source(folder, manifest):
+        # Killed between two moves, a mixture of old and new must not pass for a corpus. Where the source is the
+        # same, so are the files, and a process that prepares it at the same time may be opening them now.
+        (folder / MANIFEST).unlink(missing_ok=True)
     for file in files:
         os.replace(file, folder / file.name)
     os.replace(new, folder / MANIFEST)
+
+
+def _same_source(folder: Path, manifest: dict[str, Any]) -> bool:
+    try:
+        digest = read_manifest(folder)["source"]["digest"]
+    except (DataError, KeyError, TypeError):
+        return False
+    return digest is not None and digest == manifest["source"]["digest"]
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -73,7 +84,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(place.read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
-            raise DataError(f"this corpus has format {manifest['format']}, not {FORMAT}", where=str(place), remedy=remedy)
+            raise DataError(
+                f"this corpus has format {manifest['format']}, not {FORMAT}", where=str(place), remedy=remedy
+            )
         sizes = dict(manifest["files"])
     except FileNotFoundError as error:
         raise DataError("this folder holds no prepared corpus", where=str(folder)) from error

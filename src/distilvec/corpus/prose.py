@@ -15,7 +15,10 @@ _SECTION = re.compile(
     r"|outputs?|options|example usage|tips?|citation|variables|constants|fields|properties|call arguments)"
     r"\s*(\([^)]*\))?\s*:{0,2}\s*$"
 )
-_FIELD = re.compile(r"^\s*(:\w+[^:`]*:|@\w+|\w+ ?: ?(int|str|bool|float|array|callable|\{|optional|None)\b)")
+_FIELD = re.compile(
+    r"^\s*(:\w+[^:`]*:|@\w+|\w+ ?: ?(int|str|bool|float|array|callable|\{|optional|None)\b"
+    r"|\**\w+ \((int|str|bool|float|list|dict|tuple|callable|optional)\b)"
+)
 _RULE = re.compile(r"^\s*([-=~^*#+_])\1{2,}\s*$")
 _BLOCK = re.compile(r"^(\s*(>>>|\.\.|```|~~~|\||\+[-=]|[-*+•] |\(?\d{1,2}[.)] |\(?[a-z]\) |#|<|%|\$|\[\d|!\[)|\s{2,})")
 _CODE_WORD = re.compile(r"[_=<>{}\[\]\\|@#$^~]|\w\.\w+[.(]|\w\(|/\w+/|::|->|\w\.\w{3,}")
@@ -27,6 +30,7 @@ _MARKUP = [
     (re.compile(r":[\w:.+-]+:`[~!.]?(?:[\w.]*\.)?([^`]+)`"), r"\1"),  # :class:`~package.Name`
     (re.compile(r"\[`{1,2}[~!]?(?:[\w.]*\.)?([^`\]]+)`{1,2}\]"), r"\1"),  # [`Name`]
     (re.compile(r"`{1,2}([^`]+)`{1,2}_{0,2}"), r"\1"),
+    (re.compile(r"(?<!\S)(?:~\.?(?:\w+\.)*(\w+)|\.(?:\w+\.)*([A-Z]\w*))"), r"\1\2"),  # ~.package.Name
     (re.compile(r"\s*\[(?:\d+|[A-Z]\w*\d{2,4})\]_?"), ""),  # references
     (re.compile(r"(?<!\w)\|([\w ]+)\|(?!\w)"), r"\1"),
     (re.compile(r"\*\*(\S[^*]*?)\*\*|(?<![\w*])\*(\S[^*]*?)\*(?![\w*])"), r"\1\2"),
@@ -36,11 +40,18 @@ _MARKUP = [
     (re.compile(r"\s+([.,;:])(?=\s|$)"), r"\1"),
 ]
 _END = re.compile(r"""(?<=[.!?])["')]?\s+(?=["'(]?[A-Z])""")
-_ABBREVIATION = re.compile(r"(?i)(?:\b(?:e\.g|i\.e|etc|vs|cf|resp|fig|eq|sec|ref|no|al|approx|dr|mr|inc|[a-z])\.|\.\.)$")
-_COMMON = frozenset(
-    "the a an of to in is are and or for that this it be with as by on from if which when at not can will was you "
-    "has have its than then into all any each other only used use may must should their they but so such there".split()
+_ABBREVIATION = re.compile(
+    r"(?i)(?:\b(?:e\.g|i\.e|etc|vs|cf|resp|fig|eq|sec|ref|no|al|approx|dr|mr|inc|[a-z])\.|\.\.)$"
 )
+_ASIDE = re.compile(
+    r"(?i)^\W*(todo|fixme|xxx|see also|see|read more|for more information|copyright|author|deprecated)\b"
+)
+_COMMON = frozenset({
+    "a", "all", "an", "and", "any", "are", "as", "at", "be", "but", "by", "can", "each", "for", "from", "has", "have",
+    "if", "in", "into", "is", "it", "its", "may", "must", "not", "of", "on", "only", "or", "other", "should", "so",
+    "such", "than", "that", "the", "their", "then", "there", "they", "this", "to", "use", "used", "was", "when",
+    "which", "will", "with", "you",
+})  # fmt: skip
 
 
 def split_docstring(docstring: str) -> tuple[str, str] | None:
@@ -63,6 +74,8 @@ def split_docstring(docstring: str) -> tuple[str, str] | None:
         return None
     description, words = [], 0
     for sentence in rest:
+        if not sentence.rstrip("\"')").endswith((".", "!", "?")):
+            continue  # it led over to a formula, a list or an example
         words += len(sentence.split())
         if words > DESCRIPTION_WORDS[1]:
             break
@@ -129,5 +142,5 @@ def _sentences(paragraph: str) -> Iterator[str]:
         if end < len(paragraph) and _ABBREVIATION.search(paragraph[:end]):
             continue
         start = following
-        if sentence and not sentence.endswith((":", "::", ",", ";")):
+        if sentence and not sentence.endswith((":", ",", ";")) and not _ASIDE.match(sentence):
             yield sentence

@@ -273,4 +273,3 @@ def arrow_values(column: Any) -> list[Any]:
     elif not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         return column.to_pylist()
     return [None if value is None else value.decode("utf-8", "surrogateescape") for value in column.to_pylist()]
-

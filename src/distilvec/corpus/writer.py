@@ -98,9 +98,9 @@ class CorpusWriter:
             return content_keys(texts)
         roles = np.array([each.role for each in waiting])
         keys = np.zeros((len(texts), KEY_BYTES), np.uint8)
-        for role in np.unique(roles):
+        for role in np.unique(roles).tolist():
             of_role = np.flatnonzero(roles == role)
-            keys[of_role] = content_keys([texts[place] for place in of_role], ROLE_NAMES[role])
+            keys[of_role] = content_keys([texts[place] for place in of_role.tolist()], ROLE_NAMES[role])
         return keys
 
     def _write(self, waiting: list[_Text], keys: np.ndarray) -> None:

@@ -154,7 +154,10 @@ def _write_graph(student: SentenceTransformer, file: Path) -> list[str]:
 
 
 def _name_axes(model: Any) -> None:
-    """Call the free axes `batch` and `sequence` in inputs and output.
+    """Call the free axes `batch` and `sequence` in inputs and output, and forget the shapes in between.
+
+    The exporter leaves shapes from before its own folding of transposed weights, on which quantising stumbles;
+    whoever needs shapes infers them anew.
 
     Raises:
         DistilvecError: an axis has become fixed.
@@ -165,7 +168,8 @@ def _name_axes(model: Any) -> None:
             if not axis.dim_param:
                 raise DistilvecError(f"the exported graph has a fixed {name} axis of {axis.dim_value}")
             named[axis.dim_param] = name
-    for value in [*model.graph.input, *model.graph.value_info, *model.graph.output]:
+    del model.graph.value_info[:]
+    for value in [*model.graph.input, *model.graph.output]:
         for axis in value.type.tensor_type.shape.dim:
             if axis.dim_param in named:
                 axis.dim_param = named[axis.dim_param]

@@ -331,7 +331,10 @@ def layer_similarity(layers: np.ndarray, teacher: np.ndarray, untrained: np.ndar
         [max(0.0, min(1.0, debiased_cka(column[block], teacher))) for column in columns] for block in range(len(layers))
     ]
     return LayerSimilarity(
-        values=values, student_layers=[f"block {block + 1}" for block in range(len(layers))], teacher_layers=names
+        values=values,
+        student_layers=[f"block {block + 1}" for block in range(len(layers))],
+        teacher_layers=names,
+        columns="likeness to the teacher's vectors",
     )
 
 

@@ -1,5 +1,6 @@
 """Training: data of a step, the distiller, the trainer, and `fit`, which puts them together."""
 
+from distilvec.training.arguments import bfloat16_pays
 from distilvec.training.callbacks import Ticker
 from distilvec.training.data import Collator, SignalSource, TokenizedCorpus
 from distilvec.training.distiller import Distiller
@@ -17,6 +18,7 @@ __all__ = [
     "StoreSource",
     "Ticker",
     "TokenizedCorpus",
+    "bfloat16_pays",
     "fit",
     "free_maps",
     "newest_checkpoint",

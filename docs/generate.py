@@ -1,0 +1,183 @@
+"""Write the tables of the documentation that follow from the code: methods, options, recipe keys, commands.
+
+    python docs/generate.py            # rewrite them in place
+    python docs/generate.py --check    # exit code 1 where a page is out of date
+
+A page marks the place with `<!-- generated: NAME -->` and `<!-- /generated -->`; NAME is `methods`, `commands`,
+`options METHOD` or `keys SECTION`. tests/test_docs.py runs the check.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = re.compile(r"(<!-- generated: ([^>]+?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
+LIMITS = {"Gt": ">", "Ge": "≥", "Lt": "<", "Le": "≤", "MinLen": "at least"}
+
+
+def pages() -> Iterator[Path]:
+    """The files that may hold generated parts."""
+    yield ROOT / "README.md"
+    yield from sorted((ROOT / "docs").glob("*.md"))
+
+
+def rewritten(text: str) -> str:
+    """A page with its generated parts made anew."""
+    return MARK.sub(lambda found: f"{found[1]}{part(found[2])}\n{found[3]}", text)
+
+
+def part(name: str) -> str:
+    """The markdown of one generated part."""
+    kind, _, detail = name.partition(" ")
+    if kind == "methods":
+        return methods_table()
+    if kind == "commands":
+        return commands_table()
+    if kind == "options":
+        return options_table(detail)
+    if kind == "keys":
+        return keys_table(detail)
+    raise SystemExit(f'there is no generated part "{name}"')
+
+
+def methods_table() -> str:
+    """Every method of the package with its summary and paper."""
+    from distilvec.methods.table import TABLE, resolve
+
+    rows = [["method", "what it does", "source"]]
+    for name in TABLE:
+        cls = resolve(name)
+        rows.append([f"`{name}`", cls.summary, linked(cls.paper)])
+    return pipes(rows)
+
+
+def commands_table() -> str:
+    """Every command with its own one line of help."""
+    from typer.main import get_command
+
+    from distilvec.cli import app
+
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    rows = [["command", "what it does"]]
+    rows += [[f"`distilvec {name}`", command.get_short_help_str(limit=200)] for name, command in commands.items()]
+    return pipes(rows)
+
+
+def options_table(method: str) -> str:
+    """A method's options, and what its presets change."""
+    from distilvec.methods.table import resolve
+
+    schema = resolve(method).Options
+    rows = [["option", "default", "meaning"]]
+    for name, field in schema.model_fields.items():
+        rows.append([f"`{name}`", default_of(field), meaning_of(field)])
+    lines = [pipes(rows)]
+    for preset, values in schema.presets.items():
+        shown = ", ".join(f"`{key}: {yaml_value(value)}`" for key, value in values.items())
+        lines.append(f"`preset: {preset}` changes {shown}.")
+    return "\n\n".join(lines)
+
+
+def keys_table(section: str) -> str:
+    """The keys of one section of a recipe."""
+    from distilvec import recipe
+
+    model: type[BaseModel] = getattr(recipe, section)
+    rows = [["key", "default", "meaning"]]
+    for name, field in model.model_fields.items():
+        rows.append([f"`{name}`", default_of(field), meaning_of(field)])
+    return pipes(rows)
+
+
+def default_of(field: FieldInfo) -> str:
+    """The default as one writes it in YAML; "required" without one."""
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        return "its own defaults"
+    return "" if value is PydanticUndefined else f"`{yaml_value(value)}`"
+
+
+def meaning_of(field: FieldInfo) -> str:
+    """The description, the choices and the limits of a value."""
+    parts = [field.description or ""]
+    choices = [str(choice) for kind in literals(field.annotation) for choice in get_args(kind)]
+    if choices:
+        parts.append("one of " + ", ".join(f"`{choice}`" for choice in choices))
+    limits = [
+        f"{LIMITS[kind]} {next(iter(vars_of(each).values()))}"
+        for each in field.metadata
+        if (kind := type(each).__name__) in LIMITS
+    ]
+    if limits:
+        parts.append(", ".join(limits))
+    return "; ".join(text for text in parts if text)
+
+
+def literals(annotation: Any) -> Iterator[Any]:
+    """The `Literal`s inside an annotation."""
+    if get_origin(annotation) is Literal:
+        yield annotation
+    elif get_origin(annotation) in (typing.Union, types.UnionType):
+        for each in get_args(annotation):
+            yield from literals(each)
+
+
+def vars_of(limit: Any) -> dict[str, Any]:
+    """The one field of an annotated_types limit."""
+    return {name: getattr(limit, name) for name in limit.__dataclass_fields__}
+
+
+def yaml_value(value: Any) -> str:
+    """A Python value in YAML's words."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return '""' if value == "" else str(value)
+
+
+def linked(paper: str) -> str:
+    """arXiv numbers as links."""
+    return re.sub(r"arXiv:(\d{4}\.\d{5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", paper)
+
+
+def pipes(rows: list[list[str]]) -> str:
+    """Rows as a markdown table; the first is the header."""
+    lines = ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrite the pages, or with --check say which are out of date."""
+    old = 0
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        new = rewritten(text)
+        if new == text:
+            continue
+        old += 1
+        if "--check" in arguments:
+            print(f"{page.relative_to(ROOT)} is out of date: run python docs/generate.py")
+        else:
+            page.write_text(new, encoding="utf-8")
+            print(f"{page.relative_to(ROOT)} rewritten")
+    return 1 if old and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""Killed while reading, a full disk, many rows: nothing half-written, nothing lost, no memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from distilvec.corpus import Corpus, read_corpus
+from distilvec.errors import DataError
+
+READ = "import sys; from distilvec.corpus import read_corpus; read_corpus(sys.argv[1], sys.argv[2], holdout=0.0)"
+LIMITED = """
+import resource, sys
+from distilvec.corpus import read_corpus
+from distilvec.errors import EnvironmentProblem
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+try:
+    read_corpus(sys.argv[1], sys.argv[2], holdout=0.0)
+except EnvironmentProblem as problem:
+    print(problem)
+"""
+MEASURED = """
+import sys, tracemalloc
+from distilvec.corpus import read_corpus
+import pyarrow, numpy, torch
+from distilvec.corpus import corpus, writer, sources
+def anonymous():
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+words = "with some words around it, so that it looks like one"
+rows = ({"text": f"sentence number {n}, {words}"} for n in range(int(sys.argv[1])))
+read_corpus([f"warm {n}" for n in range(20000)], sys.argv[2] + "/warm")
+before = anonymous()
+found = read_corpus(rows, sys.argv[2] + "/big")
+print(anonymous() - before, len(found))
+"""
+
+
+def run(script: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.fixture(scope="module")
+def big_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("big") / "big.jsonl"
+    with file.open("w") as out:
+        for number in range(300_000):
+            out.write(json.dumps({"text": f"row number {number} of a corpus that takes a while to read"}) + "\n")
+    return file
+
+
+def test_a_killed_reader_leaves_nothing_that_counts(tmp_path: Path, big_file: Path) -> None:
+    out = tmp_path / "out"
+    before = read_corpus(["what was here before"], out, holdout=0.0)
+    process = run(READ, big_file, out)
+    deadline = time.monotonic() + 60
+    while not any(part.stat().st_size > 1_000_000 for part in out.glob(".partial-*/items.arrow")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert list(out.glob(".partial-*"))
+    assert Corpus.open(out).texts() == before.texts(), "the old corpus is whole"
+    again = read_corpus(big_file, out, holdout=0.0, limit=100)
+    assert len(again) == 100
+    assert not list(out.glob(".partial-*")), "what the dead process left is gone"
+
+
+def test_an_interrupted_reader_cleans_up(tmp_path: Path, big_file: Path) -> None:
+    out = tmp_path / "out"
+    process = run(READ, big_file, out)
+    deadline = time.monotonic() + 60
+    while not list(out.glob(".partial-*/items.arrow")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    process.wait()
+    assert list(out.iterdir()) == []
+    with pytest.raises(DataError, match="no prepared corpus"):
+        Corpus.open(out)
+
+
+def test_a_full_disk_is_said(tmp_path: Path, big_file: Path) -> None:
+    output, _ = run(LIMITED, big_file, tmp_path / "out").communicate()
+    assert "cannot be written" in output and "Free disk space" in output, output
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_readers_at_the_same_time_agree(tmp_path: Path, big_file: Path) -> None:
+    small = tmp_path / "small.jsonl"
+    small.write_bytes(b"".join(big_file.read_bytes().splitlines(keepends=True)[:5000]))
+    processes = [run(READ, small, tmp_path / "out") for _ in range(3)]
+    for process in processes:
+        output, _ = process.communicate()
+        assert process.returncode == 0, output
+    assert len(Corpus.open(tmp_path / "out")) == 5000
+    assert not list((tmp_path / "out").glob(".partial-*"))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
+def test_memory_hardly_grows_with_rows(tmp_path: Path) -> None:
+    rows = 400_000
+    output, _ = run(MEASURED, rows, tmp_path).communicate()
+    grown, found = map(int, output.split())
+    assert found == rows
+    # 40 bytes a row, and 8 MB that do not depend on the number of rows.
+    assert grown < 40 * rows + 8_000_000

@@ -1,0 +1,215 @@
+"""Every kind of source gives the same texts; every kind of damage is told apart."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distilvec.corpus import content_keys, read_corpus
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+
+TEXTS = [
+    "A plain sentence.",
+    'He said "no", twice.',
+    "Zürich, naïve café 🎉",
+    "line one\nline two",
+    "semi; colon\u2028sep",
+]
+
+
+def rows() -> list[dict[str, object]]:
+    return [{"text": text, "label": number % 2, "source": "ab"[number % 2]} for number, text in enumerate(TEXTS)]
+
+
+def encoded(kind: str) -> bytes:
+    if kind == "txt":
+        return "\r\n".join(text.replace("\n", " ") for text in TEXTS).encode()
+    if kind == "tsv":
+        return (
+            ("text\tlabel\tsource\n" + "".join(f"{r['text']}\t{r['label']}\t{r['source']}\n" for r in rows()))
+            .replace("one\nline", "one line")
+            .encode("utf-8-sig")
+        )
+    if kind == "csv":
+        out = io.StringIO(newline="")
+        writer = csv.DictWriter(out, ["text", "label", "source"])
+        writer.writeheader()
+        writer.writerows(rows())
+        return out.getvalue().encode("utf-8-sig")
+    if kind == "json":
+        return json.dumps(rows(), indent=2).encode()
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows()).encode("utf-8-sig")
+
+
+def packed(content: bytes, suffix: str) -> bytes:
+    if suffix == ".gz":
+        return gzip.compress(content)
+    if suffix == ".zst":
+        zstandard = pytest.importorskip("zstandard")
+        frames = [content[: len(content) // 2], content[len(content) // 2 :]]
+        return b"".join(zstandard.ZstdCompressor().compress(frame) for frame in frames)
+    return content
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("kind", ["txt", "csv", "tsv", "json", "jsonl"])
+def test_every_format_gives_the_same_texts(tmp_path: Path, kind: str, suffix: str) -> None:
+    file = tmp_path / f"data.{kind}{suffix}"
+    file.write_bytes(packed(encoded(kind), suffix))
+    columns = {} if kind == "txt" else {"label": "label", "domain": "source"}
+    corpus = read_corpus(file, tmp_path / "out", holdout=0.0, **columns)
+    flat = [text.replace("\n", " ") for text in TEXTS]
+    assert corpus.texts() == (flat if kind in ("txt", "tsv") else TEXTS)
+    if columns:
+        assert corpus.labels is not None and corpus.labels.tolist() == [0, 1, 0, 1, 0]
+        assert corpus.labels.dtype == np.int64 and corpus.label_names is None
+        assert corpus.domains is not None and corpus.domains.tolist() == [0, 1, 0, 1, 0]
+        assert corpus.domain_names == ["a", "b"]
+    assert not corpus.audit.rejected and corpus.audit.read == 5
+
+
+def test_parquet_lists_and_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    table = pa.Table.from_pylist(rows())
+    pq.write_table(table, tmp_path / "data.parquet")
+    pq.write_table(table.set_column(0, "text", table["text"].dictionary_encode()), tmp_path / "coded.parquet")
+    dataset = datasets.Dataset.from_list(rows())
+    dataset.save_to_disk(tmp_path / "saved")
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "train.jsonl").write_bytes(encoded("jsonl").removeprefix(b"\xef\xbb\xbf"))
+    sources = [
+        tmp_path / "data.parquet",
+        tmp_path / "coded.parquet",
+        str(tmp_path / "saved"),
+        tmp_path / "hub",
+        f"hub:{tmp_path / 'hub'}:train",
+        dataset,
+        datasets.DatasetDict(train=dataset, test=dataset),
+        dataset.to_iterable_dataset(),
+        rows(),
+        (row for row in rows()),
+    ]
+    for number, source in enumerate(sources):
+        corpus = read_corpus(source, tmp_path / str(number), label="label", domain="source", holdout=0.0)
+        assert corpus.texts() == TEXTS, source
+        assert corpus.labels is not None and corpus.labels.tolist() == [0, 1, 0, 1, 0]
+    assert read_corpus(TEXTS, tmp_path / "texts", holdout=0.0).texts() == TEXTS
+
+
+def test_parquet_bytes_that_are_not_utf8(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    bad = pa.array([b"good one", b"bad \xff one", None]).cast(pa.binary())
+    pq.write_table(
+        pa.table({"text": pa.Array.from_buffers(pa.string(), 3, bad.buffers(), bad.null_count)}), tmp_path / "a.parquet"
+    )
+    corpus = read_corpus(tmp_path / "a.parquet", tmp_path / "out", holdout=0.0)
+    assert corpus.texts() == ["good one"]
+    assert corpus.audit.rejected == {"not UTF-8": 1, "missing text": 1}
+
+
+def test_texts_by_row_cross_batches_and_stay_in_order(tmp_path: Path) -> None:
+    texts = [f"text number {number} {'ü' * (number % 7 + 1)}" for number in range(20_000)]
+    corpus = read_corpus(texts, tmp_path, holdout=0.1)
+    chosen = np.random.default_rng(0).integers(0, len(texts), 500)
+    assert corpus.texts(chosen) == [texts[row] for row in chosen]
+    assert corpus.texts([19_999, 0, 0]) == [texts[19_999], texts[0], texts[0]]
+    assert corpus.texts([]) == [] and corpus.texts() == texts and len(corpus) == 20_000
+    assert np.array_equal(corpus.keys, content_keys(texts)) and corpus.teacher_keys is corpus.keys
+    assert not corpus.keys.flags.owndata and not corpus.keys.flags.writeable
+    with pytest.raises(IndexError):
+        corpus.texts([20_000])
+    with pytest.raises(IndexError):
+        corpus.texts([-1])
+
+
+def test_a_json_list_longer_than_a_block_and_its_faults(tmp_path: Path) -> None:
+    values = [{"text": f"{number} " + "wörd " * 400} for number in range(2000)]  # 4 MB, over block borders
+    content = json.dumps(values, ensure_ascii=False).encode()
+    (tmp_path / "a.json").write_bytes(content)
+    corpus = read_corpus(tmp_path / "a.json", tmp_path / "out", holdout=0.0)
+    assert corpus.texts() == [str(value["text"]).strip() for value in values]
+    faults = {b"[1, 2": "end of the file", b'[{"text": "a"},\n{"text" "b"}]': "line 2", b"[" * 100_000: "nested"}
+    for number, (broken, said) in enumerate(faults.items()):
+        file = tmp_path / f"{number}.json"
+        file.write_bytes(broken)
+        with pytest.raises(DataError, match=said):
+            read_corpus(file, tmp_path / f"out{number}")
+    (tmp_path / "lines.json").write_bytes(encoded("jsonl"))
+    assert read_corpus(tmp_path / "lines.json", tmp_path / "lines", holdout=0.0).texts() == TEXTS
+
+
+@pytest.mark.parametrize("name", ["cut.jsonl.gz", "cut.jsonl.zst", "no.jsonl.gz", "no.jsonl.zst", "no.parquet"])
+def test_damaged_files_are_errors_that_name_them(tmp_path: Path, name: str) -> None:
+    content = "".join(json.dumps({"text": os.urandom(40).hex()}) + "\n" for _ in range(3000)).encode()
+    whole = packed(content, Path(name).suffix)
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2] if name.startswith("cut") else b"this is neither" * 9)
+    with pytest.raises(DataError, match=name):
+        read_corpus(tmp_path / name, tmp_path / "out")
+    assert not (tmp_path / "out" / "corpus.json").exists()
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_missing_things_name_what_is_near(tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_bytes(encoded("jsonl"))
+    (tmp_path / "plain.txt").write_bytes(encoded("txt"))
+    with pytest.raises(DataError, match=r"texts\.jsonl"):
+        read_corpus(tmp_path / "text.jsonl", tmp_path / "out")
+    with pytest.raises(DataError, match=r'no column "txt".*Did you mean "text".*"source"'):
+        read_corpus(tmp_path / "texts.jsonl", tmp_path / "out", text="txt")
+    with pytest.raises(DataError, match="no columns"):
+        read_corpus(tmp_path / "plain.txt", tmp_path / "out", label="label")
+    with pytest.raises(DistilvecError, match=r"\.docx"):
+        read_corpus(tmp_path / "a.docx", tmp_path / "out")
+    with pytest.raises(DistilvecError, match="cannot be read from int"):
+        read_corpus(3, tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no file in this folder"):
+        read_corpus(tmp_path / "empty", tmp_path / "out")
+    (tmp_path / "wide.txt").write_bytes("hello".encode("utf-16"))
+    with pytest.raises(DataError, match="UTF-16"):
+        read_corpus(tmp_path / "wide.txt", tmp_path / "out")
+
+
+def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
+    for options in (
+        {"holdout": 1.0},
+        {"holdout": -0.1},
+        {"limit": 0},
+        {"max_characters": 0},
+        {"text": []},
+        {"text": ["a", "a"]},
+        {"text": ["a", "b"], "role": "r"},
+        {"text": ["a", "b"], "teacher_text": "t"},
+    ):
+        with pytest.raises(DistilvecError):
+            read_corpus(["a text"], tmp_path, **options)
+
+
+def test_zstandard_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt.zst").write_bytes(b"\x28\xb5\x2f\xfd")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(EnvironmentProblem, match=r"distilvec\[zstd\]"):
+        read_corpus(tmp_path / "a.txt.zst", tmp_path / "out")
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.txt").write_text("one\ntwo\n")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real" / "a.txt")
+    for source in (tmp_path / "link", tmp_path / "link.txt"):
+        assert read_corpus(source, tmp_path / "out", holdout=0.0).texts() == ["one", "two"]

@@ -1,0 +1,181 @@
+"""The page: self-contained, small, safe with hostile texts, and alive in a real browser."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.report.example import example
+
+from distilvec.report import Record
+from distilvec.report.html import LIMIT, embedded, render_html
+
+HOSTILE = (
+    '</script><script>document.documentElement.dataset.pwned=1</script><img src=x onerror="a()"> \' & \u2028 $\\frac{'
+)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return render_html(example())
+
+
+def hostile_record() -> Record:
+    """A record whose every text from outside tries to become markup."""
+    score = {HOSTILE: {"value": 0.5, "low": 0.4, "high": 0.6, "metric": HOSTILE, "kind": HOSTILE, "domain": HOSTILE}}
+    return Record(
+        title=HOSTILE,
+        versions={HOSTILE: HOSTILE},
+        git=HOSTILE,
+        machine={"name": HOSTILE, "device": HOSTILE},
+        recipe={HOSTILE: HOSTILE},
+        corpus={"source": HOSTILE, "rejected": {HOSTILE: 1}, "overlap": {HOSTILE: 1}, "fingerprint": HOSTILE},
+        teachers=[{"name": HOSTILE, "source": HOSTILE, "licence": HOSTILE, "prompt": HOSTILE, "examples": [HOSTILE],
+                   "warnings": [HOSTILE], "pooling": HOSTILE}],
+        student={"provenance": HOSTILE},
+        models=[{"name": HOSTILE, "role": "student", "scores": score}, {"name": "t", "role": "teacher"}],
+        comparisons=[{"a": HOSTILE, "b": "t", "group": HOSTILE, "value": 0, "low": -1, "high": 1}],
+        collapse={HOSTILE: {"mean_cosine": 0.5}},
+        alarms=[HOSTILE],
+        notes=[HOSTILE],
+        log=[{"step": 1, HOSTILE: 1.0}, {"step": 2, HOSTILE: 2.0}],
+        spaces={"teacher": [(0, 0), (1, 1)], "student": [(0, 1), (1, 0)], "texts": [HOSTILE, "b"],
+                "groups": [HOSTILE, "b"], "projection": HOSTILE},
+        layers={"values": [[0.5]], "student_layers": [HOSTILE], "teacher_layers": [HOSTILE], "measure": HOSTILE},
+    )  # fmt: skip
+
+
+def test_everything_of_the_record_is_there(page: str) -> None:
+    text = html.unescape(re.sub(r"<[^>]+>", " ", page))
+    parts = (
+        "keeps 95.; not shown to be better; in-domain; What the intervals support; banking77; order of similarities; "
+        "effective rank; tamd; held-out agreement cosine; 6 min 52 s; encoding error; STS-B; apache-2.0; "
+        "layers 1 and 6; anchored_layers: 2; 95 % interval"
+    )
+    for part in parts.split("; "):
+        assert part in text, part
+
+
+def test_it_asks_no_other_machine_for_anything(page: str) -> None:
+    assert re.findall(r"\b(?:src|href|action)\s*=\s*[\"'](?!#|data:image/png)[^\"']*", page) == []
+    assert "@import" not in page and "url(http" not in page
+    outside = set(re.findall(r"https?://[^\"'\s<)]+", page))
+    assert outside <= {"http://www.w3.org/2000/svg"}
+    assert "default-src 'none'" in page
+
+
+def test_ids_are_unique_and_drawings_refer_to_their_own(page: str) -> None:
+    ids = re.findall(r'\sid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    wanted = set(re.findall(r'href="#([^"]+)"', page)) | set(re.findall(r"url\(#([^)]+)\)", page))
+    assert wanted <= set(ids)
+
+
+def test_it_stays_under_three_megabytes_whatever_the_record() -> None:
+    points = [(float(i), float(-i)) for i in range(5000)]
+    record = example(
+        spaces={"teacher": points, "student": points, "texts": ["語" * 20_000] * 5000},
+        log=[{"step": i, **{f"term/{k}": float(i % 7) for k in range(20)}} for i in range(20_000)],
+        recipe={"corpus": {"path": ["a text of the corpus " * 50] * 50_000}},
+        layers={"values": [[0.5] * 80] * 80, "student_layers": ["s"] * 80, "teacher_layers": ["t"] * 80},
+    )
+    page = render_html(record)
+    assert len(page.encode()) < LIMIT
+    assert 'id="map"' in page and "<svg" in page
+
+
+def test_hostile_texts_stay_texts() -> None:
+    page = render_html(hostile_record())
+    assert "<script>document" not in page and "<img" not in page
+    assert page.count("<script") == 2
+    assert html.escape(HOSTILE) in page
+
+
+def test_embedded_json_cannot_end_its_block() -> None:
+    assert not set("<>&\u2028\u2029") & set(embedded({"a": [HOSTILE, "\u2029"]}))
+
+
+def test_a_bare_record_gives_a_page() -> None:
+    page = render_html(Record(title="bare"))
+    assert "No student was judged" in page and "<section" not in page
+
+
+def chromium() -> str:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("no chromium on this machine: the page was not opened in a browser")
+    return found
+
+
+def opened(file: Path, place: Path, width: int = 1280) -> str:
+    """The document after its scripts have run."""
+    flags = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+        "--disable-component-update --disable-sync --dump-dom --virtual-time-budget=2000"
+    )
+    command = [
+        chromium(),
+        *flags.split(),
+        f"--user-data-dir={place / 'profile'}",
+        f"--window-size={width},900",
+        file.as_uri(),
+    ]
+    environment = {"HOME": str(place), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    if "<html" not in done.stdout:
+        pytest.fail(f"chromium gave no document (exit code {done.returncode}): {done.stderr[-500:]}")
+    return done.stdout
+
+
+def facts(document: str) -> dict[str, str]:
+    """The data attributes of the opened page's root element."""
+    root = re.search(r"<html[^>]*>", document)
+    assert root is not None
+    return {name: html.unescape(value) for name, value in re.findall(r'data-([a-z-]+)="([^"]*)"', root.group())}
+
+
+PROBE = """<script>
+const root = document.documentElement;
+const wide = [...document.querySelectorAll(".scroll")].map(b => b.scrollWidth - b.clientWidth);
+root.dataset.page = root.scrollWidth - root.clientWidth;
+root.dataset.tables = Math.max(0, ...wide);
+const svg = document.querySelectorAll("#map svg")[1], box = svg.getBoundingClientRect();
+const before = document.getElementById("map-text").textContent;
+const dot = svg.querySelectorAll("circle")[7], x = +dot.getAttribute("cx"), y = +dot.getAttribute("cy");
+const place = {clientX: box.left + x * box.width / 500, clientY: box.top + y * box.height / 500};
+svg.dispatchEvent(new PointerEvent("pointermove", place));
+root.dataset.chosen = document.querySelectorAll("circle.chosen").length;
+root.dataset.changed = before !== document.getElementById("map-text").textContent;
+root.dataset.dots = document.querySelectorAll("#map circle").length;
+</script>"""
+
+
+@pytest.mark.parametrize("width", [1280, 500])
+def test_in_a_browser_nothing_overflows_and_the_map_answers(page: str, tmp_path: Path, width: int) -> None:
+    file = tmp_path / "report.html"
+    free = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)  # else the probe may not run
+    file.write_text(free.replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    found = facts(opened(file, tmp_path, width))
+    assert found["report"] == "ready"
+    assert "error" not in found
+    assert found["page"] == "0"
+    assert found["dots"] == "800" and found["chosen"] == "2" and found["changed"] == "true"
+    if width >= 1280:
+        assert found["tables"] == "0"
+
+
+def test_in_a_browser_hostile_texts_do_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(render_html(hostile_record()), encoding="utf-8")
+    document = opened(file, tmp_path)
+    found: dict[str, Any] = facts(document)
+    assert found["report"] == "ready"
+    assert "pwned" not in found and "error" not in found
+    caption = re.search(r'<p id="map-text">(.*?)</p>', document, re.DOTALL)
+    assert caption is not None
+    assert html.unescape(caption.group(1)).endswith(HOSTILE)

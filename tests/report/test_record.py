@@ -1,0 +1,168 @@
+"""The record: JSON and back, what it derives, what it refuses and what it does not tell."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from tests.report.example import example
+
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.report import Comparison, ModelRow, Record, ScoreEntry, write_report
+from distilvec.report.parts import MAP_POINTS, MAP_TEXT, short_source
+
+
+def test_json_round_trip() -> None:
+    record = example()
+    text = record.to_json()
+    assert Record.from_json(text) == record
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_a_title_is_enough() -> None:
+    record = Record(title="bare")
+    assert Record.from_json(record.to_json()) == record
+
+
+def test_not_a_number_survives_json() -> None:
+    row = ModelRow(name="broken", scores={"t": ScoreEntry(value=float("nan"))})
+    back = Record.from_json(Record(title="x", models=[row]).to_json())
+    assert math.isnan(back.models[0].scores["t"].value)
+
+
+def test_numpy_values_become_plain() -> None:
+    record = Record(
+        title="x",
+        models=[ModelRow(name="m", scores={"t": {"value": np.float32(0.5)}}, parameters=np.int64(3))],
+        agreement={"cosine": np.float32(0.25), "items": np.int64(4)},
+        collapse={"mean_cosine": np.float64(0.5)},
+        log=[{"step": np.int64(1), "loss": np.float32(2.0)}],
+    )
+    data = json.loads(record.to_json())
+    assert data["agreement"] == {"cosine": 0.25, "items": 4}
+    assert data["collapse"] == {"student": {"mean_cosine": 0.5}}
+    assert data["log"] == [{"step": 1, "loss": 2.0}]
+
+
+def test_averages_leave_retrieval_out_and_add_half_widths_in_squares() -> None:
+    scores = {
+        "a": ScoreEntry(value=0.6, low=0.57, high=0.63, domain="in"),
+        "b": ScoreEntry(value=0.8, low=0.76, high=0.84, domain="out"),
+        "r": ScoreEntry(value=0.1, kind="retrieval"),
+    }
+    found = ModelRow(name="m", scores=scores).averages
+    assert set(found) == {"in", "out", "all", "retrieval"}
+    assert found["all"].value == pytest.approx(0.7)
+    assert found["all"].low == pytest.approx(0.7 - 0.05 / 2)
+    assert found["all"].high == pytest.approx(0.7 + 0.05 / 2)
+    assert found["retrieval"].value == 0.1
+    assert found["in"].low == 0.57
+
+
+def test_average_has_no_interval_where_one_task_has_none() -> None:
+    scores = {"a": ScoreEntry(value=0.6, low=0.5, high=0.7), "b": ScoreEntry(value=0.8)}
+    assert ModelRow(name="m", scores=scores).averages["all"].low is None
+
+
+def test_retention() -> None:
+    record = example()
+    student, teacher = record.model("student"), record.model("teacher")
+    assert student is not None and teacher is not None
+    wanted = 100 * student.averages["all"].value / teacher.averages["all"].value
+    assert record.retention(student, "all") == pytest.approx(wanted)
+    assert record.retention(teacher, "STS-B") == 100
+    zero = record.model_copy(update={"models": [teacher.model_copy(update={"averages": {}, "scores": {}}), student]})
+    assert zero.retention(student, "all") is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(0.01, 0.1, "better"), (-0.1, -0.01, "worse"), (-0.1, 0.1, "open")]
+)
+def test_a_verdict_needs_an_interval_without_zero(low: float, high: float, verdict: str) -> None:
+    assert Comparison(a="x", b="y", value=0.0, low=low, high=high).verdict == verdict
+
+
+def test_a_comparison_can_be_read_from_both_ends() -> None:
+    record = example()
+    found = record.compared("free baseline", "student")
+    assert found is not None
+    assert (found.value, found.low, found.high) == (-0.064, -0.071, -0.058)
+    assert record.compared("student", "nobody") is None
+
+
+def test_long_maps_are_thinned_evenly() -> None:
+    count = 3 * MAP_POINTS
+    points = [(float(i), 0.0) for i in range(count)]
+    record = Record(title="x", spaces={"teacher": points, "student": points, "texts": ["w " * 999] * count})
+    assert record.spaces is not None
+    assert len(record.spaces.texts) == len(record.spaces.teacher) == MAP_POINTS
+    assert record.spaces.teacher[0][0] == 0 and record.spaces.teacher[-1][0] == count - 1
+    assert len(record.spaces.texts[0]) <= MAP_TEXT
+
+
+@pytest.mark.parametrize("place", ["/home/ann/secret/a/b.txt", "~/secret/a/b.txt", "C:\\Users\\ann\\secret\\a\\b.txt"])
+def test_places_are_cut(place: str) -> None:
+    assert short_source(place) == "a/b.txt"
+
+
+def test_no_report_file_tells_where_things_are(tmp_path: Path) -> None:
+    write_report(example(), tmp_path)
+    for file in ("report.html", "report.md"):
+        assert "somebody" not in (tmp_path / file).read_text()
+        assert "texts.jsonl" in (tmp_path / file).read_text()
+
+
+def test_refusals(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="tittle"):
+        Record(title="x", tittle="y")  # type: ignore[call-arg]
+    with pytest.raises(ValidationError, match="both a low and a high"):
+        ScoreEntry(value=0.5, low=0.4)
+    with pytest.raises(ValidationError, match="different length"):
+        example(spaces={"teacher": [(0, 0)], "student": [(0, 0)], "texts": []})
+    with pytest.raises(ValidationError, match="does not fit"):
+        example(layers={"values": [[1.0]], "student_layers": ["1"], "teacher_layers": ["1", "2"]})
+    with pytest.raises(DataError, match="not JSON"):
+        Record.from_json("{")
+    with pytest.raises(DataError, match="schema version 1 is expected, not 99"):
+        Record.from_json('{"schema_version": 99, "title": "x"}')
+    with pytest.raises(DataError, match=r"models\.0\.name"):
+        Record.from_json('{"schema_version": 1, "title": "x", "models": [{}]}')
+    with pytest.raises(DistilvecError, match="cannot be read"):
+        Record.load(tmp_path / "none.json")
+
+
+def test_report_is_written_whole_and_replaces_an_older_one(tmp_path: Path) -> None:
+    write_report(example(), tmp_path)
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == {
+        f"{name}.{kind}" for name in ("scores", "training", "map", "layers") for kind in ("svg", "png")
+    }
+    page = Record(title="second").write(tmp_path)
+    assert page == tmp_path / "report.html"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["figures", "report.html", "report.json", "report.md"]
+    assert list((tmp_path / "figures").iterdir()) == []
+    assert Record.load(tmp_path).title == "second"
+
+
+def test_an_old_report_stays_when_the_new_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_report(Record(title="first"), tmp_path)
+
+    def full(record: Record) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("distilvec.report.html.render_html", full)
+    with pytest.raises(EnvironmentProblem, match="No space left"):
+        write_report(example(), tmp_path)
+    assert Record.load(tmp_path).title == "first"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["figures", "report.html", "report.json", "report.md"]
+
+
+def test_the_same_record_gives_the_same_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_report(example(), tmp_path / name)
+    for file in sorted((tmp_path / "a").rglob("*.*")):
+        if file.is_file():
+            assert file.read_bytes() == (tmp_path / "b" / file.relative_to(tmp_path / "a")).read_bytes(), file.name

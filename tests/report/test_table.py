@@ -1,0 +1,208 @@
+"""Tables and sentences: what stands in them, and that none claims more than its interval."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.report.example import example
+
+from distilvec.errors import DistilvecError
+from distilvec.judging import Score
+from distilvec.judging.bootstrap import make_score
+from distilvec.judging.scores import Outputs
+from distilvec.report import (
+    ModelRow,
+    Record,
+    ScoreEntry,
+    compare_table,
+    markdown_table,
+    model_card,
+    show_scores,
+    show_table,
+)
+from distilvec.report.plots import log_curves, smoothed, thinned
+from distilvec.report.table import main_grid, task_grid
+from distilvec.report.words import duration, number, points, share, signed, size, verdict
+
+
+def test_main_table_has_a_row_per_model_and_retrieval_apart() -> None:
+    grid = main_grid(example())
+    assert grid.header == [
+        "model", "in-domain", "out-of-domain", "average", "kept", "retrieval", "retrieval kept",
+        "parameters", "on disk", "texts/s", "p50 / p95 ms",
+    ]  # fmt: skip
+    assert [row[0].text for row in grid.rows] == ["all-MiniLM-L6-v2", "untrained student", "free baseline", "student"]
+    teacher = dict(zip(grid.header, grid.rows[0], strict=True))
+    assert teacher["kept"].text == "100.0 %"
+    assert teacher["retrieval"].text == "68.4"
+    assert teacher["retrieval"].interval == "67.2–69.6"
+    assert teacher["parameters"].text == "22.71 M"
+    assert teacher["on disk"].text == "91.0 MB"
+    assert teacher["p50 / p95 ms"].text == "7.9 / 9.4"
+
+
+def test_columns_without_data_do_not_appear() -> None:
+    row = ModelRow(name="m", role="student", scores={"t": ScoreEntry(value=0.5)})
+    assert main_grid(Record(title="x", models=[row])).header == ["model", "average"]
+
+
+def test_a_single_domain_gets_no_column_of_its_own() -> None:
+    row = ModelRow(name="m", scores={"t": ScoreEntry(value=0.5, domain="in")})
+    assert main_grid(Record(title="x", models=[row])).header == ["model", "average"]
+
+
+def test_task_table_says_what_is_missing() -> None:
+    rows = [
+        ModelRow(name="a", scores={"t": ScoreEntry(value=0.5)}),
+        ModelRow(name="b", scores={"u": ScoreEntry(value=0.25)}),
+    ]
+    grid = task_grid(Record(title="x", models=rows))
+    assert [[cell.text for cell in row] for row in grid.rows] == [["t", "50.0", "—"], ["u", "—", "25.0"]]
+
+
+def test_markdown_cannot_be_broken_by_names() -> None:
+    row = ModelRow(name="a|b\n# <img> [x](y)", scores={"t": ScoreEntry(value=0.5)})
+    lines = markdown_table(Record(title="x", models=[row])).splitlines()
+    assert len(lines) == 3
+    assert "<img>" not in lines[2] and "a\\|b" in lines[2] and "[x](y)" not in lines[2]
+
+
+def test_a_winner_is_named_only_with_support(capsys: pytest.CaptureFixture[str]) -> None:
+    show_table(example())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "student is better than free baseline (+6.4 points" in shown
+    assert (
+        "On retrieval, student cannot be told apart from free baseline (+1.2 points, 95 % interval −0.4 to +2.9)"
+        in shown
+    )
+    assert "Alarm: On retrieval, student is not shown" in shown
+
+
+def test_verdict_says_what_is_kept_and_at_what_size_and_speed() -> None:
+    text = verdict(example())
+    assert text.startswith("The student keeps 95.")
+    for part in (
+        "average over 9 tasks",
+        "5.46 M parameters instead of 22.71 M",
+        "21.9 MB on disk",
+        "3.4 times the teacher's",
+    ):
+        assert part in text
+    assert "is not shown" not in text
+
+
+def test_verdict_doubts_where_the_baseline_is_not_beaten() -> None:
+    close = [{"a": "student", "b": "free baseline", "value": 0.001, "low": -0.002, "high": 0.004}]
+    assert "It is not shown to be better than the free baseline: +0.1 points" in verdict(example(comparisons=close))
+    worse = [{"a": "student", "b": "untrained student", "value": -0.02, "low": -0.03, "high": -0.01}]
+    assert "It is worse than the untrained student: −2.0 points" in verdict(example(comparisons=worse))
+
+
+def test_verdict_without_scores_or_student() -> None:
+    assert verdict(Record(title="x")) == "No student was judged in this run."
+    bare = Record(title="x", models=[ModelRow(name="s", role="student", parameters=2_000_000)])
+    assert verdict(bare) == "The student has 2.00 M parameters."
+    alone = Record(title="x", models=[ModelRow(name="s", role="student", scores={"t": ScoreEntry(value=0.5)})])
+    assert verdict(alone) == "The student reaches a score of 50.0."
+
+
+@pytest.mark.parametrize(
+    ("shown", "wanted"),
+    [
+        (points(0.78125), "78.1"), (points(-0.0001), "0.0"), (points(float("nan")), "—"), (signed(-0.03), "−3.0"),
+        (share(0.0031), "0.31 %"), (size(21_900_000), "21.9 MB"), (size(12), "12 B"), (number(1234.6), "1,235"),
+        (number(0.4567), "0.457"), (duration(3.21), "3.2 s"), (duration(59.7), "1 min 0 s"),
+        (duration(12_000), "3 h 20 min"),
+    ],
+)  # fmt: skip
+def test_numbers(shown: str, wanted: str) -> None:
+    assert shown == wanted
+
+
+def test_log_curves_keep_terms_and_held_out_measures_only() -> None:
+    log = [
+        {"step": 1, "loss": 2.0, "term/tamd": 1.0, "learning_rate": 0.1, "grad_norm": 3.0, "epoch": 0.1},
+        {"step": 2, "loss": float("nan"), "term/tamd": 0.5, "agreement_cosine": 0.7},
+        {"step": 2, "train_runtime": 9.0, "train_loss": 1.0, "eval_runtime": 1.0, "eval_samples_per_second": 5.0},
+    ]
+    assert log_curves(log) == {
+        "loss": ([1.0], [2.0]),
+        "term tamd": ([1.0, 2.0], [1.0, 0.5]),
+        "held-out agreement cosine": ([2.0], [0.7]),
+    }
+
+
+def test_curves_are_thinned_without_losing_the_mean() -> None:
+    steps, values = thinned([float(i) for i in range(10_000)], [float(i % 10) for i in range(10_000)])
+    assert len(steps) <= 400
+    assert values.mean() == pytest.approx(4.5)
+    assert smoothed(np.ones(50)).tolist() == [1.0] * 50
+
+
+def _score(task: str, value: float, kind: str = "similarity", n: int = 400, seed: int = 0) -> Score:
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(2, size=n).astype(np.int32)
+    right = rng.random(n) < value
+    outputs = Outputs("accuracy", truth, np.where(right, truth, 1 - truth).astype(np.int32))
+    return make_score(task=task, kind=kind, domain=None, outputs=outputs)
+
+
+def test_show_scores(capsys: pytest.CaptureFixture[str]) -> None:
+    show_scores({"a": _score("a", 0.8), "b": _score("b", 0.6), "r": _score("r", 0.5, "retrieval")})
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("accuracy", "average", "retrieval"))
+
+
+def _seeds(value: float, count: int) -> list[dict[str, Score]]:
+    """Truth is the same for all seeds and methods, as it is on real test items."""
+    truth = np.random.default_rng(5).integers(2, size=500).astype(np.int32)
+    found = []
+    for seed in range(count):
+        right = np.random.default_rng(seed).random(500) < value
+        outputs = Outputs("accuracy", truth, np.where(right, truth, 1 - truth).astype(np.int32))
+        found.append(
+            {task: make_score(task=task, kind="classification", domain=None, outputs=outputs) for task in "ab"}
+        )
+    return found
+
+
+def test_compare_gives_means_deviations_and_supported_differences() -> None:
+    results = {"cosine": _seeds(0.7, 3), "talas": _seeds(0.85, 3), "same": _seeds(0.7, 3)}
+    table = compare_table(results, "cosine")
+    values = [found["a"].value for found in results["talas"]]
+    entry = table.entries["talas"]["a"]
+    assert entry.value == pytest.approx(np.mean(values))
+    assert entry.deviation == pytest.approx(np.std(values, ddof=1))
+    gap = table.differences["talas"]["all"]
+    assert gap.value == pytest.approx(table.entries["talas"]["all"].value - table.entries["cosine"]["all"].value)
+    assert gap.verdict == "better"
+    assert table.differences["same"]["all"].verdict == "open"
+    shown = table.markdown()
+    assert "talas is better than cosine" in shown and "same cannot be told apart from cosine" in shown
+    assert "±" in shown and "reference" in shown
+    assert table.to_dict()["entries"]["talas"]["a"]["seeds"] == 3
+
+
+def test_compare_with_one_seed_has_no_deviation_and_with_unequal_seeds_still_an_interval() -> None:
+    table = compare_table({"x": _seeds(0.7, 1), "y": _seeds(0.8, 2)}, "x")
+    assert table.entries["x"]["all"].deviation is None
+    gap = table.differences["y"]["all"]
+    assert gap.low < gap.value < gap.high
+    assert gap.value == pytest.approx(table.entries["y"]["all"].value - table.entries["x"]["all"].value)
+
+
+def test_compare_refuses_what_cannot_be_compared() -> None:
+    one = _seeds(0.7, 1)
+    with pytest.raises(DistilvecError, match='Did you mean "cosine"'):
+        compare_table({"cosine": one}, "cosin")
+    with pytest.raises(DistilvecError, match="same tasks"):
+        compare_table({"x": one, "y": [{"a": one[0]["a"]}]}, "x")
+    with pytest.raises(DistilvecError, match="nothing to compare"):
+        compare_table({"x": []}, "x")
+
+
+def test_card_warns_of_a_licence_that_forbids_commercial_use() -> None:
+    bound = example(teachers=[{"name": "t", "licence": "cc-by-nc-4.0"}])
+    assert "forbids commercial use" in model_card(bound)
+    assert "forbids commercial use" not in model_card(example())
+    assert "is not known" in model_card(example(teachers=[{"name": "t"}]))

@@ -1,0 +1,218 @@
+"""Students as ONNX: equal to torch, free in both axes, usable without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.export import ExportReport, export_onnx, load_onnx
+from distilvec.export.encoder import CONFIG
+
+pytest.importorskip("onnx", reason="the extra onnx is not installed")
+pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+
+
+def with_head(folder: Path, target: Path) -> Path:
+    """The tiny model with Dense and Normalize behind its pooling."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
+    model = SentenceTransformer(str(folder), device="cpu")
+    torch.manual_seed(3)
+    head = Dense(32, 20, activation_function=None)
+    student = SentenceTransformer(modules=[*model.children(), head, Normalize()], device="cpu")
+    student.save(str(target), create_model_card=False)
+    return target
+
+
+@pytest.fixture(scope="module")
+def student(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_head(tiny_bert, tmp_path_factory.mktemp("student") / "model")
+
+
+@pytest.fixture(scope="module")
+def exported(
+    student: Path, sentences: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, ExportReport]:
+    folder = tmp_path_factory.mktemp("exported")
+    return folder, export_onnx(student, folder, texts=sentences[:24])
+
+
+def expected(folder: Path, texts: list[str], prompt_name: str | None = None) -> np.ndarray:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu")
+    return np.asarray(model.encode(texts, prompt_name=prompt_name, show_progress_bar=False))
+
+
+def test_head_and_normalisation_are_in_the_graph(
+    exported: tuple[Path, ExportReport], student: Path, sentences: list[str]
+) -> None:
+    encoder = load_onnx(exported[0])
+    found = encoder.encode(sentences, batch_size=7)
+    assert found.dtype == np.float32 and found.shape == (len(sentences), 20) == (len(sentences), encoder.width)
+    np.testing.assert_allclose(found, expected(student, sentences), atol=2e-6)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+
+
+def test_both_axes_are_free_and_named(exported: tuple[Path, ExportReport]) -> None:
+    import onnx
+    import onnxruntime
+
+    file = exported[0] / "model.onnx"
+    model = onnx.load(str(file))
+    for value in model.graph.input:
+        assert [axis.dim_param for axis in value.type.tensor_type.shape.dim] == ["batch", "sequence"]
+    output = model.graph.output[0].type.tensor_type.shape.dim
+    assert (output[0].dim_param, output[1].dim_value) == ("batch", 20)
+    assert model.opset_import[0].version >= 17
+    session = onnxruntime.InferenceSession(str(file))
+    names = [value.name for value in session.get_inputs()]
+    assert names == json.loads((exported[0] / CONFIG).read_text())["inputs"]
+    for rows, length in ((1, 1), (1, 90), (5, 3), (9, 128)):
+        shape = np.ones((rows, length), dtype=np.int64)
+        assert session.run(None, dict.fromkeys(names, shape))[0].shape == (rows, 20)
+
+
+def test_batches_and_order_do_not_matter(exported: tuple[Path, ExportReport], sentences: list[str]) -> None:
+    encoder = load_onnx(exported[0], threads=1)
+    together = encoder.encode(sentences[:30])
+    alone = np.concatenate([encoder.encode([text]) for text in sentences[:30]])
+    np.testing.assert_allclose(together, alone, atol=2e-6)
+    np.testing.assert_allclose(encoder.encode(sentences[:30][::-1]), together[::-1], atol=2e-6)
+    assert encoder.encode([]).shape == (0, 20)
+
+
+def test_the_report_says_size_agreement_and_speed(exported: tuple[Path, ExportReport]) -> None:
+    folder, report = exported
+    assert [variant.name for variant in report.variants] == ["torch", "onnx float32", "onnx int8"]
+    whole, small = report.variant("onnx float32"), report.variant("onnx int8")
+    assert whole.cosine_min > 0.99999
+    assert small.size_bytes == (folder / "model_int8.onnx").stat().st_size < whole.size_bytes
+    assert whole.size_bytes == (folder / "model.onnx").stat().st_size
+    assert all(variant.texts_per_second > 0 and variant.latency_p50_ms > 0 for variant in report.variants)
+    shown = report.table()
+    assert all(word in shown for word in ("onnx float32", "model_int8.onnx", "p50 / p95 ms", "Agreement over 24 texts"))
+    json.dumps(report.to_dict())
+
+
+def test_int8_is_close_and_really_other_numbers(exported: tuple[Path, ExportReport], sentences: list[str]) -> None:
+    whole = load_onnx(exported[0]).encode(sentences)
+    small = load_onnx(exported[0], precision="int8").encode(sentences)
+    cosines = (whole * small).sum(1) / np.linalg.norm(small, axis=1)
+    assert cosines.mean() > 0.95
+    assert np.abs(whole - small).max() > 1e-4
+
+
+def test_the_folder_can_be_used_without_torch(exported: tuple[Path, ExportReport], sentences: list[str]) -> None:
+    folder, _ = exported
+    assert {"tokenizer.json", "tokenizer_config.json", "modules.json", "pooling.json", CONFIG} <= {
+        file.name for file in folder.iterdir()
+    }
+    assert not any(file.name.startswith(".export") for file in folder.iterdir())
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
+        "from distilvec.export import load_onnx\n"
+        f"print(load_onnx({str(folder)!r}).encode([{sentences[0]!r}])[0, 0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(float(load_onnx(folder).encode([sentences[0]])[0, 0]), abs=1e-6)
+
+
+def test_decoder_with_left_padding_last_token_and_prompts(
+    tmp_path: Path, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    source = tiny_model_folders["qwen3"]
+    export_onnx(source, tmp_path, quantize=False, texts=sentences[:12])
+    encoder = load_onnx(tmp_path)
+    np.testing.assert_allclose(encoder.encode(sentences[:40]), expected(source, sentences[:40]), atol=5e-6)
+    asked = expected(source, sentences[:8], prompt_name="query")
+    np.testing.assert_allclose(encoder.encode(sentences[:8], prompt_name="query"), asked, atol=5e-6)
+    with pytest.raises(DistilvecError, match='Did you mean "query"'):
+        encoder.encode(["x"], prompt_name="querry")
+    with pytest.raises(DistilvecError, match=r"no model_int8\.onnx"):
+        load_onnx(tmp_path, precision="int8")
+
+
+def test_real_teacher(tmp_path: Path, real_teacher_folder: Path, sentences: list[str]) -> None:
+    report = export_onnx(real_teacher_folder, tmp_path, texts=sentences[:12])
+    assert report.variant("onnx float32").cosine_min > 0.99999
+    assert report.variant("onnx int8").cosine_mean > 0.97
+    assert report.variant("onnx int8").size_bytes < 0.3 * report.variant("onnx float32").size_bytes
+
+
+def test_a_graph_that_disagrees_is_refused_and_nothing_is_left(
+    tmp_path: Path, student: Path, exported: tuple[Path, ExportReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    import onnx
+    from onnx import numpy_helper
+
+    from distilvec.export import convert
+
+    good = convert._write_graph
+    (tmp_path / "kept.txt").write_text("mine")
+
+    def damaged(model: object, file: Path) -> list[str]:
+        assert callable(good)
+        shutil.copyfile(exported[0] / "model.onnx", file)
+        graph = onnx.load(str(file))
+        rng = np.random.default_rng(0)
+        for weight in graph.graph.initializer:
+            values = numpy_helper.to_array(weight)
+            if values.dtype == np.float32 and values.ndim == 2:
+                noise = (values + 0.3 * rng.normal(size=values.shape)).astype(np.float32)
+                weight.CopyFrom(numpy_helper.from_array(noise, weight.name))
+        onnx.save(graph, str(file))
+        return json.loads((exported[0] / CONFIG).read_text())["inputs"]
+
+    monkeypatch.setattr(convert, "_write_graph", damaged)
+    with pytest.raises(DistilvecError, match=r"disagrees with torch: cosine .* at least 0\.999"):
+        export_onnx(student, tmp_path, quantize=False, texts=["a text", "another one"])
+    assert [file.name for file in tmp_path.iterdir()] == ["kept.txt"]
+
+
+def test_missing_packages_name_the_extra(tmp_path: Path, student: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "onnxscript" else real(name, *rest)
+    )
+    with pytest.raises(EnvironmentProblem, match=r"onnxscript.*pip install 'distilvec\[onnx\]'"):
+        export_onnx(student, tmp_path)
+
+
+def test_what_cannot_be_opened(tmp_path: Path, exported: tuple[Path, ExportReport]) -> None:
+    import shutil
+
+    with pytest.raises(DistilvecError, match="distilvec export"):
+        load_onnx(tmp_path)
+    broken = shutil.copytree(exported[0], tmp_path / "broken")
+    (broken / "model.onnx").write_bytes((broken / "model.onnx").read_bytes()[:500])
+    with pytest.raises(DataError, match="cannot be opened"):
+        load_onnx(broken)
+    with pytest.raises(DistilvecError, match="not one string"):
+        load_onnx(exported[0]).encode("a text")
+
+
+def test_a_model_without_transformer_is_refused(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer, models
+
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
+    model.save(str(tmp_path / "static"), create_model_card=False)
+    with pytest.raises(DistilvecError, match="starts with StaticEmbedding"):
+        export_onnx(tmp_path / "static", tmp_path / "out")
