@@ -116,11 +116,7 @@ def meaning_of(field: FieldInfo) -> str:
     choices = [str(choice) for kind in literals(field.annotation) for choice in get_args(kind)]
     if choices:
         parts.append("one of " + ", ".join(f"`{choice}`" for choice in choices))
-    limits = [
-        f"{LIMITS[kind]} {next(iter(vars_of(each).values()))}"
-        for each in field.metadata
-        if (kind := type(each).__name__) in LIMITS
-    ]
+    limits = [limit_of(each) for each in field.metadata if type(each).__name__ in LIMITS]
     if limits:
         parts.append(", ".join(limits))
     return "; ".join(text for text in parts if text)
@@ -135,9 +131,10 @@ def literals(annotation: Any) -> Iterator[Any]:
             yield from literals(each)
 
 
-def vars_of(limit: Any) -> dict[str, Any]:
-    """The one field of an annotated_types limit."""
-    return {name: getattr(limit, name) for name in limit.__dataclass_fields__}
+def limit_of(limit: Any) -> str:
+    """One of annotated_types' limits in words."""
+    (value,) = (getattr(limit, name) for name in limit.__dataclass_fields__)
+    return f"{LIMITS[type(limit).__name__]} {value}"
 
 
 def yaml_value(value: Any) -> str:
@@ -172,10 +169,10 @@ def main(arguments: list[str]) -> int:
             continue
         old += 1
         if "--check" in arguments:
-            print(f"{page.relative_to(ROOT)} is out of date: run python docs/generate.py")
+            sys.stdout.write(f"{page.relative_to(ROOT)} is out of date: run python docs/generate.py\n")
         else:
             page.write_text(new, encoding="utf-8")
-            print(f"{page.relative_to(ROOT)} rewritten")
+            sys.stdout.write(f"{page.relative_to(ROOT)} rewritten\n")
     return 1 if old and "--check" in arguments else 0
 
 

@@ -1,3 +1,53 @@
 """distilvec: large embedding models in, small fast students and an honest report out."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distilvec.api import distill, evaluate, load, teach, train
+    from distilvec.comparison import compare
+    from distilvec.errors import DistilvecError
+    from distilvec.recipe import Recipe
+    from distilvec.store import SignalStore
+    from distilvec.students import shrink
+    from distilvec.training.loss import DistillationLoss
+
 __version__ = "0.1.0"
+__all__ = [
+    "DistillationLoss",
+    "DistilvecError",
+    "Recipe",
+    "SignalStore",
+    "compare",
+    "distill",
+    "evaluate",
+    "load",
+    "shrink",
+    "teach",
+    "train",
+]
+
+# Imported when they are asked for: importing the package itself takes no torch and no time.
+_HOMES = {
+    "DistillationLoss": "distilvec.training.loss",
+    "DistilvecError": "distilvec.errors",
+    "Recipe": "distilvec.recipe",
+    "SignalStore": "distilvec.store",
+    "compare": "distilvec.comparison",
+    "distill": "distilvec.api",
+    "evaluate": "distilvec.api",
+    "load": "distilvec.api",
+    "shrink": "distilvec.students",
+    "teach": "distilvec.api",
+    "train": "distilvec.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -22,7 +22,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 RecipeFile = Annotated[Path, typer.Argument(help="recipe in YAML", metavar="RECIPE")]
-Changes = Annotated[list[str] | None, typer.Option("--set", help="change a value: training.epochs=2", metavar="KEY=VALUE")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="change a value: training.epochs=2", metavar="KEY=VALUE")
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="output folder instead of the recipe's")]
 
 
@@ -37,13 +39,30 @@ def _version(asked: bool) -> None:
 @app.callback()
 def settings(
     debug: Annotated[bool, typer.Option("--debug", help="show tracebacks and debug messages")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
 ) -> None:
     """Options for every command."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    if debug:
-        os.environ["DISTILVEC_DEBUG"] = "1"
-    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    if not debug:
+        # Before transformers is imported: its bars for loading and writing weights would hide our own lines.
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    _log_to_terminal(debug)
+
+
+def _log_to_terminal(debug: bool) -> None:
+    """What distilvec does, in plain lines, and everybody's warnings; with `debug` everything, with its origin."""
+    handler = logging.StreamHandler()
+
+    # On the handler: a library that sets a level of its own (bm25s) passes the root's.
+    def wanted(record: logging.LogRecord) -> bool:
+        return debug or record.levelno >= (logging.INFO if record.name.startswith("distilvec") else logging.WARNING)
+
+    handler.addFilter(wanted)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s" if debug else "%(message)s"))
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
+    logging.getLogger("distilvec").setLevel(logging.DEBUG if debug else logging.INFO)
 
 
 def _recipe(path: Path, changes: list[str] | None, output: Path | None) -> Any:
@@ -66,7 +85,7 @@ def run_command(
     if dry_run:
         from distilvec.plan import plan
 
-        plan(loaded).show()
+        typer.echo(plan(loaded).text())
         return
     from distilvec.run import run
 
@@ -87,15 +106,27 @@ def demo(
     teacher: Annotated[str | None, typer.Option(help="another teacher: folder or hub id")] = None,
     method: Annotated[str, typer.Option(help="another method")] = "talas",
     student: Annotated[str | None, typer.Option(help="another student: folder or hub id")] = None,
-    cross_tokenizer: Annotated[bool, typer.Option("--cross-tokenizer", help="a student with its own byte-level BPE")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="with --cross-tokenizer: token embeddings at random too")] = False,
+    cross_tokenizer: Annotated[
+        bool, typer.Option("--cross-tokenizer", help="a student with its own byte-level BPE")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="with --cross-tokenizer: token embeddings at random too")
+    ] = False,
     texts: Annotated[int, typer.Option(help="training texts", min=200)] = 4000,
 ) -> None:
     """Offline, with a real teacher, in a few minutes: a small student and its report."""
     from distilvec.demo import demo as start
 
     _finish(
-        start(output, teacher=teacher, method=method, student=student, cross_tokenizer=cross_tokenizer, fresh=fresh, texts=texts)
+        start(
+            output,
+            teacher=teacher,
+            method=method,
+            student=student,
+            cross_tokenizer=cross_tokenizer,
+            fresh=fresh,
+            texts=texts,
+        )
     )
 
 
@@ -104,20 +135,24 @@ def teach(
     recipe: RecipeFile,
     changes: Changes = None,
     output: Output = None,
-    shard: Annotated[str | None, typer.Option(help="i/n: only this share, so that n processes can teach at once")] = None,
+    shard: Annotated[
+        str | None, typer.Option(help="i/n: only this share, so that n processes can teach at once")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say bytes per text and in all; do nothing")] = False,
 ) -> None:
     """Fill the stores of a recipe's teachers, and nothing else."""
+    share = _shard(shard)
     loaded = _recipe(recipe, changes, output)
     if dry_run:
         from distilvec.plan import plan
 
-        plan(loaded).show()
+        typer.echo(plan(loaded, teaching_only=True).text())
         return
     from distilvec.run import teach as start
 
-    for taught in start(loaded, shard=_shard(shard)):
-        typer.echo(f"{taught.store.path}: {len(taught.store):,} rows, {taught.encoded:,} new in {taught.seconds:.1f} s")
+    for taught in start(loaded, shard=share):
+        new, seconds = taught.filled.taught, taught.filled.seconds
+        typer.echo(f"{taught.store.path}: {len(taught.store):,} rows, {new:,} new in {seconds:.1f} s")
 
 
 def _shard(text: str | None) -> tuple[int, int] | None:
@@ -144,15 +179,17 @@ def train(
 
 @app.command()
 def evaluate(
-    model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id")],
-    tasks: Annotated[list[str], typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")],
+    model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id, or an exported folder")],
+    tasks: Annotated[
+        list[str], typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")
+    ],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="write the scores as JSON here")] = None,
 ) -> None:
     """Score any model with the evaluators that score teachers and students."""
+    from distilvec.api import evaluate as start
     from distilvec.report import show_scores
-    from distilvec.run import evaluate as start
 
-    show_scores(start(model, tasks, output=output))
+    show_scores(start(model, tasks, output))
 
 
 @app.command()
@@ -160,13 +197,19 @@ def compare(
     recipe: RecipeFile,
     methods: Annotated[list[str], typer.Option("--method", "-m", help="a method, or name:key=value,key=value")],
     seeds: Annotated[int, typer.Option(help="seeds per method", min=1)] = 3,
+    tune: Annotated[bool, typer.Option("--tune", help="choose each method's learning rate among three")] = False,
+    reference: Annotated[str | None, typer.Option(help="the method to compare with; default the first")] = None,
     changes: Changes = None,
     output: Output = None,
 ) -> None:
-    """Several methods with the same data, steps and seeds; one table with deviations and intervals."""
-    from distilvec.compare import compare as start
+    """Several methods with the same data, steps and seeds; one table with deviations and intervals.
 
-    typer.echo(start(_recipe(recipe, changes, output), methods, seeds=seeds).table())
+    Interrupted, the same command goes on where it was.
+    """
+    loaded = _recipe(recipe, changes, output)
+    from distilvec.comparison import compare as start
+
+    typer.echo(start(loaded, methods, seeds=seeds, tune=tune, reference=reference).table())
 
 
 @app.command()
@@ -179,9 +222,10 @@ def shrink(
     text: Annotated[str, typer.Option(help="text column of the corpus")] = "text",
 ) -> None:
     """Cut layers and vocabulary from a model; prints parameters before and after."""
-    from distilvec.run import shrink_command
+    kept = _layers(layers)
+    from distilvec.api import shrink_model
 
-    typer.echo(shrink_command(model, output, _layers(layers), vocabulary, corpus, text))
+    typer.echo(shrink_model(model, output, layers=kept, vocabulary=vocabulary, corpus=corpus, text=text))
 
 
 def _layers(text: str | None) -> int | list[int] | None:
@@ -189,7 +233,9 @@ def _layers(text: str | None) -> int | list[int] | None:
         return None
     parts = text.split(",")
     if not all(part.strip().isdigit() for part in parts):
-        raise DistilvecError(f'"{text}" is neither a number nor a list of blocks', where="--layers", remedy="For example 2 or 1,6.")
+        raise DistilvecError(
+            f'"{text}" is neither a number nor a list of blocks', where="--layers", remedy="For example 2 or 1,6."
+        )
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else numbers
 
@@ -223,7 +269,7 @@ def doctor() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point; a `DistilvecError` becomes one line and its exit code."""
+    """Entry point; every error becomes one line and an exit code (2 user, 3 data, 4 environment, 130 interrupted)."""
     _guard(lambda: app(args=arguments, standalone_mode=False), arguments if arguments is not None else sys.argv[1:])
 
 
@@ -231,6 +277,8 @@ def _guard(action: Callable[[], Any], arguments: list[str]) -> None:
     interrupted = "interrupted; what was finished is kept, run the same command again to go on"
     try:
         result = action()
+        if result == 130:  # newer releases of typer catch the interruption themselves, and say nothing
+            raise KeyboardInterrupt
     except DistilvecError as error:
         if "--debug" in arguments:
             raise
@@ -241,10 +289,14 @@ def _guard(action: Callable[[], Any], arguments: list[str]) -> None:
         sys.exit(130)
     except Exception as error:
         # Usage errors are click's or, in newer releases of typer, of its own copy of click; both can show themselves.
-        if not hasattr(error, "show"):
+        if hasattr(error, "show"):
+            error.show()
+            sys.exit(2)
+        if "--debug" in arguments:
             raise
-        error.show()
-        sys.exit(2)
+        told = f"unexpected {type(error).__name__}: {error}"
+        typer.secho(f"distilvec: {told}. The option --debug shows where it comes from.", fg="red", err=True)
+        sys.exit(1)
     sys.exit(result if isinstance(result, int) else 0)
 
 

@@ -37,6 +37,12 @@ class EnvironmentProblem(DistilvecError):
     exit_code = 4
 
 
+class Interrupted(DistilvecError):
+    """Somebody stopped the run (Ctrl-C, SIGTERM); what was finished is saved."""
+
+    exit_code = 130
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A sentence that names the closest known word, or all of them where none is close.
 

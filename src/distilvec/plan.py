@@ -11,147 +11,218 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from distilvec.judging import automatic_tasks, load_tasks
 from distilvec.methods.table import build_method
-from distilvec.recipe import Recipe
+from distilvec.recipe import Recipe, TrainingSection
 from distilvec.run import Taught, make_student, open_teacher, prepare_corpus
-from distilvec.store import SignalStore
-from distilvec.teachers import check_teacher
+from distilvec.store import FillReport, SignalStore
+from distilvec.teachers import Teacher, TeacherReport, check_teacher
 from distilvec.training import StoreSource, fit
+
+if TYPE_CHECKING:
+    from distilvec.corpus import Corpus
 
 PROBE_TEXTS = 128
 PROBE_STEPS = 6
+BYTES = {"float16": 2, "float32": 4, "int8": 1}
 
 
 @dataclass
 class Plan:
-    """Lines of (stage, what will happen); `notes` are things worth a second look."""
+    """What a run would do.
+
+    Attributes:
+        lines: (stage, what will happen).
+        examples: texts as the teachers read them.
+        notes: things worth a second look.
+    """
 
     lines: list[tuple[str, str]] = field(default_factory=list)
+    examples: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def add(self, stage: str, text: str) -> None:
         self.lines.append((stage, text))
 
     def text(self) -> str:
+        """What a terminal shows."""
         width = max(len(stage) for stage, _ in self.lines)
         lines = [f"{stage:<{width}}  {text}" for stage, text in self.lines]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
-
-    def show(self) -> None:
-        import typer
-
-        typer.echo(self.text())
+        return "\n".join([*lines, *self.examples, *(f"note: {note}" for note in self.notes)])
 
 
-def plan(recipe: Recipe) -> Plan:
+def plan(recipe: Recipe, *, teaching_only: bool = False) -> Plan:
     """Probe a recipe without leaving anything behind.
+
+    Args:
+        teaching_only: stop before the student.
 
     Raises:
         DistilvecError: whatever the run itself would refuse before its first expensive step.
     """
     found = Plan()
+    tasks = [] if teaching_only else load_tasks(recipe.judging.tasks)
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as name:
         place = Path(name)
-        corpus = prepare_corpus(recipe, place)
-        audit = corpus.audit
-        found.add("corpus", f"{len(corpus):,} texts of {audit.read:,} rows; {len(corpus.train_rows):,} to train on")
-        if audit.rejected:
-            found.add("", "rejected: " + ", ".join(f"{count:,} {reason}" for reason, count in audit.rejected.items()))
-        rows = np.asarray(corpus.train_rows[:: max(1, len(corpus.train_rows) // PROBE_TEXTS)][:PROBE_TEXTS])
+        corpus = prepare_corpus(recipe.model_copy(update={"cache": str(place)}))
+        _describe_corpus(corpus, found)
+        chosen = np.linspace(0, len(corpus.train_rows) - 1, min(PROBE_TEXTS, len(corpus.train_rows))).astype(int)
+        rows = np.asarray(corpus.train_rows)[chosen]
         taught, seconds, disk = _probe_teachers(recipe, corpus, rows, place, found)
-        seconds += _probe_student(recipe, corpus, rows, taught, place, found)
-    found.add("disk", f"{disk / 2**20:,.1f} MB of stores; {shutil.disk_usage(Path.cwd()).free / 2**30:,.1f} GB are free here")
-    found.add("time", f"about {_duration(seconds)} before judging")
-    tasks = len(recipe.judging.tasks)
-    found.add("judging", f"{tasks} task(s)" + (", agreement with the teacher" if recipe.judging.agreement else ""))
-    found.add("output", f"{recipe.output}: student/, report.html, report.md, report.json, run.jsonl, checkpoints/")
+        if not teaching_only:
+            trained, kept = _probe_student(recipe, corpus, rows, taught, place=place, found=found)
+            seconds, disk = seconds + trained, disk + kept
+            shown = [task.name for task in tasks] or [f"{t.name} (of the corpus)" for t in automatic_tasks(corpus)]
+            extra = ", agreement with the teacher" if recipe.judging.agreement else ""
+            found.add("judging", (", ".join(shown) or "no tasks") + extra)
+    free = shutil.disk_usage(_existing(Path(recipe.output))).free
+    found.add("disk", f"{_bytes(disk)} will be written; {_bytes(free)} are free")
+    found.add("time", f"about {_duration(seconds)}" + ("" if teaching_only else " before judging"))
+    if disk > free:
+        found.notes.append("there is not enough room on the disk")
+    if not teaching_only:
+        found.add("output", f"{recipe.output}: student/, report.html, report.md, report.json, run.jsonl, checkpoints/")
     return found
 
 
+def _describe_corpus(corpus: Corpus, found: Plan) -> None:
+    audit = corpus.audit
+    found.add(
+        "corpus",
+        f"{len(corpus):,} texts of {audit.read:,} rows; {len(corpus.train_rows):,} to train on, "
+        f"{len(corpus.holdout_rows):,} held out, {audit.duplicates:,} duplicates",
+    )
+    if audit.rejected:
+        found.add("", "rejected: " + ", ".join(f"{count:,} {reason}" for reason, count in audit.rejected.items()))
+
+
 def _probe_teachers(
-    recipe: Recipe, corpus: object, rows: np.ndarray, place: Path, found: Plan
+    recipe: Recipe, corpus: Corpus, rows: np.ndarray, place: Path, found: Plan
 ) -> tuple[list[Taught], float, float]:
+    """Encode a few texts with each teacher; returns what was taught, seconds and bytes of teaching it all."""
     taught: list[Taught] = []
-    total_seconds = total_bytes = 0.0
-    texts, keys = corpus.teacher_texts(rows), corpus.teacher_keys[rows]  # type: ignore[attr-defined]
-    count = len(corpus)  # type: ignore[arg-type]
+    seconds = disk = 0.0
+    texts, keys = corpus.teacher_texts(rows), corpus.teacher_keys[rows]
     for section in recipe.teachers:
         teacher = open_teacher(section)
-        report = check_teacher(teacher, texts)
-        start = time.perf_counter()
+        seen = check_teacher(teacher, texts)
+        begun = time.perf_counter()
         vectors = teacher.encode(texts)
-        rate = len(texts) / (time.perf_counter() - start)
+        rate = len(texts) / max(time.perf_counter() - begun, 1e-9)
         store = SignalStore.create(place / "probe" / section.name, teacher.card, teacher.card.width, section.storage)
         with store.writer("probe") as writer:
             writer.add(keys, vectors)
-        per_text = teacher.card.width * {"float16": 2, "float32": 4, "int8": 1}[section.storage] + 16
-        missing = count
-        kept = Path(recipe.cache or recipe.output) / "stores" / section.name
-        if (kept / "store.json").exists():
-            existing = SignalStore.create(kept, teacher.card, teacher.card.width, section.storage)
-            missing = int(existing.missing(corpus.teacher_keys).sum())  # type: ignore[attr-defined]
-        seconds = missing / rate
+        store.refresh()
+        missing = _missing(recipe.place / "stores" / section.name, teacher, corpus, section.storage)
+        per_text = teacher.card.width * BYTES[section.storage] + 16
         found.add(
             f"teacher {section.name}",
-            f"{teacher.card.width} dimensions, {missing:,} texts to encode at {rate:,.0f}/s: {_duration(seconds)}; "
-            f"{per_text:,} bytes a text, {per_text * count / 2**20:,.1f} MB in all",
+            f"{teacher.card.width} dimensions, prompt {teacher.card.prompt!r}, {missing:,} texts to encode at "
+            f"{rate:,.0f}/s: {_duration(missing / rate)}; {per_text:,} bytes a text, "
+            f"{_bytes(per_text * missing)} in all",
         )
-        found.notes.extend(report.warnings)
-        taught.append(Taught(teacher, SignalStore.open(store.path), 0.0, 0))
-        total_seconds += seconds
-        total_bytes += per_text * count
-    return taught, total_seconds, total_bytes
+        found.examples += _examples(section.name, seen)
+        found.notes += [f"{section.name}: {warning}" for warning in seen.warnings]
+        report = FillReport(len(texts), len(texts), 0, len(texts), len(texts) / rate, [], {})
+        taught.append(Taught(teacher, seen, store, report))
+        seconds, disk = seconds + missing / rate, disk + per_text * missing
+    return taught, seconds, disk
+
+
+def _missing(folder: Path, teacher: Teacher, corpus: Corpus, storage: str) -> int:
+    """How many of the corpus' distinct texts the run's store lacks. Refuses another teacher's store as the run does."""
+    keys = np.unique(np.asarray(corpus.teacher_keys), axis=0)
+    if not (folder / "store.json").exists():
+        return len(keys)
+    store = SignalStore.create(folder, teacher.card, teacher.card.width, storage)
+    return int(store.missing(keys).sum())
+
+
+def _examples(name: str, seen: TeacherReport) -> list[str]:
+    return [f"{name} reads ({each.tokens} tokens): {_shorten(each.rendered)}" for each in seen.examples]
 
 
 def _probe_student(
-    recipe: Recipe, corpus: object, rows: np.ndarray, taught: Sequence[Taught], place: Path, found: Plan
-) -> float:
-    student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)  # type: ignore[arg-type]
+    recipe: Recipe, corpus: Corpus, rows: np.ndarray, taught: Sequence[Taught], *, place: Path, found: Plan
+) -> tuple[float, float]:
+    """Take a few steps; returns the seconds of the whole training and the bytes it leaves."""
+    student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
     method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
-    training = recipe.training.model_copy(
-        update={"batch_size": min(recipe.training.batch_size, len(rows)), "evaluate_every": None, "best": None, "patience": None}
-    )
-    training.__pydantic_extra__ = {**training.arguments, "max_steps": PROBE_STEPS}
-    probe = _Rows(corpus, rows)
-    start = time.perf_counter()
+    accumulation = recipe.training.arguments.get("gradient_accumulation_steps", 1)
+    begun = time.perf_counter()
     fitted = fit(
         student,
         method,
         [each.info for each in taught],
-        probe,  # type: ignore[arg-type]
-        [StoreSource(each.store, corpus, rows) for each in taught],  # type: ignore[arg-type]
-        training=training,
+        _Rows(corpus, rows),  # type: ignore[arg-type]
+        [StoreSource(each.store, corpus, rows) for each in taught],
+        training=_short(recipe.training, len(rows)),
         optimizer=recipe.optimizer,
         folder=place / "probe-run",
     )
-    setup = time.perf_counter() - start - fitted.seconds
+    setup = time.perf_counter() - begun - fitted.seconds
     per_step = fitted.seconds / max(fitted.steps, 1)
-    steps = int(np.ceil(len(corpus.train_rows) / recipe.training.batch_size) * recipe.training.epochs)  # type: ignore[attr-defined]
-    seconds = steps * per_step + setup
+    per_epoch = max(1, int(np.ceil(len(corpus.train_rows) / recipe.training.batch_size / accumulation)))
+    asked = recipe.training.arguments.get("max_steps", 0)
+    steps = asked if asked > 0 else int(np.ceil(per_epoch * recipe.training.epochs))
+    folded = recipe.student.space == "teacher"
     found.add(
         "student",
         f"{fitted.trained / 1e6:.2f} M parameters trained and kept; heads of {fitted.heads / 1e6:.2f} M "
-        + ("folded into the student" if recipe.student.space == "teacher" else "trained and dropped"),
+        + ("of which the map into the teacher's space is kept" if folded else "trained and dropped"),
     )
-    found.add("training", f"{recipe.method.name}, {steps:,} steps at {1e3 * per_step:,.0f} ms: {_duration(seconds)}")
-    found.add("memory", f"{fitted.peak_bytes / 2**30:.2f} GB at the probe's peak (teacher and student together)")
-    return seconds
+    found.add(
+        "training", f"{recipe.method.name}, {steps:,} steps at {1e3 * per_step:,.0f} ms: {_duration(steps * per_step)}"
+    )
+    found.add("memory", f"{_bytes(fitted.peak_bytes)} at the probe's peak, teacher and student together")
+    # A checkpoint holds student, heads and two moments for each; two of them are kept, and the student itself.
+    size = 4.0 * (6 * (fitted.trained + fitted.heads) + fitted.trained)
+    return steps * per_step + setup, size
+
+
+def _short(training: TrainingSection, rows: int) -> TrainingSection:
+    """The training section for a few steps without evaluation or checkpoints."""
+    values = training.model_dump() | {
+        "batch_size": max(1, min(training.batch_size, rows)),
+        "evaluate_every": None,
+        "save_every": 10**9,
+        "best": None,
+        "patience": None,
+        "max_steps": PROBE_STEPS,
+    }
+    return TrainingSection.model_validate(values)
 
 
 class _Rows:
     """A corpus of which only some rows are trained on."""
 
-    def __init__(self, corpus: object, rows: np.ndarray) -> None:
+    def __init__(self, corpus: Corpus, rows: np.ndarray) -> None:
         self._corpus, self.train_rows, self.holdout_rows = corpus, rows, np.zeros(0, np.int64)
 
     def __len__(self) -> int:
-        return len(self._corpus)  # type: ignore[arg-type]
+        return len(self._corpus)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._corpus, name)
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+
+
+def _shorten(text: str, most: int = 200) -> str:
+    return repr(text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}")
+
+
+def _bytes(count: float) -> str:
+    from distilvec.report.words import size
+
+    return size(int(count))
 
 
 def _duration(seconds: float) -> str:

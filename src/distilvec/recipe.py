@@ -6,13 +6,15 @@ resolved through the table of methods, so that this file does not know any metho
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
 from distilvec.errors import DistilvecError, nearest
+from distilvec.places import find_files
 
 
 class Section(BaseModel):
@@ -39,7 +41,9 @@ class TeacherSection(Section):
 
     name: str = Field("teacher", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     model: str | None = Field(None, description="sentence-transformers or transformers folder or hub id")
-    call: str | None = Field(None, description="module:function from a list of texts to vectors")
+    call: str | Callable[[list[str]], Any] | None = Field(
+        None, description="module:function from a list of texts to vectors; from Python also the function itself"
+    )
     vectors: str | None = Field(None, description=".npy file or parquet file with a vector column")
     texts: str | None = Field(None, description="texts of the vectors, one per row")
     prompt: str | None = Field(None, description="put before every text; null = the teacher's own default")
@@ -58,6 +62,14 @@ class TeacherSection(Section):
         if sum(source is not None for source in (self.model, self.call, self.vectors)) != 1:
             raise ValueError("give exactly one of model, call and vectors")
         return self
+
+    @field_serializer("call", when_used="json")
+    def _name_the_function(self, call: str | Callable[[list[str]], Any] | None) -> str | None:
+        """A saved recipe names a function as module:function; it runs again where that can be imported."""
+        if call is None or isinstance(call, str):
+            return call
+        owner = call if hasattr(call, "__qualname__") else type(call)
+        return f"{owner.__module__}:{owner.__qualname__}"
 
 
 class ShrinkSection(Section):
@@ -198,6 +210,9 @@ class Recipe(Section):
     def load(cls, path: str | Path, changes: list[str] | None = None) -> Recipe:
         """Read a YAML file, apply `key.key=value` changes, validate.
 
+        Relative paths of corpora, models, vectors and task files are looked for in the recipe's folder, then in
+        the working folder, and become absolute where something is there; `output` is in the working folder.
+
         Raises:
             DistilvecError: a missing or broken file, an unknown key (with line and nearest key), a bad value.
         """
@@ -217,6 +232,7 @@ class Recipe(Section):
             raise DistilvecError("a recipe is a mapping with corpus, teachers, student, method ...", where=str(path))
         for change in changes or []:
             _apply(data, change)
+        find_files(data, file.parent)
         return cls.build(data, where=str(path), lines=lines)
 
     @classmethod

@@ -23,6 +23,7 @@ from distilvec.judging import (
     RidgeMapped,
     Verdict,
     agreement,
+    automatic_tasks,
     judge_run,
     linear_map,
     load_tasks,
@@ -30,6 +31,7 @@ from distilvec.judging import (
 from distilvec.methods.base import Method
 from distilvec.methods.table import build_method
 from distilvec.recipe import Recipe, StudentSection, TeacherSection
+from distilvec.report.card import write_card
 from distilvec.store import FillReport, SignalStore, fill
 from distilvec.students import fresh, load_student, router, ship, shrink
 from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
@@ -92,13 +94,16 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     out = output_folder(recipe, resume)
     tasks = load_tasks(recipe.judging.tasks)
     corpus = prepare_corpus(recipe)
+    tasks = tasks or automatic_tasks(corpus)
     taught = teach(recipe, corpus)
     student, fitted = train_student(recipe, corpus, taught, out, resume)
     ship_model(recipe, student, fitted.method, taught, out / "student")
     shipped = load_student(str(out / "student"))
-    verdict = judge_all(recipe, shipped, corpus, taught, fitted, tasks)
-    record = make_record(recipe, corpus, taught, shipped, fitted, verdict, tasks, out)
+    untrained = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
+    verdict = judge_all(recipe, shipped, untrained, corpus, taught, fitted, tasks)
+    record = make_record(recipe, corpus, taught, (untrained, shipped), fitted, verdict, tasks, out)
     record.write(out)
+    write_card(record, out / "student")
     return Run(out, shipped, record)
 
 
@@ -132,17 +137,13 @@ def prepare_corpus(recipe: Recipe) -> Corpus:
     return read_corpus(section.path, recipe.place / "corpus", **section.model_dump(exclude={"path"}))
 
 
-def teach(
-    recipe: Recipe, corpus: Corpus | None = None, *, shard: tuple[int, int] | None = None
-) -> list[Taught]:
+def teach(recipe: Recipe, corpus: Corpus | None = None, *, shard: tuple[int, int] | None = None) -> list[Taught]:
     """Fill the stores of all teachers with what they lack; only a share of it with `shard` = (i, n)."""
     corpus = prepare_corpus(recipe) if corpus is None else corpus
     return [teach_one(section, corpus, recipe.place / "stores", shard) for section in recipe.teachers]
 
 
-def teach_one(
-    section: TeacherSection, corpus: Corpus, stores: Path, shard: tuple[int, int] | None = None
-) -> Taught:
+def teach_one(section: TeacherSection, corpus: Corpus, stores: Path, shard: tuple[int, int] | None = None) -> Taught:
     """Fill the store of one teacher with what it lacks for this corpus."""
     teacher = open_teacher(section)
     seen = check_teacher(teacher, corpus.teacher_texts(np.asarray(corpus.train_rows)[:256]))
@@ -269,7 +270,7 @@ def ship_model(
     ship(
         student,
         folder,
-        space=recipe.student.space,
+        space=recipe.student.space or "own",
         teacher_map=head,
         normalize=bool(taught[0].teacher.card.normalized),
     )
@@ -281,18 +282,19 @@ def ship_model(
 def judge_all(
     recipe: Recipe,
     shipped: SentenceTransformer,
+    untrained: SentenceTransformer,
     corpus: Corpus,
     taught: Sequence[Taught],
     fitted: Fitted,
     tasks: Sequence[Any],
 ) -> Verdict:
     """Teacher, untrained student, free baseline and student by the same code."""
-    untrained = CachedEncoder(make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed))
+    start = CachedEncoder(untrained)
     first = taught[0].teacher
     models: dict[str, Any] = {} if first.card.kind == "vectors" else {first.card.name: first}
-    models[UNTRAINED] = untrained
+    models[UNTRAINED] = start
     if fitted.free_map:
-        models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
+        models[FREE] = RidgeMapped(start, fitted.free_map[0])
     models[TRAINED] = shipped
     texts, vectors = held_out(corpus, taught[0].store)
     shared = recipe.student.space == "teacher"
@@ -307,6 +309,7 @@ def judge_all(
         shared_space=shared,
         with_agreement=recipe.judging.agreement,
         with_speed=recipe.judging.speed,
+        timed={first.card.name: getattr(first, "model", first), TRAINED: shipped},
     )
 
 
@@ -314,26 +317,34 @@ def make_record(
     recipe: Recipe,
     corpus: Corpus,
     taught: Sequence[Taught],
-    shipped: SentenceTransformer,
+    students: tuple[SentenceTransformer, SentenceTransformer],
     fitted: Fitted,
     verdict: Verdict,
     tasks: Sequence[Any],
     out: Path,
 ) -> Record:
-    """The record behind report, table and card."""
+    """The record behind report, table and card; `students` are the untrained and the shipped one."""
     from distilvec.report.describe import describe_run
 
     return describe_run(
         recipe=recipe.model_dump(mode="json"),
         corpus=corpus,
         teachers=[(each.teacher.card, each.seen, each.store, each.filled) for each in taught],
-        student=shipped,
+        untrained=students[0],
+        student=students[1],
         fitted=fitted,
         verdict=verdict,
-        overlap={task.name: corpus.overlap(task.texts()) for task in tasks},
+        overlap={task.name: corpus.overlap(_judged_texts(task)) for task in tasks},
         texts=held_out(corpus, taught[0].store)[0],
         folder=out,
     )
+
+
+def _judged_texts(task: Any) -> list[str]:
+    """The texts a score is about: of a probe those it is tested on, not those it is fitted on."""
+    if task.kind in ("classification", "regression"):
+        return [text for item in task.test_items() for text in item]
+    return list(task.texts())
 
 
 class _TeacherTexts(Sequence[str]):
@@ -358,6 +369,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     taught = teach(recipe, corpus)
     student, fitted = train_student(recipe, corpus, taught, out, resume)
     ship_model(recipe, student, fitted.method, taught, out / "student")
+    untrained = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
+    record = make_record(recipe, corpus, taught, (untrained, student), fitted, Verdict(), [], out)
+    write_card(record, out / "student")
     return out / "student"
-
-

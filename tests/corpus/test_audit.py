@@ -185,6 +185,10 @@ def test_labels_domains_and_roles(tmp_path: Path) -> None:
         (["3", "0.5", "1e1"], [3, 0.5, 10], "float32"),
         (["nan", "1", "x"], [1, 0, 2], "int64"),
         (["b", 1, "a"], [2, 0, 1], "int64"),
+        ([0, "1", "-2"], [0, 1, -2], "int64"),
+        (["0", True, 2], [0, 1, 2], "int64"),
+        ([0, "1.5", 2], [0, 1.5, 2], "float32"),
+        (["2", "\u00b2"], [0, 1], "int64"),
     ],
 )
 def test_labels_are_numbers_or_names(tmp_path: Path, labels: list[Any], expected: list[float], kind: str) -> None:

@@ -64,6 +64,49 @@ def test_markup_becomes_words() -> None:
     assert plain_text(markup) == "Use bold, thin, a b, words, Model, plot, here."
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "The code is available at https://example.com/code for everybody.",
+        "This uses ``.`` as the separator of the parts.",
+        "The text goes into a ``<td>`` element of the page.",
+        "where the points are taken from both of the sequences.",
+        "is solved for the vector that is not known.",
+        "An instance of all of the classes has ..",
+        "This one has (only one of the two brackets.",
+        'This one has "only one of the two quotes.',
+        "./configure --enable-this --and-that=yes_or_no then.",
+        "TODO: say what this is for and who needs it.",
+        "These are the steps that are needed:",
+    ],
+)
+def test_broken_sentences_are_left_out(broken: str) -> None:
+    good = "It is made when it is not there, and kept for the next call."
+    text = f"Return the thing that was asked for.\n\n{good}\n\n{broken}\n"
+    assert split_docstring(text) == ("Return the thing that was asked for.", good)
+    assert split_docstring(f"{broken}\n\n{good}") is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "summary"),
+    [
+        ("Reader -- Reads the rows of a file in order.", "Reads the rows of a file in order."),
+        ("Plot :class:`~a.b.Line`\\s in the order they came.", "Plot Lines in the order they came."),
+        ("Plot the ~a.b.Line that is the longest.", "Plot the Line that is the longest."),
+        (
+            "Read the rows, e.g. those of a large file (see https://a.b/c).",
+            "Read the rows, e.g. those of a large file.",
+        ),
+        ("Reads all rows that are in the file", "Reads all rows that are in the file"),
+        ("Reads all rows in a way that is similar to", None),
+        ("distutils._msvccompiler", None),
+    ],
+)
+def test_summaries(raw: str, summary: str | None) -> None:
+    rest = "It is made when it is not there, and kept for the next call."
+    assert split_docstring(f"{raw}\n\n{rest}") == (None if summary is None else (summary, rest))
+
+
 def test_what_is_not_english() -> None:
     assert is_english("This is what people would say of a thing that they know.", 0.2)
     assert not is_english("Das ist ein Satz, den man nicht versteht, wenn man kein Deutsch spricht.", 0.2)
@@ -86,6 +129,8 @@ def test_pairs_are_distinct_english_from_many_packages(pairs: list[dict[str, str
         assert not [
             text for text in texts if any(mark in text for mark in ("`", ">>>", ":param", "\n", "Parameters\n"))
         ]
+    assert not [pair for pair in pairs if not pair["description"].rstrip("\"')").endswith((".", "!", "?"))]
+    assert not [text for text in map(str, pairs) if "~" in text or "\ufffc" in text or "https://" in text]
     packages = Counter(pair["package"] for pair in pairs)
     assert len(packages) >= 12 and max(packages.values()) <= 60
     assert all(pair["name"].startswith(pair["package"]) for pair in pairs if pair["package"] != "python")

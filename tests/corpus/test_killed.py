@@ -16,6 +16,35 @@ from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DataError
 
 READ = "import sys; from distilvec.corpus import read_corpus; read_corpus(sys.argv[1], sys.argv[2], holdout=0.0)"
+DYING = """
+import os, signal, sys
+from distilvec.corpus import Corpus, read_corpus
+from distilvec.errors import DataError
+out, real = sys.argv[1], os.replace
+def state():
+    try:
+        return " ".join(Corpus.open(out).texts())
+    except DataError:
+        return "none"
+for point in range(1, 12):
+    read_corpus(["old", "texts"], out, holdout=0.0)
+    child = os.fork()
+    if child == 0:
+        calls = iter(range(1, 100))
+        def dying(*paths):
+            if next(calls) == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*paths)
+        os.replace = dying
+        read_corpus(["new", "texts", "here"], out, holdout=0.0)
+        os._exit(0)
+    killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    left = state()
+    again = " ".join(read_corpus(["new", "texts", "here"], out, holdout=0.0).texts())
+    print(point, killed, left, again, any(name.startswith(".partial") for name in os.listdir(out)), sep="|")
+    if not killed:
+        break
+"""
 LIMITED = """
 import resource, sys
 from distilvec.corpus import read_corpus
@@ -30,7 +59,7 @@ except EnvironmentProblem as problem:
 MEASURED = """
 import sys, tracemalloc
 from distilvec.corpus import read_corpus
-import pyarrow, numpy, torch
+import pyarrow, numpy
 from distilvec.corpus import corpus, writer, sources
 def anonymous():
     with open("/proc/self/status") as lines:
@@ -75,6 +104,16 @@ def test_a_killed_reader_leaves_nothing_that_counts(tmp_path: Path, big_file: Pa
     assert not list(out.glob(".partial-*")), "what the dead process left is gone"
 
 
+def test_killed_between_any_two_moves(tmp_path: Path) -> None:
+    output, _ = run(DYING, tmp_path / "out").communicate()
+    lines = [line.split("|") for line in output.splitlines()]
+    assert len(lines) > 4, output
+    for _, killed, left, again, remains in lines[:-1]:
+        assert (killed, again, remains) == ("True", "new texts here", "False")
+        assert left in ("none", "old texts"), "never a mixture"
+    assert lines[-1][1:3] == ["False", "new texts here"]
+
+
 def test_an_interrupted_reader_cleans_up(tmp_path: Path, big_file: Path) -> None:
     out = tmp_path / "out"
     process = run(READ, big_file, out)
@@ -108,7 +147,7 @@ def test_readers_at_the_same_time_agree(tmp_path: Path, big_file: Path) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
 def test_memory_hardly_grows_with_rows(tmp_path: Path) -> None:
-    rows = 400_000
+    rows = 300_000
     output, _ = run(MEASURED, rows, tmp_path).communicate()
     grown, found = map(int, output.split())
     assert found == rows

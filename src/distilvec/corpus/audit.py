@@ -66,6 +66,7 @@ class Audit:
         read: rows read.
         kept: texts kept (a pair has two).
         duplicates: texts that were there before. Single texts are kept once; pairs are kept.
+        shared: texts of held-out pairs that another pair trains on: on neither side of the split.
         rejected: reason -> rows.
         lengths: characters of the kept texts: min, p5, p50, p95, p99, max, mean.
     """
@@ -73,11 +74,14 @@ class Audit:
     read: int = 0
     kept: int = 0
     duplicates: int = 0
+    shared: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         parts = [f"{self.read:,} rows read", f"{self.kept:,} texts kept", f"{self.duplicates:,} duplicates"]
+        if self.shared:
+            parts.append(f"{self.shared:,} held-out texts set aside (other pairs train on them)")
         parts += [f"{count:,} rejected: {reason}" for reason, count in self.rejected.items()]
         return ", ".join(parts)
 
@@ -108,7 +112,7 @@ def check(row: Row, wanted: Wanted) -> Item:
     return Item(
         row,
         texts,
-        teacher_text=_text(value.get(wanted.teacher_text), wanted.max_characters) if wanted.teacher_text else None,
+        teacher_text=_teacher_text(value.get(wanted.teacher_text), wanted) if wanted.teacher_text else None,
         label=_label(value.get(wanted.label)) if wanted.label else None,
         domain=_domain(value.get(wanted.domain)) if wanted.domain else None,
         role=_role(value.get(wanted.role)) if wanted.role else None,
@@ -128,6 +132,13 @@ def _text(value: Any, longest: int) -> str:
     if not text.isascii() and _SURROGATE.search(text):
         raise Problem("not UTF-8")
     return text
+
+
+def _teacher_text(value: Any, wanted: Wanted) -> str:
+    try:
+        return _text(value, wanted.max_characters)
+    except Problem as problem:
+        raise Problem(f"teacher text: {problem}") from None
 
 
 def _absent(value: Any) -> bool:

@@ -29,6 +29,21 @@ class NumberColumn:
         self._out.write(np.ascontiguousarray(values, dtype=self.dtype).tobytes())
         self.rows += len(values)
 
+    def so_far(self) -> np.ndarray:
+        """A view of what has been written, [n] or [n, width]."""
+        self._out.flush()
+        shape = (self.rows,) if self.width is None else (self.rows, self.width)
+        return (
+            np.memmap(self.path, np.dtype(self.dtype), "r", shape=shape) if self.rows else np.zeros(shape, self.dtype)
+        )
+
+    def keep(self, chosen: np.ndarray) -> None:
+        """Drop the rows that are not chosen, bool [n]."""
+        values = np.array(self.so_far()[chosen])
+        self._out.close()
+        self._out, self.rows = self.path.open("wb"), 0
+        self.write(values)
+
     def close(self) -> dict[str, Any]:
         """Finish the file; returns what `open_numbers` needs."""
         self._out.close()
@@ -98,7 +113,7 @@ class NamedColumn:
 
     def close_as_numbers(self, values: list[float]) -> dict[str, Any]:
         """Finish with numbers in place of codes: integers where all are whole."""
-        whole = all(name.lstrip("+-").isdigit() for name in self._codes)
+        whole = all(map(_is_whole, self._codes))
         return self._column.replace(np.array(values, np.int64 if whole else np.float64))
 
 
@@ -111,8 +126,11 @@ class LabelColumn:
         self._numbers: NumberColumn | None = None
         self._whole = True
 
-    def accept(self, label: str | float) -> None:
+    def accept(self, label: str | float) -> str | float:
         """Look at a label before its row is kept; the first one decides between names and numbers.
+
+        Returns:
+            The label; a number where all are numbers and this one is spelt as text.
 
         Raises:
             Problem: a name among numbers.
@@ -123,12 +141,13 @@ class LabelColumn:
             else:
                 self._numbers = NumberColumn(self._folder, "labels", "<f8")
         elif self._numbers is not None and isinstance(label, str):
-            raise Problem("bad label")
+            return _number(label)
+        return label
 
     def write(self, labels: Sequence[str | float]) -> np.ndarray:
         """Append accepted labels; returns codes or numbers."""
         if self._names is not None:
-            return self._names.write([str(label) for label in labels])
+            return self._names.write([str(int(label) if isinstance(label, bool) else label) for label in labels])
         values = np.array(labels, np.float64)
         if self._numbers is not None:
             self._numbers.write(values)
@@ -145,6 +164,22 @@ class LabelColumn:
         if not self._whole:
             return self._numbers.close(), None
         return self._numbers.whole(), None
+
+
+def _number(label: str) -> float:
+    if _is_whole(label) and len(label) < 16:
+        return int(label)
+    try:
+        found = float(label)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise Problem("bad label")
+    return found
+
+
+def _is_whole(label: str) -> bool:
+    return label.isascii() and label.lstrip("+-").isdigit() and label.lstrip("+-") in (label, label[1:])
 
 
 class TextColumn:

@@ -42,7 +42,7 @@ class Corpus:
         domains: int64 [n] index into `domain_names` (sorted), or None.
         groups: int64 [n], equal for the texts of one pair or triplet, or None.
         roles: int64 [n], 0 anchor or query, 1 positive or document, 2 negative, or None.
-        train_rows, holdout_rows: int64, ascending; together all rows.
+        train_rows, holdout_rows: int64, ascending; together all rows but those of `audit.shared`.
     """
 
     def __init__(self, folder: Path, manifest: dict[str, Any], batches: Sequence[Any]) -> None:
@@ -141,8 +141,8 @@ def read_corpus(
     kept as they are, without surrounding white space. Memory grows by 8 to 16 bytes a row.
 
     Args:
-        source: a .txt (one text a line), .csv, .tsv, .json, .jsonl (each also .gz or .zst) or .parquet file; a folder
-            of them; "hub:NAME[@CONFIG][:SPLIT]"; a `datasets` data set; a list of texts or of dictionaries.
+        source: a .txt (one text a line), .csv, .tsv, .json, .jsonl or .ndjson (each also .gz or .zst) or .parquet file;
+            a folder of them; "hub:NAME[@CONFIG][:SPLIT]"; a `datasets` data set; a list of texts or of dictionaries.
         folder: where the prepared corpus goes; other files in it are left alone.
         text: the text column, or those of a pair (anchor, positive) or triplet (and negatives, which a row may lack).
             Pairs are flattened; their rows share a group.
@@ -151,7 +151,8 @@ def read_corpus(
         role: column that tells queries ("query", "anchor") from documents ("document", "passage", "positive").
         teacher_text: column that the teacher reads instead.
         holdout: share in [0, 1) kept out of training. It goes by the hash of the text (of a pair's first text): an
-            item stays on its side when the corpus is reordered or grows.
+            item stays on its side when the corpus is reordered or grows. A text of a held-out pair that another pair
+            trains on is left out of both sides and counted (`Audit.shared`): what is held out is never trained on.
         strict: fail on the first row that would be left out, duplicates of single texts included.
         max_characters: longer texts are rejected.
         limit: stop after so many rows.
@@ -237,6 +238,7 @@ def _prepare(
         read=read,
         kept=writer.kept,
         duplicates=writer.duplicates + repeated,
+        shared=writer.shared,
         rejected=dict(rejections.counts.most_common()),
         lengths=percentiles(writer.lengths),
     )
@@ -256,7 +258,7 @@ def _read_all(source: Source, writer: CorpusWriter, rejections: Rejections, want
         try:
             item = check(row, wanted)
             if item.label is not None:
-                writer.labels.accept(item.label)
+                item.label = writer.labels.accept(item.label)
             writer.add(item)
         except Problem as problem:
             if rejections.strict:

@@ -14,10 +14,11 @@ from typing import Any
 
 from distilvec.errors import DataError, EnvironmentProblem
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "corpus.json"
 _PARTIAL = ".partial-"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST, errno.ENOTDIR}
 
 
 @contextmanager
@@ -32,21 +33,28 @@ def new_files(folder: Path) -> Iterator[Path]:
     host = "".join(char if char.isalnum() else "-" for char in socket.gethostname())
     partial = folder / f"{_PARTIAL}{host}-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(folder, f"{_PARTIAL}{host}-")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(folder, f"{_PARTIAL}{host}-")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+        except OSError as error:
+            raise _unwritable(folder, error) from error
         yield partial
     except OSError as error:
-        if error.errno not in _FULL and not isinstance(error, PermissionError | FileExistsError | NotADirectoryError):
-            raise
-        raise EnvironmentProblem(
-            f"the corpus cannot be written ({error.strerror})",
-            where=str(folder),
-            remedy="Free disk space." if error.errno in _FULL else "Choose another folder.",
-        ) from error
+        if error.errno not in _FULL | _FORBIDDEN:
+            raise  # not of these files: a source given as an iterator may raise what it likes
+        raise _unwritable(folder, error) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _unwritable(folder: Path, error: OSError) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"the corpus cannot be written ({error.strerror})",
+        where=str(folder),
+        remedy="Free disk space." if error.errno in _FULL else "Choose another folder.",
+    )
 
 
 def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:

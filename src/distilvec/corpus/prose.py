@@ -21,22 +21,28 @@ _FIELD = re.compile(
 )
 _RULE = re.compile(r"^\s*([-=~^*#+_])\1{2,}\s*$")
 _BLOCK = re.compile(r"^(\s*(>>>|\.\.|```|~~~|\||\+[-=]|[-*+•] |\(?\d{1,2}[.)] |\(?[a-z]\) |#|<|%|\$|\[\d|!\[)|\s{2,})")
-_CODE_WORD = re.compile(r"[_=<>{}\[\]\\|@#$^~]|\w\.\w+[.(]|\w\(|/\w+/|::|->|\w\.\w{3,}")
+_CODE_WORD = re.compile(r"[_=<>{}\[\]\\|@#$^~]|\w\w\.\w+[.(]|\w\(|/\w+/|::|->|\w\.\w{3,}")
 _SYMBOLIC = re.compile(r":math:|\$[^$]+\$|\\\w+\{|@@|%\(|\{\}|\{\w+\}|[─-◿]|\bcopyright\b|\blicen[cs]ed? under\b", re.I)
+#: Stands where something was that is no prose and without which the sentence has a hole.
+_HOLE = "\ufffc"
 _MARKUP = [
+    (re.compile(r"(?<=`)\\ ?(?=\w)"), ""),  # `Name`\s
     (re.compile(r"!?\[([^\]\n]+)\]\((?:[^()\s]|\([^)]*\))*\)"), r"\1"),  # [words](address)
     (re.compile(r"`([^`<]+?)\s*<[^>`]*>`__?"), r"\1"),  # `words <address>`_
     (re.compile(r":[\w:.+-]+:`([^`<]+?)\s*<[^>`]*>`"), r"\1"),  # :ref:`words <target>`
     (re.compile(r":[\w:.+-]+:`[~!.]?(?:[\w.]*\.)?([^`]+)`"), r"\1"),  # :class:`~package.Name`
     (re.compile(r"\[`{1,2}[~!]?(?:[\w.]*\.)?([^`\]]+)`{1,2}\]"), r"\1"),  # [`Name`]
+    (re.compile(r"`{1,2}[^`\w]+`{1,2}|`{1,2}</?\w[^`]*>`{1,2}"), _HOLE),  # signs, tags
     (re.compile(r"`{1,2}([^`]+)`{1,2}_{0,2}"), r"\1"),
     (re.compile(r"(?<!\S)(?:~\.?(?:\w+\.)*(\w+)|\.(?:\w+\.)*([A-Z]\w*))"), r"\1\2"),  # ~.package.Name
     (re.compile(r"\s*\[(?:\d+|[A-Z]\w*\d{2,4})\]_?"), ""),  # references
     (re.compile(r"(?<!\w)\|([\w ]+)\|(?!\w)"), r"\1"),
     (re.compile(r"\*\*(\S[^*]*?)\*\*|(?<![\w*])\*(\S[^*]*?)\*(?![\w*])"), r"\1\2"),
-    (re.compile(r"<?https?://[^\s>)]*[^\s>).,;]>?"), ""),
-    (re.compile(r"</?[a-z]\w*[^>]*>"), ""),
+    (re.compile(r"<?https?://[^\s>)]*[^\s>).,;]>?"), _HOLE),
+    (re.compile(r"</?[a-z]\w*[^>]*>"), _HOLE),
+    (re.compile(rf"\s*\([^()]*{_HOLE}[^()]*\)"), ""),
     (re.compile(r"\(\s*\)|\[\s*\]"), ""),
+    (re.compile(r"^[\w.]+\s+(?:-{1,3}|\u2013|\u2014)\s+(?=[A-Z][a-z])"), ""),  # Name - What it is
     (re.compile(r"\s+([.,;:])(?=\s|$)"), r"\1"),
 ]
 _END = re.compile(r"""(?<=[.!?])["')]?\s+(?=["'(]?[A-Z])""")
@@ -46,6 +52,10 @@ _ABBREVIATION = re.compile(
 _ASIDE = re.compile(
     r"(?i)^\W*(todo|fixme|xxx|see also|see|read more|for more information|copyright|author|deprecated)\b"
 )
+_DANGLING = re.compile(
+    r"(?i)\b(?:a|an|and|are|as|at|by|for|from|in|is|like|of|on|or|see|that|the|this|to|via|with)\W*$"
+)
+_BROKEN = re.compile(r"(?<!\.)\.\.$|^(?:because|but|where)\b|[a-z]{4}\. [a-z]{2}|\s\.\s")
 _COMMON = frozenset({
     "a", "all", "an", "and", "any", "are", "as", "at", "be", "but", "by", "can", "each", "for", "from", "has", "have",
     "if", "in", "into", "is", "it", "its", "may", "must", "not", "of", "on", "only", "or", "other", "should", "so",
@@ -70,11 +80,13 @@ def split_docstring(docstring: str) -> tuple[str, str] | None:
     if len(sentences) < 2:
         return None
     summary, rest = sentences[0], sentences[1:]
+    if not _is_whole(summary) or (not _ends(summary) and _DANGLING.search(summary)):
+        return None
     if not SUMMARY_WORDS[0] <= len(summary.split()) <= SUMMARY_WORDS[1] or not is_english(summary, 0.1):
         return None
     description, words = [], 0
     for sentence in rest:
-        if not sentence.rstrip("\"')").endswith((".", "!", "?")):
+        if not _ends(sentence) or not _is_whole(sentence):
             continue  # it led over to a formula, a list or an example
         words += len(sentence.split())
         if words > DESCRIPTION_WORDS[1]:
@@ -134,7 +146,6 @@ def plain_text(paragraph: str) -> str:
 
 
 def _sentences(paragraph: str) -> Iterator[str]:
-    """Whole sentences; what only leads over to something left out is dropped."""
     start = 0
     ends = [found.span() for found in _END.finditer(paragraph)]
     for end, following in [*ends, (len(paragraph), len(paragraph))]:
@@ -142,5 +153,22 @@ def _sentences(paragraph: str) -> Iterator[str]:
         if end < len(paragraph) and _ABBREVIATION.search(paragraph[:end]):
             continue
         start = following
-        if sentence and not sentence.endswith((":", ",", ";")) and not _ASIDE.match(sentence):
+        if sentence:
             yield sentence
+
+
+def _ends(sentence: str) -> bool:
+    return sentence.rstrip("\"')").endswith((".", "!", "?"))
+
+
+def _is_whole(sentence: str) -> bool:
+    """Whether a sentence can stand alone: nothing is missing from it, and it is more words than code."""
+    if sentence.endswith((":", ",", ";")) or _HOLE in sentence or _ASIDE.match(sentence) or _BROKEN.search(sentence):
+        return False
+    words = sentence.split()
+    if words[0] in _COMMON:
+        return False  # the end of a sentence that began before a formula
+    if not (sentence[0].isalnum() or sentence[0] in "\"'(") or sentence.count('"') % 2:
+        return False
+    code = sum(bool(_CODE_WORD.search(word)) for word in words)
+    return sentence.count("(") == sentence.count(")") and code <= 0.25 * len(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,9 +14,10 @@ from distilvec.corpus.jsonlist import json_list
 from distilvec.corpus.opening import COMPRESSED, Line, check_encoding, lines, opened, reading
 from distilvec.errors import DataError, DistilvecError, nearest
 
-SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".parquet")
+SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 _LONGEST_LINE = 16 << 20
 _BATCH = 2048
+_ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, decoded with "surrogateescape"
 
 
 class Row(NamedTuple):
@@ -55,7 +57,7 @@ def read_file(path: Path, columns: Sequence[str], max_characters: int) -> Iterat
     """The rows of one file.
 
     Args:
-        path: .txt, .csv, .tsv, .json, .jsonl (also .gz, .zst) or .parquet.
+        path: .txt, .csv, .tsv, .json, .jsonl, .ndjson (also .gz, .zst) or .parquet.
         columns: those that are asked for; others may be left out of the rows.
         max_characters: longer texts will not be kept, which bounds what has to be held.
 
@@ -69,6 +71,7 @@ def read_file(path: Path, columns: Sequence[str], max_characters: int) -> Iterat
         ".tsv": _tab_separated,
         ".json": _json,
         ".jsonl": _json_lines,
+        ".ndjson": _json_lines,
     }
     kind = file_kind(path)
     if kind == ".parquet":
@@ -95,20 +98,28 @@ def excerpt(value: Any, length: int = 80) -> str:
     """A short piece of something, safe to print on one line."""
     if isinstance(value, bytes):
         value = value[: 4 * length].decode("utf-8", "backslashreplace")
-    text = value[: 4 * length] if isinstance(value, str) else repr(value)
+    text = value[: 4 * length] if isinstance(value, str) else shown(value)
     text = "".join(char if char.isprintable() else " " if char.isspace() else "\ufffd" for char in text[: 4 * length])
     text = " ".join(text.split())
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def _decoded(path: Path, longest: int) -> Iterator[tuple[Line, str | Row]]:
+def shown(value: Any) -> str:
+    """`repr`, also of what is nested too deeply for it or cannot be shown at all."""
+    try:
+        return repr(value)
+    except Exception:  # whatever a stranger's `__repr__` raises
+        return f"<{type(value).__name__}>"
+
+
+def _decoded(path: Path, longest: int, errors: str = "strict") -> Iterator[tuple[Line, str | Row]]:
     """Each line as text, or as a row that says why it is none."""
     for line in lines(path, longest):
         if not line.whole:
             yield line, Row(str(path), line.number, excerpt(line.content), "too long")
             continue
         try:
-            yield line, line.content.decode("utf-8")
+            yield line, line.content.decode("utf-8", errors)
         except UnicodeDecodeError:
             yield line, Row(str(path), line.number, excerpt(line.content), "not UTF-8")
 
@@ -166,7 +177,7 @@ def _comma_separated(path: Path, longest: int) -> Iterator[Row]:
     header: list[str] = []
     for number, content, fields in _csv_records(path, longest):
         if isinstance(fields, str):
-            yield Row(str(path), number, excerpt(content), fields)
+            yield Row(str(path), number, excerpt(content.encode("utf-8", "surrogateescape")), fields)
         elif not header:
             header = _header(fields, str(path))
         else:
@@ -176,12 +187,13 @@ def _comma_separated(path: Path, longest: int) -> Iterator[Row]:
 def _csv_records(path: Path, longest: int) -> Iterator[tuple[int, str, list[str] | str]]:
     """(line, content, fields or a fault) per record.
 
-    A quote that is never closed costs the line it is on: the lines after it are read again on their own.
+    A quote that is never closed costs the line it is on: the lines after it are read again on their own. Bytes that are
+    not UTF-8 cost their whole record, however many lines it has.
     """
     if csv.field_size_limit() < longest:
         csv.field_size_limit(longest)
     ahead: deque[tuple[Line, str | Row]] = deque()
-    source = _decoded(path, longest)
+    source = _decoded(path, longest, "surrogateescape")
     while True:
         line, content = ahead.popleft() if ahead else next(source, (None, ""))
         if line is None:
@@ -196,13 +208,12 @@ def _csv_records(path: Path, longest: int) -> Iterator[tuple[int, str, list[str]
         if fields is None:
             record, taken = _closing(content, ahead, source, longest)
             fields = _csv_fields(record) if record is not None else None
-            if fields is None:
-                yield line.number, content, "broken CSV"
-                continue
-            for _ in range(taken):
-                ahead.popleft()
-            content = record or ""
-        yield line.number, content, fields
+            if record is not None and fields is not None:
+                content = record
+                for _ in range(taken):
+                    ahead.popleft()
+        escaped = not content.isascii() and _ESCAPED.search(content)
+        yield line.number, content, "not UTF-8" if escaped else "broken CSV" if fields is None else fields
 
 
 def _closing(

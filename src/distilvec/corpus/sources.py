@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from distilvec.corpus.readers import SUFFIXES, Row, file_kind, read_file, require_columns
+from distilvec.corpus.readers import SUFFIXES, Row, file_kind, read_file, require_columns, shown
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
 
 HUB = "hub:"
@@ -88,6 +88,13 @@ def _folder(path: Path) -> Source:
     files = sorted(file for file in path.iterdir() if file.is_file() and _is_read(file))
     if not files:
         raise DataError("no file in this folder can be read", where=str(path), remedy=f"Known: {', '.join(SUFFIXES)}.")
+    if len({file_kind(file) == ".txt" for file in files}) > 1:
+        plain = next(file.name for file in files if file_kind(file) == ".txt")
+        raise DataError(
+            f"this folder mixes plain texts ({plain}) with files that have columns",
+            where=str(path),
+            remedy="Move the one or the other elsewhere, or give one file.",
+        )
     return _files(files, str(path))
 
 
@@ -103,7 +110,7 @@ def _items(items: Iterable[Any]) -> Source:
     if isinstance(items, Sequence):
         state = hashlib.blake2b(digest_size=16)
         for item in items:
-            content = item if isinstance(item, str) else json.dumps(item, sort_keys=True, default=repr)
+            content = item if isinstance(item, str) else _written(item)
             state.update(f"{type(item).__name__}{len(content)}:{content}".encode("utf-8", "surrogatepass"))
         fingerprint = state.hexdigest()
 
@@ -112,6 +119,13 @@ def _items(items: Iterable[Any]) -> Source:
         return _with_columns((Row("items", number, item) for number, item in enumerate(items, start=1)), columns)
 
     return Source("the items given", fingerprint, rows)
+
+
+def _written(item: Any) -> str:
+    try:
+        return json.dumps(item, sort_keys=True, default=shown)
+    except (TypeError, ValueError, RecursionError):  # keys of several types, loops, great depth
+        return shown(item)
 
 
 def _with_columns(rows: Iterator[Row], columns: Sequence[str]) -> Iterator[Row]:

@@ -14,6 +14,7 @@ from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, Item, Rejections, Want
 from distilvec.corpus.columns import ITEMS, LabelColumn, NamedColumn, NumberColumn
 from distilvec.corpus.keys import KEY_BYTES, content_keys
 from distilvec.corpus.seen import SeenKeys
+from distilvec.corpus.split import held_out, leaking
 
 BATCH_ITEMS = 8192
 BATCH_CHARACTERS = 8 << 20
@@ -56,7 +57,7 @@ class CorpusWriter:
         self._seen, self._state = SeenKeys(), hashlib.blake2b(digest_size=KEY_BYTES)
         self._waiting: list[_Text] = []
         self._characters = self._next_group = 0
-        self.kept = self.duplicates = 0
+        self.kept = self.duplicates = self.shared = 0
         self.lengths: Counter[int] = Counter()
 
     @property
@@ -143,11 +144,22 @@ class CorpusWriter:
         for column, chosen in zip(self._rows, (~held, held), strict=True):
             column.write(rows[chosen])
 
+    def _set_aside(self) -> None:
+        """Take texts that are also trained on out of the held-out ones; such a row is then on neither side."""
+        if not self.grouped:
+            return  # each text is there once
+        train, held = self._rows
+        leaks = leaking(self._keys.so_far(), train.so_far(), held.so_far())
+        self.shared = int(leaks.sum())
+        if self.shared:
+            held.keep(~leaks)
+
     def close(self) -> dict[str, Any]:
         """Finish all files; returns the manifest's part on columns, names and fingerprint."""
         self.flush()
         self._arrow.close()
         self._file.close()
+        self._set_aside()
         numbers = [self._keys, self._teacher_keys, self._groups, self._roles, *self._rows]
         columns: dict[str, Any] = {column.name: column.close() for column in numbers if column is not None}
         names: dict[str, list[str]] = {}
@@ -160,18 +172,3 @@ class CorpusWriter:
             names["labels"] = label_names
         self._state.update(repr(sorted(names.items())).encode("utf-8", "surrogatepass"))
         return {"fingerprint": self._state.hexdigest(), "columns": columns, "names": names}
-
-
-def held_out(keys: np.ndarray, share: float) -> np.ndarray:
-    """Which items are kept out of training: a fixed property of each item, whatever else the corpus holds.
-
-    Args:
-        keys: uint8 [n, 16].
-        share: in [0, 1).
-
-    Returns:
-        bool [n].
-    """
-    # The half of the key that neither the duplicate check nor a store's shards go by.
-    numbers = np.ascontiguousarray(keys[:, 8:]).view("<u8")[:, 0]
-    return numbers < np.uint64(share * 2.0**64)

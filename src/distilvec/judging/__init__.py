@@ -1,6 +1,7 @@
 """Scores of any embedding model: tasks, agreement with a teacher, collapse, speed, and honest intervals."""
 
 from distilvec.judging.agreement import agreement, linear_map, ridge_map
+from distilvec.judging.automatic import automatic_tasks
 from distilvec.judging.benchmarks import MtebTask
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.judging.clustering import ClusteringTask
@@ -39,6 +40,7 @@ __all__ = [
     "Verdict",
     "agreement",
     "apply_map",
+    "automatic_tasks",
     "collapse",
     "judge",
     "judge_run",

@@ -55,6 +55,7 @@ def judge_run(
     shared_space: bool = False,
     with_agreement: bool = True,
     with_speed: bool = True,
+    timed: Mapping[str, Any] | None = None,
     timed_texts: int = 256,
 ) -> Verdict:
     """Judge teacher, untrained student, free baseline and student by the same code.
@@ -68,6 +69,7 @@ def judge_run(
         teacher_map: see `agreement`.
         shared_space: the student lives in the teacher's space.
         with_agreement, with_speed: the recipe's switches.
+        timed: name -> what is timed instead of the model, so that all are timed through the same `encode`.
         timed_texts: how many texts the throughput is measured on.
     """
     begun = time.perf_counter()
@@ -92,7 +94,7 @@ def judge_run(
         sample = [
             texts[row] for row in np.linspace(0, len(texts) - 1, min(timed_texts, len(texts))).astype(int)
         ]
-        for name, model in models.items():
+        for name, model in (dict(models) | dict(timed or {})).items():
             if name in (teacher, TRAINED):
                 found.speed[name] = speed(model, sample, seconds=2.0)
         if TRAINED in found.speed and UNTRAINED in models:

@@ -28,6 +28,8 @@ from distilvec.report.record import (
     TeacherFacts,
 )
 
+LAYER_TEXTS = 400
+MAX_GROUPS = 12
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "scikit-learn", "pyarrow")
 
 
@@ -36,6 +38,7 @@ def describe_run(
     recipe: dict[str, Any],
     corpus: Any,
     teachers: Sequence[tuple[Any, Any, Any, Any]],
+    untrained: Any,
     student: Any,
     fitted: Any,
     verdict: Verdict,
@@ -49,7 +52,7 @@ def describe_run(
         recipe: the resolved recipe.
         corpus: `distilvec.corpus.Corpus`.
         teachers: (card, report seen beforehand, store, report of the filling) per teacher.
-        student: the shipped student.
+        untrained, student: before training, and as it ships.
         fitted: `distilvec.training.Fitted`.
         verdict: what judging found.
         overlap: task -> training texts among its texts.
@@ -62,7 +65,7 @@ def describe_run(
     on_disk = folder_bytes(folder / "student")
     rows = _rows(teachers[0][0], size, on_disk, verdict)
     judged = verdict.judged
-    others = [row.name for row in rows if row.name != TRAINED]
+    others = [name for name in (judged.scores if judged else ()) if name != TRAINED]
     filled = [each[3] for each in teachers]
     encoded = sum(each.taught for each in filled)
     teaching = sum(each.seconds for each in filled)
@@ -100,9 +103,10 @@ def describe_run(
             store_bytes=sum(folder_bytes(Path(each[2].path)) for each in teachers),
         ),
         alarms=verdict.alarms,
-        notes=_notes(fitted),
+        notes=_notes(fitted, corpus, filled),
         log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
-        spaces=_spaces(verdict, teachers[0][0].name, texts),
+        spaces=_spaces(verdict, teachers[0][0].name, texts, corpus),
+        layers=_layers(untrained, student, verdict.vectors.get(teachers[0][0].name), texts),
     )
 
 
@@ -130,7 +134,18 @@ def _rows(card: Any, size: Mapping[str, Any], on_disk: int, verdict: Verdict) ->
             )
         )
     rows.append(model_row(TRAINED, "student", verdict.judged, **own, speed=verdict.speed.get(TRAINED)))
-    return rows
+    words = _bm25(verdict.judged)
+    return [*rows, words] if words else rows
+
+
+def _bm25(judged: Judgement | None) -> ModelRow | None:
+    """BM25 beside the models, on the retrieval tasks; None without any, or where it is not installed."""
+    found = {
+        task: ScoreEntry(metric=score.metric, value=score.details["bm25"][score.metric], kind=score.kind)
+        for task, score in (judged.scores[TRAINED] if judged else {}).items()
+        if score.details.get("bm25")
+    }
+    return ModelRow(name="BM25", role="other", scores=found, note="words only, no model") if found else None
 
 
 def _corpus_facts(
@@ -180,24 +195,63 @@ def _provenance(student: Mapping[str, Any]) -> str:
     return str(student["model"])
 
 
-def _notes(fitted: Any) -> list[str]:
-    if not fitted.skipped:
-        return []
-    return [f"{fitted.skipped:,} sharpness-aware steps were left out because their gradient was not finite."]
+def _notes(fitted: Any, corpus: Any, filled: Sequence[Any]) -> list[str]:
+    """What a reader of the numbers should know."""
+    found = []
+    if fitted.skipped:
+        found.append(f"{fitted.skipped:,} sharpness-aware steps were left out because their gradient was not finite.")
+    if corpus.audit.shared:
+        found.append(f"{corpus.audit.shared:,} held-out texts stand in a training pair too and are on neither side.")
+    absent = sum(each.absent for each in filled)
+    if absent:
+        found.append(f"The teachers had no vector for {absent:,} texts; these count for nothing in their terms.")
+    return found
 
 
-def _spaces(verdict: Verdict, teacher: str, texts: Sequence[str]) -> SpaceMap | None:
+def _spaces(verdict: Verdict, teacher: str, texts: Sequence[str], corpus: Any) -> SpaceMap | None:
     if teacher not in verdict.vectors or TRAINED not in verdict.vectors or len(texts) < 20:
         return None
-    return space_map(verdict.vectors[teacher], verdict.vectors[TRAINED], texts)
+    names, groups = corpus.domain_names, None
+    if names and 1 < len(names) <= MAX_GROUPS and len(corpus.holdout_rows) >= len(texts):
+        groups = [names[int(code)] for code in np.asarray(corpus.domains)[corpus.holdout_rows[: len(texts)]]]
+    return space_map(verdict.vectors[teacher], verdict.vectors[TRAINED], texts, groups)
+
+
+def _layers(untrained: Any, student: Any, teacher: np.ndarray | None, texts: Sequence[str]) -> LayerSimilarity | None:
+    """How near each block's states come to the teacher's vectors, before and after; None for students without blocks."""
+    if teacher is None or len(texts) < 20:
+        return None
+    rows = np.linspace(0, len(texts) - 1, min(LAYER_TEXTS, len(texts))).astype(int)
+    chosen = [texts[row] for row in rows]
+    after, before = _pooled_blocks(student, chosen), _pooled_blocks(untrained, chosen)
+    return None if after is None else layer_similarity(after, teacher[rows], before)
+
+
+def _pooled_blocks(model: Any, texts: Sequence[str], batch_size: int = 64) -> np.ndarray | None:
+    """[L, n, d] pooled states of the blocks."""
+    import torch
+
+    from distilvec.students import StudentTap
+
+    tap = StudentTap(model)
+    if tap.info.layers is None:
+        return None
+    parts = []
+    with torch.no_grad():
+        for start in range(0, len(texts), batch_size):
+            features = model.preprocess(list(texts[start : start + batch_size]))
+            moved = {name: value.to(model.device) if hasattr(value, "to") else value for name, value in features.items()}
+            layers = tap(moved, views=1, layers=True).layers
+            if layers is None:
+                return None
+            parts.append(layers[0].float().cpu().numpy())
+    return np.concatenate(parts, axis=1)
 
 
 def library_versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    from distilvec import __version__
-
-    found = {"distilvec": __version__, "python": platform.python_version()}
-    for name in LIBRARIES:
+    found = {"python": platform.python_version()}
+    for name in ("distilvec", *LIBRARIES):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -30,6 +30,7 @@ class FillReport:
         distinct: different keys among them that belong to the shard.
         present: of these, how many the store had.
         taught: of these, how many the teacher encoded now.
+        absent: of these, how many the teacher has nothing for (vectors from elsewhere may not cover a corpus).
         seconds: time for encoding and writing.
         parts: names of the parts written.
         set_aside: name -> reason of the bad parts found on the way; their items count as missing.
@@ -42,6 +43,7 @@ class FillReport:
     seconds: float
     parts: list[str]
     set_aside: dict[str, str]
+    absent: int = 0
 
 
 def fill(
@@ -50,6 +52,7 @@ def fill(
     texts: Sequence[str],
     keys: np.ndarray,
     shard: tuple[int, int] | None = None,
+    *,
     progress: Callable[[int, int], None] | None = None,
     part_bytes: int = PART_BYTES,
 ) -> FillReport:
@@ -58,7 +61,8 @@ def fill(
     Encoding and writing overlap. Several processes or machines fill one store at once, each with its shard.
 
     Args:
-        teacher: with `card` and `stream(texts)` or `encode(texts)` (`distilvec.teachers.Teacher`).
+        teacher: with `card` and `stream(texts)` or `encode(texts)` (`distilvec.teachers.Teacher`); texts it lacks by
+            `has(texts)` are left out of the store, and readers find them missing.
         texts: what the teacher reads; anything with a length and integer indexing.
         keys: uint8 [n, 16], their keys. A key that occurs more often is encoded once.
         shard: (i, n): only the keys with hash i modulo n, 0 <= i < n.
@@ -76,7 +80,8 @@ def fill(
     store.refresh()
     distinct = _distinct(key_words(keys), shard)
     todo = distinct[store.missing(keys[distinct])]
-    present, total, done = len(distinct) - len(todo), len(distinct), len(distinct) - len(todo)
+    present, total, absent = len(distinct) - len(todo), len(distinct), 0
+    done = present
     if progress:
         progress(done, total)
     began, parts = time.monotonic(), []
@@ -86,7 +91,10 @@ def fill(
             for rows, vectors in _encode(teacher, texts, todo):
                 if writing is not None:
                     writing.result()
-                writing = pool.submit(_add, writer, texts, keys, rows, vectors)
+                if vectors is None:
+                    absent += len(rows)
+                else:
+                    writing = pool.submit(_add, writer, texts, keys, rows, vectors)
                 done += len(rows)
                 if progress:
                     progress(done, total)
@@ -94,15 +102,18 @@ def fill(
                 writing.result()
         parts = writer.parts
         store.refresh()
+    if absent:
+        logger.warning("the teacher has nothing for %s of %s texts", f"{absent:,}", f"{total:,}")
     store.build_index()  # a killed run may have left none
     return FillReport(
         items=len(texts),
         distinct=total,
         present=present,
-        taught=len(todo),
+        taught=len(todo) - absent,
         seconds=time.monotonic() - began,
         parts=parts,
         set_aside=dict(store.bad),
+        absent=absent,
     )
 
 
@@ -122,11 +133,17 @@ def _distinct(words: np.ndarray, shard: tuple[int, int] | None) -> np.ndarray:
     return own
 
 
-def _encode(teacher: Any, texts: Sequence[str], todo: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of positions in `texts` and their vectors, until all of `todo` is covered."""
+def _encode(teacher: Any, texts: Sequence[str], todo: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """Pairs of positions in `texts` and their vectors, until all of `todo` is covered; None where it has none."""
     for start in range(0, len(todo), _CHUNK):
         rows = todo[start : start + _CHUNK]
         chunk = [texts[int(row)] for row in rows]
+        if hasattr(teacher, "has") and not (known := np.asarray(teacher.has(chunk), dtype=bool)).all():
+            yield rows[~known], None
+            chunk = [text for text, here in zip(chunk, known.tolist(), strict=True) if here]
+            rows = rows[known]
+            if not chunk:
+                continue
         if not hasattr(teacher, "stream"):
             yield rows, teacher.encode(chunk)
             continue

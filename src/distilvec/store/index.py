@@ -147,10 +147,7 @@ def _write_table(file: Path, parts: Sequence[Part]) -> None:
             words = [part.words[span] for part, span in zip(parts, spans, strict=True)]
             first = np.concatenate([pair[:, 0] for pair in words])
             place = np.concatenate(
-                [
-                    np.arange(span.start, span.stop, dtype=np.uint64) + (n << 32)
-                    for n, span in enumerate(spans)
-                ]
+                [np.arange(span.start, span.stop, dtype=np.uint64) + (n << 32) for n, span in enumerate(spans)]
             )
             order = np.argsort(first, kind="stable")
             if (first[order[1:]] == first[order[:-1]]).any():

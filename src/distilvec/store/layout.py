@@ -76,9 +76,7 @@ def make_format(card: Any, width: int, dtype: str) -> StoreFormat:
         DistilvecError: for an unknown dtype, a width below one or a card without fingerprint.
     """
     if dtype not in DTYPES:
-        raise DistilvecError(
-            f'unknown dtype "{dtype}" for stored vectors', remedy=nearest(str(dtype), DTYPES)
-        )
+        raise DistilvecError(f'unknown dtype "{dtype}" for stored vectors', remedy=nearest(str(dtype), DTYPES))
     if width < 1:
         raise DistilvecError(f"the width of stored vectors must be at least 1, not {width}")
     return StoreFormat(card_dict(card), int(width), dtype)

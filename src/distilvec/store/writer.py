@@ -152,9 +152,7 @@ class StoreWriter:
             if self._moments.count == self._part_rows or time.monotonic() - self._since > self._seconds:
                 self.flush()
 
-    def _take(
-        self, words: np.ndarray, vectors: np.ndarray, values: np.ndarray, scale: np.ndarray | None
-    ) -> None:
+    def _take(self, words: np.ndarray, vectors: np.ndarray, values: np.ndarray, scale: np.ndarray | None) -> None:
         if self._moments.count == 0:
             self._since = time.monotonic()
         self._words.append(words.copy())  # the caller may use its array again

@@ -69,7 +69,8 @@ def ship(
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        student.save_pretrained(str(partial))
+        # A model that was cut out of another would bring that one's card along.
+        student.save_pretrained(str(partial), create_model_card=False)
         _say_without_pooler(partial)
         _replace(partial, target)
     except Exception as problem:

@@ -2,11 +2,13 @@
 
 from distilvec.training.arguments import bfloat16_pays
 from distilvec.training.callbacks import Ticker
-from distilvec.training.data import Collator, SignalSource, TokenizedCorpus
+from distilvec.training.checkpoints import newest_checkpoint
+from distilvec.training.data import Collator, SignalSource
 from distilvec.training.distiller import Distiller
-from distilvec.training.fit import Fitted, fit, free_maps, newest_checkpoint
+from distilvec.training.fit import Fitted, fit, free_maps
 from distilvec.training.samplers import BucketedBatches
 from distilvec.training.sources import LiveSource, StoreSource
+from distilvec.training.tokens import TokenizedCorpus
 
 __all__ = [
     "BucketedBatches",

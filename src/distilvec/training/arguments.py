@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,22 +15,58 @@ if TYPE_CHECKING:
 
     from distilvec.recipe import OptimizerSection, TrainingSection
 
+_OWN_EVALUATION = "held-out agreement is computed by distilvec itself"
+_SHARDS = "sharded training is not supported yet; use DistributedDataParallel through torchrun"
+_RECOMPUTED = "the second view would see other dropout masks when a block is computed again"
+_OWN_BATCHES = "batches of similar length are made, and shared between processes, by distilvec itself"
+_UNUSED = "nothing here reads it"
 REFUSED = {
     "label_smoothing_factor": "the losses here have no class labels to smooth",
     "neftune_noise_alpha": "noise on the embeddings would differ between the passes of a step",
     "auto_find_batch_size": "the batch size is part of the method; set training.batch_size",
-    "fsdp": "sharded training is not supported yet; use DistributedDataParallel through torchrun",
-    "fsdp_config": "sharded training is not supported yet; use DistributedDataParallel through torchrun",
+    "fsdp": _SHARDS,
+    "fsdp_config": _SHARDS,
     "deepspeed": "DeepSpeed is not supported; use DistributedDataParallel through torchrun",
-    "gradient_checkpointing": "the second view would see other dropout masks when a block is computed again",
-    "activation_checkpointing": "the second view would see other dropout masks when a block is computed again",
+    "parallelism_config": _SHARDS,
+    "gradient_checkpointing": _RECOMPUTED,
+    "gradient_checkpointing_kwargs": _RECOMPUTED,
+    "activation_checkpointing": _RECOMPUTED,
+    "activation_checkpointing_kwargs": _RECOMPUTED,
     "remove_unused_columns": "the collator decides what a step gets",
-    "train_sampling_strategy": "batches of similar length are made here",
-    "include_for_metrics": "held-out agreement is computed by distilvec itself",
+    "label_names": "the collator decides what a step gets",
+    "train_sampling_strategy": _OWN_BATCHES,
+    "length_column_name": _OWN_BATCHES,
+    "accelerator_config": _OWN_BATCHES,
+    "dataloader_multiprocessing_context": "workers are forked, so that they share the mapped corpus and stores",
+    "dataloader_in_order": "a run could not be repeated",
+    "include_for_metrics": _OWN_EVALUATION,
+    "per_device_eval_batch_size": _OWN_EVALUATION,
+    "prediction_loss_only": _OWN_EVALUATION,
+    "eval_do_concat_batches": _OWN_EVALUATION,
+    "eval_use_gather_object": _OWN_EVALUATION,
+    "eval_accumulation_steps": _OWN_EVALUATION,
+    "batch_eval_metrics": _OWN_EVALUATION,
+    "bf16_full_eval": _OWN_EVALUATION,
+    "fp16_full_eval": _OWN_EVALUATION,
     "use_liger_kernel": "its kernels replace the blocks that the hooks watch",
+    "liger_kernel_config": "its kernels replace the blocks that the hooks watch",
     "ignore_data_skip": "resuming would not repeat the uninterrupted run",
+    "save_only_model": "a checkpoint without the optimizer cannot be resumed",
+    "enable_jit_checkpoint": "SIGTERM saves a checkpoint already",
     "average_tokens_across_devices": "means are taken over items, not over tokens",
+    "logging_nan_inf_filter": "it hides losses that are not finite",
+    "ddp_find_unused_parameters": "every parameter takes part in every step",
+    "ddp_broadcast_buffers": "a method's queue is equal on all processes already, and large",
+    "ddp_static_graph": "a method's stages change the graph",
+    "debug": "its hooks fail on boolean masks; a loss or gradient that is not finite stops the run and names its rows",
+    "optim_target_modules": _UNUSED,
+    "use_cache": _UNUSED,
+    "do_train": _UNUSED,
+    "do_eval": _UNUSED,
+    "do_predict": _UNUSED,
+    "local_rank": "torchrun sets it",
 }
+_REFUSED_OPTIMIZERS = ("lomo", "adalomo", "schedule_free", "galore", "apollo")
 ELSEWHERE = {
     "output_dir": "output",
     "learning_rate": "optimizer.lr",
@@ -43,18 +80,19 @@ ELSEWHERE = {
     "load_best_model_at_end": "training.best",
     "metric_for_best_model": "training.best",
     "max_seq_length": "student.max_length",
+    "resume_from_checkpoint": "--resume, or resume=True in Python",
 }
 
 
 def training_arguments(
-    training: TrainingSection, optimizer: OptimizerSection, folder: Path, steps_per_epoch: int
+    training: TrainingSection, optimizer: OptimizerSection, folder: Path, items: int
 ) -> TrainingArguments:
     """Every key of TrainingArguments works or is refused by name.
 
     Args:
         training, optimizer: the recipe's sections.
         folder: where checkpoints go.
-        steps_per_epoch: optimiser steps in an epoch; sets how often things are logged and saved by default.
+        items: how many are trained on; sets how often things are logged and saved by default.
 
     Raises:
         DistilvecError: for a refused or unknown key, or a batch that the processes cannot share evenly.
@@ -62,15 +100,8 @@ def training_arguments(
     from transformers import TrainingArguments
 
     given = training.arguments
-    known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
-    for key in given:
-        if key in ELSEWHERE:
-            raise DistilvecError(f'"{key}" has its own place here', where=f"training.{key}", remedy=f"Set {ELSEWHERE[key]}.")
-        if key in REFUSED:
-            raise DistilvecError(f'"{key}" is refused: {REFUSED[key]}', where=f"training.{key}", remedy="Leave it out.")
-        if key not in known:
-            words = (known - REFUSED.keys() - ELSEWHERE.keys()) | {"epochs", "batch_size", "seed"}
-            raise DistilvecError(f'unknown key "{key}"', where=f"training.{key}", remedy=nearest(key, words))
+    _check_keys(given)
+    _check_optimizer(given, training, optimizer)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if training.batch_size % world:
         raise DistilvecError(
@@ -78,55 +109,109 @@ def training_arguments(
             where="training.batch_size",
             remedy=f"Use a multiple of {world}.",
         )
-    evaluating = training.evaluate_every is not None
-    if training.best and not evaluating:
-        raise DistilvecError("a best checkpoint needs evaluations", where="training.best", remedy="Set training.evaluate_every.")
+    if world == 1:  # without other processes, naming how to reach them makes transformers look for them
+        given.pop("ddp_backend", None)
+    steps = steps_per_epoch(items, training.batch_size, given.get("gradient_accumulation_steps", 1))
+    every = _save_every(training, steps)
+    defaults: dict[str, Any] = {
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.06,
+        "logging_steps": max(1, min(50, steps // 10)),
+        "save_total_limit": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": not _accelerator(),
+        "max_grad_norm": 1.0,
+        "restore_callback_states_from_checkpoint": True,
+        "greater_is_better": True if training.best else None,
+    }
+    fixed: dict[str, Any] = {
+        "output_dir": str(folder),
+        "learning_rate": optimizer.lr,
+        "weight_decay": optimizer.weight_decay,
+        "num_train_epochs": training.epochs,
+        "per_device_train_batch_size": training.batch_size // world,
+        "seed": training.seed,
+        "eval_strategy": "no" if training.evaluate_every is None else "steps",
+        "eval_steps": training.evaluate_every,
+        "save_strategy": "steps",
+        "save_steps": every,
+        "load_best_model_at_end": bool(training.best),
+        "metric_for_best_model": training.best,
+        "remove_unused_columns": False,
+        "logging_nan_inf_filter": False,
+        "ddp_find_unused_parameters": False,
+        "ddp_broadcast_buffers": False,
+    }
+    try:
+        return TrainingArguments(**{**defaults, **given, **fixed})
+    except (ValueError, TypeError, ImportError) as error:
+        raise DistilvecError(f"transformers refuses these arguments: {error}", where="training") from error
+
+
+def _check_keys(given: dict[str, Any]) -> None:
+    from transformers import TrainingArguments
+
+    known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
+    for key in given:
+        if key in ELSEWHERE:
+            raise DistilvecError(
+                f'"{key}" has its own place here', where=f"training.{key}", remedy=f"Set {ELSEWHERE[key]}."
+            )
+        if key in REFUSED:
+            raise DistilvecError(f'"{key}" is refused: {REFUSED[key]}', where=f"training.{key}", remedy="Leave it out.")
+        if key not in known:
+            words = (known - REFUSED.keys() - ELSEWHERE.keys()) | {"epochs", "batch_size", "seed"}
+            raise DistilvecError(f'unknown key "{key}"', where=f"training.{key}", remedy=nearest(key, words))
+
+
+def _check_optimizer(given: dict[str, Any], training: TrainingSection, optimizer: OptimizerSection) -> None:
+    accumulation = given.get("gradient_accumulation_steps", 1)
+    if not isinstance(accumulation, int) or accumulation < 1:
+        raise DistilvecError(
+            f"{accumulation!r} is not a number of batches", where="training.gradient_accumulation_steps"
+        )
+    name = str(given.get("optim", ""))
+    if name.startswith(_REFUSED_OPTIMIZERS):
+        raise DistilvecError(
+            f'the optimizer "{name}" is refused: it steps during the backward pass or needs a trainer of its own',
+            where="training.optim",
+            remedy='Leave it out for AdamW, or choose another, e.g. "adafactor".',
+        )
+    if str(given.get("lr_scheduler_type", "")) in ("reduce_lr_on_plateau", "greedy") and not training.best:
+        raise DistilvecError(
+            "a schedule that follows a metric needs one",
+            where="training.lr_scheduler_type",
+            remedy="Set training.best.",
+        )
+    if optimizer.sharpness is not None and given.get("fp16"):
+        raise DistilvecError(
+            "sharpness-aware steps do not go together with fp16's loss scaling",
+            where="training.fp16",
+            remedy="Set bf16.",
+        )
+
+
+def _save_every(training: TrainingSection, steps: int) -> int:
+    """Steps between checkpoints, after checking what goes together."""
+    if training.best and training.evaluate_every is None:
+        raise DistilvecError(
+            "a best checkpoint needs evaluations", where="training.best", remedy="Set training.evaluate_every."
+        )
     if training.patience and not training.best:
         raise DistilvecError("patience needs a metric", where="training.patience", remedy="Set training.best.")
-    every = training.save_every or (training.evaluate_every if training.best else None) or max(steps_per_epoch, 1)
+    every = training.save_every or (training.evaluate_every if training.best else None) or steps
     if training.best and every % (training.evaluate_every or 1):
         raise DistilvecError(
             f"save_every ({every}) must be a multiple of evaluate_every ({training.evaluate_every}) to keep the best",
             where="training.save_every",
         )
-    defaults: dict[str, Any] = {
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": 0.06,
-        "logging_steps": max(1, min(50, steps_per_epoch // 10)),
-        "save_total_limit": 2,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "dataloader_drop_last": False,
-        "use_cpu": not _accelerator(),
-        "max_grad_norm": 1.0,
-    }
-    try:
-        return TrainingArguments(
-            **{
-                **defaults,
-                **given,
-                "output_dir": str(folder),
-                "learning_rate": optimizer.lr,
-                "weight_decay": optimizer.weight_decay,
-                "num_train_epochs": training.epochs,
-                "per_device_train_batch_size": training.batch_size // world,
-                "seed": training.seed,
-                "eval_strategy": "steps" if evaluating else "no",
-                "eval_steps": training.evaluate_every,
-                "save_strategy": "steps",
-                "save_steps": every,
-                "load_best_model_at_end": bool(training.best),
-                "metric_for_best_model": training.best,
-                "greater_is_better": True if training.best else None,
-                "remove_unused_columns": False,
-                "logging_nan_inf_filter": False,
-                "ddp_find_unused_parameters": False,
-                # A method's queue is equal on all ranks already, and large.
-                "ddp_broadcast_buffers": False,
-            }
-        )
-    except (ValueError, TypeError, ImportError) as error:
-        raise DistilvecError(f"transformers refuses these arguments: {error}", where="training") from error
+    return every
+
+
+def steps_per_epoch(items: int, batch_size: int, accumulation: int = 1) -> int:
+    """Optimiser steps that an epoch takes."""
+    return max(1, math.ceil(math.ceil(items / batch_size) / accumulation))
 
 
 def bfloat16_pays() -> bool:

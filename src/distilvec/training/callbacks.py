@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from distilvec.errors import EnvironmentProblem
+from distilvec.training.distributed import any_rank
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +38,9 @@ class RunLog(TrainerCallback):
         if resume_step is not None and file.exists():
             kept = [line for line in file.read_text().splitlines() if _step(line) <= resume_step]
         partial = file.with_suffix(".partial")
-        partial.write_text("".join(line + "\n" for line in kept))
-        partial.replace(file)
+        with _room(file):
+            partial.write_text("".join(line + "\n" for line in kept))
+            partial.replace(file)
 
     def on_log(
         self,
@@ -46,14 +51,27 @@ class RunLog(TrainerCallback):
         **_: Any,
     ) -> None:
         if state.is_world_process_zero and logs:
-            with self.file.open("a") as out:
+            with _room(self.file), self.file.open("a") as out:
                 out.write(json.dumps({"step": state.global_step, **logs}) + "\n")
 
 
-def _step(line: str) -> float:
-    """The step of a log line; a line that a crash cut short counts as never."""
+@contextlib.contextmanager
+def _room(file: Path) -> Iterator[None]:
     try:
-        return float(json.loads(line)["step"])
+        yield
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the log cannot be written ({error.strerror or error})",
+            where=str(file),
+            remedy="Free some space and run again with --resume.",
+        ) from error
+
+
+def _step(line: str) -> float:
+    """The step of a log line; one that a crash cut short, and the summary at a training's end, count as never."""
+    try:
+        entry = json.loads(line)
+        return float("inf") if "train_runtime" in entry else float(entry["step"])
     except (json.JSONDecodeError, KeyError, TypeError):
         return float("inf")
 
@@ -87,7 +105,8 @@ class Progress(TrainerCallback):
 class StopPolitely(TrainerCallback):
     """Ctrl-C and SIGTERM finish the step, save a checkpoint and end the training.
 
-    A second Ctrl-C ends at once. Signals are caught only in the main thread and only while training runs.
+    A second Ctrl-C ends at once. Signals are caught only in the main thread and only while training runs. A signal
+    to one process of several stops them all at the same step.
 
     Attributes:
         stopped: the name of the signal that ended the training, or None.
@@ -113,7 +132,8 @@ class StopPolitely(TrainerCallback):
         self._before = {}
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self.stopped is not None:
+        if any_rank(self.stopped is not None):
+            self.stopped = self.stopped or "a signal to another process"
             control.should_save = True
             control.should_training_stop = True
 

@@ -30,6 +30,9 @@ class Distiller(nn.Module):
         student: the model that is trained.
         method: built before the optimiser is made (its heads exist).
         teachers: what is known of each teacher, in the order of the signals.
+
+    Attributes:
+        trains_student: False in a method's stages that train the heads alone; the trainer sets it.
     """
 
     def __init__(self, student: SentenceTransformer, method: Method, teachers: Sequence[TeacherInfo]) -> None:
@@ -43,7 +46,12 @@ class Distiller(nn.Module):
                 where=method.name,
                 remedy="Train in one process, or set from_embeddings: false.",
             )
-        self.progress = 0.0
+        self.trains_student = True
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the losses that `forward` gives are those of the whole batch, not of this process's rows."""
+        return self.needs.coupled and world_size() > 1
 
     def observe(self, features: dict[str, Tensor]) -> StudentOutput:
         """One student forward for all the views that the method wants."""
@@ -71,12 +79,12 @@ class Distiller(nn.Module):
         `items` is the weighted loss per row, of the terms that have one; `domains` goes with it. `rows`, the corpus
         rows, are for error messages only.
         """
-        if self.method.trains_student(self.progress):
+        if self.trains_student:
             output = self.observe(features)
         else:
             output = self._heads_only(features)
         signals = [TeacherSignals(**teacher) for teacher in teachers]
-        gathered = self.needs.coupled and world_size() > 1
+        gathered = self.gathers
         if gathered:
             output = gather_fields(output, {"embedding": 1, "layers": 2})
             signals = [gather_fields(signal, {"sentence": 0, "present": 0}) for signal in signals]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -53,9 +55,7 @@ def gather_rows(tensor: Tensor, dim: int = 0) -> Tensor:
 def gather_fields(state: State, dims: dict[str, int]) -> State:
     """A dataclass with the named tensor fields gathered along their batch axis; None stays None."""
     changed = {
-        name: gather_rows(value, dim)
-        for name, dim in dims.items()
-        if (value := getattr(state, name)) is not None
+        name: gather_rows(value, dim) for name, dim in dims.items() if (value := getattr(state, name)) is not None
     }
     return dataclasses.replace(state, **changed)  # type: ignore[type-var]
 
@@ -67,3 +67,32 @@ def sum_over_ranks(value: Tensor) -> Tensor:
     total = value.detach().clone()
     dist.all_reduce(total)
     return total
+
+
+def mean_over_ranks(value: Tensor) -> Tensor:
+    """The mean over ranks of a value without gradient."""
+    return sum_over_ranks(value) / world_size()
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether the flag is set on any rank. Every rank has to ask."""
+    if world_size() == 1:
+        return flag
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    return bool(sum_over_ranks(torch.tensor(float(flag), device=device)) > 0)
+
+
+def barrier() -> None:
+    """Wait until every rank is here."""
+    if world_size() > 1:
+        dist.barrier()
+
+
+@contextlib.contextmanager
+def first_rank_first() -> Iterator[None]:
+    """What is inside is done by rank 0 before the others begin, who then find its files."""
+    if rank() > 0:
+        barrier()
+    yield
+    if rank() == 0:
+        barrier()

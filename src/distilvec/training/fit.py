@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.methods.base import Method, Sample
 from distilvec.modules.projection import ridge_map
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training.arguments import training_arguments
 from distilvec.training.callbacks import Progress, RunLog, StopPolitely, Ticker
-from distilvec.training.data import Collator, SignalSource, TokenizedCorpus
+from distilvec.training.checkpoints import load_strictly, newest_checkpoint, tidy
+from distilvec.training.data import Collator, SignalSource
 from distilvec.training.distiller import Distiller
+from distilvec.training.distributed import barrier, first_rank_first, rank
 from distilvec.training.sample import make_sample
-from distilvec.training.trainer import DistillationTrainer, load_strictly, steps_per_epoch
+from distilvec.training.tokens import TokenizedCorpus
+from distilvec.training.trainer import DistillationTrainer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -96,23 +99,30 @@ def fit(
     """
     from transformers import set_seed
 
+    rows = np.asarray(corpus.train_rows)
+    _check(rows, corpus, optimizer)
+    # First, because it also joins the other processes of a distributed run.
+    args = training_arguments(training, optimizer, folder / "checkpoints", len(rows))
     set_seed(training.seed)
-    device = _device(training)
-    student.to(device)
+    student.to(args.device)
     tap = StudentTap(student)
     needs = method.needs(tap.info, teachers)
-    tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), (cache or folder) / "tokens")
-    rows = np.asarray(corpus.train_rows)
+    with first_rank_first():
+        tokens = TokenizedCorpus.build(
+            student, corpus.texts, len(corpus), (cache or folder) / "tokens", corpus.fingerprint
+        )
     sample = make_sample(student, tokens, sources, rows, seed=training.seed, layers=needs.layers)
     set_seed(training.seed)
     method.build(tap.info, teachers, sample)
     method.lookup = lookup
     method.attach(student)
-    distiller = Distiller(student, method, teachers).to(device)
+    distiller = Distiller(student, method, teachers).to(args.device)
 
-    steps = steps_per_epoch(len(rows), training.batch_size, training.arguments.get("gradient_accumulation_steps", 1))
-    args = training_arguments(training, optimizer, folder / "checkpoints", steps)
     checkpoint = newest_checkpoint(folder / "checkpoints") if resume else None
+    args.eval_on_start = args.eval_on_start and checkpoint is None
+    barrier()  # the others have to look before rank 0 tidies up
+    if rank() == 0:
+        tidy(folder / "checkpoints", resume=resume)
     ending = StopPolitely()
     trainer = DistillationTrainer(
         distiller,
@@ -132,18 +142,20 @@ def fit(
     finally:
         ending.release()
     if ending.stopped:
-        raise DistilvecError(
+        raise Interrupted(
             f"stopped by {ending.stopped} at step {trainer.state.global_step} of {trainer.state.max_steps}; "
             "a checkpoint is saved",
             where=str(folder),
             remedy="Run the same command with --resume to go on.",
         )
+    if args.push_to_hub:
+        trainer.push_to_hub()
     student.eval()
     return Fitted(
         method=method,
         free_map=free_maps(sample),
         seconds=time.perf_counter() - start,
-        peak_bytes=_peak_bytes(device),
+        peak_bytes=_peak_bytes(args.device),
         steps=trainer.state.global_step,
         log=list(trainer.state.log_history),
         truncated=tokens.truncated,
@@ -164,14 +176,18 @@ def free_maps(sample: Sample) -> list[np.ndarray]:
     ]
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The whole checkpoint with the highest step, or None. Half-written ones have another name."""
-    found = [
-        (int(place.name.removeprefix("checkpoint-")), place)
-        for place in folder.glob("checkpoint-*")
-        if place.name.removeprefix("checkpoint-").isdigit() and (place / "trainer_state.json").exists()
-    ]
-    return max(found)[1] if found else None
+def _check(rows: np.ndarray, corpus: Corpus, optimizer: OptimizerSection) -> None:
+    """What would otherwise fail late, or not at all."""
+    if not len(rows):
+        raise DataError(
+            "there is no text to train on", where="corpus", remedy="Look at what was rejected, and at corpus.holdout."
+        )
+    if optimizer.sharpness is not None and optimizer.sharpness.kind == "disam" and corpus.domains is None:
+        raise DistilvecError(
+            "disam compares domains, and the corpus names none",
+            where="optimizer.sharpness.kind",
+            remedy="Set corpus.domain.",
+        )
 
 
 def _callbacks(training: TrainingSection, folder: Path, checkpoint: Path | None, ending: StopPolitely) -> list[Any]:
@@ -179,21 +195,12 @@ def _callbacks(training: TrainingSection, folder: Path, checkpoint: Path | None,
 
     step = int(checkpoint.name.removeprefix("checkpoint-")) if checkpoint else None
     folder.mkdir(parents=True, exist_ok=True)
-    callbacks: list[Any] = [RunLog(folder / "run.jsonl", step), Progress(Ticker("training", "steps")), ending]
+    callbacks: list[Any] = [Progress(Ticker("training", "steps")), ending]
+    if rank() == 0:
+        callbacks.append(RunLog(folder / "run.jsonl", step))
     if training.patience:
         callbacks.append(EarlyStoppingCallback(training.patience))
     return callbacks
-
-
-def _device(training: TrainingSection) -> torch.device:
-    """The device that transformers' Trainer will pick."""
-    if training.arguments.get("use_cpu"):
-        return torch.device("cpu")
-    if torch.cuda.is_available():
-        import os
-
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def _peak_bytes(device: torch.device) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from distilvec.methods.base import Sample
 from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherSignals
-from distilvec.training.data import SignalSource, TokenizedCorpus
+from distilvec.training.data import SignalSource
+from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -52,11 +53,12 @@ def make_sample(
     states: list[Tensor] = []
     with torch.no_grad():
         for start in range(0, len(chosen), batch_size):
-            features = tokens.features(chosen[start : start + batch_size])  # type: ignore[arg-type]
+            features = tokens.features(chosen[start : start + batch_size])
             output = tap({name: value.to(device) for name, value in features.items()}, views=1, layers=layers)
             embeddings.append(output.embedding.float().cpu())
             if output.layers is not None:
                 states.append(output.layers.float().cpu())
     student.train(training)
     observed = StudentOutput(torch.cat(embeddings, 1), torch.cat(states, 2) if states else None)
-    return Sample(observed, [TeacherSignals(**source.fetch(chosen)) for source in sources])  # type: ignore[arg-type]
+    fetched: list[dict[str, Any]] = [dict(source.fetch(chosen)) for source in sources]
+    return Sample(observed, [TeacherSignals(**signals) for signals in fetched])

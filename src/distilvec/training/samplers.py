@@ -21,6 +21,7 @@ class BucketedBatches:
         seed: the order depends on it and on the epoch only, never on a global generator.
         pool: batches per pool; 1 gives plain shuffling.
         rank, world: this process and the number of processes.
+        drop_last: leave out the short batch at the end of an epoch.
     """
 
     def __init__(
@@ -32,9 +33,10 @@ class BucketedBatches:
         pool: int = 50,
         rank: int = 0,
         world: int = 1,
+        drop_last: bool = False,
     ) -> None:
         self.lengths, self.batch_size, self.seed = np.asarray(lengths), batch_size, seed
-        self.pool, self.rank, self.world = pool, rank, world
+        self.pool, self.rank, self.world, self.drop_last = pool, rank, world, drop_last
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -42,7 +44,7 @@ class BucketedBatches:
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.lengths), self.batch_size)
-        return full + (1 if rest >= self.world else 0)
+        return full + (rest >= self.world and not self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.default_rng([self.seed, self.epoch])
@@ -53,11 +55,11 @@ class BucketedBatches:
         pools = [order[start : min(start + span, full)] for start in range(0, full, span)]
         batches: list[np.ndarray] = []
         for rows in pools:
-            rows = rows[np.argsort(self.lengths[rows], kind="stable")]
-            batches.extend(rows.reshape(-1, self.batch_size))
+            ordered = rows[np.argsort(self.lengths[rows], kind="stable")]
+            batches.extend(ordered.reshape(-1, self.batch_size))
         rest = order[full:]
         rest = rest[: len(rest) // self.world * self.world]
-        if len(rest):
+        if len(rest) and not self.drop_last:
             batches.append(rest)
         for position in generator.permutation(len(batches)):
             share = len(batches[position]) // self.world

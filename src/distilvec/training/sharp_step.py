@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.optim import SharpnessAware, domain_ascent
-from distilvec.training.distributed import world_size
+from distilvec.training.distributed import gather_rows, world_size
 
 if TYPE_CHECKING:
     from distilvec.training.trainer import DistillationTrainer
@@ -45,12 +45,13 @@ class SharpStep:
         self.trainer, self.fresh_dropout, self.per_batch = trainer, fresh_dropout, per_batch
         self.local, self.domain_weight = local, domain_weight
         self.window: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.aside: list[tuple[nn.Parameter, Tensor]] = []
         self.skipped = 0
 
     def __call__(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         """Leaves the gradients of the step on the parameters; returns the unperturbed loss."""
         trainer = self.trainer
-        optimizer: SharpnessAware = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+        optimizer: SharpnessAware = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # type: ignore[arg-type, assignment]
         share = 1 / trainer.current_gradient_accumulation_steps
         if optimizer.rho == 0 or optimizer.count % optimizer.every:
             result = trainer.run_forward(model, inputs)
@@ -85,25 +86,26 @@ class SharpStep:
 
     def _objective(self, result: dict[str, Any]) -> Tensor:
         """What the ascent climbs: the loss, or the loss minus the variance between domains."""
-        if self.domain_weight is None or result["items"] is None or result["domains"] is None:
-            return result["loss"]
+        loss: Tensor = result["loss"]
         items, domains = result["items"], result["domains"]
-        if len(items) != len(domains):
-            return result["loss"]
-        # The whole-batch terms have no rows; they stay in the objective as they are.
-        rest = result["loss"] - items.mean()
-        return rest + domain_ascent(items, domains, self.domain_weight)
+        if self.domain_weight is None or items is None or domains is None:
+            return loss
+        if not self.local and not self.trainer.distiller.gathers:
+            items, domains = gather_rows(items), gather_rows(domains)
+        # Whole-batch terms have no rows; they stay in the objective as they are.
+        return loss - items.mean() + domain_ascent(items, domains, self.domain_weight)
 
     def _take_gradients(self) -> list[tuple[nn.Parameter, Tensor]]:
         """Remove and return the gradients that are there."""
-        taken = [(parameter, parameter.grad) for parameter in self.trainer.model.parameters() if parameter.grad is not None]
+        parameters = self.trainer.distiller.parameters()
+        taken = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
         for parameter, _ in taken:
             parameter.grad = None
         return taken
 
     def _add_back(self) -> None:
         """Add the gradients put aside; drop this window's gradient where it is not finite."""
-        gradients = [p.grad for p in self.trainer.model.parameters() if p.grad is not None]
+        gradients = [p.grad for p in self.trainer.distiller.parameters() if p.grad is not None]
         norms = torch.stack(torch._foreach_norm(gradients))
         if not torch.isfinite(norms).all():
             self._take_gradients()
@@ -119,11 +121,12 @@ class SharpStep:
         if world_size() == 1 or not hasattr(model, "require_backward_grad_sync"):
             yield
             return
-        before, model.require_backward_grad_sync = model.require_backward_grad_sync, on
+        wrapped: Any = model
+        before, wrapped.require_backward_grad_sync = wrapped.require_backward_grad_sync, on
         try:
             yield
         finally:
-            model.require_backward_grad_sync = before
+            wrapped.require_backward_grad_sync = before
 
 
 def _generator_state() -> dict[str, Any]:

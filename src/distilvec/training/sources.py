@@ -32,7 +32,7 @@ class StoreSource:
                 remedy="Was it made from another corpus? Run `distilvec teach` for this one.",
             )
 
-    def fetch(self, rows: Sequence[int]) -> dict[str, Tensor]:
+    def fetch(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         numbers = self.numbers[np.asarray(rows)]
         present = numbers >= 0
         vectors = np.zeros((len(numbers), self.store.width), np.float32)
@@ -47,7 +47,7 @@ class LiveSource:
     def __init__(self, teacher: Teacher, corpus: Corpus) -> None:
         self.teacher, self.corpus = teacher, corpus
 
-    def fetch(self, rows: Sequence[int]) -> dict[str, Tensor]:
+    def fetch(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         vectors = self.teacher.encode(self.corpus.teacher_texts(np.asarray(rows)))
         finite = np.isfinite(vectors).all(-1)
         return {

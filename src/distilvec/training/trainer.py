@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from safetensors.torch import load_model, save_model
+from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
-from transformers import PrinterCallback, Trainer, TrainingArguments
-from transformers.trainer_utils import rotate_checkpoints
+from torch.utils.data import DataLoader, Dataset
+from transformers import PrinterCallback, TrainingArguments
 
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.optim import SharpnessAware
+from distilvec.training.checkpoints import CheckpointedTrainer
 from distilvec.training.data import Collator, Rows
 from distilvec.training.distiller import Distiller
-from distilvec.training.distributed import rank, world_size
+from distilvec.training.distributed import gather_rows, mean_over_ranks, rank, world_size
 from distilvec.training.samplers import BucketedBatches
 from distilvec.training.sharp_step import SharpStep
 
-logger = logging.getLogger(__name__)
-WEIGHTS = "model.safetensors"
+_RHO = {"disam": 0.01}  # where the recipe is silent; those of sam and asam are the optimizer's own
 
 
 class EpochLoader(DataLoader[Any]):
@@ -37,7 +32,7 @@ class EpochLoader(DataLoader[Any]):
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
 
-class DistillationTrainer(Trainer):
+class DistillationTrainer(CheckpointedTrainer):
     """transformers.Trainer for a `Distiller`.
 
     What it adds: sharpness-aware steps, every term in the log, a learning rate of their own for the heads,
@@ -72,21 +67,25 @@ class DistillationTrainer(Trainer):
     ) -> None:
         # More visible devices in one process would become DataParallel, which splits a batch behind our back.
         args._n_gpu = min(args.n_gpu, 1)
-        self.rows, self.collator, self.heads_lr = rows, collator, heads_lr
+        self.distiller, self.rows, self.collator, self.heads_lr = distiller, rows, collator, heads_lr
         self.sharpness = dict(sharpness or {})
         self.evaluate_student, self.describe, self.save_student = evaluate, describe, save_student
         self._terms: dict[str, Tensor] = {}
         self._terms_steps = 0
-        self._whole_checkpoint = False
-        self._partial: Path | None = None
-        super().__init__(
-            model=distiller,
-            args=args,
-            data_collator=collator,
-            train_dataset=Rows(rows),
-            eval_dataset=Rows(rows[:1]) if evaluate else None,
-            callbacks=callbacks,
-        )
+        self._step_rows: list[Tensor] = []
+        self._train_rows: Dataset[int] = Rows(rows)
+        try:
+            super().__init__(
+                model=distiller,
+                args=args,
+                data_collator=collator,
+                train_dataset=self._train_rows,
+                eval_dataset=Rows(rows[:1]) if evaluate else None,
+                callbacks=callbacks,
+            )
+        except (ImportError, RuntimeError, ValueError, OSError) as error:
+            # A tracker that is not installed, a precision that the device lacks, a hub that does not answer.
+            raise EnvironmentProblem(f"training cannot be set up ({error})", where="training") from error
         self.model_accepts_loss_kwargs = False
         self.remove_callback(PrinterCallback)
         self.sharp_step = SharpStep(self, **self._sharp_options()) if sharpness is not None else None
@@ -95,21 +94,25 @@ class DistillationTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         args = self.args
+        seed = args.seed if args.data_seed is None else args.data_seed
         sampler = BucketedBatches(
             self.collator.tokens.lengths[self.rows],
             args.per_device_train_batch_size * world_size(),
-            seed=args.seed,
+            seed=seed,
             rank=rank(),
             world=world_size(),
+            drop_last=args.dataloader_drop_last,
         )
+        workers = args.dataloader_num_workers
         return EpochLoader(
-            self.train_dataset,
+            self._train_rows,
             batch_sampler=sampler,
             collate_fn=self.collator,
-            num_workers=args.dataloader_num_workers,
+            num_workers=workers,
             pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
-            persistent_workers=args.dataloader_num_workers > 0 and args.dataloader_persistent_workers,
-            generator=torch.Generator().manual_seed(args.seed),
+            persistent_workers=workers > 0 and args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor if workers > 0 else None,
+            generator=torch.Generator().manual_seed(seed),
         )
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
@@ -119,27 +122,34 @@ class DistillationTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            cls, kwargs = self.get_optimizer_cls_and_kwargs(self.args, self.model)
-            optimizer = cls(self._parameter_groups(), **kwargs)
+            try:
+                cls, kwargs = self.get_optimizer_cls_and_kwargs(self.args)
+                optimizer = cls(self._parameter_groups(), **kwargs)
+            except (ImportError, ValueError, TypeError) as error:
+                raise EnvironmentProblem(
+                    f'the optimizer "{getattr(self.args.optim, "value", self.args.optim)}" cannot be made ({error})',
+                    where="training.optim",
+                ) from error
             if self.sharpness:
-                allowed = {"kind", "rho", "eta", "every", "scale", "bias"}
-                kind = {"disam": "sam"}.get(self.sharpness["kind"], self.sharpness["kind"])
-                optimizer = SharpnessAware(
-                    optimizer, **{k: v for k, v in self.sharpness.items() if k in allowed} | {"kind": kind}
-                )
+                options: dict[str, Any] = {
+                    key: self.sharpness[key] for key in ("eta", "every", "scale", "bias") if key in self.sharpness
+                }
+                kind, rho = self.sharpness["kind"], self.sharpness.get("rho")
+                options["rho"] = _RHO.get(kind) if rho is None else rho
+                optimizer = SharpnessAware(optimizer, kind="sam" if kind == "disam" else kind, **options)
             self.optimizer = optimizer
         return self.optimizer
 
     def _parameter_groups(self) -> list[dict[str, Any]]:
         """Student and heads, each with and without weight decay; every trained parameter in exactly one."""
-        decayed = set(self.get_decay_parameter_names(self.model))
+        decayed = set(self.get_decay_parameter_names(self.distiller))
         groups: list[dict[str, Any]] = []
-        students = {id(parameter) for parameter in self.model.student.parameters()}
+        students = {id(parameter) for parameter in self.distiller.student.parameters()}
         for heads in (False, True):
             for decay in (True, False):
                 parameters = [
                     parameter
-                    for name, parameter in self.model.named_parameters()
+                    for name, parameter in self.distiller.named_parameters()
                     if parameter.requires_grad
                     and (id(parameter) not in students) == heads
                     and (name in decayed) == decay
@@ -169,11 +179,10 @@ class DistillationTrainer(Trainer):
 
     # a step
 
-    def training_step(
-        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
-    ) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         model.train()
-        self.model.progress = self.state.global_step / max(self.state.max_steps, 1)
+        progress = self.state.global_step / max(self.state.max_steps, 1)
+        self.distiller.trains_student = self.distiller.method.trains_student(progress)
         inputs = self._prepare_inputs(inputs)
         if self.sharp_step is not None:
             loss = self.sharp_step(model, inputs)
@@ -181,9 +190,12 @@ class DistillationTrainer(Trainer):
             result = self.run_forward(model, inputs)
             self.accelerator.backward(result["loss"] / self.current_gradient_accumulation_steps)
             loss = result["loss"].detach()
-        if not self.model.method.trains_student(self.model.progress):
-            for parameter in self.model.student.parameters():
+        if not self.distiller.trains_student:
+            for parameter in self.distiller.student.parameters():
                 parameter.grad = None
+        every = self.args.torch_empty_cache_steps
+        if every is not None and self.state.global_step % every == 0:
+            clear_device_cache()
         return loss / self.current_gradient_accumulation_steps
 
     def run_forward(self, model: nn.Module, inputs: dict[str, Any], *, perturbed: bool = False) -> dict[str, Any]:
@@ -196,46 +208,85 @@ class DistillationTrainer(Trainer):
             result: dict[str, Any] = model(**inputs)
         if not perturbed:
             if not torch.isfinite(result["loss"]):
-                self._explain_non_finite(result, inputs["rows"])
+                self._explain_non_finite(result, inputs)
             for name, value in result["terms"].items():
-                self._terms[name] = self._terms.get(name, 0.0) + value
+                self._terms[name] = self._terms[name] + value if name in self._terms else value
             self._terms_steps += 1
+            self._step_rows.append(inputs["rows"])
         return result
 
-    def _explain_non_finite(self, result: dict[str, Any], rows: Tensor) -> None:
+    def _explain_non_finite(self, result: dict[str, Any], inputs: dict[str, Any]) -> None:
+        """Name the rows whose teacher vectors or own losses are not finite; where that tells nothing, all of them."""
         broken = [name for name, value in result["terms"].items() if not torch.isfinite(value)]
-        numbers = rows.tolist()
-        items = result["items"]
-        if items is not None and len(items) == len(numbers) and not torch.isfinite(items).all():
-            numbers = [row for row, fine in zip(numbers, torch.isfinite(items).tolist(), strict=True) if not fine]
-        shown = numbers[:5]
-        texts = [f"{row}: {text[:60]!r}" for row, text in zip(shown, self.describe(shown), strict=True)] if self.describe else shown
+        rows, items = inputs["rows"], result["items"]
+        bad = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        for teacher in inputs["teachers"]:
+            if (vectors := teacher.get("sentence")) is not None:
+                bad |= ~torch.isfinite(vectors).all(-1) & teacher["present"]
+        if self.distiller.gathers:
+            rows, bad = gather_rows(rows), gather_rows(bad)
+        if not bad.any() and items is not None and len(items) == len(rows):
+            bad = ~torch.isfinite(items)
+        named = rows[bad] if bad.any() else rows
         raise DataError(
-            f"the loss is not finite (terms {', '.join(broken) or 'total'}) for corpus rows {texts}",
+            f"the loss is not finite (terms {', '.join(broken) or 'total'}) for corpus rows {self._shown(named)}",
             where=f"step {self.state.global_step + 1}",
             remedy="Look at these rows' texts and teacher vectors, or lower optimizer.lr. The last checkpoint is kept.",
         )
+
+    def _shown(self, rows: Tensor) -> str:
+        """At most five rows with the beginning of their texts."""
+        numbers = rows.tolist()[:5]
+        texts = self.describe(numbers) if self.describe else [""] * len(numbers)
+        shown = "; ".join(f"{row}: {text[:60]!r}" for row, text in zip(numbers, texts, strict=True))
+        return shown + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """Stop before a gradient that is not finite reaches the weights (fp16's loss scaling handles its own)."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        if not self.args.fp16 and not math.isfinite(float(norm)):
+            rows = torch.cat(self._step_rows)
+            raise DataError(
+                f"the gradient is not finite, though the loss is, for corpus rows {self._shown(rows)}",
+                where=f"step {self.state.global_step + 1}",
+                remedy="Lower optimizer.lr, or look at these rows. The last checkpoint is kept.",
+            )
+        self._step_rows = []
+        return norm
 
     # log
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self._terms_steps:
-            for name, value in self._terms.items():
-                mean = value / self._terms_steps
-                logs[f"term/{name}"] = float(mean)
+            means = mean_over_ranks(torch.stack(list(self._terms.values()))) / self._terms_steps
+            logs.update({f"term/{name}": value for name, value in zip(self._terms, means.tolist(), strict=True)})
             self._terms, self._terms_steps = {}, 0
             if self.sharp_step is not None and self.sharp_step.skipped:
                 logs["skipped_steps"] = self.sharp_step.skipped
+        if "train_loss" in logs:  # of all steps, not only of those since a resumption
+            logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 1)
         super().log(logs, start_time)
+
+    def unlogged(self) -> dict[str, Any]:
+        terms = {name: float(value) for name, value in self._terms.items()}
+        skipped = self.sharp_step.skipped if self.sharp_step else 0
+        return {**super().unlogged(), "terms": terms, "steps": self._terms_steps, "skipped": skipped}
+
+    def take_up_unlogged(self, kept: dict[str, Any]) -> None:
+        super().take_up_unlogged(kept)
+        self._terms = {name: torch.tensor(value, device=self.args.device) for name, value in kept["terms"].items()}
+        self._terms_steps = kept["steps"]
+        if self.sharp_step:
+            self.sharp_step.skipped = kept["skipped"]
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
         """Held-out metrics of the student, logged as `eval_...`."""
         if self.evaluate_student is None:
             return {}
-        training = self.model.training
-        self.model.eval()
+        training = self.distiller.training
+        self.distiller.eval()
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.evaluate_student().items()}
-        self.model.train(training)
+        self.distiller.train(training)
         metric = self.args.metric_for_best_model
         if metric and f"eval_{metric.removeprefix('eval_')}" not in metrics:
             names = ", ".join(name.removeprefix("eval_") for name in metrics)
@@ -244,84 +295,8 @@ class DistillationTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    # checkpoints
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        folder = Path(output_dir or self.args.output_dir)
-        if self._whole_checkpoint:
-            folder.mkdir(parents=True, exist_ok=True)
-            save_model(self.model, str(folder / WEIGHTS))
-        elif self.save_student is not None:
-            self.save_student(folder)
-        else:
-            self.model.student.save(str(folder))
-
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self._partial) if self._partial is not None else super()._get_output_dir(trial)
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write under a temporary name, then rename: a checkpoint is whole or it is not there."""
-        home = Path(self.args.output_dir)
-        name = f"checkpoint-{self.state.global_step}"
-        self._partial, self._whole_checkpoint = home / f".partial-{self.state.global_step}", True
-        try:
-            super()._save_checkpoint(model, trial)
-        except OSError as error:
-            shutil.rmtree(self._partial, ignore_errors=True)
-            raise DistilvecError(
-                f"the checkpoint cannot be written ({error})",
-                where=str(home / name),
-                remedy="Free some space and run again with --resume; earlier checkpoints are untouched.",
-            ) from error
-        finally:
-            partial, self._partial, self._whole_checkpoint = self._partial, None, False
-        if world_size() > 1:
-            dist.barrier()
-        if self.args.should_save:
-            best = self.state.best_model_checkpoint
-            if best and Path(best).parent == partial:
-                self.state.best_model_checkpoint = str(home / Path(best).name)
-                self.state.save_to_json(str(partial / name / "trainer_state.json"))
-            shutil.rmtree(home / name, ignore_errors=True)
-            os.replace(partial / name, home / name)
-            shutil.rmtree(partial, ignore_errors=True)
-            rotate_checkpoints(
-                output_dir=str(home),
-                save_total_limit=self.args.save_total_limit,
-                best_model_checkpoint=self.state.best_model_checkpoint,
-                use_mtime=True,
-            )
-        if world_size() > 1:
-            dist.barrier()
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        load_strictly(self.model, Path(resume_from_checkpoint))
-
-    def _load_best_model(self) -> None:
-        load_strictly(self.model, Path(self.state.best_model_checkpoint))
+    def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
+        super()._track_num_input_tokens(inputs["features"])
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         return 0
-
-
-def load_strictly(distiller: Distiller, folder: Path) -> None:
-    """Load a checkpoint's weights into the distiller; every key must be there and fit.
-
-    Raises:
-        DistilvecError: a missing or broken file, or a checkpoint of another student or method.
-    """
-    try:
-        load_model(distiller, str(folder / WEIGHTS), strict=True)
-    except FileNotFoundError as error:
-        raise DistilvecError("there are no weights in this checkpoint", where=str(folder)) from error
-    except Exception as error:
-        raise DistilvecError(
-            f"this checkpoint does not fit the student and method ({str(error).splitlines()[0]})",
-            where=str(folder),
-            remedy="Resume with the recipe that made it, or start anew in another output folder.",
-        ) from error
-
-
-def steps_per_epoch(items: int, batch_size: int, accumulation: int = 1) -> int:
-    """Optimiser steps that an epoch takes."""
-    return max(1, math.ceil(math.ceil(items / batch_size) / accumulation))

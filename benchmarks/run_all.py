@@ -1,0 +1,34 @@
+"""All benchmarks one after another, with their defaults: store, encode, step.
+
+    OMP_NUM_THREADS=2 python benchmarks/run_all.py
+
+store: making, opening and reading a store of 10 million rows. encode: a teacher's throughput against
+sentence-transformers' encode. step: time and memory of a training step of every method. Each writes its figures to
+benchmarks/results/NAME.json and NAME.md. They take some ten minutes together on 2 cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+BENCHMARKS = ("store", "encode", "step")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
+    options = parser.parse_args()
+    failed = []
+    for name in options.only:
+        if subprocess.run([sys.executable, HERE / f"{name}.py"], check=False).returncode:
+            failed.append(name)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

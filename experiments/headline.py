@@ -1,0 +1,161 @@
+"""The README's headline: the best recipe, at most a quarter of the teacher's parameters, on the large sentence pool.
+
+    python experiments/headline.py
+
+Teacher: all-MiniLM-L6-v2 (22.7 M parameters). Student: two layers of it, at most 5,000 word pieces, no pooler: a quarter of
+the teacher's parameters.
+Corpus: the shared pool of single sentences and the texts of the shared pairs, without labels; it shares no text with the
+nine evaluation sets (checked and printed). Training can be interrupted and goes on with the same command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import RESULTS, WORK, once, shared
+
+from distilvec.corpus import read_corpus
+from distilvec.demo import demo_teacher
+from distilvec.judging import CachedEncoder, judge, talas_tasks
+from distilvec.recipe import Recipe
+from distilvec.run import run
+from distilvec.teachers import load_teacher
+from distilvec.training import bfloat16_pays
+
+HERE = RESULTS / "headline"
+
+
+def pool() -> Path:
+    """All texts of the pool, each once, one a line."""
+    file = WORK / "headline" / "pool.jsonl"
+    if not file.exists():
+        texts: dict[str, str] = {}
+        for name, columns in (("sentences", ("text",)), ("pairs", ("anchor", "positive", "negative"))):
+            with gzip.open(shared() / "data" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as rows:
+                for line in rows:
+                    row = json.loads(line)
+                    for column in columns:
+                        if row.get(column):
+                            texts.setdefault(row[column], row["source"])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(".partial")
+        partial.write_text("".join(json.dumps({"text": t, "source": s}) + "\n" for t, s in texts.items()), encoding="utf-8")
+        partial.replace(file)
+    return file
+
+
+def recipe(options: argparse.Namespace) -> dict[str, Any]:
+    fast = bfloat16_pays()
+    return {
+        "corpus": {"path": str(pool()), "domain": "source", "holdout": 0.005},
+        "teachers": [{"name": "all-MiniLM-L6-v2", "model": demo_teacher(), "dtype": "bfloat16" if fast else None}],
+        "student": {
+            "shrink": {"of": "all-MiniLM-L6-v2", "layers": options.layers, "vocabulary": options.vocabulary},
+            "space": options.space,
+            "max_length": 128,
+        },
+        "method": {"name": options.method},
+        "optimizer": {"lr": options.lr, "heads_lr": options.lr},
+        "training": {
+            "epochs": options.epochs,
+            "batch_size": options.batch_size,
+            "seed": options.seed,
+            "evaluate_every": 1000,
+            "save_every": 1000,
+            "bf16": fast,
+        },
+        "judging": {"tasks": [], "agreement": True},
+        "output": str(WORK / "headline" / "run"),
+        "cache": str(WORK / "headline"),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=float, default=1.2)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--method", default="cosine")
+    parser.add_argument("--layers", type=int, nargs="+", default=[1, 6])
+    parser.add_argument("--vocabulary", type=int, default=5000)
+    parser.add_argument("--space", choices=["own", "teacher"], default="own")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    (WORK / "headline").mkdir(parents=True, exist_ok=True)
+    made = recipe(options)
+    finished = run(Recipe.build(made), resume=True)
+    corpus = read_corpus(made["corpus"]["path"], WORK / "headline" / "corpus", **Recipe.build(made).corpus.model_dump(exclude={"path"}))
+    tasks = talas_tasks(shared() / "data")
+
+    def make() -> dict[str, Any]:
+        models = {
+            "teacher": CachedEncoder(load_teacher(model=demo_teacher())),
+            "student": CachedEncoder(load_teacher(model=finished.folder / "student")),
+        }
+        judged = judge(models, tasks)
+        row = next(row for row in finished.record.models if row.role == "student")
+        top = next(row for row in finished.record.models if row.role == "teacher")
+        return {
+            "recipe": {key: value for key, value in made.items() if key in ("student", "method", "optimizer", "training")},
+            "corpus_texts": len(corpus),
+            "overlap": {task.name: corpus.overlap(task.texts()) for task in tasks},
+            "tasks": {
+                model: {name: {"value": s.value, "interval": s.interval, "metric": s.metric} for name, s in scores.items()}
+                for model, scores in judged.scores.items()
+            },
+            "averages": {model: judged.averages(model) for model in models},
+            "retention": judged.retention("student", "teacher"),
+            "difference": {"value": judged.difference("student", "teacher").value, "interval": judged.difference("student", "teacher").interval},
+            "agreement": finished.record.agreement,
+            "sizes": {"student": [row.parameters, row.size_bytes], "teacher": [top.parameters, top.size_bytes]},
+            "speed": {
+                name: [each.texts_per_second, each.latency_p50_ms, each.latency_p95_ms]
+                for name, each in (("student", row), ("teacher", top))
+            },
+            "training_seconds_of_last_call": finished.record.cost.training_seconds if finished.record.cost else None,
+            "steps": finished.record.cost.steps if finished.record.cost else None,
+            "seed": options.seed,
+        }
+
+    result = once(HERE / "headline.json", make)
+    (HERE / "headline.md").write_text(table(result))
+    print(table(result))
+
+
+def table(result: dict[str, Any]) -> str:
+    tasks = list(result["tasks"]["teacher"])
+    lines = [
+        "# Headline: a quarter of the parameters on the nine sets of TALAS's protocol",
+        "",
+        "Made by `python experiments/headline.py` (its header says what teacher, student and corpus are). Probes on all",
+        "training rows; main metrics in percent with 95 % bootstrap intervals over test items.",
+        "",
+        "| set | teacher | student | kept |",
+        "|---|---|---|---|",
+    ]
+    for task in tasks:
+        cells = []
+        for model in ("teacher", "student"):
+            score = result["tasks"][model][task]
+            low, high = score["interval"] or (np.nan, np.nan)
+            cells.append(f"{100 * score['value']:.1f} ({100 * low:.1f} to {100 * high:.1f})")
+        lines.append(f"| {task} | {cells[0]} | {cells[1]} | {result['retention'][task]:.1f} % |")
+    for group in ("in", "out", "all"):
+        both = [100 * result["averages"][model][group] for model in ("teacher", "student")]
+        lines.append(f"| **average {group}** | {both[0]:.2f} | {both[1]:.2f} | {100 * both[1] / both[0]:.1f} % |")
+    sizes, speed = result["sizes"], result["speed"]
+    lines += ["", f"Parameters {sizes['teacher'][0] / 1e6:.2f} M -> {sizes['student'][0] / 1e6:.2f} M."]
+    if speed["student"][0] and speed["teacher"][0]:
+        lines.append(f"Texts per second, this machine: {speed['teacher'][0]:.0f} -> {speed['student'][0]:.0f}.")
+    overlap = {name: count for name, count in result["overlap"].items() if count}
+    lines.append(f"Training texts that are also evaluation texts: {overlap or 'none'}.")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""All experiments in order, then the page of claims.
+
+    python experiments/run_all.py                  # days on two cores, half an hour on a GPU
+    python experiments/run_all.py --device cpu
+
+Each script keeps every row as soon as it is there, so this can be stopped at any time and goes on where it stopped.
+A script that fails does not stop the others; the exit code says so at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+#: Script, its arguments, and whether it takes --device.
+SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
+    ("talas_table.py", ("--student", "bpe", "--rows", "main", "--seeds", "3"), True),
+    ("talas_table.py", ("--student", "bpe", "--rows", "all"), True),
+    ("talas_table.py", ("--student", "cut", "--rows", "main", "--seeds", "3"), True),
+    ("talas_table.py", ("--student", "cut3", "--rows", "main"), True),
+    ("sharpness.py", (), True),
+    ("headline.py", (), False),
+    ("claims.py", (), False),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default=None, help="cpu to keep off an accelerator")
+    options = parser.parse_args()
+    failed = []
+    for script, arguments, takes_device in SCRIPTS:
+        device = ["--device", options.device] if options.device and takes_device else []
+        command = [sys.executable, str(HERE / script), *arguments, *device]
+        print("+", " ".join(command[1:]), flush=True)
+        if subprocess.run(command, check=False).returncode:
+            failed.append(" ".join([script, *arguments]))
+    if failed:
+        raise SystemExit(f"failed: {'; '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""What people call from Python: `distill`, `teach`, `train`, `evaluate`, `load`.
+
+A run from Python leaves the same recipe.yaml as one from the command line, so values that YAML cannot hold become
+files: texts, rows, data sets and arrays are written below `output/given/` and the recipe names those files. A
+function is named as module:function; such a recipe runs again where that can be imported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distilvec.errors import DistilvecError
+from distilvec.recipe import Recipe
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.export import OnnxEncoder
+    from distilvec.judging import Judgement
+    from distilvec.run import Run
+    from distilvec.store import SignalStore
+
+GIVEN = "given"
+
+
+def distill(
+    teacher: Any,
+    student: Any,
+    corpus: Any,
+    method: str | Mapping[str, Any] = "talas",
+    output: str | Path = "out",
+    *,
+    resume: bool = False,
+    **sections: Any,
+) -> Run:
+    """Distil a student: teach, train, judge, report.
+
+    Args:
+        teacher: folder or hub id, a function from a list of texts to vectors [n, D], a dictionary with the keys of
+            the recipe's teacher section (`vectors` and `texts` may be values), or a list of these.
+        student: folder or hub id, or the recipe's student section, e.g. `{"shrink": {"of": "teacher", "layers": 2}}`.
+        corpus: file, folder or hub:NAME; a list of texts or of dictionaries, a `datasets.Dataset`; or the recipe's
+            corpus section, in which `path` may be any of these.
+        method: name, or a dictionary with `name` and its options.
+        output: folder of the run.
+        resume: go on where an interrupted run in that folder stopped.
+        **sections: `optimizer`, `training`, `judging` as dictionaries, and `cache`.
+
+    Returns:
+        The run: `student` (a plain SentenceTransformer), `report` (the table a person reads), `folder`, `record`.
+
+    Raises:
+        DistilvecError: with what happened, where, and what to do.
+    """
+    from distilvec.run import run
+
+    return run(recipe_of(teacher, student, corpus, method, output, **sections), resume=resume)
+
+
+def train(
+    teacher: Any,
+    student: Any,
+    corpus: Any,
+    method: str | Mapping[str, Any] = "talas",
+    output: str | Path = "out",
+    *,
+    resume: bool = False,
+    **sections: Any,
+) -> SentenceTransformer:
+    """As `distill`, without judging and report; returns the student as it ships (`output/student`)."""
+    from distilvec.run import train as start
+    from distilvec.students import load_student
+
+    recipe = recipe_of(teacher, student, corpus, method, output, **sections)
+    return load_student(str(start(recipe, resume=resume)))
+
+
+def teach(
+    teacher: Any, corpus: Any, output: str | Path = "out", *, shard: tuple[int, int] | None = None, **sections: Any
+) -> SignalStore:
+    """Fill the store of one teacher with what it lacks of a corpus; `distill` into the same folder goes on from it.
+
+    Args:
+        teacher, corpus, output: as for `distill`, one teacher.
+        shard: (i, n): only this share of the texts, so that n processes can teach at once.
+        **sections: `cache`: where the store is kept instead of `output`.
+
+    Raises:
+        DistilvecError: several teachers, or whatever teaching raises.
+    """
+    from distilvec.run import teach as start
+
+    # Nothing of the student is opened for teaching; the recipe only has to have one.
+    recipe = recipe_of(teacher, "none", corpus, "simcse", output, **sections)
+    if len(recipe.teachers) > 1:
+        raise DistilvecError("teach fills one teacher's store", remedy="Call it once per teacher.")
+    return start(recipe, shard=shard)[0].store
+
+
+def evaluate(model: Any, tasks: Any, output: str | Path | None = None, *, name: str | None = None) -> Judgement:
+    """Score any model with the evaluators that score teachers and students.
+
+    Args:
+        model: folder or hub id, exported ONNX folder, `SentenceTransformer`, teacher, or a function from texts to
+            vectors [n, d].
+        tasks: one or several of: name of a benchmark, description (dictionary), file with one description or with
+            a list of them.
+        output: JSON file for the scores, with per-item results.
+        name: of the model in the result; default from its folder.
+
+    Raises:
+        DistilvecError: no such model, or a task that cannot be read.
+    """
+    from distilvec.judging import judge
+
+    opened = load(model) if isinstance(model, str | Path) else model
+    called = name or (Path(model).name if isinstance(model, str | Path) else "model")
+    found = judge({called or "model": opened}, read_tasks(tasks))
+    if output is not None:
+        _write(Path(output), json.dumps(found.to_dict(outputs=True)) + "\n")
+    return found
+
+
+def load(path: str | Path) -> SentenceTransformer | OnnxEncoder:
+    """Open a student: a sentence-transformers folder or hub id, or a folder that `distilvec export` wrote.
+
+    Both have `encode(list of texts)`.
+
+    Raises:
+        DistilvecError: there is no such model.
+    """
+    if (Path(path) / "distilvec_onnx.json").is_file():
+        from distilvec.export import load_onnx
+
+        return load_onnx(path)
+    from distilvec.students import load_student
+
+    return load_student(str(path))
+
+
+def shrink_model(
+    model: str,
+    output: Path,
+    *,
+    layers: int | list[int] | None = None,
+    vocabulary: int | None = None,
+    corpus: Path | None = None,
+    text: str = "text",
+) -> str:
+    """Shrink a model into a folder and say what was kept: `distilvec shrink`."""
+    import tempfile
+
+    from distilvec.corpus import read_corpus
+    from distilvec.students import ship, shrink
+
+    if layers is None and vocabulary is None:
+        raise DistilvecError("there is nothing to shrink", where="shrink", remedy="Give --layers or --vocabulary.")
+    if vocabulary is not None and corpus is None:
+        raise DistilvecError(
+            "pruning the vocabulary needs the texts that the student will read", where="--corpus", remedy="Give a file."
+        )
+    texts: list[str] | None = None
+    if corpus is not None:
+        with tempfile.TemporaryDirectory(prefix="distilvec-shrink-") as place:
+            texts = read_corpus(str(corpus), place, text=text, holdout=0.0).texts()
+    smaller, report = shrink(model, layers=layers, vocabulary=vocabulary, texts=texts)
+    ship(smaller, output)
+    kept = ", ".join(map(str, report.layers_kept))
+    lines = [
+        f"parameters  {report.parameters_before:,} -> {report.parameters_after:,}",
+        f"blocks      {report.layers_before} -> {len(report.layers_kept)} (kept {kept})",
+        f"pieces      {report.vocabulary_before:,} -> {report.vocabulary_after:,}",
+    ]
+    if report.texts_unchanged is not None:
+        lines.append(f"texts       {report.texts_unchanged:.1%} are encoded exactly as before")
+    return "\n".join([*lines, f"student     {output}"])
+
+
+def recipe_of(
+    teacher: Any, student: Any, corpus: Any, method: str | Mapping[str, Any], output: str | Path, **sections: Any
+) -> Recipe:
+    """The recipe that these values mean; what YAML cannot hold is written below `output/given/`."""
+    given = Path(output) / GIVEN
+    teachers = list(teacher) if isinstance(teacher, list | tuple) else [teacher]
+    names = ["teacher"] if len(teachers) == 1 else [f"teacher{number}" for number in range(1, len(teachers) + 1)]
+    data = {
+        "corpus": _corpus_section(corpus, given),
+        "teachers": [_teacher_section(each, name, given) for each, name in zip(teachers, names, strict=True)],
+        "student": dict(student) if isinstance(student, Mapping) else {"model": str(student)},
+        "method": dict(method) if isinstance(method, Mapping) else {"name": method},
+        "output": str(output),
+        **{name: str(value) if isinstance(value, Path) else value for name, value in sections.items()},
+    }
+    return Recipe.build({name: value for name, value in data.items() if value is not None})
+
+
+def read_tasks(tasks: Any) -> list[Any]:
+    """Tasks from a name, a description, a file with one or several descriptions, or a list of these."""
+    import yaml
+
+    from distilvec.judging import load_task
+    from distilvec.judging.loading import unique
+
+    found: list[Any] = []
+    for spec in tasks if isinstance(tasks, list | tuple) else [tasks]:
+        if hasattr(spec, "score") and hasattr(spec, "texts"):
+            found.append(spec)
+            continue
+        file = Path(spec) if isinstance(spec, str | Path) else None
+        if file is not None and file.suffix in (".yaml", ".yml", ".json") and file.is_file():
+            try:
+                listed = yaml.safe_load(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError, yaml.YAMLError) as error:
+                raise DistilvecError(f"the task file cannot be read ({error})", where=str(file)) from error
+            if isinstance(listed, list):
+                found += [load_task(each, file.parent) for each in listed]
+                continue
+        found.append(load_task(spec))
+    unique(found)
+    return found
+
+
+def _corpus_section(corpus: Any, given: Path) -> dict[str, Any]:
+    section = dict(corpus) if isinstance(corpus, Mapping) and "path" in corpus else {"path": corpus}
+    source = section["path"]
+    if isinstance(source, str | Path):
+        section["path"] = str(source)
+        return section
+    if isinstance(source, Mapping) and not hasattr(source, "column_names"):
+        raise DistilvecError('a corpus section needs the key "path"', where="corpus")
+    text = section.get("text", "text")
+    section["path"] = str(_write_rows(given / "corpus.jsonl", source, text if isinstance(text, str) else "text"))
+    return section
+
+
+def _teacher_section(teacher: Any, name: str, given: Path) -> dict[str, Any]:
+    if isinstance(teacher, str | Path):
+        return {"name": name, "model": str(teacher)}
+    if hasattr(teacher, "encode") and not isinstance(teacher, Mapping):
+        raise DistilvecError(
+            f"a {type(teacher).__name__} object cannot be named in a recipe",
+            where=name,
+            remedy="Give its folder or hub id, or a function that calls its encode.",
+        )
+    if callable(teacher):
+        return {"name": name, "call": teacher}
+    if not isinstance(teacher, Mapping):
+        raise DistilvecError(f"a {type(teacher).__name__} is no teacher", where=name)
+    section = {"name": name, **teacher}
+    called = section["name"]
+    if isinstance(section.get("vectors"), np.ndarray):
+        file = given / f"{called}-vectors.npy"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(file, section["vectors"])
+        section["vectors"] = str(file)
+    if isinstance(section.get("texts"), list | tuple):
+        section["texts"] = str(_write_rows(given / f"{called}-texts.jsonl", section["texts"], "text"))
+    return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
+
+
+def _write_rows(file: Path, rows: Any, text: str) -> Path:
+    """Texts or dictionaries as JSON lines; equal rows give equal bytes, and an equal file is left alone."""
+    if not isinstance(rows, Iterable) or isinstance(rows, bytes):
+        raise DistilvecError(
+            f"a corpus cannot be made of a {type(rows).__name__}",
+            where="corpus",
+            remedy="Give a file, a list of texts or of dictionaries, or a datasets.Dataset.",
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    with partial.open("w", encoding="utf-8") as out:
+        for row in _train_split(rows):
+            value = row if isinstance(row, Mapping) else {text: row}
+            out.write(json.dumps(dict(value), default=_not_json) + "\n")
+    if file.is_file() and file.stat().st_size == partial.stat().st_size and file.read_bytes() == partial.read_bytes():
+        partial.unlink()  # its date is part of the prepared corpus' fingerprint
+    else:
+        partial.replace(file)
+    return file
+
+
+def _train_split(rows: Any) -> Iterable[Any]:
+    """A `DatasetDict` stands for its split train."""
+    return rows["train"] if isinstance(rows, Mapping) and "train" in rows else rows
+
+
+def _not_json(value: Any) -> Any:
+    """Numbers of numpy stay numbers; anything else becomes something the corpus' audit rejects as no text."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return {"not a text": type(value).__name__}
+
+
+def _write(file: Path, content: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(content, encoding="utf-8")
+    partial.replace(file)

@@ -1,0 +1,324 @@
+"""Several methods on the same data, steps and seeds, and one table that claims no more than its intervals allow.
+
+Corpus, token ids and stores are shared; every run is finished by itself, so that an interrupted comparison goes on
+where it was. Per-item results are kept, and differences to the reference method get a paired bootstrap interval.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from distilvec.errors import DistilvecError, nearest
+from distilvec.judging import (
+    FREE,
+    TRAINED,
+    UNTRAINED,
+    CachedEncoder,
+    RidgeMapped,
+    Score,
+    Task,
+    agreement,
+    automatic_tasks,
+    judge,
+    load_tasks,
+)
+from distilvec.methods.table import build_method, resolve
+from distilvec.recipe import Recipe
+from distilvec.report import CompareTable, compare_table
+from distilvec.run import (
+    Taught,
+    held_out,
+    make_student,
+    output_folder,
+    prepare_corpus,
+    ship_model,
+    teach,
+    train_student,
+)
+from distilvec.students import StudentTap, load_student
+
+if TYPE_CHECKING:
+    from distilvec.corpus import Corpus
+    from distilvec.training import Fitted
+
+logger = logging.getLogger(__name__)
+FACTORS = (1 / 3, 1.0, 3.0)
+Scores = dict[str, Score]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished comparison.
+
+    Attributes:
+        folder: holds `compare.json`, `compare.md` and `runs/METHOD/seed-N/`.
+        compared: means, deviations and differences to the reference.
+        rates: method -> learning rate chosen by tuning; empty without.
+        notes: what one has to know to read the table.
+    """
+
+    folder: Path
+    compared: CompareTable
+    rates: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def table(self) -> str:
+        """What `distilvec compare` prints."""
+        return "\n".join([self.compared.table(), "", *self.notes, f"results  {self.folder / 'compare.json'}"])
+
+    def write(self) -> None:
+        """Write `compare.json` and `compare.md`."""
+        content = {**self.compared.to_dict(), "rates": self.rates, "notes": self.notes}
+        _write(self.folder / "compare.json", json.dumps(content, indent=1) + "\n")
+        lines = [self.compared.markdown(), "", *(f"- {note}" for note in self.notes)]
+        _write(self.folder / "compare.md", "\n".join(lines) + "\n")
+
+
+def compare(
+    recipe: Recipe,
+    methods: Sequence[str | Mapping[str, Any]],
+    seeds: int = 3,
+    *,
+    tune: bool = False,
+    reference: str | None = None,
+) -> Comparison:
+    """Train every method with every seed, judge all students by the same code, and compare.
+
+    Args:
+        recipe: data, student, steps and tasks. Its `output` gets the results; its `cache` (default: its `output`)
+            the shared corpus and stores.
+        methods: "name" or "name:key=value,key=value" with options of the method, or of the optimizer
+            ("talas:optimizer.sharpness.kind=asam"); or dictionaries with `name` and options. The recipe's own
+            method keeps the recipe's options where none are given.
+        seeds: runs per method, with the recipe's seed and the following ones.
+        tune: choose each method's learning rate among a third of the recipe's, itself and three times it, by the
+            correlation of similarities with the teacher's on held-out texts after one epoch.
+        reference: the method that the others are compared with; default the first.
+
+    Raises:
+        DistilvecError: an unknown method or option, no tasks, or a folder with runs of another recipe.
+    """
+    variants = _variants(recipe, methods)
+    first = reference or next(iter(variants))
+    if first not in variants:
+        raise DistilvecError(f'no method "{first}" is compared', where="reference", remedy=nearest(first, variants))
+    if seeds < 1:
+        raise DistilvecError(f"seeds is at least 1, not {seeds}", where="seeds")
+    tasks = load_tasks(recipe.judging.tasks)
+    corpus = prepare_corpus(recipe)
+    tasks = tasks or automatic_tasks(corpus)
+    if not tasks:
+        raise DistilvecError(
+            "there is nothing to judge the methods on", where="judging.tasks", remedy="Name tasks in the recipe."
+        )
+    bench = _Bench(corpus, teach(recipe, corpus), tasks, Path(recipe.output))
+    bench.check(variants)
+    rates = {name: bench.tuned_rate(name, variant) for name, variant in variants.items()} if tune else {}
+    results: dict[str, list[Scores]] = {name: [] for name in variants}
+    for seed in range(recipe.training.seed, recipe.training.seed + seeds):
+        for name, variant in variants.items():
+            results[name].append(bench.run(name, _changed(variant, seed=seed, lr=rates.get(name))))
+    found = Comparison(
+        bench.folder, compare_table({**bench.baselines(), **results}, first), rates, _notes(recipe, seeds, rates)
+    )
+    found.write()
+    return found
+
+
+@dataclass
+class _Bench:
+    """What all runs share."""
+
+    corpus: Corpus
+    taught: list[Taught]
+    tasks: list[Task]
+    folder: Path
+
+    def check(self, variants: Mapping[str, Recipe]) -> None:
+        """Refuse a method that cannot work with this student or teacher before any other is trained."""
+        first = next(iter(variants.values()))
+        info = StudentTap(make_student(first.student, first.teachers, self.corpus, first.training.seed)).info
+        for variant in variants.values():
+            method = build_method(variant.method.name, variant.method.options, variant.method.matryoshka)
+            method.needs(info, [each.info for each in self.taught])
+
+    def run(self, name: str, recipe: Recipe) -> Scores:
+        """The scores of one method and seed; read back where the run is finished."""
+        place = self.folder / "runs" / _slug(name) / f"seed-{recipe.training.seed}"
+        recipe = recipe.model_copy(update={"output": str(place)})
+        file = place / "scores.json"
+        identity = [recipe.to_yaml(), self.corpus.fingerprint, [task.name for task in self.tasks]]
+        known = _read(file)
+        if known.get("identity") == identity:
+            return {task: Score.from_dict(score) for task, score in known["scores"].items()}
+        output_folder(recipe, resume=True)
+        student, fitted = train_student(recipe, self.corpus, self.taught, place, resume=True)
+        ship_model(recipe, student, fitted.method, self.taught, place / "student")
+        self._judge_baselines(recipe, fitted)
+        judged = judge({TRAINED: load_student(str(place / "student"))}, self.tasks).scores[TRAINED]
+        _write(
+            file,
+            json.dumps({"identity": identity, "scores": {task: s.to_dict(outputs=True) for task, s in judged.items()}}),
+        )
+        shutil.rmtree(place / "checkpoints", ignore_errors=True)
+        shown = ", ".join(f"{task} {100 * score.value:.1f}" for task, score in judged.items())
+        logger.info("%s, seed %d: %s", name, recipe.training.seed, shown)
+        return judged
+
+    def baselines(self) -> dict[str, list[Scores]]:
+        """Teacher, untrained student and free baseline, one run each."""
+        found = _read(self.folder / "baselines.json").get("scores", {})
+        return {
+            model: [{task: Score.from_dict(score) for task, score in scores.items()}] for model, scores in found.items()
+        }
+
+    def _judge_baselines(self, recipe: Recipe, fitted: Fitted) -> None:
+        """Judge them once, with the first run's student before training."""
+        file = self.folder / "baselines.json"
+        names = [task.name for task in self.tasks]
+        if _read(file).get("tasks") == names:
+            return
+        untrained = CachedEncoder(make_student(recipe.student, recipe.teachers, self.corpus, recipe.training.seed))
+        teacher = self.taught[0].teacher
+        models: dict[str, Any] = {} if teacher.card.kind == "vectors" else {teacher.card.name: teacher}
+        models[UNTRAINED] = untrained
+        if fitted.free_map:
+            models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
+        scores = {
+            model: {task: score.to_dict(outputs=True) for task, score in found.items()}
+            for model, found in judge(models, self.tasks).scores.items()
+        }
+        _write(file, json.dumps({"tasks": names, "scores": scores}))
+
+    def tuned_rate(self, name: str, recipe: Recipe) -> float:
+        """The learning rate with the best held-out agreement after at most one epoch."""
+        texts, vectors = held_out(self.corpus, self.taught[0].store)
+        if len(texts) < 20:
+            raise DistilvecError(
+                f"tuning needs at least 20 held-out texts, there are {len(texts)}",
+                where="corpus.holdout",
+                remedy="Hold out a larger share.",
+            )
+        found: dict[float, float] = {}
+        for factor in FACTORS:
+            rate = float(f"{recipe.optimizer.lr * factor:.3g}")
+            candidate = _changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs))
+            place = self.folder / "tuning" / _slug(name) / f"lr-{rate:g}"
+            candidate = candidate.model_copy(update={"output": str(place)})
+            identity = [candidate.to_yaml(), self.corpus.fingerprint]
+            known = _read(place / "agreement.json")
+            if known.get("identity") != identity:
+                output_folder(candidate, resume=True)
+                student, _ = train_student(candidate, self.corpus, self.taught, place, resume=True)
+                value = agreement(vectors, CachedEncoder(student)(texts))["similarity_spearman"]
+                known = {"identity": identity, "value": value}
+                _write(place / "agreement.json", json.dumps(known))
+                shutil.rmtree(place / "checkpoints", ignore_errors=True)
+            found[rate] = known["value"]
+        return max(found, key=lambda rate: found[rate])
+
+
+def _variants(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> dict[str, Recipe]:
+    """Label -> the recipe with that method; all of them are checked before anything is trained."""
+    found: dict[str, Recipe] = {}
+    for spec in methods:
+        label, name, options, changes = _parse(spec)
+        if label in found:
+            raise DistilvecError(f'"{label}" is given twice', where="methods")
+        data = recipe.model_dump()
+        own = recipe.method.options if name == recipe.method.name else {}
+        data["method"] = {"matryoshka": recipe.method.matryoshka, **own, "name": name, **options}
+        data["cache"] = str(recipe.place)
+        data["student"]["router"] = False
+        if recipe.student.space == resolve(recipe.method.name).implied_space:
+            data["student"]["space"] = None  # each method ships as it implies
+        for key, value in changes.items():
+            section = data
+            *parents, last = key.split(".")
+            for parent in parents:
+                section[parent] = section.get(parent) or {}
+                section = section[parent]
+            section[last] = value
+        found[label] = Recipe.build(data)
+    if not found:
+        raise DistilvecError("there are no methods to compare", where="methods", remedy="Name one or more.")
+    return found
+
+
+def _parse(spec: str | Mapping[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    """(label, method, its options, changes of the optimizer section)."""
+    if isinstance(spec, str):
+        label = spec.strip()
+        name, _, given = label.partition(":")
+        try:
+            options = yaml.safe_load("{" + re.sub(r"\s*=\s*", ": ", given) + "}")
+        except yaml.YAMLError as error:
+            raise DistilvecError(
+                f'"{label}" is not of the form name:key=value,key=value', where="methods", remedy="See `methods`."
+            ) from error
+    else:
+        options = dict(spec)
+        name = str(options.pop("name", ""))
+        label = name + (":" + ",".join(f"{key}={value}" for key, value in options.items()) if options else "")
+    lost = [key for key, value in options.items() if value is None and isinstance(spec, str) and f"{key}=" not in spec]
+    if lost:
+        raise DistilvecError(f'"{lost[0]}" in "{label}" has no value', where="methods", remedy="Write key=value.")
+    changes = {key: value for key, value in options.items() if key.startswith("optimizer.")}
+    return label, name, {key: value for key, value in options.items() if key not in changes}, changes
+
+
+def _changed(
+    recipe: Recipe, *, seed: int | None = None, lr: float | None = None, epochs: float | None = None
+) -> Recipe:
+    """The recipe with another seed, learning rate or (for tuning, without evaluations) length."""
+    training: dict[str, Any] = {} if seed is None else {"seed": seed}
+    if epochs is not None:
+        training |= {"epochs": epochs, "evaluate_every": None, "best": None, "patience": None}
+    changes: dict[str, Any] = {"training": recipe.training.model_copy(update=training)}
+    if lr is not None:
+        changes["optimizer"] = recipe.optimizer.model_copy(update={"lr": lr})
+    return recipe.model_copy(update=changes)
+
+
+def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float]) -> list[str]:
+    length = f"{recipe.training.epochs:g} epochs, batches of {recipe.training.batch_size}"
+    notes = [
+        f"{seeds} seed(s) per method, {length}; ± is the standard deviation over seeds, intervals are over test items."
+    ]
+    if rates:
+        shown = ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
+        notes.append(f"Learning rates chosen on held-out agreement after one epoch: {shown}.")
+    else:
+        notes.append("Learning rates as the recipe says, not tuned per method.")
+    if not recipe.judging.tasks:
+        notes.append("Tasks were made of the corpus' held-out items.")
+    return notes
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """A JSON object; empty where the file is missing or cut short."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(file: Path, content: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(content, encoding="utf-8")
+    partial.replace(file)

@@ -1,0 +1,129 @@
+"""Tasks made of the corpus itself, for a run whose recipe names none.
+
+A label column gives a probe on the held-out texts, a domain column another; pairs give the search for the positive
+by the anchor and, where they have scores, similarity. Everything is scored on held-out items; only the probes are
+fitted on training texts.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distilvec.judging.probes import ClassificationTask, RegressionTask
+from distilvec.judging.retrieval import RetrievalTask
+from distilvec.judging.similarity import PairTask, SimilarityTask
+from distilvec.judging.tasks import Task
+
+if TYPE_CHECKING:
+    from distilvec.corpus import Corpus
+
+logger = logging.getLogger(__name__)
+
+#: Fewer held-out items say nothing; more probe rows cost time and change little.
+FEWEST, MOST_TRAIN, MOST_TEST = 20, 5_000, 5_000
+#: A probe over nearly as many classes as texts says nothing either.
+MOST_CLASSES = 200
+
+
+def automatic_tasks(corpus: Corpus) -> list[Task]:
+    """The tasks that a corpus allows; none where it has texts only, or fewer than 20 held-out items.
+
+    Pairs with labels: whole numbers 0 and 1 say whether the two are alike (average precision), other numbers how
+    much (Spearman). Retrieval then takes as right only the pairs in the upper quarter of the scale. Classes with
+    names say nothing on how alike a pair is: such pairs give no task from their label.
+
+    Args:
+        corpus: prepared, with its split.
+    """
+    found: list[Task | None] = []
+    if corpus.groups is not None and corpus.roles is not None:
+        found += _pair_tasks(corpus)
+    elif corpus.labels is not None:
+        found.append(_label_probe(corpus))
+    if corpus.domains is not None:
+        names = corpus.domain_names or []
+        found.append(_probe("domain", corpus, corpus.domains, names or None))
+    tasks = [task for task in found if task is not None]
+    logger.info("tasks made of the corpus: %s", ", ".join(f"{t.name} ({t.kind})" for t in tasks) or "none")
+    return tasks
+
+
+def _label_probe(corpus: Corpus) -> Task | None:
+    labels = corpus.labels
+    assert labels is not None
+    if labels.dtype.kind != "f":
+        return _probe("label", corpus, labels, corpus.label_names)
+    train, test = _rows(corpus.train_rows, MOST_TRAIN), _rows(corpus.holdout_rows, MOST_TEST)
+    if len(test) < FEWEST or float(np.ptp(labels[test])) == 0:
+        return None
+    return RegressionTask(
+        "label",
+        (corpus.texts(train), labels[train].tolist()),
+        (corpus.texts(test), labels[test].tolist()),
+        protocol="tuned",
+        domain="in",
+    )
+
+
+def _probe(name: str, corpus: Corpus, codes: np.ndarray, names: list[str] | None) -> Task | None:
+    train, test = _rows(corpus.train_rows, MOST_TRAIN), _rows(corpus.holdout_rows, MOST_TEST)
+    classes = np.unique(codes[train])
+    known = np.isin(codes[test], classes)  # a class that was never seen in training cannot be told
+    test = test[known]
+    if len(test) < FEWEST or not 2 <= len(classes) <= MOST_CLASSES or len(np.unique(codes[test])) < 2:
+        return None
+
+    def columns(rows: np.ndarray) -> tuple[list[str], list[Any]]:
+        return corpus.texts(rows), [names[code] if names else int(code) for code in codes[rows]]
+
+    return ClassificationTask(name, columns(train), columns(test), protocol="tuned", domain="in")
+
+
+def _pair_tasks(corpus: Corpus) -> list[Task | None]:
+    anchors, positives = _held_out_pairs(corpus)
+    if len(anchors) < FEWEST:
+        return []
+    left, right = corpus.texts(anchors), corpus.texts(positives)
+    if corpus.labels is None:
+        return [RetrievalTask.from_pairs("retrieval", left, right, domain="in")]
+    if corpus.label_names is not None:
+        return []
+    scores = corpus.labels[anchors].astype(np.float64)
+    low, high = float(scores.min()), float(scores.max())
+    if low == high:
+        return [RetrievalTask.from_pairs("retrieval", left, right, domain="in")]
+    right_ones = np.flatnonzero(scores >= low + 0.75 * (high - low)).tolist()
+    tasks: list[Task | None] = []
+    if set(np.unique(scores)) == {0.0, 1.0}:
+        tasks.append(PairTask("pairs", left, right, (scores == 1).tolist(), domain="in"))
+    else:
+        tasks.append(SimilarityTask("similarity", left, right, scores.tolist(), domain="in"))
+    if len(right_ones) >= FEWEST:
+        chosen = [left[row] for row in right_ones], [right[row] for row in right_ones]
+        tasks.append(RetrievalTask.from_pairs("retrieval", *chosen, domain="in"))
+    return tasks
+
+
+def _held_out_pairs(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the anchors and of their (first) positives among the held-out groups."""
+    rows = np.asarray(corpus.holdout_rows)
+    assert corpus.groups is not None and corpus.roles is not None
+    groups, roles = np.asarray(corpus.groups)[rows], np.asarray(corpus.roles)[rows]
+    anchor_groups, first_anchor = np.unique(groups[roles == 0], return_index=True)
+    positive_groups, first_positive = np.unique(groups[roles == 1], return_index=True)
+    _, left, right = np.intersect1d(anchor_groups, positive_groups, assume_unique=True, return_indices=True)
+    anchors = rows[roles == 0][first_anchor[left]]
+    positives = rows[roles == 1][first_positive[right]]
+    chosen = _rows(np.arange(len(anchors)), MOST_TEST)
+    return anchors[chosen], positives[chosen]
+
+
+def _rows(rows: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of the rows, a seeded sample in ascending order."""
+    rows = np.asarray(rows)
+    if len(rows) <= most:
+        return rows
+    return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))

@@ -1,0 +1,43 @@
+"""Where the files are that a recipe names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+TASK_FILES = ("train", "validation", "test", "queries", "corpus", "qrels")
+
+
+def find_files(data: dict[str, Any], folder: Path) -> None:
+    """Make the paths of a recipe absolute where they exist, so that a saved recipe runs from anywhere."""
+
+    def found(value: Any) -> Any:
+        if not isinstance(value, str) or not value or Path(value).is_absolute():
+            return value
+        return next((str(p.absolute()) for p in (folder / value, Path(value)) if p.exists()), value)
+
+    def replace(section: Any, keys: tuple[str, ...]) -> None:
+        if isinstance(section, dict):
+            section.update({key: found(section[key]) for key in keys if key in section})
+
+    def listed(section: Any) -> list[Any]:
+        return section if isinstance(section, list) else []
+
+    replace(data.get("corpus"), ("path",))
+    for teacher in listed(data.get("teachers")):
+        replace(teacher, ("model", "vectors", "texts", "keys"))
+    student, judging = data.get("student"), data.get("judging")
+    replace(student, ("model",))
+    if isinstance(student, dict):
+        names = {each.get("name", "teacher") for each in listed(data.get("teachers")) if isinstance(each, dict)}
+        for part, key in (("shrink", "of"), ("fresh", "embeddings_from"), ("fresh", "tokenizer")):
+            section = student.get(part)
+            if isinstance(section, dict) and section.get(key) not in names:
+                replace(section, (key,))
+    if isinstance(judging, dict) and isinstance(judging.get("tasks"), list):
+        for task in judging["tasks"]:
+            replace(task, TASK_FILES)
+        suffixes = (".yaml", ".yml", ".json")
+        judging["tasks"] = [
+            found(task) if isinstance(task, str) and task.endswith(suffixes) else task for task in judging["tasks"]
+        ]

@@ -1,0 +1,277 @@
+"""Checkpoints that appear whole or not at all, are loaded strictly, and hold all that an exact resumption needs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_model, save_model
+from torch import nn
+from transformers import EarlyStoppingCallback, Trainer
+from transformers.trainer_utils import HubStrategy, rotate_checkpoints
+from transformers.utils.hub import PushInProgress
+
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.training.distributed import barrier, rank
+
+if TYPE_CHECKING:
+    from distilvec.training.distiller import Distiller
+
+logger = logging.getLogger(__name__)
+WEIGHTS = "model.safetensors"
+_PARTIAL = ".partial-"
+
+
+class CheckpointedTrainer(Trainer):
+    """The part of the trainer that writes and reads: checkpoints of the distiller, the student for everybody else.
+
+    Attributes:
+        distiller: what is trained.
+        save_student: (folder) -> None, writes the student as it ships; None saves it plainly.
+    """
+
+    distiller: Distiller
+    save_student: Callable[[Path], None] | None
+    _partial: Path | None = None
+    _unlogged: dict[str, Any] | None = None
+
+    @property
+    def home(self) -> Path:
+        """Where checkpoints lie."""
+        return Path(str(self.args.output_dir))
+
+    # writing
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the student, by default to `student` beside the checkpoints."""
+        super().save_model(output_dir or str(self.home / "student"), _internal_call)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir or self.home / "student")
+        if self._partial is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_model(self.distiller, str(folder / WEIGHTS))
+        elif self.save_student is not None:
+            self.save_student(folder)
+        else:
+            self.distiller.student.save(str(folder))
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._partial) if self._partial is not None else super()._get_output_dir(trial)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Write under a temporary name, then rename: a checkpoint is whole or it is not there."""
+        home, name = self.home, f"checkpoint-{self.state.global_step}"
+        partial = self._partial = home / f"{_PARTIAL}{self.state.global_step}"
+        try:
+            super()._save_checkpoint(model, trial)
+            (partial / name / f"unlogged-{rank()}.json").write_text(json.dumps(self.unlogged()))
+            barrier()
+            best = self.state.best_model_checkpoint
+            if best and Path(best).parent == partial:
+                self.state.best_model_checkpoint = str(home / Path(best).name)
+            if self.args.should_save:
+                self.state.save_to_json(str(partial / name / "trainer_state.json"))
+                shutil.rmtree(home / name, ignore_errors=True)
+                os.replace(partial / name, home / name)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise EnvironmentProblem(
+                f"the checkpoint cannot be written ({error})",
+                where=str(home / name),
+                remedy="Free some space and run again with --resume; earlier checkpoints are untouched.",
+            ) from error
+        finally:
+            self._partial = None
+            if self.args.should_save:
+                shutil.rmtree(partial, ignore_errors=True)
+        if self.args.should_save:
+            rotate_checkpoints(
+                output_dir=str(home),
+                save_total_limit=self.args.save_total_limit,
+                best_model_checkpoint=self.state.best_model_checkpoint,
+                use_mtime=True,
+            )
+        barrier()
+        if self.args.push_to_hub:
+            self._push_progress(home / name)
+
+    def unlogged(self) -> dict[str, Any]:
+        """What has been summed up since the last line of the log."""
+        return {"loss": float(self._tr_loss), "total": self._total_loss_scalar, "last": self._globalstep_last_logged}
+
+    def take_up_unlogged(self, kept: dict[str, Any]) -> None:
+        """Go on with what `unlogged` gave."""
+        self._tr_loss += kept["loss"]
+        self._total_loss_scalar, self._globalstep_last_logged = kept["total"], kept["last"]
+
+    # reading
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        folder = Path(resume_from_checkpoint)
+        load_strictly(self.distiller, folder)
+        for needed in ("optimizer.pt", "scheduler.pt"):
+            if not (folder / needed).is_file():
+                raise DataError(f"{needed} is missing from this checkpoint", where=str(folder), remedy=_REMOVE)
+        unlogged = folder / f"unlogged-{rank()}.json"
+        with _readable(unlogged):
+            self._unlogged = json.loads(unlogged.read_text()) if unlogged.exists() else None
+
+    def _load_best_model(self) -> None:
+        load_strictly(self.distiller, Path(str(self.state.best_model_checkpoint)))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _readable(Path(str(checkpoint))):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _readable(Path(str(checkpoint))):
+            super()._load_rng_state(checkpoint)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        self._take_up()
+        if self._is_over():
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        self._take_up()  # no epoch was left to run
+        return super()._finalize_training(*args, **kwargs)
+
+    def _take_up(self) -> None:
+        if self._unlogged is not None:
+            self.take_up_unlogged(self._unlogged)
+            self._unlogged = None
+
+    def _is_over(self) -> bool:
+        """Whether the checkpoint that was taken up is the last one of its training."""
+        out_of_patience = any(
+            callback.early_stopping_patience_counter >= callback.early_stopping_patience
+            for callback in self.callback_handler.callbacks
+            if isinstance(callback, EarlyStoppingCallback)
+        )
+        return self.state.global_step >= self.state.max_steps or out_of_patience
+
+    # the hub
+
+    def push_to_hub(  # type: ignore[override]  # what else transformers takes is for its own model card
+        self, commit_message: str | None = "End of training", blocking: bool = True, **_: Any
+    ) -> Any:
+        """Upload the student (nothing else) to `hub_model_id`."""
+        if self.hub_model_id is None:
+            self.init_hf_repo()
+        self._finish_current_push()
+        self.save_model(_internal_call=True)
+        if self.is_world_process_zero():
+            return self._upload(self.home / "student", commit_message, run_as_future=not blocking)
+        return None
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Nothing: at this point the checkpoint has no name yet. `_push_progress` does it."""
+
+    def _push_progress(self, checkpoint: Path) -> None:
+        strategy = self.args.hub_strategy
+        if not self.is_world_process_zero() or strategy == HubStrategy.END:
+            return
+        if self.push_in_progress is not None and not self.push_in_progress.is_done():
+            if not self.args.hub_always_push:
+                return
+            self._finish_current_push()
+        message = f"Training in progress, step {self.state.global_step}"
+        self._save(str(self.home / "student"))
+        jobs = [self._upload(self.home / "student", message, run_as_future=True)]
+        if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            place = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else checkpoint.name
+            jobs.append(self._upload(checkpoint, f"{message}, checkpoint", run_as_future=True, path_in_repo=place))
+        pushing: Any = PushInProgress(jobs)  # type: ignore[arg-type]
+        self.push_in_progress = pushing
+
+    def _upload(self, folder: Path, message: str | None, **kwargs: Any) -> Any:
+        from huggingface_hub import HfApi
+
+        try:
+            return HfApi().upload_folder(
+                repo_id=str(self.hub_model_id),
+                folder_path=str(folder),
+                commit_message=message,
+                token=self.args.hub_token,
+                revision=self.args.hub_revision,
+                **kwargs,
+            )
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"the hub did not take the upload ({error})",
+                where=str(self.hub_model_id),
+                remedy="Run again with --resume to try once more; nothing is trained again.",
+            ) from error
+
+
+_REMOVE = "Remove this folder to go on from the checkpoint before it."
+
+
+@contextlib.contextmanager
+def _readable(place: Path) -> Iterator[None]:
+    """What a damaged or foreign checkpoint raises becomes an error that says so."""
+    try:
+        yield
+    except DistilvecError:
+        raise
+    except Exception as error:  # pickle, torch, json and zip all have their own
+        message = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"this checkpoint cannot be taken up ({message})", where=str(place), remedy=_REMOVE) from error
+
+
+def load_strictly(distiller: Distiller, folder: Path) -> None:
+    """Load a checkpoint's weights into the distiller; every key must be there and fit.
+
+    Raises:
+        DataError: a missing or broken file.
+        DistilvecError: a checkpoint of another student or method.
+    """
+    try:
+        load_model(distiller, str(folder / WEIGHTS), strict=True)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"the weights cannot be read ({error})", where=str(folder / WEIGHTS), remedy=_REMOVE) from error
+    except RuntimeError as error:
+        raise DistilvecError(
+            f"this checkpoint does not fit the student and method ({str(error).splitlines()[0]})",
+            where=str(folder),
+            remedy="Resume with the recipe that made it, or start anew in another output folder.",
+        ) from error
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The whole checkpoint with the highest step, or None. Half-written ones have another name."""
+    found = [
+        (int(place.name.removeprefix("checkpoint-")), place)
+        for place in folder.glob("checkpoint-*")
+        if place.name.removeprefix("checkpoint-").isdigit() and (place / "trainer_state.json").exists()
+    ]
+    return max(found)[1] if found else None
+
+
+def tidy(folder: Path, *, resume: bool) -> None:
+    """Remove what a killed run left half-written; where training starts anew, set an earlier run's checkpoints aside.
+
+    Without this, resuming a run that was killed before its first checkpoint would go on from another run's.
+    """
+    for partial in folder.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(partial, ignore_errors=True)
+    if resume or not any(folder.glob("checkpoint-*")):
+        return
+    before = folder.with_name(f"{folder.name}-before")
+    shutil.rmtree(before, ignore_errors=True)
+    folder.rename(before)
+    logger.warning("Training starts anew; the checkpoints of the run before are now in %s.", before)
+
+
+__all__ = ["WEIGHTS", "CheckpointedTrainer", "load_strictly", "newest_checkpoint", "tidy"]

@@ -1,0 +1,320 @@
+"""The methods as a loss for sentence-transformers' own trainer, for people who keep their own training script.
+
+store = distilvec.SignalStore.open("out/stores/teacher")
+dataset = store.attach(dataset, text="text")              # adds the column "label": rows of the store
+loss = DistillationLoss(student, "talas", store, texts=dataset["text"])
+trainer = loss.bind(SentenceTransformerTrainer(model=student, train_dataset=dataset, loss=loss, args=args))
+trainer.train(resume_from_checkpoint=True)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_model, save_model
+from torch import Tensor, nn
+
+from distilvec.corpus import content_keys
+from distilvec.corpus.batch import Batch
+from distilvec.errors import DataError, DistilvecError
+from distilvec.methods.base import Method, Sample
+from distilvec.methods.table import build_method
+from distilvec.store import SignalStore
+from distilvec.students.output import StudentOutput
+from distilvec.students.tap import StudentTap
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
+from distilvec.training.distributed import world_size
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
+HEADS = "distilvec_heads.safetensors"
+SAMPLE = 2_000
+
+
+class DistillationLoss(nn.Module):
+    """A method as a sentence-transformers loss: (features, store rows) -> named scalars, which that trainer sums.
+
+    The heads are parameters of the loss, so that trainer's optimizer trains them (`learning_rate_mapping` finds them
+    under `method.`). It does not save them: `bind(trainer)` does, and restores them on resume.
+
+    Args:
+        student: the model that is trained; one text column.
+        method: name, dictionary with `name` and options, or a `Method` that was not built yet.
+        store: the teacher's store, or its folder. Labels are rows of this very object: `store.attach` makes them.
+        texts: texts of the store, of which at most 2,000 are encoded for the heads' ridge start; None where the
+            method has no heads, or they start at random (`init: random`).
+
+    Attributes:
+        student, method, store: as above.
+
+    Raises:
+        DistilvecError: more than one process, an unknown method, or one that needs more than the store or student has.
+        DataError: the store has none of the texts.
+    """
+
+    def __init__(
+        self,
+        student: SentenceTransformer,
+        method: str | Mapping[str, Any] | Method,
+        store: SignalStore | str | Path,
+        texts: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        _refuse_processes()
+        self.student = student
+        self.store = store if isinstance(store, SignalStore) else SignalStore.open(store)
+        self.method = _open_method(method)
+        self.tap = StudentTap(student)
+        self._trainer: Any = None
+        self._warned = False
+        self._precision: torch.dtype | None = None
+        teacher = _teacher_info(self.store)
+        self.needs = self.method.needs(self.tap.info, [teacher])
+        if any(self.needs.tokens.teachers) or any(self.needs.attention.teachers) or any(self.needs.logits):
+            raise DistilvecError(
+                "this method asks for more of the teacher than sentence vectors, which is all that a store of them has",
+                where=self.method.name,
+            )
+        try:
+            self.method.build(self.tap.info, [teacher], self._sample(texts, teacher))
+        except DataError as error:
+            if texts is not None:
+                raise
+            raise DistilvecError(
+                "the heads of this method start from a fit to texts",
+                where=self.method.name,
+                remedy="Give texts=, or the method's option init: random.",
+            ) from error
+        self.method.lookup = self._lookup
+        self.method.attach(student)
+        self.method.to(student.device)
+
+    def forward(self, features: Sequence[dict[str, Tensor]], labels: Tensor | None) -> dict[str, Tensor]:
+        """The weighted terms of one batch.
+
+        Args:
+            features: one dictionary of B rows, as that trainer's collator gives it.
+            labels: int64 [B], rows of the store.
+
+        Returns:
+            Term name -> [] weighted mean; their sum is the loss.
+
+        Raises:
+            DistilvecError: several text columns, no labels, or a method in stages without `bind`.
+        """
+        _refuse_processes()
+        rows = self._rows(features, labels)
+        progress = self._progress()
+        device = next(self.student.parameters()).device
+        trains = self.method.trains_student(progress)
+        with self._autocast(device), contextlib.nullcontext() if trains else torch.no_grad():
+            output = self.tap(
+                dict(features[0]),
+                views=self.needs.views,
+                layers=self.needs.layers,
+                tokens=self.needs.tokens.student,
+                attention=self.needs.attention.student,
+            )
+        signals = TeacherSignals(
+            present=torch.ones(len(rows), dtype=torch.bool, device=device),
+            sentence=torch.from_numpy(self.store.read(rows)).to(device),
+        )
+        keys = torch.from_numpy(self.store.keys(rows)).to(device)
+        with self._autocast(device):
+            terms = self.method(output, [signals], Batch(keys, Batch.equal_items(keys)))
+        return {name: term.weight * _mean(term.values, term.counted) for name, term in terms.items()}
+
+    def bind(self, trainer: Any) -> Any:
+        """Keep the heads with the trainer's checkpoints, follow its progress and precision; returns the trainer.
+
+        Every folder that the trainer saves gets `distilvec_heads.safetensors` beside the student, which
+        sentence-transformers ignores; resuming and loading the best checkpoint read it back.
+
+        Raises:
+            DistilvecError: a trainer of several processes or devices, or of another loss.
+        """
+        if trainer.args.world_size > 1 or trainer.args.n_gpu > 1:
+            raise DistilvecError(
+                f"this trainer works on {max(trainer.args.world_size, trainer.args.n_gpu)} devices, which would train "
+                "the heads apart from each other",
+                where="DistillationLoss",
+                remedy="Use one device (CUDA_VISIBLE_DEVICES), or `distilvec train`, which can use several.",
+            )
+        losses = trainer.loss.values() if isinstance(trainer.loss, dict) else [trainer.loss]
+        if not any(loss is self for loss in losses):
+            raise DistilvecError("this trainer trains another loss", where="DistillationLoss.bind")
+        save, restore = trainer._save, trainer._load_from_checkpoint
+
+        def save_both(output_dir: str | None = None, state_dict: Any = None) -> None:
+            save(output_dir, state_dict)
+            self.save_heads(output_dir if output_dir is not None else trainer.args.output_dir)
+
+        def restore_both(checkpoint: str, *others: Any) -> None:
+            restore(checkpoint, *others)
+            self.load_heads(checkpoint)
+
+        trainer._save, trainer._load_from_checkpoint = save_both, restore_both
+        self._trainer = trainer
+        self._precision = torch.bfloat16 if trainer.args.bf16 else torch.float16 if trainer.args.fp16 else None
+        return trainer
+
+    def save_heads(self, folder: str | Path) -> Path:
+        """Write the heads (and the method's other state) into a folder; returns the file."""
+        file = Path(folder) / HEADS
+        partial = file.with_suffix(".partial")
+        save_model(self.method, str(partial), metadata={"method": self.method.name})
+        partial.replace(file)
+        return file
+
+    def load_heads(self, folder: str | Path) -> None:
+        """Read the heads from a folder that `save_heads` or a bound trainer wrote.
+
+        Raises:
+            DistilvecError: there are none, or they are another method's or student's.
+        """
+        file = Path(folder) / HEADS
+        if not file.is_file():
+            raise DistilvecError(
+                "this checkpoint has no heads, so training cannot go on from it",
+                where=str(folder),
+                remedy="Was its trainer bound (loss.bind(trainer))? Start anew with a bound one.",
+            )
+        try:
+            load_model(self.method, str(file), strict=True)
+        except Exception as error:  # safetensors raises its own kinds and torch RuntimeError
+            raise DistilvecError(
+                f"these heads do not fit the method and student ({str(error).splitlines()[0]})", where=str(file)
+            ) from error
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """What the model card says of the loss."""
+        options = self.method.options.model_dump(mode="json")
+        return {"method": self.method.name, "teacher": str(self.store.card.get("source", "")), **options}
+
+    @property
+    def citation(self) -> str:
+        """The method's source, as BibTeX."""
+        return f"@misc{{{self.method.name},\n    title={{{self.method.paper}}}\n}}"
+
+    def _rows(self, features: Sequence[dict[str, Tensor]], labels: Tensor | None) -> np.ndarray:
+        if len(features) != 1:
+            raise DistilvecError(
+                f"one text column is trained on, this batch has {len(features)}",
+                where="DistillationLoss",
+                remedy='Keep the attached column and the labels: dataset.select_columns(["text", "label"]).',
+            )
+        if labels is None or labels.dtype.is_floating_point or labels.dim() != 1:
+            raise DistilvecError(
+                "the labels of this loss are rows of the store",
+                where="DistillationLoss",
+                remedy='Make them with store.attach(dataset, text="...").',
+            )
+        return labels.cpu().numpy()
+
+    def _progress(self) -> float:
+        if self._trainer is not None:
+            state = self._trainer.state
+            return float(state.global_step) / max(state.max_steps, 1)
+        if not self.method.trains_student(0.0):
+            raise DistilvecError(
+                "this method works in stages, so the loss has to know how far the training is",
+                where=self.method.name,
+                remedy="Bind it: trainer = loss.bind(trainer).",
+            )
+        if not self._warned and any(True for _ in self.method.parameters()):
+            self._warned = True
+            logger.warning("the heads are not in the trainer's checkpoints; trainer = loss.bind(trainer) keeps them")
+        return 0.0
+
+    def _autocast(self, device: torch.device) -> Any:
+        """What accelerate wraps around the model's own forward, which the tap does not go through."""
+        if self._precision is None:
+            return contextlib.nullcontext()
+        return torch.autocast(device.type, self._precision)
+
+    def _sample(self, texts: Sequence[str] | None, teacher: TeacherInfo) -> Sample:
+        """What the untrained student and the store say about some texts, eval mode; empty without texts."""
+        info = self.tap.info
+        if texts is None:
+            layers = torch.zeros(1, info.layers or 0, 0, info.hidden) if self.needs.layers else None
+            none = TeacherSignals(present=torch.zeros(0, dtype=torch.bool), sentence=torch.zeros(0, teacher.width))
+            return Sample(StudentOutput(torch.zeros(1, 0, info.width), layers), [none])
+        step = max(1, len(texts) // SAMPLE)
+        chosen = [texts[position] for position in range(0, len(texts), step)][:SAMPLE]
+        numbers = self.store.rows(content_keys(chosen))
+        chosen = [text for text, number in zip(chosen, numbers, strict=True) if number >= 0]
+        numbers = numbers[numbers >= 0]
+        if not chosen:
+            raise DataError("the store has none of these texts", where=str(self.store.path), remedy="Teach them first.")
+        order = np.argsort([len(text) for text in chosen], kind="stable")
+        output = self._observe([chosen[place] for place in order])
+        vectors = torch.from_numpy(self.store.read(numbers[order]))
+        return Sample(output, [TeacherSignals(present=torch.ones(len(order), dtype=torch.bool), sentence=vectors)])
+
+    def _observe(self, texts: list[str]) -> StudentOutput:
+        """[1, N, ...] on the CPU; `texts` sorted by length."""
+        device, training = next(self.student.parameters()).device, self.student.training
+        self.student.eval()
+        outputs: list[StudentOutput] = []
+        with torch.no_grad():
+            for start in range(0, len(texts), 64):
+                features = self.student.preprocess(texts[start : start + 64])
+                moved = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in features.items()}
+                outputs.append(self.tap(moved, views=1, layers=self.needs.layers))
+        self.student.train(training)
+        layers = [each.layers.float().cpu() for each in outputs if each.layers is not None]
+        return StudentOutput(
+            torch.cat([each.embedding.float().cpu() for each in outputs], 1), torch.cat(layers, 2) if layers else None
+        )
+
+    def _lookup(self, teacher: int, keys: Tensor) -> Tensor:
+        return torch.from_numpy(self.store.read(self.store.rows(keys.cpu().numpy())))
+
+
+def _open_method(method: str | Mapping[str, Any] | Method) -> Method:
+    if isinstance(method, Method):
+        return method
+    options: dict[str, Any] = {"name": method} if isinstance(method, str) else dict(method)
+    if "name" not in options:
+        raise DistilvecError('the method needs a "name"', where="DistillationLoss")
+    name, matryoshka = options.pop("name"), options.pop("matryoshka", None)
+    return build_method(name, options, matryoshka)
+
+
+def _teacher_info(store: SignalStore) -> TeacherInfo:
+    statistics, card = store.statistics(), store.card
+    return TeacherInfo(
+        name=str(card.get("name", "teacher")),
+        width=store.width,
+        layers=card.get("layers"),
+        mean=torch.from_numpy(np.asarray(statistics.mean)).float(),
+        std=torch.from_numpy(np.asarray(statistics.std)).float(),
+    )
+
+
+def _mean(values: Tensor, counted: Tensor | None) -> Tensor:
+    values = values.float()
+    if values.dim() == 0:
+        return values
+    if counted is None:
+        return values.mean()
+    return values.where(counted, 0.0).sum() / counted.sum().clamp_min(1)
+
+
+def _refuse_processes() -> None:
+    processes = max(world_size(), int(os.environ.get("WORLD_SIZE", "1")))
+    if processes > 1:
+        raise DistilvecError(
+            f"the heads of this loss would not be the same in {processes} processes",
+            where="DistillationLoss",
+            remedy="Train in one process, or with `distilvec train`, which can use several.",
+        )

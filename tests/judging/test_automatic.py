@@ -1,0 +1,98 @@
+"""Tasks made of a corpus: which there are, and that their items are the held-out ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distilvec.corpus import Corpus, read_corpus
+from distilvec.judging import Task, automatic_tasks
+
+
+@pytest.fixture(scope="module")
+def texts(sentences: list[str]) -> list[str]:
+    return list(dict.fromkeys(text.strip() for text in sentences))[:198]
+
+
+def made(folder: Path, rows: list[dict[str, Any]], **options: Any) -> tuple[Corpus, dict[str, Task]]:
+    corpus = read_corpus(rows, folder, holdout=0.4, **options)
+    return corpus, {task.name: task for task in automatic_tasks(corpus)}
+
+
+def held_out(corpus: Corpus) -> set[str]:
+    return set(corpus.texts(corpus.holdout_rows))
+
+
+def letters(texts: Any) -> np.ndarray:
+    return np.array([[text.lower().count(letter) + 0.01 for letter in map(chr, range(97, 123))] for text in texts])
+
+
+def test_labels_and_domains_give_probes(tmp_path: Path, texts: list[str]) -> None:
+    rows = [
+        {"text": t, "label": "long" if len(t) > 80 else "short", "source": "ab"[i % 2]} for i, t in enumerate(texts)
+    ]
+    corpus, tasks = made(tmp_path, rows, label="label", domain="source")
+    assert {name: task.kind for name, task in tasks.items()} == {"label": "classification", "domain": "classification"}
+    for task in tasks.values():
+        tested = {text for (text,) in task.test_items()}
+        assert tested == held_out(corpus)
+        assert set(task.texts()) - tested == set(corpus.texts(corpus.train_rows)), "probes are fitted on training texts"
+    score = tasks["label"].score(letters)
+    assert score.value > 0.65, "the number of letters tells long from short"
+    assert {*np.unique(score.outputs.truth)} == {0, 1}
+
+
+def test_scores_give_a_regression_and_whole_numbers_classes(tmp_path: Path, texts: list[str]) -> None:
+    _, tasks = made(tmp_path / "a", [{"text": t, "label": len(t) / 7} for t in texts], label="label")
+    assert tasks["label"].kind == "regression" and tasks["label"].score(letters).value > 0.9
+    _, tasks = made(tmp_path / "b", [{"text": t, "label": len(t) % 3} for t in texts], label="label")
+    assert tasks["label"].kind == "classification"
+
+
+def test_pairs_give_retrieval_on_held_out_pairs(tmp_path: Path, texts: list[str]) -> None:
+    rows = [{"q": a, "d": b, "n": a[::-1]} for a, b in zip(texts[::2], texts[1::2], strict=True)]
+    corpus, tasks = made(tmp_path, rows, text=["q", "d", "n"])
+    task = tasks["retrieval"]
+    assert list(tasks) == ["retrieval"] and task.kind == "retrieval"
+    answers = {row["q"]: row["d"] for row in rows}
+    queries = [text for (text,) in task.test_items()]
+    assert queries and set(queries) <= held_out(corpus)
+    assert set(task.texts()) == set(queries) | {answers[query] for query in queries}
+    place = {text: number for number, text in enumerate(dict.fromkeys(answers.values()))}
+
+    def perfect(asked: Any) -> np.ndarray:
+        return np.array([np.eye(len(place))[place[answers.get(text, text)]] for text in asked])
+
+    assert task.score(perfect).value == pytest.approx(1.0)
+
+
+def test_pairs_with_scores_and_with_yes_or_no(tmp_path: Path, texts: list[str]) -> None:
+    pairs = list(zip(texts[::2], texts[1::2], strict=True))
+    graded = [{"q": a, "d": b, "label": i % 5 + 0.5} for i, (a, b) in enumerate(pairs)]
+    corpus, tasks = made(tmp_path / "graded", graded, text=["q", "d"], label="label")
+    assert "similarity" in tasks
+    scores = {(row["q"], row["d"]): row["label"] for row in graded}
+    items = tasks["similarity"].test_items()
+    assert tasks["similarity"].scores.tolist() == [scores[item] for item in items]  # type: ignore[attr-defined]
+    assert {text for item in items for text in item} == held_out(corpus)
+
+    alike = [{"q": a, "d": b, "label": int(i % 4 != 0)} for i, (a, b) in enumerate(pairs)]
+    _, tasks = made(tmp_path / "alike", alike, text=["q", "d"], label="label")
+    assert set(tasks) == {"pairs", "retrieval"}
+    right = {row["q"] for row in alike if row["label"]}
+    assert {query for (query,) in tasks["retrieval"].test_items()} <= right, "only pairs that are alike have an answer"
+
+    named = [{"q": a, "d": b, "label": "xyz"[i % 3]} for i, (a, b) in enumerate(pairs)]
+    _, tasks = made(tmp_path / "named", named, text=["q", "d"], label="label")
+    assert tasks == {}
+
+
+def test_too_little_gives_nothing(tmp_path: Path, texts: list[str]) -> None:
+    assert made(tmp_path / "plain", [{"text": t} for t in texts])[1] == {}
+    one = [{"text": t, "label": "same"} for t in texts]
+    assert made(tmp_path / "one", one, label="label")[1] == {}
+    few = [{"text": t, "label": "ab"[i % 2]} for i, t in enumerate(texts[:20])]
+    assert made(tmp_path / "few", few, label="label")[1] == {}

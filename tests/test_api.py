@@ -1,0 +1,180 @@
+"""The public names: what they cost to import, values that YAML cannot hold, and what each call returns."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import distilvec
+from distilvec.api import read_tasks, recipe_of, shrink_model
+from distilvec.errors import DistilvecError
+from distilvec.recipe import Recipe
+
+QUICK: dict[str, Any] = {
+    "optimizer": {"lr": 1e-3},
+    "training": {"epochs": 1, "batch_size": 16},
+    "judging": {"agreement": True, "speed": False},
+}
+
+
+@pytest.fixture(scope="module")
+def texts(sentences: list[str]) -> list[str]:
+    return [text for text in sentences if len(text) < 90][:100]
+
+
+def embed(texts: list[str]) -> np.ndarray:
+    """A teacher that is a function: letter counts, [n, 26]."""
+    return np.array([[text.lower().count(letter) + 0.1 for letter in map(chr, range(97, 123))] for text in texts])
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = """
+import sys, distilvec
+heavy = {"torch", "transformers", "sentence_transformers", "numpy", "pydantic"} & set(sys.modules)
+assert not heavy, heavy
+assert set(distilvec.__all__) <= set(dir(distilvec)) and distilvec.DistilvecError and distilvec.Recipe
+assert "torch" not in sys.modules
+for name in distilvec.__all__:
+    assert callable(getattr(distilvec, name)), name
+import distilvec.comparison, distilvec.training.loss
+assert callable(distilvec.compare)
+try:
+    distilvec.nothing
+except AttributeError:
+    print("fine")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "fine", done.stderr
+
+
+def test_distill_in_memory_and_again_from_its_recipe(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+    """Texts as a list; the recipe that is left runs again by itself and gives the same student."""
+    student = {"shrink": {"of": "teacher", "layers": 1}}
+    corpus = {"path": texts, "holdout": 0.3}
+    run = distilvec.distill(str(tiny_bert), student, corpus, method="cosine", output=tmp_path / "out", **QUICK)
+    assert run.student.encode(["hello"], show_progress_bar=False).shape == (1, 32)
+    assert "| model |" in run.report and "student" in run.report
+    assert (tmp_path / "out" / "report.html").is_file()
+    recipe = Recipe.load(tmp_path / "out" / "recipe.yaml", [f"output={tmp_path / 'again'}"])
+    assert recipe.corpus.path == str(tmp_path / "out" / "given" / "corpus.jsonl")
+
+    from distilvec.run import run as start
+
+    again = start(recipe)
+    expected = run.student.encode(texts[:9], show_progress_bar=False)
+    assert np.array_equal(again.student.encode(texts[:9], show_progress_bar=False), expected)
+    assert again.record.agreement["cosine"] == pytest.approx(run.record.agreement["cosine"], abs=1e-5)
+
+
+def test_a_function_and_vectors_as_teachers(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+    vectors = {"vectors": embed(texts).astype(np.float32)[:, :8], "texts": texts}
+    student = distilvec.train([embed, vectors], str(tiny_bert), texts, "mse", tmp_path / "out", **QUICK)
+    assert student.encode(["hello"], show_progress_bar=False).shape == (1, 32)
+    saved = (tmp_path / "out" / "recipe.yaml").read_text(encoding="utf-8")
+    assert f"{embed.__module__}:embed" in saved and "teacher2-vectors.npy" in saved
+    assert not (tmp_path / "out" / "report.html").exists()
+
+
+def test_teach_fills_the_store_that_distill_uses(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+    rows = [{"sentence": text, "kind": "x"} for text in texts]
+    corpus = {"path": rows, "text": "sentence"}
+    half = distilvec.teach(embed, corpus, tmp_path / "out", shard=(0, 2))
+    assert 0 < len(half) < len(texts)
+    store = distilvec.teach(embed, corpus, tmp_path / "out")
+    assert len(store) == len(texts) and store.width == 26
+    assert store.path == tmp_path / "out" / "stores" / "teacher"
+    calls: list[int] = []
+
+    def counted(batch: list[str]) -> np.ndarray:
+        calls.append(len(batch))
+        return embed(batch)
+
+    distilvec.teach(counted, corpus, tmp_path / "other")
+    assert sum(calls) >= len(texts)
+    calls.clear()
+    distilvec.teach(counted, corpus, tmp_path / "other")
+    assert sum(calls) < 20, "only probes: everything is taught already"
+    with pytest.raises(DistilvecError, match="one teacher"):
+        distilvec.teach([embed, embed], corpus, tmp_path / "two")
+
+
+def test_a_dataset_is_a_corpus(tmp_path: Path, texts: list[str]) -> None:
+    from datasets import Dataset, DatasetDict
+
+    data = Dataset.from_dict({"text": [*texts[:4], None], "score": [0.5, 1.0, 2.0, 3.0, 4.0]})
+    for given in (data, DatasetDict({"train": data, "test": data.select([0])})):
+        recipe = recipe_of("teacher", "student", given, "mse", tmp_path / "out")
+        lines = Path(str(recipe.corpus.path)).read_text(encoding="utf-8").splitlines()
+        assert json.loads(lines[1]) == {"text": texts[1], "score": 1.0} and len(lines) == 5
+    before = Path(str(recipe.corpus.path)).stat().st_mtime_ns
+    recipe_of("teacher", "student", data, "mse", tmp_path / "out")
+    assert Path(str(recipe.corpus.path)).stat().st_mtime_ns == before, "an equal corpus is not written again"
+
+
+def test_values_that_make_no_recipe(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    with pytest.raises(DistilvecError, match="Give its folder or hub id"):
+        recipe_of(SentenceTransformer(str(tiny_bert)), "student", texts, "mse", tmp_path)
+    with pytest.raises(DistilvecError, match="is no teacher"):
+        recipe_of(3, "student", texts, "mse", tmp_path)
+    with pytest.raises(DistilvecError, match="cannot be made of a int"):
+        recipe_of("teacher", "student", 3, "mse", tmp_path)
+    with pytest.raises(DistilvecError, match='needs the key "path"'):
+        recipe_of("teacher", "student", {"text": "text"}, "mse", tmp_path)
+    with pytest.raises(DistilvecError, match='Did you mean "training"'):
+        recipe_of("teacher", "student", texts, "mse", tmp_path, trainings={"epochs": 1})
+
+
+def test_evaluate_any_model_on_any_description(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+    rows = [{"text": text, "label": str(len(text) > 45)} for text in texts[:40]]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    listed = [
+        {"name": "one", "kind": "clustering", "test": "rows.jsonl"},
+        {"name": "two", "kind": "classification", "train": "rows.jsonl", "test": "rows.jsonl"},
+    ]
+    (tmp_path / "tasks.yaml").write_text(json.dumps(listed), encoding="utf-8")
+    (tmp_path / "single.json").write_text(json.dumps({**listed[0], "name": "three"}), encoding="utf-8")
+    tasks = [str(tmp_path / "tasks.yaml"), tmp_path / "single.json"]
+    found = distilvec.evaluate(tiny_bert, tasks, tmp_path / "scores.json")
+    assert list(found.scores["bert"]) == ["one", "two", "three"]
+    assert found.scores["bert"]["one"].value == found.scores["bert"]["three"].value
+    saved = json.loads((tmp_path / "scores.json").read_text())
+    assert saved["scores"]["bert"]["two"]["value"] == found.scores["bert"]["two"].value
+    assert saved["scores"]["bert"]["two"]["outputs"]
+    by_function = distilvec.evaluate(embed, tmp_path / "single.json", name="letters")
+    assert by_function.scores["letters"]["three"].kind == "clustering"
+    with pytest.raises(DistilvecError, match="same name"):
+        read_tasks([str(tmp_path / "tasks.yaml"), str(tmp_path / "tasks.yaml")])
+    with pytest.raises(DistilvecError):
+        distilvec.evaluate(tmp_path / "no-model", tasks)
+
+
+def test_shrink_writes_a_student(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    told = shrink_model(
+        str(tiny_bert), tmp_path / "small", layers=[1, 3], vocabulary=300, corpus=tmp_path / "texts.txt"
+    )
+    assert "3 -> 2 (kept 1, 3)" in told and "400 -> " in told
+    small = distilvec.load(tmp_path / "small")
+    assert small.encode(["hello"], show_progress_bar=False).shape == (1, 32)
+    with pytest.raises(DistilvecError, match="nothing to shrink"):
+        shrink_model(str(tiny_bert), tmp_path / "same")
+    with pytest.raises(DistilvecError, match="needs the texts"):
+        shrink_model(str(tiny_bert), tmp_path / "same", vocabulary=300)
+
+
+def test_load_opens_an_exported_folder(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    from distilvec.export import export_onnx
+
+    export_onnx(tiny_bert, tmp_path / "onnx", quantize=False, texts=texts[:8])
+    found = distilvec.load(tmp_path / "onnx").encode(texts[:5])
+    expected = distilvec.load(tiny_bert).encode(texts[:5], show_progress_bar=False)
+    np.testing.assert_allclose(found, expected, atol=1e-5)

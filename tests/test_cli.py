@@ -1,0 +1,260 @@
+"""The command line: every command, one clear line and an exit code for every mistake, and one run from end to end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distilvec.cli import main
+from distilvec.errors import DistilvecError, Interrupted
+
+RECIPE = """\
+corpus: {{path: texts.jsonl, label: label, holdout: 0.4}}
+teachers: [{{name: tiny, model: {teacher}}}]
+student: {{shrink: {{of: tiny, layers: 1}}}}
+method: {{name: talas, anchored_layers: 1, lasd_weight: 0}}
+optimizer: {{lr: 1.0e-3}}
+training: {{epochs: 1, batch_size: 8, seed: 3}}
+judging: {{speed: false}}
+output: {output}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`main` sets up a process of its own; here it must leave no trace."""
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "0")
+    ours = logging.getLogger("distilvec")
+    level = ours.level
+    yield
+    ours.setLevel(level)
+
+
+@pytest.fixture(scope="module")
+def texts(sentences: list[str]) -> list[str]:
+    return [text for text in sentences if len(text) < 90][:100]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, texts: list[str]) -> Path:
+    """A folder with texts.jsonl and recipe.yaml, whose output is `out` beside them."""
+    folder = tmp_path_factory.mktemp("cli")
+    rows = [{"text": text, "label": "long" if len(text) > 45 else "short"} for text in texts]
+    (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (folder / "tasks.yaml").write_text(
+        json.dumps([{"name": "clusters", "kind": "clustering", "test": "texts.jsonl"}]), encoding="utf-8"
+    )
+    recipe = RECIPE.format(teacher=tiny_bert, output=folder / "out")
+    (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
+    return folder
+
+
+def called(*words: Any) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+def command(*words: Any) -> list[str]:
+    return [sys.executable, "-m", "distilvec.cli", *map(str, words)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "0"}
+
+
+def test_help_is_quick_and_imports_no_torch() -> None:
+    code = """
+import sys
+from distilvec.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print(sorted({"torch", "transformers", "numpy", "sklearn"} & set(sys.modules)))
+"""
+    for words in (["--help"], ["run", "--help"], ["--version"]):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.stdout.splitlines()[-1] == "[]"
+        # Processor time, because other work on the machine does not count.
+        assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["run", "missing.yaml"], 2, "missing.yaml: the recipe cannot be read"),
+        (["run", "{recipe}", "--set", "training.epoch=0.1"], 2, 'Did you mean "epochs"?'),
+        (["run", "{recipe}", "--set", "training.epochs=none at all"], 2, "training.epochs"),
+        (["run", "{recipe}", "--set", "method.name=tallas"], 2, 'Did you mean "talas"?'),
+        (["run", "{recipe}", "--set", "training"], 2, "key.key=value"),
+        (["run", "{recipe}", "--set", "corpus.path=nowhere.jsonl", "-o", "{folder}/a"], 3, "nowhere.jsonl"),
+        (["run", "{recipe}", "--set", "corpus.text=txt", "-o", "{folder}/b"], 3, 'Did you mean "text"?'),
+        (["run", "{recipe}", "--set", "teachers.0.model=/no/such/model", "-o", "{folder}/c"], 2, "/no/such/model"),
+        (["run", "{recipe}", "-o", "{folder}/texts.jsonl/out"], 4, "output folder cannot be written"),
+        (["teach", "{recipe}", "--shard", "2/2"], 2, "--shard"),
+        (["shrink", "{teacher}", "-o", "{folder}/d", "--layers", "two"], 2, "--layers"),
+        (["shrink", "{teacher}", "-o", "{folder}/d", "--layers", "9"], 2, "1 to 3 blocks"),
+        (["evaluate", "{teacher}", "-t", "no-such-file.yaml"], 2, "no such file"),
+        (["methods", "tallas"], 2, 'Did you mean "talas"?'),
+        (["compare", "{recipe}", "-m", "cosine:inti=random"], 2, 'Did you mean "init"?'),
+        (["run"], 2, "Missing argument"),
+        (["rnu"], 2, "rnu"),
+    ],
+)
+def test_mistakes_are_one_line_and_an_exit_code(
+    place: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, told: str
+) -> None:
+    filled = [word.format(recipe=place / "recipe.yaml", folder=place, teacher=tiny_bert) for word in words]
+    assert called(*filled) == code
+    shown = capsys.readouterr()
+    assert told in shown.err.replace("\n", " "), shown.err
+    ours = [line for line in shown.err.splitlines() if line.startswith("distilvec: ")]
+    assert len(ours) == (0 if told in ("Missing argument", "rnu") else 1)
+    assert "Traceback" not in shown.err
+
+
+def test_a_misspelt_key_names_its_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = place / "broken.yaml"
+    broken.write_text((place / "recipe.yaml").read_text().replace("shrink:", "shrnk:"), encoding="utf-8")
+    assert called("run", broken) == 2
+    told = capsys.readouterr().err
+    assert f'{broken}, line 3, student.shrnk: unknown key "shrnk". Did you mean "shrink"?' in told
+
+
+def test_interruptions_and_debug(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import distilvec.run
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(distilvec.run, "run", interrupted)
+    assert called("run", place / "recipe.yaml") == 130
+    assert "run the same command again" in capsys.readouterr().err
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(distilvec.run, "run", broken)
+    assert called("run", place / "recipe.yaml") == 1
+    assert "unexpected ZeroDivisionError: oh. The option --debug" in capsys.readouterr().err
+    with pytest.raises(ZeroDivisionError):
+        main(["--debug", "run", str(place / "recipe.yaml")])
+    with pytest.raises(DistilvecError):
+        main(["--debug", "run", "missing.yaml"])
+    assert Interrupted("x").exit_code == 130
+
+
+def test_methods_and_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("methods") == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in ("talas", "simcse", "leaf", "distillcse")) and "sentence vectors" in listed
+    assert called("methods", "talas") == 0
+    assert "anchored_layers: 2" in capsys.readouterr().out
+    assert called("doctor") == 0
+    told = capsys.readouterr().out
+    assert "sentence-transformers" in told and "devices: CPU" in told and "onnx" in told
+
+
+def test_teach_train_evaluate_compare(place: Path, capsys: pytest.CaptureFixture[str], texts: list[str]) -> None:
+    recipe, out = place / "recipe.yaml", place / "steps"
+    assert called("teach", recipe, "-o", out, "--dry-run") == 0
+    assert "bytes a text" in capsys.readouterr().out and not out.exists()
+    for share in ("0/2", "1/2"):
+        assert called("teach", recipe, "-o", out, "--shard", share) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[-1].startswith(f"{out / 'stores' / 'tiny'}: {len(texts)} rows")
+    assert called("train", recipe, "-o", out) == 0
+    assert f"student  {out / 'student'}" in capsys.readouterr().out
+    assert not (out / "report.json").exists()
+    scores = place / "scores.json"
+    assert called("evaluate", out / "student", "-t", place / "tasks.yaml", "-o", scores) == 0
+    shown = capsys.readouterr().out
+    value = json.loads(scores.read_text())["scores"]["student"]["clusters"]["value"]
+    assert "clusters" in shown and f"{100 * value:.1f}" in shown
+    words = ["compare", recipe, "-m", "cosine", "-m", "mse", "--seeds", "1", "-o", place / "compared"]
+    assert called(*words, "--set", f"cache={out}") == 0
+    shown = capsys.readouterr().out
+    assert "cosine" in shown and "mse" in shown and "label" in shown
+    assert (place / "compared" / "compare.md").is_file()
+
+
+def test_shrink_and_export(place: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = place / "small"
+    words = ["--layers", "1,3", "--vocabulary", "300", "--corpus", place / "texts.jsonl"]
+    assert called("shrink", tiny_bert, "-o", small, *words) == 0
+    assert "3 -> 2 (kept 1, 3)" in capsys.readouterr().out
+    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    assert called("export", small, "-o", place / "onnx", "--no-quantize") == 0
+    assert "onnx float32" in capsys.readouterr().out and (place / "onnx" / "model.onnx").is_file()
+
+
+def test_from_end_to_end_with_an_interruption(place: Path, texts: list[str]) -> None:
+    """Ctrl-C while training, resume, load without distilvec, and the saved recipe again: the same numbers."""
+    recipe, out = place / "recipe.yaml", place / "out"
+    long = ["--set", "training.epochs=6", "--set", "training.logging_steps=1"]
+    running = subprocess.Popen(
+        command("run", recipe, *long), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    log = out / "run.jsonl"
+    until = time.monotonic() + 200
+    while time.monotonic() < until and running.poll() is None:
+        if log.is_file() and len(log.read_text().splitlines()) >= 3:
+            break
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=120)
+    assert running.returncode == 130, told
+    ours = [line for line in told.splitlines() if line.startswith("distilvec: ")]
+    assert len(ours) == 1 and "SIGINT" in ours[0] and "--resume" in ours[0]
+    assert "Traceback" not in told and not (out / "student").exists()
+
+    resumed = subprocess.run(
+        command("run", recipe, *long, "--resume"), capture_output=True, text=True, env=environment(), check=False
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"student  {out / 'student'}" in resumed.stdout and "untrained student" in resumed.stdout
+    assert "Loading weights" not in resumed.stderr and "Writing model" not in resumed.stderr
+    assert "DEBUG" not in resumed.stderr and "\r" not in resumed.stderr
+    assert "training: " in resumed.stderr, "a last line of progress"
+    for name in ("report.html", "report.md", "report.json", "recipe.yaml", "run.jsonl", "student/README.md"):
+        assert (out / name).is_file(), name
+    assert json.loads(log.read_text().splitlines()[-1])["epoch"] == 6
+
+    code = f"""
+import sys
+sys.modules["distilvec"] = None
+from sentence_transformers import SentenceTransformer
+vectors = SentenceTransformer({str(out / "student")!r}, device="cpu").encode(["hello", "good bye"])
+print(vectors.shape, all(name != "distilvec" and not name.startswith("distilvec.") or sys.modules[name] is None
+                         for name in sys.modules))
+"""
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
+    assert loaded.stdout.strip() == "(2, 32) True"
+
+    again = place / "again"
+    words = command("run", out / "recipe.yaml", "-o", again)
+    subprocess.run(words, capture_output=True, env=environment(), check=True)
+    first, second = (json.loads((folder / "report.json").read_text()) for folder in (out, again))
+    assert [row["scores"] for row in first["models"]] == [row["scores"] for row in second["models"]]
+    # The student's weights are equal bit for bit; products of whole matrices may differ in the last place.
+    found, wanted = first["agreement"], second["agreement"]
+    assert found.pop("cosine_from") == wanted.pop("cosine_from")
+    assert found == pytest.approx(wanted, abs=1e-5)
+    same = [(folder / "student" / "model.safetensors").read_bytes() for folder in (out, again)]
+    assert same[0] == same[1], "interrupted and resumed, or in one go: the same student"

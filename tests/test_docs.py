@@ -1,0 +1,266 @@
+"""The documentation says what is so: it builds, its recipes are recipes, its code runs, its commands exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from distilvec.judging.loading import TaskSpec
+from distilvec.recipe import Recipe
+from distilvec.training.arguments import training_arguments
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPES = sorted((ROOT / "src/distilvec/recipes").glob("*.yaml"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/*.md"))
+FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+MACHINE = re.compile(r"(?<![\w.])/(work|root|home|tmp|mnt|Users)/")
+#: Hub ids in blocks that are run; a tiny model stands in for them.
+HUB_IDS = ("BAAI/bge-m3", "microsoft/MiniLM-L12-H384-uncased")
+
+
+def blocks(language: str) -> Iterator[Any]:
+    """All fenced blocks of a language, as parameters (page, code) named by page and number."""
+    for page in PAGES:
+        found = [m for m in FENCE.finditer(page.read_text(encoding="utf-8")) if m[2] == language]
+        for number, match in enumerate(found, start=1):
+            yield pytest.param(page, textwrap.dedent(match[3]), id=f"{page.name}-{number}")
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+# the site
+
+
+def test_the_site_builds_strictly_and_asks_no_other_server(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for page in ("index", "methods", "recipes", "troubleshooting"):
+        html = (tmp_path / "site" / f"{page}.html").read_text(encoding="utf-8")
+        fetched = re.findall(
+            r"<(?:script|img|link rel=\"(?:stylesheet|preconnect|icon)\")[^>]+(?:src|href)=\"(http[^\"]+)", html
+        )
+        assert not fetched, f"{page}: {fetched}"
+
+
+def test_generated_parts_are_what_the_code_says() -> None:
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs/generate.py")
+    assert spec is not None and spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    for page in generate.pages():
+        text = page.read_text(encoding="utf-8")
+        assert generate.rewritten(text) == text, f"{page.name} is out of date: run python docs/generate.py"
+    assert "<!-- generated: methods -->" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_method_has_a_section_with_its_options() -> None:
+    from distilvec.methods.table import TABLE
+
+    text = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
+    for name in TABLE:
+        assert f"\n## {name}\n" in text
+        assert f"<!-- generated: options {name} -->" in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if not target.startswith(("http://", "https://", "#")):
+            assert (page.parent / target.partition("#")[0]).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("file", [*PAGES, *RECIPES, *EXAMPLES, ROOT / "mkdocs.yml"], ids=lambda file: file.name)
+def test_no_path_of_one_machine(file: Path) -> None:
+    found = MACHINE.search(file.read_text(encoding="utf-8"))
+    assert found is None, f"{file.name}: {found}"
+
+
+# recipes
+
+
+@pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
+def test_packaged_recipes_are_recipes(file: Path, tmp_path: Path) -> None:
+    recipe = Recipe.load(file)
+    arguments = training_arguments(recipe.training, recipe.optimizer, tmp_path, 10_000)
+    assert arguments.learning_rate == recipe.optimizer.lr
+    for task in recipe.judging.tasks:
+        if isinstance(task, dict):
+            TaskSpec.model_validate(task)
+
+
+def test_every_method_has_a_recipe_with_the_papers_settings() -> None:
+    from distilvec.methods.table import TABLE
+
+    assert {Recipe.load(file).method.name for file in RECIPES if file.name.startswith("paper-")} == set(TABLE)
+
+
+def test_starters_are_listed_in_the_quick_start() -> None:
+    text = (ROOT / "docs/quick-start.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(start-[\w-]+\.yaml)`", text))
+    assert named == {file.name for file in RECIPES if file.name.startswith("start-")}
+
+
+@pytest.mark.parametrize(("page", "code"), blocks("yaml"))
+def test_yaml_blocks_are_recipes_or_tasks(page: Path, code: str) -> None:
+    data = yaml.safe_load(code)
+    if "kind" in data:
+        TaskSpec.model_validate(data)
+        return
+    rest = {
+        "corpus": {"path": "texts.txt"},
+        "teachers": [{"model": "some/teacher"}],
+        "student": {"model": "some/student"},
+    }
+    recipe = Recipe.build({**rest, **data}, where=page.name)
+    for task in recipe.judging.tasks:
+        if isinstance(task, dict):
+            TaskSpec.model_validate(task)
+
+
+# Python
+
+
+@pytest.mark.parametrize(
+    ("page", "code"), [*blocks("python"), *(pytest.param(file, file.read_text(), id=file.name) for file in EXAMPLES)]
+)
+def test_names_of_distilvec_in_python_exist(page: Path, code: str) -> None:
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "distilvec":
+            module = importlib.import_module(node.module or "")
+            for alias in node.names:
+                assert hasattr(module, alias.name) or importlib.import_module(f"{node.module}.{alias.name}")
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "distilvec":
+            assert hasattr(importlib.import_module("distilvec"), node.attr), f"{page.name}: distilvec.{node.attr}"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, sentences: list[str]) -> Path:
+    """A folder in which the README's Python block was run, with a router beside the student."""
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.students import router
+
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "texts.txt").write_text(
+        "\n".join(" ".join(text.split()[:40]) for text in sentences[:80]), encoding="utf-8"
+    )
+    readme = next(code for page, code in (each.values for each in blocks("python")) if page.name == "README.md")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        _execute(readme, tiny_bert)
+    student = SentenceTransformer(str(folder / "out/student"))
+    router(student, SentenceTransformer(str(tiny_bert))).save(str(folder / "out/router"))
+    return folder
+
+
+@pytest.mark.parametrize(("page", "code"), blocks("python"))
+def test_python_blocks_run(
+    page: Path, code: str, finished: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "distilvec.distill(" in code:
+        pytest.skip("run once, as the start of the others")
+    if "load_onnx(" in code:
+        pytest.skip("tests/test_export.py exports and loads")
+    monkeypatch.chdir(finished)
+    _execute(code, tiny_bert)
+
+
+def test_the_readmes_student_opens_and_its_report_is_there(finished: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    assert SentenceTransformer(str(finished / "out/student")).encode(["a cat"]).shape == (1, 32)
+    assert (finished / "out/report.html").is_file()
+
+
+def test_the_methods_skeleton_trains(finished: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import types
+
+    import distilvec
+    from distilvec.methods import table
+
+    code = next(code for page, code in (each.values for each in blocks("python")) if page.name == "extending.md")
+    module = types.ModuleType("docs_skeleton")
+    monkeypatch.setitem(sys.modules, "docs_skeleton", module)
+    exec(compile(code, "extending.md", "exec", dont_inherit=True), module.__dict__)
+    monkeypatch.setitem(table.TABLE, "squared_cosine", "docs_skeleton:SquaredCosine")
+    monkeypatch.chdir(finished)
+    student = distilvec.train(
+        str(tiny_bert),
+        str(tiny_bert),
+        "texts.txt",
+        {"name": "squared_cosine", "power": 1.5},
+        "out-skeleton",
+        cache="out",
+        training={"max_steps": 3, "batch_size": 8},
+    )
+    assert student.encode(["a cat"]).shape == (1, 32)
+    assert '"term/distance"' in (finished / "out-skeleton/run.jsonl").read_text()
+
+
+def _execute(code: str, model: Path) -> None:
+    for name in HUB_IDS:
+        code = code.replace(name, str(model))
+    exec(compile(code, "a block of the documentation", "exec", dont_inherit=True), {"__name__": "docs_block"})
+
+
+# commands
+
+
+def _commands(page: Path) -> Iterator[list[str]]:
+    """Words of every `distilvec ...` line in shell blocks and in inline code."""
+    text = page.read_text(encoding="utf-8")
+    lines = [line.strip() for match in FENCE.finditer(text) if match[2] == "bash" for line in match[3].splitlines()]
+    lines += re.findall(r"`(distilvec[^`]*)`", prose(page))
+    for line in lines:
+        words = shlex.split(line.rstrip("&"), comments=True)
+        if words and words[0] == "distilvec" and len(words) > 1:
+            yield words[1:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    from typer.main import get_command
+
+    from distilvec.cli import app
+
+    group: Any = get_command(app)
+
+    def options(command: Any) -> set[str]:
+        return {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}
+
+    for words in _commands(page):
+        while words and words[0].startswith("-"):
+            assert words.pop(0) in options(group), f"{page.name}: distilvec {words}"
+        if not words:
+            continue
+        assert words[0] in group.commands, f"{page.name}: there is no command {words[0]}"
+        known = options(group.commands[words[0]])
+        for word in words[1:]:
+            if word.startswith("-"):
+                assert word.partition("=")[0] in known, f"{page.name}: {words[0]} has no option {word}"
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        shell = "\n".join(match[3] for match in FENCE.finditer(text) if match[2] == "bash")
+        named = re.findall(r"^make (\w+)", shell, re.MULTILINE) + re.findall(r"`make (\w+)`", prose(page))
+        assert set(named) <= targets, f"{page.name}: {set(named) - targets}"

@@ -1,0 +1,80 @@
+"""What `--dry-run` says, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from distilvec.errors import DistilvecError
+from distilvec.plan import plan
+from distilvec.recipe import Recipe
+
+
+def tiny_recipe(folder: Path, teacher: Path, texts: list[str], **sections: object) -> Recipe:
+    corpus = folder / "texts.jsonl"
+    rows = [{"text": text, "source": "ab"[len(text) % 2]} for text in texts]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"text": None}]), encoding="utf-8")
+    return Recipe.build(
+        {
+            "corpus": {"path": str(corpus), "domain": "source", "holdout": 0.4},
+            "teachers": [{"name": "tiny", "model": str(teacher)}],
+            "student": {"shrink": {"of": "tiny", "layers": 2}},
+            "training": {"epochs": 3, "batch_size": 8},
+            "output": str(folder / "out"),
+            **sections,
+        }
+    )
+
+
+def everything(folder: Path) -> dict[Path, int]:
+    return {file: file.stat().st_mtime_ns if file.is_file() else 0 for file in folder.rglob("*")}
+
+
+def test_it_says_what_would_happen_and_leaves_nothing(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe(tmp_path, tiny_bert, sentences[:80])
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.chdir(tmp_path)
+    before = everything(tmp_path)
+    found = plan(recipe)
+    assert everything(tmp_path) == before
+    stages = dict(found.lines)
+    assert stages["corpus"].startswith("80 texts of 81 rows")
+    assert "1 " in stages[""], "the rejected row is counted"
+    assert "32 dimensions" in stages["teacher tiny"] and "80 texts to encode" in stages["teacher tiny"]
+    assert "80 bytes a text, 6.4 kB in all" in stages["teacher tiny"]
+    trained = int(stages["corpus"].split("; ")[1].split(" ")[0])
+    assert f"{3 * -(-trained // 8)} steps" in stages["training"]
+    assert "0.03 M parameters trained and kept" in stages["student"]
+    assert "domain (of the corpus)" in stages["judging"]
+    assert "are free" in stages["disk"] and stages["time"].startswith("about ")
+    assert len(found.examples) == 3 and all("[CLS]" in example for example in found.examples)
+    shown = found.text()
+    assert all(stage in shown for stage in stages) and found.examples[0] in shown
+
+
+def test_what_is_taught_already_costs_nothing(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    from distilvec.run import teach
+
+    recipe = tiny_recipe(tmp_path, tiny_bert, sentences[:60])
+    teach(recipe)
+    before = everything(tmp_path)
+    stages = dict(plan(recipe, teaching_only=True).lines)
+    assert "0 texts to encode" in stages["teacher tiny"] and "0 B in all" in stages["teacher tiny"]
+    assert set(stages).isdisjoint({"student", "training", "judging", "output"})
+    assert everything(tmp_path) == before
+
+
+def test_it_refuses_what_the_run_would_refuse(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    deep = tiny_recipe(tmp_path, tiny_bert, sentences[:60], method={"name": "talas", "anchored_layers": 5})
+    with pytest.raises(DistilvecError, match="anchored_layers is 5"):
+        plan(deep)
+    missing = tiny_recipe(tmp_path, tiny_bert, sentences[:60], judging={"tasks": [str(tmp_path / "no-such.yaml")]})
+    with pytest.raises(DistilvecError, match="no such file"):
+        plan(missing)

@@ -1,0 +1,74 @@
+"""A distiller and a trainer in this process, on the tests' corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tests.training import jobs
+
+from distilvec.corpus import Corpus
+from distilvec.methods.table import build_method
+from distilvec.recipe import OptimizerSection, TrainingSection
+from distilvec.students.tap import StudentTap
+from distilvec.training import BucketedBatches, Collator, Distiller, TokenizedCorpus
+from distilvec.training.arguments import training_arguments
+from distilvec.training.sample import make_sample
+from distilvec.training.trainer import DistillationTrainer
+
+
+@dataclass
+class Assembled:
+    distiller: Distiller
+    collator: Collator
+    corpus: Corpus
+    rows: np.ndarray
+
+    def batches(self, size: int, epochs: int = 1, seed: int = 0) -> Iterator[dict[str, Any]]:
+        """The batches that the trainer will see, in its order."""
+        sampler = BucketedBatches(self.collator.tokens.lengths[self.rows], size, seed=seed)
+        for epoch in range(epochs):
+            sampler.set_epoch(epoch)
+            for positions in sampler:
+                yield self.collator(self.rows[positions].tolist())
+
+    def trainer(self, out: Path, training: dict[str, Any], optimizer: dict[str, Any] | None = None, **more: Any) -> Any:
+        section = OptimizerSection(**{"lr": 1e-2, "heads_lr": None, "weight_decay": 0.0, **(optimizer or {})})
+        given = {"epochs": 1, "batch_size": 8, "lr_scheduler_type": "constant", "optim": "adamw_torch", "use_cpu": True}
+        args = training_arguments(TrainingSection(**given | training), section, out, len(self.rows))
+        return DistillationTrainer(
+            self.distiller,
+            args,
+            rows=self.rows,
+            collator=self.collator,
+            heads_lr=section.heads_lr,
+            sharpness=section.sharpness.model_dump() if section.sharpness else None,
+            describe=lambda rows: self.corpus.texts(np.asarray(rows)),
+            **more,
+        )
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {name: value.clone() for name, value in self.distiller.state_dict().items()}
+
+
+def assemble(home: Path, method: str, student: str = "student", rows: int = 40, **options: Any) -> Assembled:
+    given = jobs.parts(home, student)
+    corpus, infos = given["corpus"], given["teachers"]
+    tokens = TokenizedCorpus.build(
+        given["student"], corpus.texts, len(corpus), home / "tokens", fingerprint=corpus.fingerprint
+    )
+    torch.manual_seed(0)
+    made = build_method(method, options, None)
+    tap = StudentTap(given["student"])
+    layers = made.needs(tap.info, infos).layers
+    train = np.asarray(corpus.train_rows)[:rows]
+    sample = make_sample(given["student"], tokens, given["sources"], train, seed=0, layers=layers)
+    torch.manual_seed(0)
+    made.build(tap.info, infos, sample)
+    return Assembled(
+        Distiller(given["student"], made, infos), Collator(corpus, tokens, given["sources"]), corpus, train
+    )

@@ -1,0 +1,296 @@
+"""Training jobs in processes of their own, forked from one that has imported everything: start-up costs nothing.
+
+python tests/training/jobs.py      reads one JSON job a line: {"ticket": FOLDER, "env": {...}, "job": {...}}
+
+The ticket's folder gets `pid`, `output` (stdout and stderr) and, at the end, `status` (what waitpid says).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WIDTH = 24
+Job = dict[str, Any]
+
+
+# what every job works on
+
+
+def prepare(folder: Path, count: int = 80) -> Path:
+    """A corpus with three domains, a store of random vectors for it, a student with dropout and one without."""
+    from tests import tiny_models
+    from tests.english import sentences
+
+    from distilvec.corpus import read_corpus
+    from distilvec.store import SignalStore
+
+    texts = list(dict.fromkeys(" ".join(text.split()[:10]) for text in sentences(200)))[:count]
+    rows = [{"text": text, "topic": "abc"[number % 3]} for number, text in enumerate(texts)]
+    corpus = read_corpus(rows, folder / "corpus", domain="topic", holdout=0.2)
+    store = SignalStore.create(folder / "store", CARD, WIDTH, "float32")
+    with store.writer("random") as writer:
+        writer.add(corpus.keys, np.random.default_rng(5).standard_normal((len(corpus), WIDTH)).astype(np.float32))
+    tiny_models.build("bert", folder / "student")
+    still = folder / "still"
+    tiny_models.build("bert", still)
+    config = json.loads((still / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (still / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+CARD = {"name": "random", "kind": "vectors", "fingerprint": "f" * 16}
+
+
+def parts(home: Path, student: str = "student") -> dict[str, Any]:
+    """Student, corpus, teachers and sources as `fit` takes them."""
+    import torch
+
+    from distilvec.corpus import Corpus
+    from distilvec.store import SignalStore
+    from distilvec.students import load_student
+    from distilvec.teachers import TeacherInfo
+    from distilvec.training import StoreSource
+
+    corpus, store = Corpus.open(home / "corpus"), SignalStore.open(home / "store")
+    info = TeacherInfo("random", WIDTH, mean=torch.zeros(WIDTH), std=torch.ones(WIDTH))
+    return {
+        "student": load_student(home / student, device="cpu"),
+        "teachers": [info],
+        "corpus": corpus,
+        "sources": [StoreSource(store, corpus)],
+    }
+
+
+class Poisoned:
+    """A source that gives NaN for one row, once training has begun."""
+
+    def __init__(self, source: Any, row: int) -> None:
+        self.source, self.row, self.calls = source, row, 0
+
+    def fetch(self, rows: Any) -> dict[str, Any]:
+        signals: dict[str, Any] = self.source.fetch(rows)
+        self.calls += 1
+        if self.calls > 1:  # the first is the sample that the heads start from
+            signals["sentence"][np.asarray(rows) == self.row] = float("nan")
+        return signals
+
+
+def train(job: Job) -> None:
+    """Run `fit` as the job says and write all weights to `final.safetensors`.
+
+    home, out; method, options, training, optimizer; student; matryoshka; resume; train_rows (60 where it is silent);
+    evaluate (a metric per call, or none); die, slow, limit (see below).
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    from distilvec.methods.table import build_method
+    from distilvec.recipe import OptimizerSection, TrainingSection
+    from distilvec.training import fit
+    from distilvec.training.checkpoints import save_model  # noqa: F401 - imported before anything is patched
+
+    torch.set_num_threads(1)
+    home, out = Path(job["home"]), Path(job["out"])
+    given = parts(home, job.get("student", "student"))
+    corpus, store = given["corpus"], given["sources"][0].store
+    corpus.train_rows = corpus.train_rows[: job.get("train_rows", 60)]
+    torch.manual_seed(0)
+    method = build_method(job["method"], job.get("options", {}), job.get("matryoshka"))
+    calls = iter(job.get("evaluate") or ())
+    if job.get("poison"):
+        given["sources"] = [Poisoned(given["sources"][0], corpus.train_rows[0])]
+    _set_traps(job)
+    fitted = fit(
+        given["student"],
+        method,
+        given["teachers"],
+        corpus,
+        given["sources"],
+        training=TrainingSection(**job["training"]),
+        optimizer=OptimizerSection(**job.get("optimizer", {"lr": 1e-2})),
+        folder=out,
+        cache=home,
+        resume=job.get("resume", False),
+        evaluate=(lambda student, method: {"score": next(calls)}) if "evaluate" in job else None,
+        lookup=lambda teacher, keys: torch.from_numpy(store.read(store.rows(keys.cpu().numpy()))),
+    )
+    state = {f"student.{name}": value for name, value in given["student"].state_dict().items()}
+    state |= {f"method.{name}": value for name, value in fitted.method.state_dict().items()}
+    rank = os.environ.get("RANK", "0")
+    save_file({name: value.detach().contiguous() for name, value in state.items()}, out / f"final-{rank}.safetensors")
+    (out / f"log-{rank}.json").write_text(json.dumps(fitted.log))
+
+
+def command_line(arguments: Sequence[str]) -> None:
+    """`distilvec ARGUMENTS` in this process."""
+    from distilvec.cli import main
+
+    main(list(arguments))
+
+
+# how a job comes to an end early
+
+
+def _die(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _set_traps(job: Job) -> None:
+    """die: step:N (when N steps are done), forward:N, weights:N, optimizer:N, rename:N, log:N (the N-th time).
+
+    slow: seconds per step. limit: from step N on, no file may grow beyond so many bytes.
+    """
+    import resource
+
+    import torch
+
+    from distilvec.training import callbacks, checkpoints, trainer
+
+    what, _, number = job.get("die", "").partition(":")
+    count = {"left": int(number or 0)}
+
+    def counted(call: Callable[..., Any], instead: Callable[..., Any] = _die) -> Callable[..., Any]:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            count["left"] -= 1
+            return instead(*args, **kwargs) if count["left"] == 0 else call(*args, **kwargs)
+
+        return step
+
+    def half_weights(module: Any, file: str) -> None:
+        checkpoints_save(module, file)
+        os.truncate(file, os.path.getsize(file) // 2)
+        _die()
+
+    def half_optimizer(state: Any, file: Any, *args: Any) -> None:
+        if not str(file).endswith("optimizer.pt"):
+            return torch_save(state, file, *args)
+        count["left"] -= 1
+        torch_save(state, file, *args)
+        if count["left"] == 0:
+            os.truncate(file, os.path.getsize(file) // 2)
+            _die()
+        return None
+
+    def half_line(self: Any, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        with self.file.open("a") as out:
+            out.write('{"step": ')
+        _die()
+
+    checkpoints_save, torch_save = checkpoints.save_model, torch.save
+    forward = trainer.DistillationTrainer.training_step
+    if what == "step":
+        callbacks.Progress.on_step_end = counted(callbacks.Progress.on_step_end)  # type: ignore[method-assign]
+    elif what == "forward":
+        trainer.DistillationTrainer.training_step = counted(forward)  # type: ignore[method-assign]
+    elif what == "weights":
+        checkpoints.save_model = counted(checkpoints_save, half_weights)  # type: ignore[assignment]
+    elif what == "optimizer":
+        torch.save = half_optimizer  # type: ignore[assignment]
+    elif what == "rename":
+        checkpoints.os.replace = counted(os.replace)  # type: ignore[assignment]
+    elif what == "log":
+        callbacks.RunLog.on_log = counted(callbacks.RunLog.on_log, half_line)  # type: ignore[method-assign]
+    if "slow" in job or "limit" in job:
+        steps = iter(range(1, 1_000_000))
+
+        def slowly(self: Any, *args: Any, **kwargs: Any) -> Any:
+            step = next(steps)
+            time.sleep(job.get("slow", 0))
+            if "limit" in job and step == job["limit"][0]:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (job["limit"][1], job["limit"][1]))
+            return forward(self, *args, **kwargs)
+
+        trainer.DistillationTrainer.training_step = slowly  # type: ignore[method-assign]
+
+
+def _limit_student(size: int) -> None:
+    """From when the student is written on, no file may grow beyond so many bytes."""
+    import resource
+
+    from distilvec import run
+
+    ship = run.ship
+
+    def limited(*args: Any, **kwargs: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        ship(*args, **kwargs)
+
+    run.ship = limited  # type: ignore[assignment]
+
+
+# the process that forks
+
+
+def _run(request: Job) -> int:
+    """In the job's own process: returns its exit code."""
+    from distilvec.errors import DistilvecError
+
+    os.environ.update(request.get("env", {}))
+    if "limit_student" in request:
+        _limit_student(request["limit_student"])
+    try:
+        if "arguments" in request:
+            os.chdir(request["folder"])
+            command_line(request["arguments"])
+        else:
+            train(request["job"])
+    except DistilvecError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return error.exit_code
+    except SystemExit as end:
+        return int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _supervise(request: Job) -> None:
+    """Fork the job, wait for it, write down how it ended."""
+    ticket = Path(request["ticket"])
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if child == 0:
+        out = os.open(ticket / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        code = _run(request)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    (ticket / "pid").write_text(str(child))
+    _, status = os.waitpid(child, 0)
+    partial = ticket / ".status"
+    partial.write_text(str(os.waitstatus_to_exitcode(status)))
+    partial.replace(ticket / "status")
+
+
+def serve() -> None:
+    import sentence_transformers
+    import sentence_transformers.sentence_transformer.modules  # noqa: F401
+    import transformers.models.bert.modeling_bert  # noqa: F401
+
+    import distilvec.run
+    import distilvec.training.fit
+    import distilvec.training.trainer  # noqa: F401
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        if os.fork() == 0:
+            _supervise(json.loads(line))
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,243 @@
+"""`DistillationLoss` under sentence-transformers' own trainer: terms, ridge start, checkpoints, what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from tests import tiny_models
+
+from distilvec import DistillationLoss, DistilvecError, SignalStore
+from distilvec.corpus import content_keys
+from distilvec.judging import linear_map
+from distilvec.store import fill
+from distilvec.teachers import load_teacher
+from distilvec.training.loss import HEADS
+
+METHODS = [
+    "talas",
+    {"name": "talas", "simcse_weight": 0.0},
+    "simcse",
+    "cosine",
+    "mse",
+    "relational",
+    "leaf",
+    "distilcse",
+    "distillcse",
+    {"name": "cosine", "matryoshka": [8, 16]},
+]
+
+
+@pytest.fixture(scope="module")
+def texts(sentences: list[str]) -> list[str]:
+    return [text for text in sentences if len(text) < 90][:48]
+
+
+@pytest.fixture(scope="module")
+def store(
+    tmp_path_factory: pytest.TempPathFactory, tiny_model_folders: dict[str, Path], texts: list[str]
+) -> SignalStore:
+    teacher = load_teacher(name="tiny", model=tiny_model_folders["xlmr"])
+    filled = SignalStore.create(tmp_path_factory.mktemp("store"), teacher.card, teacher.card.width)
+    fill(filled, teacher, texts, content_keys(texts))
+    return filled
+
+
+@pytest.fixture
+def student(tiny_bert: Path) -> SentenceTransformer:
+    return SentenceTransformer(str(tiny_bert), device="cpu")
+
+
+def attached(store: SignalStore, texts: list[str]) -> Any:
+    from datasets import Dataset
+
+    return store.attach(Dataset.from_dict({"text": texts}))
+
+
+def make_trainer(
+    folder: Path,
+    student: SentenceTransformer,
+    loss: DistillationLoss,
+    store: SignalStore,
+    texts: list[str],
+    **more: Any,
+) -> Any:
+    settings = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 8,
+        "num_train_epochs": 1,
+        "learning_rate": 1e-3,
+        "seed": 5,
+        "save_steps": 3,
+        "logging_steps": 1,
+        "use_cpu": True,
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+    return loss.bind(
+        SentenceTransformerTrainer(
+            model=student,
+            args=SentenceTransformerTrainingArguments(**{**settings, **more}),
+            train_dataset=attached(store, texts),
+            loss=loss,
+        )
+    )
+
+
+def parts(loss: DistillationLoss) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in loss.state_dict().items()}
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_named_terms_with_gradients(
+    method: Any, student: SentenceTransformer, store: SignalStore, texts: list[str]
+) -> None:
+    loss = DistillationLoss(student, method, store, texts=texts)
+    student.train()
+    rows = torch.from_numpy(store.rows(content_keys(texts[:6])))
+    terms = loss([student.preprocess(texts[:6])], rows)
+    assert terms and all(value.dim() == 0 and torch.isfinite(value) for value in terms.values())
+    torch.stack(list(terms.values())).sum().backward()
+    trained = [p for p in student.parameters() if p.grad is not None and p.grad.abs().sum() > 0]
+    assert len(trained) > 10
+    heads = list(loss.method.parameters())
+    assert all(p.grad is not None for p in heads if p.requires_grad)
+
+
+def test_the_terms_are_those_of_the_main_trainer(
+    student: SentenceTransformer, store: SignalStore, texts: list[str]
+) -> None:
+    """Without dropout the loss equals the cosine distance computed by hand from encode() and the head."""
+    loss = DistillationLoss(student, "cosine", store, texts=texts)
+    student.eval()
+    rows = store.rows(content_keys(texts[:8]))
+    value = loss([student.preprocess(texts[:8])], torch.from_numpy(rows))
+    mapped = student.encode(texts[:8], show_progress_bar=False) @ linear_map(loss.method.teacher_map())
+    target = store.read(rows)
+    cosine = (mapped * target).sum(1) / np.linalg.norm(mapped, axis=1) / np.linalg.norm(target, axis=1)
+    (term,) = value.values()
+    assert float(term.detach()) == pytest.approx(float(1 - cosine.mean()), abs=1e-5)
+
+
+def test_the_ridge_start_fits_better_than_chance(
+    student: SentenceTransformer, store: SignalStore, texts: list[str]
+) -> None:
+    rows = torch.from_numpy(store.rows(content_keys(texts)))
+    student.eval()
+    features = [student.preprocess(texts)]
+    found = {}
+    for name, given in (("ridge", texts), ("random", None)):
+        torch.manual_seed(0)
+        loss = DistillationLoss(student, {"name": "cosine", "init": name}, store, texts=given)
+        found[name] = float(sum(loss(features, rows).values()).detach())
+    assert found["ridge"] < 0.5 * found["random"]
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(
+    tmp_path: Path, tiny_bert: Path, store: SignalStore, texts: list[str]
+) -> None:
+    def run(folder: Path, stop: int | None = None, resume: bool = False) -> DistillationLoss:
+        torch.manual_seed(1)
+        student = SentenceTransformer(str(tiny_bert), device="cpu")
+        loss = DistillationLoss(student, {"name": "talas", "anchored_layers": 2}, store, texts=texts)
+        trainer = make_trainer(folder, student, loss, store, texts)
+        if stop is not None:
+            trainer.add_callback(_stop_at(stop))
+        trainer.train(resume_from_checkpoint=resume or None)
+        return loss
+
+    whole = parts(run(tmp_path / "whole"))
+    run(tmp_path / "cut", stop=3)
+    checkpoint = tmp_path / "cut" / "checkpoint-3"
+    assert (checkpoint / HEADS).is_file() and (checkpoint / "modules.json").is_file()
+    resumed = parts(run(tmp_path / "cut", resume=True))
+    assert any(name.startswith("method.") for name in whole)
+    for name, value in whole.items():
+        assert torch.equal(value, resumed[name]), name
+
+    (checkpoint / HEADS).unlink()
+    for later in (tmp_path / "cut").glob("checkpoint-*"):
+        (later / HEADS).unlink(missing_ok=True)
+    with pytest.raises(DistilvecError, match="has no heads"):
+        run(tmp_path / "cut", resume=True)
+
+
+def _stop_at(step: int) -> Any:
+    from transformers import TrainerCallback
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_training_stop = state.global_step >= step
+
+    return Stop()
+
+
+def test_terms_are_logged_and_the_card_says_what_was_trained(
+    tmp_path: Path, student: SentenceTransformer, store: SignalStore, texts: list[str]
+) -> None:
+    loss = DistillationLoss(student, "talas", store, texts=texts)
+    trainer = make_trainer(tmp_path, student, loss, store, texts, max_steps=2, save_strategy="no")
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert {"simcse", "tamd", "lasd"} <= set(logged)
+    assert logged["loss"] == pytest.approx(sum(logged[name] for name in ("simcse", "tamd", "lasd")), abs=2e-3)
+    assert loss.get_config_dict()["method"] == "talas" and "TALAS" in loss.citation
+    student.save(str(tmp_path / "final"))
+    card = (tmp_path / "final" / "README.md").read_text(encoding="utf-8")
+    assert "DistillationLoss" in card and "Teacher-Anchored" in card
+    plain = SentenceTransformer(str(tmp_path / "final"), device="cpu")
+    assert plain.encode(["hello"], show_progress_bar=False).shape == (1, 32)
+
+
+def test_stages_follow_the_trainers_progress(
+    tmp_path: Path, student: SentenceTransformer, store: SignalStore, texts: list[str]
+) -> None:
+    method = {"name": "jasper_stella", "heads_share": 0.5}
+    loss = DistillationLoss(student, method, store, texts=texts)
+    rows = torch.from_numpy(store.rows(content_keys(texts[:4])))
+    with pytest.raises(DistilvecError, match="Bind it"):
+        loss([student.preprocess(texts[:4])], rows)
+    before = {name: value.clone() for name, value in student.state_dict().items()}
+    heads = parts(loss)
+    trainer = make_trainer(tmp_path, student, loss, store, texts, max_steps=4, save_strategy="no")
+    trainer.add_callback(_stop_at(2))
+    trainer.train()
+    assert all(torch.equal(before[name], value) for name, value in student.state_dict().items()), "stage 1: heads only"
+    assert any(not torch.equal(heads[n], v) for n, v in parts(loss).items() if n.startswith("method."))
+
+
+@pytest.fixture
+def two_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    yield
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_several_processes_are_refused(student: SentenceTransformer, store: SignalStore, texts: list[str]) -> None:
+    with pytest.raises(DistilvecError, match="2 processes"):
+        DistillationLoss(student, "cosine", store, texts=texts)
+
+
+def test_what_it_refuses(student: SentenceTransformer, store: SignalStore, texts: list[str], tmp_path: Path) -> None:
+    with pytest.raises(DistilvecError, match="Give texts="):
+        DistillationLoss(student, "cosine", store)
+    with pytest.raises(DistilvecError, match="none of these texts"):
+        DistillationLoss(student, "cosine", store, texts=["A text that nobody has taught."])
+    with pytest.raises(DistilvecError, match="Did you mean"):
+        DistillationLoss(student, "cosin", store)
+    loss = DistillationLoss(student, "relational", store)
+    features = student.preprocess(texts[:4])
+    rows = torch.from_numpy(store.rows(content_keys(texts[:4])))
+    with pytest.raises(DistilvecError, match="this batch has 2"):
+        loss([features, features], rows)
+    with pytest.raises(DistilvecError, match="rows of the store"):
+        loss([features], rows.float())
+    other = DistillationLoss(student, "cosine", store, texts=texts)
+    other.save_heads(tmp_path)
+    with pytest.raises(DistilvecError, match="do not fit"):
+        DistillationLoss(student, {"name": "cosine", "matryoshka": [8]}, store, texts=texts).load_heads(tmp_path)

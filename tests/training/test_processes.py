@@ -1,0 +1,162 @@
+"""Two processes (gloo) end with the same parameters on both, and with those of one process."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.training.starting import Running, Starter
+
+# 48 rows in 6 full batches of 8; without dropout, the ranks' halves give what the whole batch gives.
+# Plain SGD without clipping shows a gradient that is too large by a factor; Adam and ASAM's ascent would not.
+TRAINING = {
+    "epochs": 1,
+    "batch_size": 8,
+    "logging_steps": 1,
+    "save_every": 4,
+    "lr_scheduler_type": "constant",
+    "ddp_backend": "gloo",
+    "optim": "sgd",
+    "max_grad_norm": 0.0,
+}
+ACCUMULATED = TRAINING | {"gradient_accumulation_steps": 2, "save_every": 2}
+ASAM: dict[str, Any] = {"kind": "asam", "rho": 0.5}
+JOBS: dict[str, dict[str, Any]] = {
+    "cosine": {"method": "cosine", "training": TRAINING},
+    "cosine-accumulated": {"method": "cosine", "training": ACCUMULATED},
+    "cosine-asam": {"method": "cosine", "training": TRAINING, "sharpness": ASAM},
+    "cosine-asam-accumulated": {"method": "cosine", "training": ACCUMULATED, "sharpness": ASAM},
+    "cosine-disam": {
+        "method": "cosine",
+        "training": TRAINING,
+        "sharpness": {"kind": "disam", "rho": 0.5, "domains": 0.5},
+    },
+    "talas": {"method": "talas", "options": {"simcse_weight": 0.5}, "training": TRAINING},
+    "talas-asam-accumulated": {
+        "method": "talas",
+        "options": {"simcse_weight": 0.5},
+        "training": ACCUMULATED,
+        "sharpness": ASAM,
+    },
+    "talas-asam-per-batch": {
+        "method": "talas",
+        "options": {"simcse_weight": 0.5},
+        "training": ACCUMULATED,
+        "sharpness": ASAM | {"per": "batch"},
+    },
+    "relational-disam": {
+        "method": "relational",
+        "training": TRAINING,
+        "sharpness": {"kind": "disam", "rho": 0.5, "domains": 0.5},
+    },
+    "distilcse": {"method": "distilcse", "options": {"queue": 20}, "training": TRAINING},
+    "distilcse-asam": {"method": "distilcse", "options": {"queue": 20}, "training": TRAINING, "sharpness": ASAM},
+    "jasper_stella": {"method": "jasper_stella", "options": {"heads_share": 0.5}, "training": TRAINING},
+    "jasper_stella-asam": {
+        "method": "jasper_stella",
+        "options": {"heads_share": 0.5},
+        "training": ACCUMULATED,
+        "sharpness": ASAM,
+    },
+}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_two(start: Starter, **job: Any) -> list[Running]:
+    port = free_port()
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        start(
+            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            job={key: str(value) if isinstance(value, Path) else value for key, value in job.items()},
+        )
+        for rank in (0, 1)
+    ]
+
+
+def complete(job: dict[str, Any]) -> dict[str, Any]:
+    sharpness = job.get("sharpness")
+    rest = {key: value for key, value in job.items() if key != "sharpness"}
+    return rest | {"optimizer": {"lr": 0.1, "heads_lr": 0.1, "sharpness": sharpness}, "train_rows": 48}
+
+
+def logged(out: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (out / "run.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k == "loss" or k.startswith("term/")} for line in lines if "loss" in line]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_two_processes_equal_one(start: Starter, home: Path, tmp_path: Path, name: str) -> None:
+    job = complete(JOBS[name])
+    alone = start.train(home=home, out=tmp_path / "one", student="still", **job)
+    both = start_two(start, home=home, out=tmp_path / "two", student="still", **job)
+    for running in [alone, *both]:
+        code, output = running.wait()
+        assert code == 0, output
+    one = load_file(tmp_path / "one/final-0.safetensors")
+    first, second = (load_file(tmp_path / f"two/final-{rank}.safetensors") for rank in (0, 1))
+    begun = load_file(home / "still/model.safetensors")
+    moved = max(
+        float((one[f"student.0.model.{key}"] - value).abs().max())
+        for key, value in begun.items()
+        if f"student.0.model.{key}" in one
+    )
+    assert moved > 3e-3
+    assert one.keys() == first.keys() == second.keys()
+    assert name.startswith("relational") or any(key.startswith("method.") for key in one)
+    for key in one:
+        assert torch.equal(first[key], second[key]), key
+        torch.testing.assert_close(
+            first[key], one[key], rtol=1e-3, atol=1e-4, msg=lambda text, key=key: f"{key}: {text}"
+        )
+    expected, found = logged(tmp_path / "one"), logged(tmp_path / "two")
+    assert len(expected) == len(found) > 2
+    for entry, other in zip(expected, found, strict=True):
+        assert entry.keys() == other.keys()
+        assert list(entry.values()) == pytest.approx(list(other.values()), rel=1e-3, abs=1e-5)
+
+
+def test_two_killed_processes_resume(start: Starter, home: Path, tmp_path: Path) -> None:
+    job = complete(JOBS["talas-asam-accumulated"]) | {"home": home}
+    runs = {"whole": [{}], "cut": [{"die": "step:3"}, {"resume": True}]}
+    for name, stages in runs.items():
+        for stage in stages:
+            both = start_two(start, out=tmp_path / name, **job, **stage)
+            for running in both:
+                code, output = running.wait()
+                assert code == (-9 if "die" in stage else 0), output
+    for rank in (0, 1):
+        whole, cut = (load_file(tmp_path / name / f"final-{rank}.safetensors") for name in ("whole", "cut"))
+        assert all(torch.equal(whole[key], cut[key]) for key in whole)
+    assert logged(tmp_path / "whole") == logged(tmp_path / "cut")
+
+
+def test_a_signal_to_one_process_stops_both_at_one_step(start: Starter, home: Path, tmp_path: Path) -> None:
+    import signal
+
+    job = complete(JOBS["cosine"]) | {"home": home, "out": tmp_path, "slow": 0.05}
+    both = start_two(start, **job)
+    both[1].until(lambda: (tmp_path / "run.jsonl").exists() and (tmp_path / "run.jsonl").read_text().count("\n") >= 1)
+    both[1].kill(signal.SIGTERM)
+    outputs = [running.wait() for running in both]
+    assert [code for code, _ in outputs] == [130, 130], outputs
+    steps = {output.split("at step ")[1].split()[0] for _, output in outputs}
+    assert len(steps) == 1 and (tmp_path / f"checkpoints/checkpoint-{steps.pop()}").is_dir()
+
+
+def test_a_loss_that_is_not_finite_names_rows_of_the_other_process(start: Starter, home: Path, tmp_path: Path) -> None:
+    job = complete(JOBS["talas"]) | {"home": home, "out": tmp_path, "poison": True}
+    outputs = [running.wait() for running in start_two(start, **job)]
+    assert [code for code, _ in outputs] == [3, 3], outputs
+    said = {output.split("for corpus rows ")[1].split(".")[0] for _, output in outputs}
+    assert len(said) == 1

@@ -1,0 +1,216 @@
+"""Processes that are really killed or interrupted: resumed, they end with the bits of the uninterrupted run."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.training.starting import Starter
+
+ASAM = {"lr": 1e-2, "sharpness": {"kind": "asam", "rho": 0.3}}
+TRAINING = {"epochs": 2, "batch_size": 8, "save_every": 5, "logging_steps": 3}
+ACCUMULATED = TRAINING | {"gradient_accumulation_steps": 3, "save_every": 2, "logging_steps": 3}
+JOBS: dict[str, dict[str, Any]] = {
+    "cosine": {"method": "cosine", "training": TRAINING},
+    "cosine-accumulated": {"method": "cosine", "training": ACCUMULATED},
+    "talas-asam": {"method": "talas", "options": {"init": "random"}, "training": TRAINING, "optimizer": ASAM},
+    "talas-asam-accumulated": {"method": "talas", "training": ACCUMULATED, "optimizer": ASAM},
+    "talas-asam-per-batch": {
+        "method": "talas",
+        "training": ACCUMULATED,
+        "optimizer": {"lr": 1e-2, "sharpness": {"kind": "asam", "per": "batch", "every": 2, "fresh_dropout": True}},
+    },
+    "distilcse": {"method": "distilcse", "options": {"queue": 20, "learn_temperature": True}, "training": TRAINING},
+    "distilcse-accumulated": {"method": "distilcse", "options": {"queue": 20}, "training": ACCUMULATED},
+    "matryoshka-distilcse": {
+        "method": "distilcse",
+        "options": {"queue": 20},
+        "matryoshka": [8],
+        "training": TRAINING,
+        "optimizer": ASAM,
+    },
+    "jasper_stella": {"method": "jasper_stella", "options": {"heads_share": 0.4}, "training": TRAINING},
+}
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(start: Starter, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Name of a job -> its output, trained without interruption (once)."""
+    done: dict[str, Path] = {}
+
+    def train(name: str) -> Path:
+        if name not in done:
+            out = tmp_path_factory.mktemp(f"whole-{name}")
+            code, output = start.train(home=home, out=out, **JOBS[name]).wait()
+            assert code == 0, output
+            done[name] = out
+        return done[name]
+
+    return train
+
+
+def entries(out: Path) -> list[dict[str, Any]]:
+    """The log without what a clock says."""
+    lines = [json.loads(line) for line in (out / "run.jsonl").read_text().splitlines()]
+    clock = {"train_runtime", "train_samples_per_second", "train_steps_per_second"}
+    return [{key: value for key, value in line.items() if key not in clock} for line in lines]
+
+
+def check_same(out: Path, whole: Path) -> None:
+    """Weights, heads and every logged value; nothing half-written is left."""
+    assert (out / "final-0.safetensors").read_bytes() == (whole / "final-0.safetensors").read_bytes()
+    assert entries(out) == entries(whole)
+    assert {file.name for file in (out / "checkpoints").iterdir()} == {
+        file.name for file in (whole / "checkpoints").iterdir()
+    }
+
+
+# The jobs take 16 steps (2 epochs of 60 rows in batches of 8), or 6 where three batches are accumulated.
+@pytest.mark.parametrize(
+    ("name", "die"),
+    [
+        ("cosine", "forward:3"),
+        ("cosine", "weights:1"),
+        ("cosine", "weights:2"),
+        ("cosine", "optimizer:2"),
+        ("cosine", "rename:1"),
+        ("cosine", "rename:4"),
+        ("cosine", "log:5"),
+        ("cosine", "step:8"),
+        ("cosine-accumulated", "forward:11"),
+        ("talas-asam", "step:12"),
+        ("talas-asam-accumulated", "forward:8"),
+        ("talas-asam-per-batch", "step:5"),
+        ("distilcse", "step:7"),
+        ("distilcse-accumulated", "step:5"),
+        ("matryoshka-distilcse", "step:6"),
+        ("jasper_stella", "step:9"),
+    ],
+)
+def test_killed_then_resumed(
+    start: Starter, home: Path, tmp_path: Path, uninterrupted: Callable[[str], Path], name: str, die: str
+) -> None:
+    code, output = start.train(home=home, out=tmp_path, die=die, **JOBS[name]).wait()
+    assert code == -signal.SIGKILL, output
+    assert not (tmp_path / "final-0.safetensors").exists()
+    early = die in ("forward:3", "weights:1", "rename:1")
+    assert bool(list((tmp_path / "checkpoints").glob("checkpoint-*"))) != early
+    if die.startswith(("weights", "optimizer", "rename")) and die != "rename:1":
+        assert list((tmp_path / "checkpoints").glob(".partial-*"))
+    code, output = start.train(home=home, out=tmp_path, resume=True, **JOBS[name]).wait()
+    assert code == 0, output
+    check_same(tmp_path, uninterrupted(name))
+
+
+def test_killed_again_and_again(
+    start: Starter, home: Path, tmp_path: Path, uninterrupted: Callable[[str], Path]
+) -> None:
+    for steps in ("step:6", "step:4", "step:7"):
+        code, output = start.train(home=home, out=tmp_path, die=steps, resume=True, **JOBS["talas-asam"]).wait()
+        assert code == -signal.SIGKILL, output
+    code, output = start.train(home=home, out=tmp_path, resume=True, **JOBS["talas-asam"]).wait()
+    assert code == 0, output
+    check_same(tmp_path, uninterrupted("talas-asam"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_saves_and_says_how_to_go_on(
+    start: Starter, home: Path, tmp_path: Path, uninterrupted: Callable[[str], Path], number: signal.Signals
+) -> None:
+    name = "talas-asam"
+    running = start.train(home=home, out=tmp_path, slow=0.05, **JOBS[name])
+    running.until(lambda: (tmp_path / "run.jsonl").exists() and (tmp_path / "run.jsonl").read_text().count("\n") >= 1)
+    running.kill(number)
+    code, output = running.wait()
+    assert code == 130, output
+    assert f"stopped by {number.name} at step" in output and "--resume" in output and "Traceback" not in output
+    step = int(output.split("at step ")[1].split()[0])
+    assert 3 <= step < 16
+    assert (tmp_path / "checkpoints" / f"checkpoint-{step}").is_dir()
+    code, output = start.train(home=home, out=tmp_path, resume=True, **JOBS[name]).wait()
+    assert code == 0, output
+    whole = uninterrupted(name)
+    assert (tmp_path / "final-0.safetensors").read_bytes() == (whole / "final-0.safetensors").read_bytes()
+    assert entries(tmp_path) == entries(whole)
+
+
+@pytest.mark.parametrize("training", [TRAINING | {"max_steps": 6}, TRAINING | {"epochs": 1}])
+def test_resuming_what_is_finished_trains_no_further(
+    start: Starter, home: Path, tmp_path: Path, training: dict[str, Any]
+) -> None:
+    job = {"home": home, "out": tmp_path, "method": "cosine", "training": training}
+    results = []
+    for resume in (False, True):
+        code, output = start.train(resume=resume, **job).wait()
+        assert code == 0, output
+        results.append(((tmp_path / "final-0.safetensors").read_bytes(), entries(tmp_path)))
+    assert results[0] == results[1]
+
+
+def test_patience_and_best_survive_resumption(start: Starter, home: Path, tmp_path: Path) -> None:
+    training = {"epochs": 2, "batch_size": 8, "evaluate_every": 2, "best": "score", "patience": 3, "logging_steps": 2}
+    scores = [0.1, 0.5, 0.4, 0.3, 0.2, 0.9]
+    job = {"home": home, "method": "cosine", "training": training}
+    code, output = start.train(out=tmp_path / "whole", evaluate=scores, **job).wait()
+    assert code == 0, output
+    # Best at step 4, three worse ones after it: the end is step 10, and the weights are those of step 4.
+    evaluated = [line for line in entries(tmp_path / "whole") if "eval_score" in line]
+    assert [line["step"] for line in evaluated] == [2, 4, 6, 8, 10]
+    names = {place.name for place in (tmp_path / "whole/checkpoints").iterdir()}
+    assert names == {"checkpoint-4", "checkpoint-10"}
+    code, output = start.train(
+        out=tmp_path / "best", **job | {"training": training | {"max_steps": 4}}, evaluate=scores
+    ).wait()
+    assert code == 0, output
+
+    code, output = start.train(out=tmp_path / "cut", evaluate=scores, die="step:7", **job).wait()
+    assert code == -signal.SIGKILL, output
+    for remaining in (scores[3:], []):  # the second time it is over already, and no score is asked for
+        code, output = start.train(out=tmp_path / "cut", evaluate=remaining, resume=True, **job).wait()
+        assert code == 0, output
+        check_same(tmp_path / "cut", tmp_path / "whole")
+
+
+def test_a_new_start_sets_other_checkpoints_aside(start: Starter, home: Path, tmp_path: Path) -> None:
+    job = {"home": home, "out": tmp_path, "training": TRAINING | {"epochs": 1}}
+    code, output = start.train(method="cosine", **job).wait()
+    assert code == 0, output
+    code, output = start.train(method="mse", die="forward:2", **job).wait()
+    assert code == -signal.SIGKILL
+    assert "checkpoints-before" in output
+    assert not (tmp_path / "checkpoints").exists() or not list((tmp_path / "checkpoints").iterdir())
+    assert {place.name for place in (tmp_path / "checkpoints-before").iterdir()} == {"checkpoint-5", "checkpoint-8"}
+    code, output = start.train(method="mse", resume=True, **job).wait()
+    assert code == 0, output
+    assert [line["step"] for line in entries(tmp_path)] == [3, 6, 8]
+
+
+def test_damaged_and_foreign_checkpoints_are_refused(start: Starter, home: Path, tmp_path: Path) -> None:
+    job = {"home": home, "out": tmp_path, "method": "cosine", "training": TRAINING | {"epochs": 1}}
+    code, output = start.train(**job).wait()
+    assert code == 0, output
+    newest = tmp_path / "checkpoints/checkpoint-8"
+    whole = {file.name: file.read_bytes() for file in newest.iterdir()}
+
+    def resumed(**changes: Any) -> tuple[int, str]:
+        code, output = start.train(**job | changes, resume=True).wait()
+        for name, content in whole.items():
+            (newest / name).write_bytes(content)
+        assert "Traceback" not in output
+        return code, output
+
+    code, output = resumed(method="talas")
+    assert code == 2 and "does not fit the student and method" in output
+    for name in ("model.safetensors", "optimizer.pt", "rng_state.pth"):
+        (newest / name).write_bytes(whole[name][: len(whole[name]) // 2])
+        code, output = resumed(training=TRAINING)
+        assert code == 3 and "Remove this folder" in output and "checkpoint-8" in output, (name, output)
+    (newest / "optimizer.pt").unlink()
+    code, output = resumed()
+    assert code == 3 and "optimizer.pt is missing" in output
+    code, output = resumed(optimizer=ASAM)
+    assert code in (2, 3) and "sharpness" in output

@@ -1,0 +1,388 @@
+"""The trainer: terms in the log, learning rates, what stops it, what it saves, what transformers' keys do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from tests.training import jobs
+from tests.training.assembling import assemble
+
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.methods.table import build_method
+from distilvec.recipe import OptimizerSection, TrainingSection
+from distilvec.training import Fitted, fit
+
+
+def run(
+    home: Path, out: Path, method: str = "cosine", resume: bool = False, **given: Any
+) -> tuple[dict[str, Any], Fitted]:
+    parts = jobs.parts(home)
+    parts["corpus"].train_rows = parts["corpus"].train_rows[: given.pop("rows", 40)]
+    torch.manual_seed(0)
+    optimizer = OptimizerSection(**given.pop("optimizer", {"lr": 1e-2}))
+    built = build_method(method, given.pop("options", {}), None)
+    more = {key: given.pop(key) for key in ("evaluate", "save_student") if key in given}
+    training = TrainingSection(**{"epochs": 1, "batch_size": 8, "use_cpu": True, **given})
+    fitted = fit(
+        parts["student"],
+        built,
+        parts["teachers"],
+        parts["corpus"],
+        parts["sources"],
+        training=training,
+        optimizer=optimizer,
+        folder=out,
+        cache=home,
+        resume=resume,
+        **more,
+    )
+    return parts, fitted
+
+
+def weights(parts: dict[str, Any], fitted: Fitted) -> dict[str, torch.Tensor]:
+    return {f"s.{k}": v for k, v in parts["student"].state_dict().items()} | dict(fitted.method.state_dict())
+
+
+def test_the_same_run_twice_gives_the_same_numbers(home: Path, tmp_path: Path) -> None:
+    runs = []
+    for name in ("a", "b"):
+        torch.rand(3)  # what happened before does not matter
+        np.random.rand(3)
+        optimizer = {"lr": 1e-2, "sharpness": {"kind": "asam"}}
+        parts, fitted = run(home, tmp_path / name, "talas", optimizer=optimizer, logging_steps=2)
+        runs.append((weights(parts, fitted), [entry for entry in fitted.log if "loss" in entry], fitted))
+    assert all(torch.equal(runs[0][0][name], runs[1][0][name]) for name in runs[0][0])
+    assert runs[0][1] == runs[1][1] and len(runs[0][1]) == 2
+    assert {"loss", "grad_norm", "learning_rate", "term/tamd", "term/lasd", "term/simcse"} <= runs[0][1][0].keys()
+    fitted = runs[0][2]
+    assert (fitted.steps, fitted.truncated, fitted.skipped, len(fitted.free_map)) == (5, 0, 0, 1)
+    assert fitted.free_map[0].shape == (32, jobs.WIDTH)
+    assert fitted.tokens > 40 and fitted.seconds > 0 and fitted.heads == 2 * 32 * jobs.WIDTH
+    lines = [json.loads(line) for line in (tmp_path / "a/run.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 4, 5]
+
+
+def test_terms_are_means_over_the_logged_steps(home: Path, tmp_path: Path) -> None:
+    made = assemble(home, "talas", "still")
+    trainer = made.trainer(tmp_path, {"gradient_accumulation_steps": 2, "logging_steps": 2}, {"lr": 1e-12})
+    trainer.train()
+    entry = next(entry for entry in trainer.state.log_history if "loss" in entry)
+    made.distiller.train()
+    results = [made.distiller(**batch) for batch in list(made.batches(8))[:4]]
+    for name in ("tamd", "lasd", "simcse"):
+        expected = np.mean([float(result["terms"][name]) for result in results])
+        assert entry[f"term/{name}"] == pytest.approx(expected, rel=1e-5)
+    assert entry["loss"] == pytest.approx(np.mean([float(result["loss"].detach()) for result in results]), rel=1e-5)
+
+
+def test_heads_have_a_learning_rate_of_their_own(home: Path, tmp_path: Path) -> None:
+    made = assemble(home, "cosine")
+    trainer = made.trainer(tmp_path, {"max_steps": 1}, {"lr": 1e-9, "heads_lr": 0.1, "weight_decay": 0.1})
+    before = made.state()
+    trainer.train()
+    moved = {name: float((value - before[name]).abs().max()) for name, value in made.state().items()}
+    assert all(change < 1e-7 for name, change in moved.items() if name.startswith("student."))
+    assert all(change > 1e-3 for name, change in moved.items() if name.startswith("method."))
+    groups = trainer.optimizer.param_groups
+    listed = [id(parameter) for group in groups for parameter in group["params"]]
+    assert sorted(listed) == sorted(id(parameter) for parameter in made.distiller.parameters())
+    names = {id(parameter): name for name, parameter in made.distiller.named_parameters()}
+    for group in groups:
+        plain = all("bias" in names[id(p)] or "LayerNorm" in names[id(p)] for p in group["params"])
+        assert (group["weight_decay"] == 0) == plain
+
+
+def test_head_only_stage_leaves_the_student_alone(home: Path, tmp_path: Path) -> None:
+    made = assemble(home, "jasper_stella", heads_share=0.5)
+    before = made.state()
+    trainer = made.trainer(tmp_path, {"max_steps": 4, "logging_steps": 1}, {"weight_decay": 0.1})
+    seen: list[dict[str, torch.Tensor]] = []
+    step = trainer.training_step
+
+    def noted(*args: Any) -> Any:
+        seen.append(made.state())
+        return step(*args)
+
+    trainer.training_step = noted
+    trainer.train()
+    students = [name for name in before if name.startswith("student.") and before[name].is_floating_point()]
+    for state in seen[:3]:  # steps 1 and 2 are stage 1
+        assert all(torch.equal(state[name], before[name]) for name in students)
+    assert not torch.equal(seen[1]["method.heads.0.weight"], before["method.heads.0.weight"])
+    assert any(not torch.equal(seen[3][name], before[name]) for name in students)
+
+
+# stopping
+
+
+@pytest.mark.parametrize("method", ["cosine", "relational"])
+def test_a_teacher_s_nan_is_named_with_its_row(home: Path, tmp_path: Path, method: str) -> None:
+    made = assemble(home, method)
+    row = int(made.rows[7])
+    made.collator.sources = [jobs.Poisoned(made.collator.sources[0], row)]
+    made.collator.sources[0].calls = 1
+    trainer = made.trainer(tmp_path, {"save_every": 1})
+    with pytest.raises(DataError) as caught:
+        trainer.train()
+    said = str(caught.value)
+    assert f"corpus rows {row}: {made.corpus.texts([row])[0][:60]!r}" in said and "more" not in said
+    assert f"terms {method}" in said and "step" in said
+    for checkpoint in tmp_path.glob("checkpoint-*"):
+        assert all(torch.isfinite(value).all() for value in load_file(checkpoint / "model.safetensors").values())
+
+
+def test_a_gradient_that_is_not_finite_stops_before_it_reaches_the_weights(home: Path, tmp_path: Path) -> None:
+    made = assemble(home, "cosine")
+    trainer = made.trainer(tmp_path, {})
+    next(made.distiller.method.parameters()).register_hook(lambda gradient: gradient * float("inf"))
+    with pytest.raises(DataError, match=r"step 1: the gradient is not finite.* 3 more"):
+        trainer.train()
+    assert all(torch.isfinite(value).all() for value in made.state().values())
+
+
+def test_no_rows_to_train_on(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no text to train on"):
+        run(home, tmp_path, rows=0)
+
+
+# evaluation, best, patience
+
+
+def test_best_checkpoint_and_patience(home: Path, tmp_path: Path) -> None:
+    states: list[dict[str, torch.Tensor]] = []
+    scores = iter([0.1, 0.9, 0.5, 0.4])
+
+    def evaluate(student: SentenceTransformer, method: Any) -> dict[str, float]:
+        assert not student.training
+        student.encode(["held out"])
+        states.append({name: value.clone() for name, value in student.state_dict().items()})
+        return {"score": next(scores)}
+
+    parts, fitted = run(
+        home, tmp_path, evaluate=evaluate, evaluate_every=1, best="score", patience=2, epochs=3, save_total_limit=1
+    )
+    assert fitted.steps == 4 and len(states) == 4
+    assert [entry["eval_score"] for entry in fitted.log if "eval_score" in entry] == [0.1, 0.9, 0.5, 0.4]
+    assert all(torch.equal(value, states[1][name]) for name, value in parts["student"].state_dict().items())
+    assert {place.name for place in (tmp_path / "checkpoints").iterdir()} == {"checkpoint-2"}
+
+
+def test_a_metric_that_does_not_exist_is_named(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(DistilvecError, match='no metric "scor" among score'):
+        run(home, tmp_path, evaluate=lambda *_: {"score": 1.0}, evaluate_every=1, best="scor")
+
+
+def test_lower_can_be_better(home: Path, tmp_path: Path) -> None:
+    scores = iter([0.9, 0.1, 0.5, 0.6, 0.7])
+    run(
+        home,
+        tmp_path,
+        evaluate=lambda *_: {"gap": next(scores)},
+        evaluate_every=1,
+        best="gap",
+        greater_is_better=False,
+        save_total_limit=1,
+    )
+    assert {place.name for place in (tmp_path / "checkpoints").iterdir()} == {"checkpoint-2"}
+
+
+# keys of TrainingArguments at work
+
+
+@pytest.fixture(scope="module")
+def unadorned(home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Fitted]:
+    """What comes out without any of the keys."""
+    return run(home, tmp_path_factory.mktemp("unadorned"), logging_steps=1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"bf16": True},
+        {"torch_compile": True, "torch_compile_backend": "eager"},
+        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.5}, "warmup_steps": 0.4},
+        {"lr_scheduler_type": "reduce_lr_on_plateau", "best": "score", "evaluate_every": 1},
+        {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "dataloader_prefetch_factor": 3},
+        {"dataloader_drop_last": True, "rows": 36},
+        {"data_seed": 9},
+        {"optim": "adafactor"},
+        {"optim": "sgd", "optim_args": "momentum=0.9"},
+        {"include_num_input_tokens_seen": "non_padding"},
+        {"torch_empty_cache_steps": 1},
+        {"eval_on_start": True, "evaluate_every": 2},
+        {"logging_strategy": "epoch"},
+        {"logging_strategy": "no"},
+        {"disable_tqdm": False},
+        {"skip_memory_metrics": False},
+        {"full_determinism": True},
+    ],
+    ids=lambda given: next(iter(given)) + str(next(iter(given.values()))),
+)
+def test_keys_at_work(
+    home: Path, tmp_path: Path, arguments: dict[str, Any], unadorned: tuple[dict[str, Any], Fitted]
+) -> None:
+    given = {"logging_steps": 1, "evaluate": lambda *_: {"score": 0.5}} | arguments
+    parts, fitted = run(home, tmp_path, **given)
+    plain_parts, plain = unadorned
+    logs = [entry for entry in fitted.log if "loss" in entry]
+    first, reference = weights(parts, fitted), weights(plain_parts, plain)
+    difference = max(float((first[name] - reference[name]).abs().max()) for name in first)
+    key = next(iter(arguments))
+    same = {"dataloader_num_workers", "include_num_input_tokens_seen", "torch_empty_cache_steps", "eval_on_start"}
+    same |= {"disable_tqdm", "skip_memory_metrics", "full_determinism", "logging_strategy"}
+    if key == "bf16":
+        assert 0 < difference < 0.1
+        assert all(value.dtype != torch.bfloat16 for value in first.values())
+    elif key == "torch_compile":
+        assert difference < 1e-4
+    else:
+        assert (difference == 0) == (key in same), difference
+    if key == "lr_scheduler_type" and "warmup_steps" in arguments:
+        rates = [entry["learning_rate"] for entry in logs]
+        assert rates[:3] == pytest.approx([0.0, 0.005, 0.01]) and 0.005 <= rates[-1] < 0.01
+    if key == "include_num_input_tokens_seen":
+        assert logs[-1]["num_input_tokens_seen"] == fitted.tokens
+    if key == "dataloader_drop_last":
+        assert (fitted.steps, plain.steps) == (4, 5)
+    if key == "eval_on_start":
+        assert [entry["step"] for entry in fitted.log if "eval_score" in entry] == [0, 2, 4, 5]
+    if key == "logging_strategy":
+        assert len(logs) == (1 if arguments[key] == "epoch" else 0)
+    torch.use_deterministic_algorithms(False)
+
+
+def test_what_the_machine_lacks_is_said(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(DistilvecError, match="lomo|galore|refused"):
+        run(home, tmp_path, optim="lomo")
+    with pytest.raises(EnvironmentProblem, match="training cannot be set up"):
+        run(home, tmp_path, report_to="no-such-tracker")
+    with pytest.raises(EnvironmentProblem, match='"adamw_torch_8bit" cannot be made'):
+        run(home, tmp_path, optim="adamw_torch_8bit")
+
+
+def test_several_visible_devices_do_not_split_a_batch(home: Path, tmp_path: Path) -> None:
+    made = assemble(home, "cosine")
+    from distilvec.training.arguments import training_arguments
+    from distilvec.training.trainer import DistillationTrainer
+
+    args = training_arguments(TrainingSection(batch_size=8, use_cpu=True), OptimizerSection(), tmp_path, 40)
+    args._n_gpu = 4
+    trainer = DistillationTrainer(made.distiller, args, rows=made.rows, collator=made.collator)
+    assert trainer.args.n_gpu == 1 and trainer._train_batch_size == 8
+    assert trainer._wrap_model(made.distiller) is made.distiller
+
+
+# what is saved
+
+
+def test_save_model_gives_the_student(home: Path, tmp_path: Path) -> None:
+    made = assemble(home, "cosine")
+    trainer = made.trainer(tmp_path / "checkpoints", {"max_steps": 1})
+    trainer.train()
+    for folder in (None, str(tmp_path / "there")):
+        trainer.save_model(folder)
+        loaded = SentenceTransformer(folder or str(tmp_path / "checkpoints/student"), device="cpu")
+        texts = made.corpus.texts([0, 1])
+        np.testing.assert_allclose(loaded.encode(texts), made.distiller.student.encode(texts), atol=1e-6)
+    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"} < {
+        file.name for file in (tmp_path / "checkpoints/checkpoint-1").iterdir()
+    }
+
+
+class Hub:
+    """Keeps what is uploaded."""
+
+    def __init__(self) -> None:
+        self.uploads: list[dict[str, Any]] = []
+
+    def create_repo(self, name: str, **_: Any) -> Any:
+        return type("Url", (str,), {"repo_id": f"me/{name}"})(f"https://hub/{name}")
+
+    def upload_folder(self, *, folder_path: str, run_as_future: bool = False, **given: Any) -> Any:
+        from concurrent.futures import Future
+
+        files = sorted(file.name for file in Path(folder_path).iterdir())
+        names = set(load_file(Path(folder_path) / "model.safetensors"))
+        self.uploads.append(given | {"files": files, "weights": names})
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future if run_as_future else None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "messages"),
+    [
+        ("every_save", ["Training in progress, step 3", "Training in progress, step 5", "End of training"]),
+        ("end", ["End of training"]),
+        (
+            "checkpoint",
+            [
+                "Training in progress, step 3",
+                "Training in progress, step 3, checkpoint",
+                "Training in progress, step 5",
+                "Training in progress, step 5, checkpoint",
+                "End of training",
+            ],
+        ),
+    ],
+)
+def test_push_to_hub_gives_the_student(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, messages: list[str]
+) -> None:
+    hub = Hub()
+    import huggingface_hub
+    from transformers import trainer as transformers_trainer
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda *_, **__: hub)
+    monkeypatch.setattr(transformers_trainer, "hf_api", lambda *_, **__: hub)
+    run(home, tmp_path, push_to_hub=True, hub_model_id="small", hub_strategy=strategy, hub_token="t", save_every=3)
+    assert [upload["commit_message"] for upload in hub.uploads] == messages
+    for upload in hub.uploads:
+        assert upload["repo_id"] == "me/small" and upload["token"] == "t"
+        if upload["commit_message"].endswith("checkpoint"):
+            assert upload["path_in_repo"] == "last-checkpoint" and "optimizer.pt" in upload["files"]
+        else:
+            assert {"modules.json", "README.md", "config.json"} <= set(upload["files"])
+            assert not any("method" in name or name.startswith("student") for name in upload["weights"])
+            assert not any(name.startswith("checkpoint") for name in upload["files"])
+
+
+def test_matryoshka_hands_on_lookup_and_stages(home: Path) -> None:
+    from distilvec.methods.distilcse import DistilCSE
+    from distilvec.methods.jasper_stella import JasperStella
+    from distilvec.methods.matryoshka import Matryoshka
+
+    method = Matryoshka(lambda: DistilCSE(DistilCSE.Options(queue=8)), [4, 8])
+    method.lookup = lambda teacher, keys: torch.zeros(len(keys), jobs.WIDTH)
+    seen: list[Any] = []
+
+    class Told(Exception):
+        pass
+
+    for part in method.methods:
+        part.register_forward_pre_hook(lambda module, _: seen.append(module.lookup))
+    given = jobs.parts(home)
+    from distilvec.students.tap import StudentTap
+    from distilvec.training import Distiller, TokenizedCorpus
+    from distilvec.training.data import Collator
+    from distilvec.training.sample import make_sample
+
+    corpus, student = given["corpus"], given["student"]
+    tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), home / "tokens", fingerprint=corpus.fingerprint)
+    tap = StudentTap(student)
+    method.build(
+        tap.info,
+        given["teachers"],
+        make_sample(student, tokens, given["sources"], corpus.train_rows, seed=0, layers=False),
+    )
+    Distiller(student, method, given["teachers"])(**Collator(corpus, tokens, given["sources"])([0, 1, 2]))
+    assert seen == [method.lookup] * 3
+    staged = Matryoshka(lambda: JasperStella(JasperStella.Options(heads_share=0.25)), [8])
+    assert [staged.trains_student(progress) for progress in (0.0, 0.2, 0.25, 1.0)] == [False, False, True, True]
