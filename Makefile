@@ -22,15 +22,15 @@ demo: venv
 	$(BIN)/distilvec demo
 
 test: venv
-	$(BIN)/ruff check src tests benchmarks experiments examples
-	$(BIN)/ruff format --check src tests benchmarks experiments examples
+	$(BIN)/ruff check src tests benchmarks experiments examples docs
+	$(BIN)/ruff format --check src tests benchmarks experiments examples docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: venv
-	$(BIN)/ruff check --fix src tests benchmarks experiments examples
-	$(BIN)/ruff format src tests benchmarks experiments examples
+	$(BIN)/ruff check --fix src tests benchmarks experiments examples docs
+	$(BIN)/ruff format src tests benchmarks experiments examples docs
 
 docs: venv
 	$(BIN)/mkdocs build --strict

@@ -117,9 +117,7 @@ def run(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Make the store, then measure in a fresh process."""
     made = make(folder, given.rows, given.width, given.dtype)
     command = [sys.executable, __file__, "--measure", str(folder), "--batches", str(given.batches)]
-    measured: dict[str, Any] = json.loads(
-        subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    )
+    measured: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     versions = f"Python {platform.python_version()}, numpy {np.__version__}"
     machine = f"{os.cpu_count()} cores ({platform.machine()}), {versions}"
     shape = {"rows": given.rows, "width": given.width, "dtype": given.dtype, "machine": machine}
@@ -127,9 +125,7 @@ def run(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--dtype", default="float16")

@@ -68,7 +68,11 @@ ROWS: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
     "talas lasd layers 3": ("talas", {"layers": 3}, None),
     "talas detached guide": ("talas", {"guide": "detached"}, None),
     "talas random start": ("talas", {"init": "random"}, None),
-    "talas code": ("talas", {"preset": "code"}, {"kind": "asam", "rho": 0.05, "eta": 0.0, "bias": "abs", "fresh_dropout": True}),
+    "talas code": (
+        "talas",
+        {"preset": "code"},
+        {"kind": "asam", "rho": 0.05, "eta": 0.0, "bias": "abs", "fresh_dropout": True},
+    ),
 }
 MAIN = ("simcse", "cosine", "leaf", "distillcse", "talas", "talas+asam")
 BASELINES = ("mse", "relational", "jasper_stella", "distilcse")
@@ -89,7 +93,9 @@ class Bench:
     def __init__(self, student: str) -> None:
         data = shared() / "data"
         self.name, self.section = student, student_section(student)
-        self.corpus = read_corpus(data / "talas_corpus.jsonl.gz", WORK / "talas" / "corpus", domain="domain", holdout=0.0)
+        self.corpus = read_corpus(
+            data / "talas_corpus.jsonl.gz", WORK / "talas" / "corpus", domain="domain", holdout=0.0
+        )
         self.taught = teach_one(
             TeacherSection(name="minilm", model=demo_teacher(), dtype=DTYPE), self.corpus, WORK / "talas" / "stores"
         )
@@ -109,11 +115,13 @@ class Bench:
             [self.taught.info],
             self.corpus,
             [self.source],
-            training=TrainingSection(epochs=epochs, batch_size=32, seed=seed, save_every=100_000, **self.arguments(device)),
+            training=TrainingSection(
+                epochs=epochs, batch_size=32, seed=seed, save_every=100_000, **self.arguments(device)
+            ),
             optimizer=OptimizerSection(lr=lr, heads_lr=max(lr, 1e-4), sharpness=sharpness),
             folder=out,
             cache=WORK / "talas" / self.name,
-            lookup=store_lookup([self.taught.store]),
+            lookup=store_lookup([self.taught.store], self.corpus),
         )
         shutil.rmtree(out, ignore_errors=True)
         return student, fitted
@@ -169,7 +177,9 @@ class Bench:
             from distilvec.training.sample import make_sample
 
             student = make_student(self.section, [], self.corpus, 0)
-            tokens = TokenizedCorpus.build(student, self.corpus.texts, len(self.corpus), WORK / "talas" / self.name / "tokens")
+            tokens = TokenizedCorpus.build(
+                student, self.corpus.texts, len(self.corpus), WORK / "talas" / self.name / "tokens"
+            )
             rows = np.asarray(self.corpus.train_rows)
             sample = make_sample(student, tokens, [self.source], rows, seed=0, layers=False)
             untrained = self.encoder(student)
@@ -206,7 +216,13 @@ def table() -> str:
     lines: list[str] = []
     teacher = _read(HERE / "teacher.json")
     for folder in sorted(path for path in HERE.iterdir() if path.is_dir()):
-        lines += ["", f"### Student `{folder.name}`", "", "| row | seeds | lr | Avg-In | Avg-Out | Avg | retention | Avg without overlap | ms/step |", "|---|---|---|---|---|---|---|---|---|"]
+        lines += [
+            "",
+            f"### Student `{folder.name}`",
+            "",
+            "| row | seeds | lr | Avg-In | Avg-Out | Avg | retention | Avg without overlap | ms/step |",
+            "|---|---|---|---|---|---|---|---|---|",
+        ]
         top = teacher["models"]["teacher"]["averages"]["all"] if teacher else None
         references = _read(folder / "references.json")
         fixed = {**(teacher["models"] if teacher else {}), **(references["models"] if references else {})}

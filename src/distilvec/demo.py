@@ -59,7 +59,13 @@ def demo(
     from distilvec.run import run
 
     recipe = demo_recipe(
-        output, teacher=teacher, method=method, student=student, cross_tokenizer=cross_tokenizer, fresh=fresh, texts=texts
+        output,
+        teacher=teacher,
+        method=method,
+        student=student,
+        cross_tokenizer=cross_tokenizer,
+        fresh=fresh,
+        texts=texts,
     )
     return run(Recipe.build(recipe))
 
@@ -109,7 +115,10 @@ def write_data(folder: Path, texts: int) -> tuple[Path, list[dict[str, Any]]]:
     pairs = docstring_pairs(limit=texts // 2 + HELD_OUT_PAIRS)
     held, train = pairs[:HELD_OUT_PAIRS], pairs[HELD_OUT_PAIRS:]
     corpus = folder / "train.jsonl"
-    _write(corpus, [{"text": pair[part], "package": pair["package"]} for pair in train for part in ("summary", "description")])
+    _write(
+        corpus,
+        [{"text": pair[part], "package": pair["package"]} for pair in train for part in ("summary", "description")],
+    )
     _write(folder / "queries.jsonl", [{"_id": f"q{i}", "text": pair["summary"]} for i, pair in enumerate(held)])
     _write(folder / "documents.jsonl", [{"_id": f"d{i}", "text": pair["description"]} for i, pair in enumerate(held)])
     _write(folder / "qrels.jsonl", [{"query_id": f"q{i}", "doc_id": f"d{i}", "relevance": 1} for i in range(len(held))])

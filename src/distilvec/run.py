@@ -5,6 +5,8 @@ This is the only file that knows the whole flow.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +93,11 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     Raises:
         DistilvecError: with what happened, where, and what to do.
     """
+    if processes() > 1:
+        raise DistilvecError(
+            f"the whole job in {processes()} processes would judge and report {processes()} times",
+            remedy="Train with `torchrun ... -m distilvec.cli train RECIPE`, then `distilvec run RECIPE --resume`.",
+        )
     out = output_folder(recipe, resume)
     tasks = load_tasks(recipe.judging.tasks)
     corpus = prepare_corpus(recipe)
@@ -133,8 +140,16 @@ def output_folder(recipe: Recipe, resume: bool) -> Path:
 
 def prepare_corpus(recipe: Recipe) -> Corpus:
     """Read, audit and split the corpus, or reuse what an equal section left."""
-    section = recipe.corpus
-    return read_corpus(section.path, recipe.place / "corpus", **section.model_dump(exclude={"path"}))
+    section, out = recipe.corpus, Path(recipe.output)
+    corpus = read_corpus(section.path, recipe.place / "corpus", **section.model_dump(exclude={"path"}))
+    if out.is_dir():
+        shutil.copyfile(corpus.folder / "rejected.jsonl", out / "rejected.jsonl")
+    return corpus
+
+
+def processes() -> int:
+    """Processes that torchrun started for this run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def teach(recipe: Recipe, corpus: Corpus | None = None, *, shard: tuple[int, int] | None = None) -> list[Taught]:
@@ -214,7 +229,7 @@ def train_student(
         resume=resume,
         cache=recipe.place,
         evaluate=held_out_agreement(corpus, taught[0].store),
-        lookup=store_lookup([each.store for each in taught]),
+        lookup=store_lookup([each.store for each in taught], corpus),
         save_student=lambda folder, trained: ship_model(recipe, student, trained, taught, folder),
     )
     return student, fitted
@@ -244,12 +259,18 @@ def held_out_agreement(
     return measure
 
 
-def store_lookup(stores: Sequence[SignalStore]) -> Callable[[int, torch.Tensor], torch.Tensor]:
-    """(teacher, keys uint8 [n, 16]) -> sentence vectors [n, D], for methods that keep keys."""
+def store_lookup(stores: Sequence[SignalStore], corpus: Corpus) -> Callable[[int, torch.Tensor], torch.Tensor]:
+    """(teacher, keys uint8 [n, 16]) -> sentence vectors [n, D], for methods that keep keys.
+
+    The keys are those of the student's texts; where the teacher reads other texts, they lead to those first.
+    """
 
     def lookup(teacher: int, keys: torch.Tensor) -> torch.Tensor:
-        store = stores[teacher]
-        return torch.from_numpy(store.read(store.rows(keys.cpu().numpy())))
+        store, wanted = stores[teacher], keys.cpu().numpy()
+        if corpus.teacher_keys is not corpus.keys:
+            row = {key.tobytes(): number for number, key in enumerate(corpus.keys)}
+            wanted = corpus.teacher_keys[[row[key.tobytes()] for key in wanted]]
+        return torch.from_numpy(store.read(store.rows(wanted)))
 
     return lookup
 
@@ -368,6 +389,8 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     corpus = prepare_corpus(recipe)
     taught = teach(recipe, corpus)
     student, fitted = train_student(recipe, corpus, taught, out, resume)
+    if int(os.environ.get("RANK", "0")):
+        return out / "student"
     ship_model(recipe, student, fitted.method, taught, out / "student")
     untrained = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
     record = make_record(recipe, corpus, taught, (untrained, student), fitted, Verdict(), [], out)

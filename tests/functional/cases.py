@@ -41,14 +41,10 @@ class Case:
     stacked: bool = True
     smooth: bool = True
 
-    def tensors(
-        self, seed: int = 0, dtype: torch.dtype = torch.float64, stack: int | None = None
-    ) -> list[Tensor]:
+    def tensors(self, seed: int = 0, dtype: torch.dtype = torch.float64, stack: int | None = None) -> list[Tensor]:
         generator = torch.Generator().manual_seed(seed)
         leading = () if stack is None else (stack,)
-        drawn = [
-            torch.randn((*leading, *shape), generator=generator, dtype=torch.float64) for shape in self.shapes
-        ]
+        drawn = [torch.randn((*leading, *shape), generator=generator, dtype=torch.float64) for shape in self.shapes]
         return [(x.softmax(-1) if self.positive else x).to(dtype) for x in drawn]
 
 
@@ -81,20 +77,14 @@ CASES: dict[str, Case] = {
     "cka, many rows": Case("linear_cka", F.linear_cka, ((9, 2), (9, 3))),
     "cka, masked": Case("linear_cka", lambda x, y: F.linear_cka(x, y, _MASK), ((6, 4), (6, 3))),
     "cka, debiased": Case("linear_cka", lambda x, y: F.linear_cka(x, y, _MASK, True), ((6, 4), (6, 3))),
-    "cka, debiased, many rows": Case(
-        "linear_cka", lambda x, y: F.linear_cka(x, y, None, True), ((9, 2), (9, 3))
-    ),
+    "cka, debiased, many rows": Case("linear_cka", lambda x, y: F.linear_cka(x, y, None, True), ((9, 2), (9, 3))),
     "cka distance": Case("cka_distance", F.cka_distance, ((5, 4), (5, 3))),
-    "cka distance, debiased": Case(
-        "cka_distance", lambda x, y: F.cka_distance(x, y, None, True), ((5, 4), (5, 3))
-    ),
+    "cka distance, debiased": Case("cka_distance", lambda x, y: F.cka_distance(x, y, None, True), ((5, 4), (5, 3))),
     "sinkhorn": Case("sinkhorn", lambda c: _transport(_wide(c)), ((3, 4),), True),
     "transport cost": Case("transport_cost", F.transport_cost, ((3, 4), (3, 4))),
     "sorted wasserstein": Case("sorted_wasserstein", F.sorted_wasserstein, ((3,), (5,)), True),
     "mass set": Case("smallest_mass_set", lambda p: F.smallest_mass_set(p, 0.7), ((6,),), True, smooth=False),
-    "top tokens": Case(
-        "top_tokens", lambda s: F.top_tokens(s, _MASK.expand(s.shape), 0.4, 1), ((6,),), smooth=False
-    ),
+    "top tokens": Case("top_tokens", lambda s: F.top_tokens(s, _MASK.expand(s.shape), 0.4, 1), ((6,),), smooth=False),
     "gaussian": Case("gaussian_nll", F.gaussian_nll, ((3, 4), (3, 4), (3, 4))),
     "triangular gaussian": Case(
         "triangular_gaussian_nll",
@@ -104,9 +94,7 @@ CASES: dict[str, Case] = {
     "expert similarity": Case("expert_similarity", F.expert_similarity, ((5, 3, 4),)),
     "gate floor": Case("gate_floor_penalty", lambda w: F.gate_floor_penalty(w, 0.2), ((5, 3),), True),
     "optimal gate": Case("optimal_gate", lambda x: F.optimal_gate(x, 0.5), ((5, 3),)),
-    "load balance": Case(
-        "load_balance", lambda p: F.load_balance(p, _CHOSEN), ((4, 3),), True, stacked=False
-    ),
+    "load balance": Case("load_balance", lambda p: F.load_balance(p, _CHOSEN), ((4, 3),), True, stacked=False),
     "soft cross-entropy": Case(
         "soft_cross_entropy", lambda s, t: F.soft_cross_entropy(s, t, 2.0), ((4, 5), (4, 5)), stacked=False
     ),

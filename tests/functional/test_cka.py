@@ -42,9 +42,7 @@ def test_agrees_with_the_definition(seed: int, n: int, p: int, q: int, debiased:
 
 @FEW
 @given(seed=SEEDS, scale=st.floats(1e-3, 1e3), debiased=st.booleans(), n=st.integers(5, 14))
-def test_rotations_scale_shift_and_joint_order_do_not_matter(
-    seed: int, scale: float, debiased: bool, n: int
-) -> None:
+def test_rotations_scale_shift_and_joint_order_do_not_matter(seed: int, scale: float, debiased: bool, n: int) -> None:
     x, y = rows(seed, n, 4), rows(seed + 1, n, 3)
     expected = linear_cka(x, y, debiased=debiased)
     turned = scale * x @ torch.linalg.qr(rows(seed + 2, 4, 4)).Q + rows(seed + 3, 1, 4)
@@ -57,9 +55,7 @@ def test_rotations_scale_shift_and_joint_order_do_not_matter(
 
 @FEW
 @given(seed=SEEDS, padding=st.integers(0, 5), debiased=st.booleans(), n=st.integers(4, 9))
-def test_masked_rows_have_no_effect_whatever_they_hold(
-    seed: int, padding: int, debiased: bool, n: int
-) -> None:
+def test_masked_rows_have_no_effect_whatever_they_hold(seed: int, padding: int, debiased: bool, n: int) -> None:
     x, y = rows(seed, n, 5), rows(seed + 1, n, 3)
     mask = torch.zeros(n + padding, dtype=torch.bool)
     places = torch.randperm(n + padding, generator=torch.Generator().manual_seed(seed))[:n].sort().values
@@ -101,9 +97,7 @@ def test_too_few_rows_give_zero_and_no_gradient(real: int, debiased: bool) -> No
 @pytest.mark.parametrize("debiased", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("count", [5, 7, 30])
-def test_equal_rows_are_no_features_however_the_mean_rounds(
-    debiased: bool, dtype: torch.dtype, count: int
-) -> None:
+def test_equal_rows_are_no_features_however_the_mean_rounds(debiased: bool, dtype: torch.dtype, count: int) -> None:
     x = torch.full((count, 4), 1000.1, dtype=dtype, requires_grad=True)
     y = rows(1, count, 3).to(dtype).requires_grad_()
     distance = cka_distance(x, y, debiased=debiased)

@@ -56,9 +56,7 @@ def test_no_gate_beats_the_optimal_one(seed: int, beta: float) -> None:
 
 @FEW
 @given(seed=SEEDS, experts=st.integers(2, 6), top=st.integers(1, 2))
-def test_load_balance_agrees_with_the_formula_and_leaves_padding_out(
-    seed: int, experts: int, top: int
-) -> None:
+def test_load_balance_agrees_with_the_formula_and_leaves_padding_out(seed: int, experts: int, top: int) -> None:
     probabilities = rows(seed, 7, experts).softmax(-1)
     selected = torch.zeros(7, experts, dtype=torch.bool).scatter(1, probabilities.topk(top).indices, True)
     real = torch.arange(7) < 5

@@ -32,9 +32,7 @@ def test_triangular_agrees_with_torch_distributions(seed: int, width: int, share
     expected = -MultivariateNormal(mean, precision_matrix=factor @ factor.mT).log_prob(target)
     assert torch.allclose(triangular_gaussian_nll(target, mean, factor), expected)
     above = factor + rows(seed + 3, width, width).triu(1)
-    assert torch.equal(
-        triangular_gaussian_nll(target, mean, above), triangular_gaussian_nll(target, mean, factor)
-    )
+    assert torch.equal(triangular_gaussian_nll(target, mean, above), triangular_gaussian_nll(target, mean, factor))
 
 
 @FEW

@@ -20,9 +20,7 @@ def logits(seed: int) -> torch.Tensor:
 def test_is_the_divergence_plus_the_teachers_entropy(seed: int, temperature: float) -> None:
     student, teacher = logits(seed), logits(seed + 1)
     wanted = (teacher / temperature).softmax(-1)
-    divergence = torch.nn.functional.kl_div(
-        (student / temperature).log_softmax(-1), wanted, reduction="none"
-    ).sum(-1)
+    divergence = torch.nn.functional.kl_div((student / temperature).log_softmax(-1), wanted, reduction="none").sum(-1)
     entropy = torch.distributions.Categorical(probs=wanted).entropy()
     found = soft_cross_entropy(student, teacher, temperature)
     assert torch.allclose(found, divergence + entropy)

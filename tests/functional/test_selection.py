@@ -22,9 +22,7 @@ from distilvec.functional import smallest_mass_set, top_tokens
 def test_no_smaller_set_reaches_the_threshold(seed: int, width: int, threshold: float, padded: bool) -> None:
     generator = torch.Generator().manual_seed(seed)
     mask = torch.rand(width, generator=generator) < 0.7 if padded else torch.ones(width, dtype=torch.bool)
-    probabilities = (
-        (2 * torch.randn(width, generator=generator).double()).masked_fill(~mask, -torch.inf).softmax(-1)
-    )
+    probabilities = (2 * torch.randn(width, generator=generator).double()).masked_fill(~mask, -torch.inf).softmax(-1)
     probabilities = probabilities.nan_to_num(0.5)  # what lies under the mask must not matter
     chosen = smallest_mass_set(probabilities, threshold, mask if padded else None)
     assert not (chosen & ~mask).any()

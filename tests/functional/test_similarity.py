@@ -119,8 +119,7 @@ def naive_margin_gap(x: torch.Tensor, y: torch.Tensor, margin: float) -> list[fl
     first, second = relation_matrix(x).tolist(), relation_matrix(y).tolist()
     others = [[j for j in range(len(x)) if j != i] for i in range(len(x))]
     return [
-        math.fsum(max(abs(first[i][j] - second[i][j]) - margin, 0) for j in others[i])
-        / max(len(others[i]), 1)
+        math.fsum(max(abs(first[i][j] - second[i][j]) - margin, 0) for j in others[i]) / max(len(others[i]), 1)
         for i in range(len(x))
     ]
 

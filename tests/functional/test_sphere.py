@@ -20,9 +20,7 @@ def experts(seed: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Vectors at most about 100 degrees apart, and weights that do not sum to 1."""
     generator = torch.Generator().manual_seed(seed)
     vectors = torch.randn(shape, generator=generator, dtype=torch.float64)
-    vectors = vectors + 1.5 * torch.randn(
-        (*shape[:-2], 1, shape[-1]), generator=generator, dtype=torch.float64
-    )
+    vectors = vectors + 1.5 * torch.randn((*shape[:-2], 1, shape[-1]), generator=generator, dtype=torch.float64)
     weights = 0.05 + torch.rand(shape[:-1], generator=generator, dtype=torch.float64)
     return vectors, weights
 
@@ -121,9 +119,7 @@ def test_turns_and_grows_with_its_inputs_and_forgets_their_order(
         spherical_aggregate(scale * vectors @ turn, weights, mode), grown @ turn, rtol=1e-5, atol=1e-8
     )
     order = torch.randperm(count, generator=generator)
-    assert torch.allclose(
-        spherical_aggregate(vectors[order], weights[order], mode), result, rtol=1e-5, atol=1e-8
-    )
+    assert torch.allclose(spherical_aggregate(vectors[order], weights[order], mode), result, rtol=1e-5, atol=1e-8)
 
 
 @FEW
@@ -187,9 +183,7 @@ def test_gradients_at_parallel_and_nearly_opposite_vectors(mode: str, count: int
 @pytest.mark.parametrize("degrees", [0, 1e-5, 179, 179.94, 179.95, 179.999, 180])
 @pytest.mark.parametrize("equal", [True, False])
 @pytest.mark.parametrize("third", [False, True])
-def test_finite_at_every_angle(
-    mode: str, dtype: torch.dtype, degrees: float, equal: bool, third: bool
-) -> None:
+def test_finite_at_every_angle(mode: str, dtype: torch.dtype, degrees: float, equal: bool, third: bool) -> None:
     vectors = at_angle(degrees, (1.0, 1.0) if equal else (1.5, 0.7))
     weights = torch.tensor([0.5, 0.5] if equal else [0.4, 0.3]).double()
     if third:
@@ -208,9 +202,7 @@ def test_finite_at_every_angle(
 @pytest.mark.parametrize("mode", CURVED)
 def test_an_exact_opposite_of_the_mean_is_finite(mode: str) -> None:
     # Many weights: rounding puts the cosine at, above and below -1.
-    weights = (
-        torch.rand(500, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 0.1, 1.0]) + 0.1
-    )
+    weights = torch.rand(500, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 0.1, 1.0]) + 0.1
     vectors = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [3.0, 0.0]]).repeat(500, 1, 1).requires_grad_()
     result = spherical_aggregate(vectors, weights, mode)
     result.sum().backward()

@@ -33,9 +33,7 @@ def test_agrees_with_pot(seed: int, n: int, m: int, epsilon: float) -> None:
     plan, error = sinkhorn(cost, source, target, epsilon, 2000, 1e-10, return_error=True)
     assume(error <= 1e-10)
     assert torch.allclose(plan, torch.from_numpy(expected), atol=1e-7)
-    assert transport_cost(cost, plan).item() == pytest.approx(
-        float(np.sum(expected * cost.numpy())), abs=1e-7
-    )
+    assert transport_cost(cost, plan).item() == pytest.approx(float(np.sum(expected * cost.numpy())), abs=1e-7)
 
 
 @FEW
@@ -61,9 +59,7 @@ def test_the_plan_meets_its_marginals(seed: int, dtype: torch.dtype) -> None:
 
 def test_flat_costs_give_the_product_of_the_marginals() -> None:
     _, source, target = problem(3, 4, 5)
-    assert torch.allclose(
-        sinkhorn(torch.zeros(4, 5).double(), source, target, 0.1), torch.outer(source, target)
-    )
+    assert torch.allclose(sinkhorn(torch.zeros(4, 5).double(), source, target, 0.1), torch.outer(source, target))
 
 
 def test_the_error_tells_of_too_few_iterations() -> None:
@@ -111,9 +107,7 @@ def test_no_mass_at_all_gives_an_empty_plan(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-4, 1e-6])
 def test_a_converged_item_is_left_as_it_is_while_others_go_on(tolerance: float) -> None:
-    items = [
-        (scale * cost, source, target) for scale in (0.2, 1, 8) for cost, source, target in [problem(1, 5, 5)]
-    ]
+    items = [(scale * cost, source, target) for scale in (0.2, 1, 8) for cost, source, target in [problem(1, 5, 5)]]
     plans = sinkhorn(*(torch.stack(parts) for parts in zip(*items, strict=True)), 0.1, 300, tolerance)
     for plan, item in zip(plans, items, strict=True):
         alone, error = sinkhorn(*item, 0.1, 300, tolerance, return_error=True)
@@ -132,9 +126,7 @@ def test_the_gradient_through_the_iterations_is_that_of_the_converged_plan() -> 
         moved[0][place] += step
         moved[1][place] -= step
         values = [transport_cost(cost.detach(), sinkhorn(c, source, target, 0.5, 500, 1e-13)) for c in moved]
-        assert gradient[place].item() == pytest.approx(
-            ((values[0] - values[1]) / (2 * step)).item(), abs=1e-6
-        )
+        assert gradient[place].item() == pytest.approx(((values[0] - values[1]) / (2 * step)).item(), abs=1e-6)
 
 
 def test_one_target_for_a_whole_batch_is_broadcast() -> None:

@@ -42,10 +42,7 @@ def keys(items: Sequence[str]) -> np.ndarray:
 def vectors(items: Sequence[str]) -> np.ndarray:
     """float32 [n, WIDTH], the same for the same text."""
     return np.stack(
-        [
-            np.random.default_rng(list(item.encode())).standard_normal(WIDTH, dtype=np.float32)
-            for item in items
-        ]
+        [np.random.default_rng(list(item.encode())).standard_normal(WIDTH, dtype=np.float32) for item in items]
     )
 
 

@@ -135,9 +135,9 @@ def test_a_part_whose_record_is_missing_does_not_exist(tmp_path: Path, filling: 
     store = SignalStore.open(tmp_path)
     assert store.parts == names[:3] and store.bad == {}
     texts = filling.texts(600)
-    assert fill(store, filling.HashTeacher(), texts, filling.keys(texts)).taught == len(
-        set(texts)
-    ) - store_rows(tmp_path, names[:3])
+    assert fill(store, filling.HashTeacher(), texts, filling.keys(texts)).taught == len(set(texts)) - store_rows(
+        tmp_path, names[:3]
+    )
     assert not store.missing(filling.keys(texts)).any()
 
 

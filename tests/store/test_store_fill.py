@@ -26,9 +26,7 @@ def test_each_distinct_text_is_encoded_once(tmp_path: Path, filling: ModuleType)
     assert seen[0] == (0, 90) and seen[-1] == (90, 90)
     seen.clear()
     teacher = filling.HashTeacher()
-    second = fill(
-        store, teacher, texts, filling.keys(texts), progress=lambda done, total: seen.append((done, total))
-    )
+    second = fill(store, teacher, texts, filling.keys(texts), progress=lambda done, total: seen.append((done, total)))
     assert (second.items, second.distinct, second.present, second.taught) == (200, 180, 90, 90)
     assert teacher.encoded == 90
     assert seen[0] == (90, 180) and seen[-1] == (180, 180) and seen == sorted(seen)
@@ -40,8 +38,7 @@ def test_shards_are_disjoint_and_cover_everything(tmp_path: Path, filling: Modul
     texts = filling.texts(300)
     store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
     counts = [
-        fill(store, filling.HashTeacher(), texts, filling.keys(texts), shard=(number, 3)).taught
-        for number in range(3)
+        fill(store, filling.HashTeacher(), texts, filling.keys(texts), shard=(number, 3)).taught for number in range(3)
     ]
     assert sum(counts) == len(store) == 270 and min(counts) > 50
     for shard in ((3, 3), (-1, 2)):
@@ -175,9 +172,7 @@ def test_a_writer_cleans_up_after_its_own_name_only(tmp_path: Path, filling: Mod
     ]
 
 
-def test_a_nameless_writer_cleans_up_after_the_dead_but_not_the_living(
-    tmp_path: Path, filling: ModuleType
-) -> None:
+def test_a_nameless_writer_cleans_up_after_the_dead_but_not_the_living(tmp_path: Path, filling: ModuleType) -> None:
     store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
     with store.writer() as first, store.writer() as living:
         dead = f"{first.name.rsplit('-', 1)[0]}-7"
@@ -185,9 +180,7 @@ def test_a_nameless_writer_cleans_up_after_the_dead_but_not_the_living(
         for name in (living.name, dead):
             (tmp_path / f"sentence-{name}-000000.arrow").write_bytes(b"half")
         with store.writer():
-            assert [file.name for file in tmp_path.glob("*.arrow")] == [
-                f"sentence-{living.name}-000000.arrow"
-            ]
+            assert [file.name for file in tmp_path.glob("*.arrow")] == [f"sentence-{living.name}-000000.arrow"]
     assert not list(tmp_path.glob("*.lock"))
 
 

@@ -49,9 +49,7 @@ def test_another_teacher_is_refused_with_both_fingerprints(tmp_path: Path) -> No
     assert (tmp_path / "store.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("width", "dtype", "word"), [(4, "float16", "width 3, not 4"), (3, "int8", "dtype float16")]
-)
+@pytest.mark.parametrize(("width", "dtype", "word"), [(4, "float16", "width 3, not 4"), (3, "int8", "dtype float16")])
 def test_another_shape_is_refused(tmp_path: Path, width: int, dtype: str, word: str) -> None:
     SignalStore.create(tmp_path, CARD, 3)
     with pytest.raises(DistilvecError, match=word):
@@ -98,9 +96,7 @@ def test_other_signals_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "tokens-3-w-000000.arrow").exists()
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", '{"schema": 1}', '{"schema": 1, "teacher": {}, "signals": {}}']
-)
+@pytest.mark.parametrize("content", ["", "[]", '{"schema": 1}', '{"schema": 1, "teacher": {}, "signals": {}}'])
 def test_a_damaged_store_json_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "store.json").write_text(content)
     with pytest.raises(DataError, match=r"store\.json"):

@@ -26,9 +26,7 @@ def check_complete(folder: Path, filling: ModuleType, items: int = ITEMS) -> Sig
     texts = filling.texts(items)
     keys = filling.keys(texts)
     expected = filling.vectors(texts)
-    np.testing.assert_array_equal(
-        store.read(store.rows(keys)), expected.astype(np.float16).astype(np.float32)
-    )
+    np.testing.assert_array_equal(store.read(store.rows(keys)), expected.astype(np.float16).astype(np.float32))
     assert len(store) == len(set(texts))
     found, exact = store.statistics(), filling.vectors(sorted(set(texts))).astype(np.float64)
     np.testing.assert_allclose(found.mean, exact.mean(axis=0), atol=1e-12)
@@ -49,9 +47,7 @@ def check_complete(folder: Path, filling: ModuleType, items: int = ITEMS) -> Sig
     ["disk:1", "disk:2", "disk:4", "disk:6", "disk:7", "disk:8", "disk:12", "disk:21", "disk:24", "disk:25"]
     + ["encode:1", "encode:9", "half:1", "half:3"],
 )
-def test_killed_anywhere_then_resumed(
-    tmp_path: Path, filling: ModuleType, process: Start, point: str
-) -> None:
+def test_killed_anywhere_then_resumed(tmp_path: Path, filling: ModuleType, process: Start, point: str) -> None:
     child = process(tmp_path, "--items", ITEMS, "--die", point)
     _, errors = child.communicate(timeout=120)
     assert child.returncode == -signal.SIGKILL, errors
@@ -109,9 +105,7 @@ def test_two_processes_fill_their_shards_at_once(
     assert len({name.rsplit("-", 1)[0] for name in store.parts}) == 2
 
 
-def test_one_shard_killed_does_not_disturb_the_other(
-    tmp_path: Path, filling: ModuleType, process: Start
-) -> None:
+def test_one_shard_killed_does_not_disturb_the_other(tmp_path: Path, filling: ModuleType, process: Start) -> None:
     surviving = process(tmp_path, "--items", 2000, "--shard", 0, 2, "--slow", 0.02)
     while not (tmp_path / "store.json").exists():
         time.sleep(0.001)

@@ -105,9 +105,7 @@ small_keys = st.builds(
     asked=st.lists(small_keys, max_size=20),
     indexed=st.booleans(),
 )
-def test_rows_are_the_first_of_equal_keys(
-    parts: list[list[bytes]], asked: list[bytes], indexed: bool
-) -> None:
+def test_rows_are_the_first_of_equal_keys(parts: list[list[bytes]], asked: list[bytes], indexed: bool) -> None:
     def array(keys: list[bytes]) -> np.ndarray:
         return np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, 16)
 
@@ -178,9 +176,7 @@ def test_the_table_of_keys_is_used_and_its_loss_changes_nothing(
     assert len(tables) == 1 and np.load(tables[0]).shape == (2, 5_000)
     calls: list[int] = []
     searched = reader.locate_in_part
-    monkeypatch.setattr(
-        reader, "locate_in_part", lambda part, query: calls.append(1) or searched(part, query)
-    )
+    monkeypatch.setattr(reader, "locate_in_part", lambda part, query: calls.append(1) or searched(part, query))
     rows = store.rows(keys)
     assert not calls
     tables[0].write_bytes(tables[0].read_bytes()[:-8])

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from tests import tiny_models
 
 from distilvec import DistillationLoss, DistilvecError, SignalStore
 from distilvec.corpus import content_keys

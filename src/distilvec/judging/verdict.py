@@ -85,15 +85,11 @@ def judge_run(
     if with_agreement and len(texts) >= 20:
         found.vectors = {name: encoders[name](texts) for name in (UNTRAINED, TRAINED) if name in encoders}
         found.vectors[teacher] = teacher_vectors
-        found.agreement = agreement(
-            teacher_vectors, found.vectors[TRAINED], teacher_map, shared_space=shared_space
-        )
+        found.agreement = agreement(teacher_vectors, found.vectors[TRAINED], teacher_map, shared_space=shared_space)
         found.collapse = {name: collapse(vectors) for name, vectors in found.vectors.items()}
         found.alarms += found.collapse[TRAINED].pop("alarms", [])
     if with_speed and len(texts):
-        sample = [
-            texts[row] for row in np.linspace(0, len(texts) - 1, min(timed_texts, len(texts))).astype(int)
-        ]
+        sample = [texts[row] for row in np.linspace(0, len(texts) - 1, min(timed_texts, len(texts))).astype(int)]
         for name, model in (dict(models) | dict(timed or {})).items():
             if name in (teacher, TRAINED):
                 found.speed[name] = speed(model, sample, seconds=2.0)

@@ -145,9 +145,7 @@ class Method(nn.Module):
     def attach(self, student: Any) -> None:
         """Append modules that ship with the student. Default: none."""
 
-    def forward(
-        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch
-    ) -> dict[str, Term]:
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         """The loss terms of one batch, by name."""
         raise NotImplementedError
 

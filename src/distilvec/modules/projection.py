@@ -80,16 +80,12 @@ def projection(
         DataError: see `ridge_map`.
     """
     if init not in ("ridge", "random"):
-        raise DistilvecError(
-            f'There is no start "{init}" of a projection', remedy=nearest(init, ["ridge", "random"])
-        )
+        raise DistilvecError(f'There is no start "{init}" of a projection', remedy=nearest(init, ["ridge", "random"]))
     linear = nn.Linear(width_in, width_out, bias=False, device=None if source is None else source.device)
     if init == "random":
         return linear
     if source is None or target is None:
-        raise DistilvecError(
-            "A ridge start needs vectors to be fitted to", remedy='Give them, or use "init: random"'
-        )
+        raise DistilvecError("A ridge start needs vectors to be fitted to", remedy='Give them, or use "init: random"')
     weight = ridge_map(source, target, present=present)
     if weight.shape != linear.weight.shape:
         raise DistilvecError(

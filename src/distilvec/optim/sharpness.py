@@ -56,7 +56,7 @@ class SharpnessAware(Optimizer):
     [[3.0, 4.0]]
     """
 
-    def __init__(  # noqa: PLR0917 - the order is part of the interface
+    def __init__(
         self,
         base: Optimizer,
         kind: Literal["sam", "asam"] = "asam",

@@ -218,7 +218,7 @@ def _spaces(verdict: Verdict, teacher: str, texts: Sequence[str], corpus: Any) -
 
 
 def _layers(untrained: Any, student: Any, teacher: np.ndarray | None, texts: Sequence[str]) -> LayerSimilarity | None:
-    """How near each block's states come to the teacher's vectors, before and after; None for students without blocks."""
+    """How near each block's states come to the teacher's vectors, before and after; None without blocks."""
     if teacher is None or len(texts) < 20:
         return None
     rows = np.linspace(0, len(texts) - 1, min(LAYER_TEXTS, len(texts))).astype(int)
@@ -240,7 +240,9 @@ def _pooled_blocks(model: Any, texts: Sequence[str], batch_size: int = 64) -> np
     with torch.no_grad():
         for start in range(0, len(texts), batch_size):
             features = model.preprocess(list(texts[start : start + batch_size]))
-            moved = {name: value.to(model.device) if hasattr(value, "to") else value for name, value in features.items()}
+            moved = {
+                name: value.to(model.device) if hasattr(value, "to") else value for name, value in features.items()
+            }
             layers = tap(moved, views=1, layers=True).layers
             if layers is None:
                 return None
