@@ -101,6 +101,7 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     out = output_folder(recipe, resume)
     tasks = load_tasks(recipe.judging.tasks)
     corpus = prepare_corpus(recipe)
+    shutil.copyfile(corpus.folder / "rejected.jsonl", out / "rejected.jsonl")
     tasks = tasks or automatic_tasks(corpus)
     taught = teach(recipe, corpus)
     student, fitted = train_student(recipe, corpus, taught, out, resume)
@@ -140,11 +141,8 @@ def output_folder(recipe: Recipe, resume: bool) -> Path:
 
 def prepare_corpus(recipe: Recipe) -> Corpus:
     """Read, audit and split the corpus, or reuse what an equal section left."""
-    section, out = recipe.corpus, Path(recipe.output)
-    corpus = read_corpus(section.path, recipe.place / "corpus", **section.model_dump(exclude={"path"}))
-    if out.is_dir():
-        shutil.copyfile(corpus.folder / "rejected.jsonl", out / "rejected.jsonl")
-    return corpus
+    section = recipe.corpus
+    return read_corpus(section.path, recipe.place / "corpus", **section.model_dump(exclude={"path"}))
 
 
 def processes() -> int:
