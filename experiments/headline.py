@@ -182,8 +182,8 @@ def table(result: dict[str, Any], timed: dict[str, Any]) -> str:
     lines += ["", f"Parameters {sizes['teacher'][0] / 1e6:.2f} M -> {sizes['student'][0] / 1e6:.2f} M."]
     lines.append(
         f"Texts per second in float32 with {timed['threads']} thread(s): {timed['teacher']['texts_per_second']:.0f} -> "
-        f"{timed['student']['texts_per_second']:.0f}, {ratio[1]:.2f} times as many ({ratio[0]:.2f} to {ratio[2]:.2f} over "
-        f"three rounds in turns); one text takes {timed['teacher']['latency_p50_ms']:.1f} -> "
+        f"{timed['student']['texts_per_second']:.0f}, {ratio[1]:.2f} times as many ({ratio[0]:.2f} to {ratio[2]:.2f} "
+        f"over three rounds in turns); one text takes {timed['teacher']['latency_p50_ms']:.1f} -> "
         f"{timed['student']['latency_p50_ms']:.1f} ms."
     )
     overlap = {name: count for name, count in result["overlap"].items() if count}
