@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 
-.PHONY: venv demo test lint docs experiments benchmarks clean
+.PHONY: venv demo test test-lowest lint docs experiments benchmarks clean
 
 venv: $(STAMP)
 
@@ -27,6 +27,14 @@ test: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The lowest supported sentence-transformers and transformers, in an environment of their own.
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet torch==2.13.0
+	.venv-lowest/bin/python -m pip install --quiet 'sentence-transformers[train]==6.0.0' transformers==5.17.0 \
+		--editable '.[demo,bm25,zstd,dev]'
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -n 2 --dist loadfile tests/students tests/teachers tests/training tests/methods
 
 lint: venv
 	$(BIN)/ruff check --fix src tests benchmarks experiments examples docs

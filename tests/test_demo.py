@@ -1,0 +1,32 @@
+"""The demo, small: the real teacher, real docstrings, a student of a quarter, a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distilvec.demo import demo, demo_recipe
+from distilvec.recipe import Recipe
+
+
+@pytest.mark.parametrize("cross_tokenizer", [False, True])
+def test_a_small_demo_ends_with_a_student_and_a_report(
+    tmp_path: Path, real_teacher_folder: Path, cross_tokenizer: bool
+) -> None:
+    run = demo(tmp_path, cross_tokenizer=cross_tokenizer, texts=200)
+    teacher, student = run.record.model("teacher"), run.record.model("student")
+    assert teacher is not None and student is not None
+    assert student.parameters <= teacher.parameters / 4
+    assert {row.role for row in run.record.models} >= {"teacher", "untrained", "free", "student"}
+    assert set(student.scores) == {"retrieval", "package", "clusters"}
+    assert run.record.agreement["cosine_from"] == "space"
+    assert (tmp_path / "report.html").stat().st_size < 3_000_000
+    assert run.student.encode(["Return the number of bytes."]).shape == (1, 384)
+    text = (tmp_path / "student" / "README.md").read_text()
+    assert "apache-2.0" in text and "SentenceTransformer(" in text
+
+
+def test_a_method_without_a_map_keeps_its_own_space(tmp_path: Path, real_teacher_folder: Path) -> None:
+    given = {"teacher": None, "student": None, "cross_tokenizer": False, "fresh": False, "texts": 200}
+    assert Recipe.build(demo_recipe(tmp_path, method="simcse", **given)).student.space == "own"
