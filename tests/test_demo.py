@@ -14,7 +14,7 @@ from distilvec.recipe import Recipe
 def test_a_small_demo_ends_with_a_student_and_a_report(
     tmp_path: Path, real_teacher_folder: Path, cross_tokenizer: bool
 ) -> None:
-    run = demo(tmp_path, cross_tokenizer=cross_tokenizer, texts=200)
+    run = demo(tmp_path, cross_tokenizer=cross_tokenizer, texts=700)
     teacher, student = run.record.model("teacher"), run.record.model("student")
     assert teacher is not None and student is not None
     assert student.parameters <= teacher.parameters / 4
