@@ -245,11 +245,24 @@ class Recipe(Section):
         except ValidationError as error:
             raise _explain(error, cls, where, lines or {}) from error
         recipe.resolve_method(where, lines or {})
+        recipe._check_training(where, lines or {})
         if recipe.student.space is None:
             from distilvec.methods.table import resolve
 
             recipe.student.space = resolve(recipe.method.name).implied_space
         return recipe
+
+    def _check_training(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
+        """Refuse training keys now, not after hours of teaching."""
+        from distilvec.training.arguments import check_keys
+
+        for key, value in self.training.arguments.items():
+            try:
+                check_keys({key: value})
+            except DistilvecError as error:
+                line = lines.get(("training", key))
+                place = ", ".join(part for part in (where, f"line {line}" if line else None, error.where) if part)
+                raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
 
     def resolve_method(self, where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None) -> Any:
         """The method's validated options (an instance of its own `Options`)."""

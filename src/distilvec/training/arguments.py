@@ -100,7 +100,7 @@ def training_arguments(
     from transformers import TrainingArguments
 
     given = training.arguments
-    _check_keys(given)
+    check_keys(given)
     _check_optimizer(given, training, optimizer)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if training.batch_size % world:
@@ -149,7 +149,7 @@ def training_arguments(
         raise DistilvecError(f"transformers refuses these arguments: {error}", where="training") from error
 
 
-def _check_keys(given: dict[str, Any]) -> None:
+def check_keys(given: dict[str, Any]) -> None:
     from transformers import TrainingArguments
 
     known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
