@@ -1,9 +1,10 @@
-"""All benchmarks one after another, with their defaults: store, encode, step.
+"""All benchmarks one after another, with their defaults: store, encode, step, allocator.
 
     OMP_NUM_THREADS=2 python benchmarks/run_all.py
 
 store: making, opening and reading a store of 10 million rows. encode: a teacher's throughput against
-sentence-transformers' encode. step: time and memory of a training step of every method. Each writes its figures to
+sentence-transformers' encode. step: time and memory of a training step of every method. allocator: what
+keeping freed memory gains. Each writes its figures to
 benchmarks/results/NAME.json and NAME.md. They take some ten minutes together on 2 cores.
 """
 
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BENCHMARKS = ("store", "encode", "step")
+BENCHMARKS = ("store", "encode", "step", "allocator")
 
 
 def main() -> None:

@@ -1,0 +1,33 @@
+"""Freed memory stays in the process once that was asked for."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import torch
+from distilvec.allocator import keep_freed_memory
+
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+block = torch.ones(50_000_000)
+del block
+print(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS")).split()[1])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the setting is glibc's")
+def test_a_large_freed_block_stays_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_"):
+        monkeypatch.delenv(name, raising=False)
+    plain, kept = (
+        int(subprocess.run([sys.executable, "-c", PROGRAM, kind], check=True, capture_output=True, text=True).stdout)
+        for kind in ("plain", "keep")
+    )
+    assert kept - plain > 150_000  # of 195,000 KiB
