@@ -1,11 +1,14 @@
-"""All benchmarks one after another, with their defaults: store, encode, step, allocator.
+"""All benchmarks one after another, with their defaults: store, encode, step, allocator, alignment,
+token_steps, expert_head.
 
     OMP_NUM_THREADS=2 python benchmarks/run_all.py
 
 store: making, opening and reading a store of 10 million rows. encode: a teacher's throughput against
 sentence-transformers' encode. step: time and memory of a training step of every method. allocator: what
-keeping freed memory gains. Each writes its figures to
-benchmarks/results/NAME.json and NAME.md. They take some ten minutes together on 2 cores.
+keeping freed memory gains. alignment: aligning tokens against plain Python; it needs the shared data
+(DISTILVEC_DATA). token_steps: steps of the methods that look inside the teacher. expert_head: the latency that
+DistillMoE's head adds. Each writes its figures to benchmarks/results/NAME.json and NAME.md. They take some ten minutes
+together on 2 cores.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BENCHMARKS = ("store", "encode", "step", "allocator")
+BENCHMARKS = ("store", "encode", "step", "allocator", "alignment", "token_steps", "expert_head")
 
 
 def main() -> None:

@@ -133,9 +133,7 @@ class Workload:
         teachers = [TeacherInfo("random", TEACHER_WIDTH)]
         tap = StudentTap(student)
         needs = method.needs(tap.info, teachers)
-        sample = make_sample(
-            student, self.tokens, self.collator().sources, self.rows, seed=0, layers=needs.layers, limit=512
-        )
+        sample = make_sample(student, self.tokens, self.collator().sources, self.rows, seed=0, needs=needs, limit=512)
         del tap
         method.build(StudentTap(student).info, teachers, sample)
         fill_queues(method)

@@ -22,7 +22,21 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("talas_table.py", ("--student", "cut", "--rows", "main", "--seeds", "3"), True),
     ("talas_table.py", ("--student", "cut3", "--rows", "main"), True),
     ("sharpness.py", (), True),
+    ("alignment.py", (), False),
     ("headline.py", (), False),
+    ("cross_tokenizer.py", (), True),
+    ("cross_tokenizer.py", ("--rows", "ablations,repairs", "--sets", "sick,stsb", "--seeds", "1"), True),
+    ("cross_tokenizer.py", ("--rows", "paper-ablations", "--sets", "sick,stsb", "--seeds", "1"), True),
+    ("cross_tokenizer.py", ("--part", "unsupervised"), True),
+    ("cross_tokenizer.py", ("--part", "out-of-domain"), True),
+    ("cross_tokenizer.py", ("--setting", "smaller-student", "--sets", "sick", "--seeds", "1"), True),
+    # The next two take the student that headline.py leaves.
+    ("cross_tokenizer.py", ("--setting", "another-teacher", "--sets", "sick", "--seeds", "1"), True),
+    (
+        "cross_tokenizer.py",
+        ("--setting", "two-teachers", "--sets", "sick", "--rows", "distillmoe", "--seeds", "1"),
+        True,
+    ),
     ("claims.py", (), False),
 )
 

@@ -34,10 +34,12 @@ from distilvec.demo import demo_teacher
 from distilvec.methods import parts
 from distilvec.methods.table import build_method
 from distilvec.optim import largest_curvature
+from distilvec.preparing import make_student
 from distilvec.recipe import OptimizerSection, StudentSection, TeacherSection, TrainingSection
-from distilvec.run import make_student, store_lookup, teach_one
+from distilvec.run import store_lookup
 from distilvec.students import StudentTap
 from distilvec.teachers.signals import TeacherSignals
+from distilvec.teaching import teach_one
 from distilvec.training import Collator, StoreSource, TokenizedCorpus, bfloat16_pays, fit
 
 HERE = RESULTS / "sharpness"

@@ -27,11 +27,14 @@ from common import RESULTS, WORK, once, shared
 from distilvec.corpus import read_corpus
 from distilvec.demo import demo_teacher
 from distilvec.judging import CachedEncoder, RidgeMapped, judge, talas_tasks
+from distilvec.methods.base import Needs
 from distilvec.methods.table import build_method
+from distilvec.preparing import make_student
 from distilvec.recipe import OptimizerSection, StudentSection, TeacherSection, TrainingSection
-from distilvec.run import make_student, store_lookup, teach_one
+from distilvec.run import store_lookup
 from distilvec.students import ship
 from distilvec.teachers import load_teacher
+from distilvec.teaching import Taught, teach_one
 from distilvec.training import StoreSource, bfloat16_pays, fit
 
 GRID = (1e-4, 3e-4, 1e-3)
@@ -88,26 +91,36 @@ def student_section(name: str) -> StudentSection:
 
 
 class Bench:
-    """Corpus, teacher, store and tasks, made once."""
+    """Corpus, teacher, store and tasks, made once.
+
+    Attributes:
+        rows, like: name -> method, options and sharpness-aware steps; name -> the row whose learning rate it takes.
+        here, work: where results are kept, and what they are made from.
+    """
+
+    rows, like = ROWS, LIKE
+    here, work = HERE, WORK / "talas"
 
     def __init__(self, student: str) -> None:
         data = shared() / "data"
         self.name, self.section = student, student_section(student)
-        self.corpus = read_corpus(
-            data / "talas_corpus.jsonl.gz", WORK / "talas" / "corpus", domain="domain", holdout=0.0
-        )
-        self.taught = teach_one(
-            TeacherSection(name="minilm", model=demo_teacher(), dtype=DTYPE), self.corpus, WORK / "talas" / "stores"
-        )
+        self.corpus = read_corpus(self.corpus_file(), self.work / "corpus", domain="domain", holdout=0.0)
+        self.taught = self.teach(TeacherSection(name="minilm", model=demo_teacher(), dtype=DTYPE))
         self.source = StoreSource(self.taught.store, self.corpus)
         self.tests = talas_tasks(data, max_train=PROBE_ROWS)
         self.validation = talas_tasks(data, max_train=4000, split="validation", names=["emotion", "wic", "stsb"])
         self.texts = set(self.corpus.texts())
 
+    def corpus_file(self) -> Path:
+        return shared() / "data" / "talas_corpus.jsonl.gz"
+
+    def teach(self, section: TeacherSection) -> Taught:
+        return teach_one(section, self.corpus, self.work / "stores")
+
     def train(self, row: str, lr: float, epochs: float, seed: int, device: str | None) -> tuple[Any, Any]:
-        method, options, sharpness = ROWS[row]
+        method, options, sharpness = self.rows[row]
         student = make_student(self.section, [], self.corpus, seed)
-        out = WORK / "talas" / "runs" / f"{self.name}-{row.replace(' ', '_')}-{lr}-{epochs}-{seed}"
+        out = self.work / "runs" / f"{self.name}-{row.replace(' ', '_')}-{lr}-{epochs}-{seed}"
         shutil.rmtree(out, ignore_errors=True)
         fitted = fit(
             student,
@@ -120,7 +133,7 @@ class Bench:
             ),
             optimizer=OptimizerSection(lr=lr, heads_lr=max(lr, 1e-4), sharpness=sharpness),
             folder=out,
-            cache=WORK / "talas" / self.name,
+            cache=self.work / self.name,
             lookup=store_lookup([self.taught.store], self.corpus),
         )
         shutil.rmtree(out, ignore_errors=True)
@@ -139,7 +152,7 @@ class Bench:
 
     def tune(self, row: str, device: str | None) -> float:
         """The learning rate with the best validation average after one epoch."""
-        row = LIKE.get(row, row)
+        row = self.like.get(row, row)
         scores = {}
         for lr in GRID:
 
@@ -148,7 +161,7 @@ class Bench:
                 found = judge({"student": self.encoder(student)}, self.validation)
                 return {"row": row, "lr": lr, "validation": found.averages("student")["all"]}
 
-            file = HERE / self.name / "tuning" / f"{row.replace(' ', '_')}-{lr}.json"
+            file = self.here / self.name / "tuning" / f"{row.replace(' ', '_')}-{lr}.json"
             scores[lr] = once(file, make)["validation"]
         return max(scores, key=scores.__getitem__)
 
@@ -178,18 +191,20 @@ class Bench:
 
             student = make_student(self.section, [], self.corpus, 0)
             tokens = TokenizedCorpus.build(
-                student, self.corpus.texts, len(self.corpus), WORK / "talas" / self.name / "tokens"
+                student, self.corpus.texts, len(self.corpus), self.work / self.name / "tokens"
             )
             rows = np.asarray(self.corpus.train_rows)
-            sample = make_sample(student, tokens, [self.source], rows, seed=0, layers=False)
+            sample = make_sample(student, tokens, [self.source], rows, seed=0, needs=Needs())
             untrained = self.encoder(student)
             free = RidgeMapped(untrained, free_maps(sample)[0])
             models = {"untrained student": untrained, "free baseline": free}
             parameters = sum(p.numel() for p in student.parameters())
             return {"models": self.score(models), "parameters": parameters}
 
-        once(HERE / self.name / "references.json", make)
-        once(HERE / "teacher.json", lambda: {"models": self.score({"teacher": CachedEncoder(self.taught.teacher)})})
+        once(self.here / self.name / "references.json", make)
+        once(
+            self.here / "teacher.json", lambda: {"models": self.score({"teacher": CachedEncoder(self.taught.teacher)})}
+        )
 
     def row(self, row: str, seed: int, device: str | None) -> None:
         def make() -> dict[str, Any]:
@@ -208,7 +223,7 @@ class Bench:
                 **scores,
             }
 
-        once(HERE / self.name / f"{row.replace(' ', '_')}-{seed}.json", make)
+        once(self.here / self.name / f"{row.replace(' ', '_')}-{seed}.json", make)
 
 
 def table() -> str:

@@ -147,6 +147,17 @@ def test_interruptions_and_debug(
     assert called("run", place / "recipe.yaml") == 130
     assert "run the same command again" in capsys.readouterr().err
 
+    def terminated(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    monkeypatch.setattr(distilvec.run, "run", terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    assert called("run", place / "recipe.yaml") == 143
+    told = capsys.readouterr().err
+    assert "interrupted by SIGTERM" in told and "run the same command again" in told
+    assert signal.getsignal(signal.SIGTERM) is before
+
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("oh")
 
@@ -157,7 +168,7 @@ def test_interruptions_and_debug(
         main(["--debug", "run", str(place / "recipe.yaml")])
     with pytest.raises(DistilvecError):
         main(["--debug", "run", "missing.yaml"])
-    assert Interrupted("x").exit_code == 130
+    assert Interrupted("x").exit_code == 130 and Interrupted("x", number=signal.SIGTERM).exit_code == 143
 
 
 def test_methods_and_doctor(capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,6 +180,66 @@ def test_methods_and_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert called("doctor") == 0
     told = capsys.readouterr().out
     assert "sentence-transformers" in told and "devices: CPU" in told and "onnx" in told
+
+
+def test_align_shows_pairs_and_draws_them(
+    place: Path, tiny_bert: Path, tiny_model_folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = place / "pictures" / "cut.svg"
+    words = ["align", "The train is late.", "--student", tiny_bert, "--teacher"]
+    assert called(*words, tiny_bert) == 0
+    *blocks, told = capsys.readouterr().out.splitlines()
+    assert told.startswith("strict: ") and "in them 100% of" in told
+    assert len(blocks) > 1 and all("=" in line for line in blocks[1:])
+    assert called(*words, tiny_model_folders["xlmr"], "--mode", "path", "--picture", picture) == 0
+    told = capsys.readouterr().out
+    assert "path: " in told and f"picture  {picture}" in told and picture.read_text().startswith("<?xml")
+    assert called(*words, tiny_bert, "--mode", "pth") == 2
+    assert 'Did you mean "path"?' in capsys.readouterr().err
+    assert called("align", "a text", "--student", tiny_bert) == 2
+    assert "--teacher" in capsys.readouterr().err
+
+
+def test_finetune_passes_on_what_it_is_told(
+    place: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Parsing only: tests/tasks trains."""
+    import distilvec.finetune
+
+    asked: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def noted(*words: Any, **options: Any) -> Path:
+        asked.append((words, options))
+        return place / "tuned"
+
+    monkeypatch.setattr(distilvec.finetune, "finetune", noted)
+    monkeypatch.setattr(distilvec.finetune, "finetune_scores", lambda _: {"test": {"accuracy": 0.75}})
+    data = place / "texts.jsonl"
+    start = ["finetune", tiny_bert, "--data", data, "-o", place / "tuned"]
+    assert called(*start) == 0
+    shown = capsys.readouterr().out
+    assert "test        accuracy 0.7500" in shown and f"model       {place / 'tuned'}" in shown
+    words, options = asked.pop()
+    assert words == (str(tiny_bert), data, place / "tuned")
+    assert options["task"] == "classification" and options["text"] is None and options["encoding"] is None
+    assert options["lora"] is False and options["optimizer"] == {}
+    assert options["training"] == {"epochs": 3, "batch_size": 16, "seed": 0}
+
+    pairs = ["--task", "pairs", "--text", "a", "--text", "b", "--encoding", "separate", "--label", "same"]
+    numbers = ["--lora", "--lora-rank", 8, "--lr", "1e-3", "--epochs", 0.5, "--batch-size", 4, "--max-length", 64]
+    assert called(*start, *pairs, *numbers, "--validation", data, "--test", data, "--seed", 7) == 0
+    _, options = asked.pop()
+    assert options == {
+        "task": "pairs", "encoding": "separate", "label": "same", "text": ["a", "b"],
+        "validation": data, "test": data, "max_length": 64, "lora": {"rank": 8},
+        "training": {"epochs": 0.5, "batch_size": 4, "seed": 7}, "optimizer": {"lr": 0.001},
+    }  # fmt: skip
+
+    assert called(*start, "--text", "body") == 0 and asked.pop()[1]["text"] == "body"
+    for wrong, told in ((["--task", "clasification"], "clasification"), (["--lora-rank", 0], "lora-rank")):
+        assert called(*start, *wrong) == 2 and told in capsys.readouterr().err
+    assert called("finetune", tiny_bert, "--data", data) == 2
+    assert "--output" in capsys.readouterr().err and not asked
 
 
 def test_teach_train_evaluate_compare(place: Path, capsys: pytest.CaptureFixture[str], texts: list[str]) -> None:

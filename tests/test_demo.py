@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from distilvec.demo import demo, demo_recipe
-from distilvec.recipe import Recipe
+from distilvec.demo import demo_recipe
+from distilvec.run import run as start
 
 
 @pytest.mark.parametrize("cross_tokenizer", [False, True])
 def test_a_small_demo_ends_with_a_student_and_a_report(
     tmp_path: Path, real_teacher_folder: Path, cross_tokenizer: bool
 ) -> None:
-    run = demo(tmp_path, cross_tokenizer=cross_tokenizer, texts=700)
+    run = start(demo_recipe(tmp_path, cross_tokenizer=cross_tokenizer, texts=700))
     teacher, student = run.record.model("teacher"), run.record.model("student")
     assert teacher is not None and student is not None
     assert student.parameters <= teacher.parameters / 4
@@ -28,5 +28,4 @@ def test_a_small_demo_ends_with_a_student_and_a_report(
 
 
 def test_a_method_without_a_map_keeps_its_own_space(tmp_path: Path, real_teacher_folder: Path) -> None:
-    given = {"teacher": None, "student": None, "cross_tokenizer": False, "fresh": False, "texts": 200}
-    assert Recipe.build(demo_recipe(tmp_path, method="simcse", **given)).student.space == "own"
+    assert demo_recipe(tmp_path, method="simcse", texts=200).student.space == "own"

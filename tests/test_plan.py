@@ -60,7 +60,7 @@ def test_it_says_what_would_happen_and_leaves_nothing(
 
 
 def test_what_is_taught_already_costs_nothing(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
-    from distilvec.run import teach
+    from distilvec.teaching import teach
 
     recipe = tiny_recipe(tmp_path, tiny_bert, sentences[:60])
     teach(recipe)

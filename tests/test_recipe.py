@@ -8,6 +8,7 @@ import pytest
 
 from distilvec.errors import DistilvecError
 from distilvec.recipe import Recipe
+from distilvec.training.arguments import training_arguments
 
 MINIMAL = """\
 corpus: {path: texts.txt}
@@ -101,6 +102,32 @@ def test_saved_and_read_again_it_is_the_same(tmp_path: Path) -> None:
     again = Recipe.load(written(tmp_path / "saved", recipe.to_yaml()))
     assert again.to_yaml() == recipe.to_yaml()
     assert again.training.arguments == {"warmup_steps": 3}
+
+
+@pytest.mark.parametrize("number", ["1e-8", "1.0e-8", "1.e-8", ".1e-7", "+1E-8", "100e-10"])
+def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, number: str) -> None:
+    """YAML 1.1 asks for a point and a sign, and most people leave them out."""
+    text = MINIMAL + f"  adam_epsilon: {number}\n"
+    for recipe in (Recipe.load(written(tmp_path, text)), Recipe.load(tmp_path / "recipe.yaml", ["optimizer.lr=1e3"])):
+        found = recipe.training.arguments["adam_epsilon"]
+        assert isinstance(found, float) and found == pytest.approx(1e-8)
+        args = training_arguments(recipe.training, recipe.optimizer, tmp_path, 10)
+        assert args.adam_epsilon == found
+    assert recipe.optimizer.lr == 1000
+    changed = Recipe.load(tmp_path / "recipe.yaml", [f"training.max_grad_norm={number}"])
+    assert changed.training.arguments["max_grad_norm"] == pytest.approx(1e-8)
+
+
+def test_texts_that_look_like_such_numbers_stay_texts(tmp_path: Path) -> None:
+    recipe = Recipe.load(written(tmp_path, MINIMAL), ["corpus.text='1e5'", "teachers.0.name='2e-3'", "output=e5"])
+    again = Recipe.load(written(tmp_path / "saved", recipe.to_yaml()))
+    assert again == recipe and (again.corpus.text, again.teachers[0].name, again.output) == ("1e5", "2e-3", "e5")
+
+
+@pytest.mark.parametrize("student", ["{fresh: {}, pooling: cls}", "{model: m, pooling: first}"])
+def test_poolings_that_do_not_exist(tmp_path: Path, student: str) -> None:
+    message = refused(tmp_path, MINIMAL.replace("student:\n  shrink: {of: tiny, layers: 2}", f"student: {student}"))
+    assert "pooling" in message and "line 3" in message
 
 
 def test_files_beside_the_recipe_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def teach(
     Raises:
         DistilvecError: several teachers, or whatever teaching raises.
     """
-    from distilvec.run import teach as start
+    from distilvec.teaching import teach as start
 
     # Nothing of the student is opened for teaching; the recipe only has to have one.
     recipe = recipe_of(teacher, "none", corpus, "simcse", output, **sections)

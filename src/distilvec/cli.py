@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -72,6 +76,21 @@ def _recipe(path: Path, changes: list[str] | None, output: Path | None) -> Any:
     return Recipe.load(path, [*(changes or []), *extra])
 
 
+class Task(StrEnum):
+    """Kinds of supervised tasks."""
+
+    classification = "classification"
+    pairs = "pairs"
+    similarity = "similarity"
+
+
+class Encoding(StrEnum):
+    """How a pair of texts is read."""
+
+    joint = "joint"
+    separate = "separate"
+
+
 @app.command("run")
 def run_command(
     recipe: RecipeFile,
@@ -115,19 +134,19 @@ def demo(
     texts: Annotated[int, typer.Option(help="training texts", min=200)] = 4000,
 ) -> None:
     """Offline, with a real teacher, in a few minutes: a small student and its report."""
-    from distilvec.demo import demo as start
+    from distilvec.demo import demo_recipe
+    from distilvec.run import run
 
-    _finish(
-        start(
-            output,
-            teacher=teacher,
-            method=method,
-            student=student,
-            cross_tokenizer=cross_tokenizer,
-            fresh=fresh,
-            texts=texts,
-        )
+    recipe = demo_recipe(
+        output,
+        teacher=teacher,
+        method=method,
+        student=student,
+        cross_tokenizer=cross_tokenizer,
+        fresh=fresh,
+        texts=texts,
     )
+    _finish(run(recipe))
 
 
 @app.command()
@@ -148,7 +167,7 @@ def teach(
 
         typer.echo(plan(loaded, teaching_only=True).text())
         return
-    from distilvec.run import teach as start
+    from distilvec.teaching import teach as start
 
     for taught in start(loaded, shard=share):
         new, seconds = taught.filled.taught, taught.filled.seconds
@@ -253,6 +272,62 @@ def export(
 
 
 @app.command()
+def align(
+    text: Annotated[str, typer.Argument(help="a sentence")],
+    student: Annotated[str, typer.Option(help="student model or tokenizer: folder, tokenizer.json or hub id")],
+    teacher: Annotated[str, typer.Option(help="teacher model or tokenizer")],
+    mode: Annotated[str, typer.Option(help="strict, path, full, reciprocal or spans")] = "strict",
+    picture: Annotated[Path | None, typer.Option(help="also draw it into this .png or .svg file")] = None,
+) -> None:
+    """Show which tokens of a student and of a teacher stand for the same piece of a sentence."""
+    from distilvec.alignment.drawing import align_command
+
+    align_command(text, student, teacher, mode, picture)
+
+
+@app.command("finetune")
+def finetune_command(
+    model: Annotated[str, typer.Argument(help="sentence-transformers or transformers folder, or hub id")],
+    data: Annotated[Path, typer.Option("--data", help="labelled texts or pairs")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="folder of the new model")],
+    task: Annotated[Task, typer.Option(help="what the labels are")] = Task.classification,
+    text: Annotated[list[str] | None, typer.Option(help="text column; twice for pairs")] = None,
+    label: Annotated[str, typer.Option(help="column with class names or scores")] = "label",
+    encoding: Annotated[Encoding | None, typer.Option(help="of pairs; default joint")] = None,
+    validation: Annotated[Path | None, typer.Option(help="labelled file that chooses the best epoch")] = None,
+    test: Annotated[Path | None, typer.Option(help="labelled file, scored once at the end")] = None,
+    max_length: Annotated[int | None, typer.Option(help="tokens per text or joint pair", min=1)] = None,
+    lora: Annotated[bool, typer.Option("--lora", help="train low-rank adapters and merge them")] = False,
+    lora_rank: Annotated[int, typer.Option(help="rank of the adapters", min=1)] = 256,
+    epochs: Annotated[float, typer.Option(help="passes over the data")] = 3,
+    batch_size: Annotated[int, typer.Option(help="texts or pairs per step", min=1)] = 16,
+    lr: Annotated[float | None, typer.Option(help="learning rate; default 2e-5, with --lora 1e-4")] = None,
+    seed: Annotated[int, typer.Option(help="of order, head and dropout", min=0)] = 0,
+) -> None:
+    """Fine-tune a model on labelled texts; run again, it goes on where it was."""
+    from distilvec.finetune import finetune, finetune_scores
+
+    folder = finetune(
+        model,
+        data,
+        output,
+        task=task.value,
+        encoding=None if encoding is None else encoding.value,
+        label=label,
+        validation=validation,
+        test=test,
+        text=None if not text else text[0] if len(text) == 1 else text,
+        max_length=max_length,
+        lora={"rank": lora_rank} if lora else False,
+        training={"epochs": epochs, "batch_size": batch_size, "seed": seed},
+        optimizer={"lr": lr} if lr else {},
+    )
+    for name, scores in finetune_scores(folder).items():
+        typer.echo(f"{name:<10}  " + "  ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
+    typer.echo(f"model       {folder}")
+
+
+@app.command()
 def methods(name: Annotated[str | None, typer.Argument(help="show this method's options")] = None) -> None:
     """List the methods, or the options of one with defaults and where they come from."""
     from distilvec.methods.table import show_method, show_methods
@@ -269,12 +344,35 @@ def doctor() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point; every error becomes one line and an exit code (2 user, 3 data, 4 environment, 130 interrupted)."""
-    _guard(lambda: app(args=arguments, standalone_mode=False), arguments if arguments is not None else sys.argv[1:])
+    """Entry point; every error becomes one line and an exit code.
+
+    2 user, 3 data, 4 environment, 130 Ctrl-C, 143 SIGTERM.
+    """
+    with _terminable() as received:
+        _guard(
+            lambda: app(args=arguments, standalone_mode=False),
+            arguments if arguments is not None else sys.argv[1:],
+            received,
+        )
 
 
-def _guard(action: Callable[[], Any], arguments: list[str]) -> None:
-    interrupted = "interrupted; what was finished is kept, run the same command again to go on"
+@contextlib.contextmanager
+def _terminable() -> Iterator[list[int]]:
+    """SIGTERM ends a command as Ctrl-C does, so that what is open is closed; the list then holds its number."""
+    received: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _guard(action: Callable[[], Any], arguments: list[str], received: list[int]) -> None:
     try:
         result = action()
         if result == 130:  # newer releases of typer catch the interruption themselves, and say nothing
@@ -285,8 +383,11 @@ def _guard(action: Callable[[], Any], arguments: list[str]) -> None:
         typer.secho(f"distilvec: {error}", fg="red", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        typer.secho(f"distilvec: {interrupted}.", fg="red", err=True)
-        sys.exit(130)
+        number = received[0] if received else signal.SIGINT
+        told = f"interrupted by {signal.Signals(number).name}; what was finished is kept"
+        again = "run the same command again to go on (run and train: with --resume)"
+        typer.secho(f"distilvec: {told}, {again}.", fg="red", err=True)
+        sys.exit(128 + number)
     except Exception as error:
         # Usage errors are click's or, in newer releases of typer, of its own copy of click; both can show themselves.
         if hasattr(error, "show"):

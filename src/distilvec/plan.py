@@ -17,11 +17,12 @@ import numpy as np
 
 from distilvec.judging import automatic_tasks, load_tasks
 from distilvec.methods.table import build_method
+from distilvec.preparing import make_student, prepare_corpus
 from distilvec.recipe import Recipe, TrainingSection
-from distilvec.run import Taught, make_student, open_teacher, prepare_corpus
-from distilvec.store import FillReport, SignalStore
+from distilvec.store import FillReport, SignalStore, fill_signals
 from distilvec.teachers import Teacher, TeacherReport, check_teacher
-from distilvec.training import StoreSource, fit
+from distilvec.teaching import Taught, open_teacher, wanted_signals
+from distilvec.training import fit
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus
@@ -107,18 +108,23 @@ def _probe_teachers(
     taught: list[Taught] = []
     seconds = disk = 0.0
     texts, keys = corpus.teacher_texts(rows), corpus.teacher_keys[rows]
-    for section in recipe.teachers:
-        teacher = open_teacher(section)
+    teachers = [open_teacher(section) for section in recipe.teachers]
+    wanted = wanted_signals(recipe, corpus, teachers)
+    for section, teacher, signals in zip(recipe.teachers, teachers, wanted, strict=True):
         seen = check_teacher(teacher, texts)
-        begun = time.perf_counter()
-        vectors = teacher.encode(texts)
-        rate = len(texts) / max(time.perf_counter() - begun, 1e-9)
         store = SignalStore.create(place / "probe" / section.name, teacher.card, teacher.card.width, section.storage)
-        with store.writer("probe") as writer:
-            writer.add(keys, vectors)
+        per_text = teacher.card.width * BYTES[section.storage] + 16
+        begun = time.perf_counter()
+        if signals.signals and not section.live:
+            fill_signals(store, teacher, texts, keys, signals)
+            per_text += _token_bytes(store.path, len(texts))
+        else:
+            vectors = teacher.encode(texts)
+            with store.writer("probe") as writer:
+                writer.add(keys, vectors)
+        rate = len(texts) / max(time.perf_counter() - begun, 1e-9)
         store.refresh()
         missing = _missing(recipe.place / "stores" / section.name, teacher, corpus, section.storage)
-        per_text = teacher.card.width * BYTES[section.storage] + 16
         found.add(
             f"teacher {section.name}",
             f"{teacher.card.width} dimensions, prompt {teacher.card.prompt!r}, {missing:,} texts to encode at "
@@ -128,9 +134,15 @@ def _probe_teachers(
         found.examples += _examples(section.name, seen)
         found.notes += [f"{section.name}: {warning}" for warning in seen.warnings]
         report = FillReport(len(texts), len(texts), 0, len(texts), len(texts) / rate, [], {})
-        taught.append(Taught(teacher, seen, store, report))
+        taught.append(Taught(teacher, seen, store, report, section.live))
         seconds, disk = seconds + missing / rate, disk + per_text * missing
     return taught, seconds, disk
+
+
+def _token_bytes(folder: Path, texts: int) -> int:
+    """Bytes per text of all that is not sentence vectors."""
+    files = [file for file in folder.glob("*.arrow") if not file.name.startswith("sentence-")]
+    return round(sum(file.stat().st_size for file in files) / max(texts, 1))
 
 
 def _missing(folder: Path, teacher: Teacher, corpus: Corpus, storage: str) -> int:
@@ -159,7 +171,7 @@ def _probe_student(
         method,
         [each.info for each in taught],
         _Rows(corpus, rows),  # type: ignore[arg-type]
-        [StoreSource(each.store, corpus, rows) for each in taught],
+        [each.source(corpus, rows, place) for each in taught],
         training=_short(recipe.training, len(rows)),
         optimizer=recipe.optimizer,
         folder=place / "probe-run",

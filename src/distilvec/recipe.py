@@ -13,8 +13,11 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
+from distilvec import plain_yaml
 from distilvec.errors import DistilvecError, nearest
+from distilvec.modules.pipeline import PoolingChoice
 from distilvec.places import find_files
+from distilvec.tasks.section import TaskSection
 
 
 class Section(BaseModel):
@@ -48,6 +51,9 @@ class TeacherSection(Section):
     texts: str | None = Field(None, description="texts of the vectors, one per row")
     prompt: str | None = Field(None, description="put before every text; null = the teacher's own default")
     max_length: int | None = Field(None, gt=0)
+    pooling: PoolingChoice | None = Field(
+        None, description="of a transformers folder that says nothing about it; null = mean, or last if it is causal"
+    )
     trust_remote_code: bool = False
     batch_size: int = Field(64, gt=0, description="texts per call of a callable teacher")
     rate_limit: float | None = Field(None, gt=0, description="calls per second of a callable teacher")
@@ -56,6 +62,9 @@ class TeacherSection(Section):
     )
     keys: str | None = Field(None, description="content keys of the vectors instead of texts: .npy, uint8 [n, 16]")
     storage: Literal["float16", "float32", "int8"] = Field("float16", description="how the store keeps its vectors")
+    live: bool = Field(
+        False, description="token states, attention and logits come from the teacher while training, not from the store"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> TeacherSection:
@@ -98,9 +107,15 @@ class StudentSection(Section):
     shrink: ShrinkSection | None = None
     fresh: FreshSection | None = None
     max_length: int | None = Field(None, gt=0)
+    pooling: PoolingChoice | None = Field(
+        None,
+        description="of a transformers folder (model, shrink.of) that says nothing about it; "
+        "null = the teacher's where it is cut from one, else mean, or last if it is causal",
+    )
     space: Literal["own", "teacher"] | None = Field(
         None, description="teacher: fold the projection in, share its index; null = own, or what the method implies"
     )
+    fold: bool = Field(False, description="replace DistillMoE's head by a linear map, which loads plainly")
     router: bool = Field(False, description="pack student queries with teacher documents (space: teacher)")
     trust_remote_code: bool = False
 
@@ -108,6 +123,8 @@ class StudentSection(Section):
     def _one_source(self) -> StudentSection:
         if sum(source is not None for source in (self.model, self.shrink, self.fresh)) != 1:
             raise ValueError("give exactly one of model, shrink and fresh")
+        if self.fresh is not None and self.pooling not in (None, "mean"):
+            raise ValueError("a fresh student has mean pooling")
         if self.router and self.space == "own":
             raise ValueError("router needs space: teacher")
         if self.router:
@@ -190,6 +207,7 @@ class Recipe(Section):
     method: MethodSection = Field(default_factory=MethodSection)
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
     training: TrainingSection = Field(default_factory=TrainingSection)
+    task: TaskSection | None = Field(None, description="a supervised task beside the distillation")
     judging: JudgingSection = Field(default_factory=JudgingSection)
     output: str = "out"
     cache: str | None = Field(None, description="where the prepared corpus and the stores are kept; null = output")
@@ -204,6 +222,25 @@ class Recipe(Section):
         names = [teacher.name for teacher in self.teachers]
         if len(set(names)) < len(names):
             raise ValueError("two teachers have the same name")
+        return self
+
+    @model_validator(mode="after")
+    def _task_fits(self) -> Recipe:
+        if self.task is None:
+            return self
+        if self.task.paired != (isinstance(self.corpus.text, list) and len(self.corpus.text) == 2):
+            needed = "two text columns in corpus.text" if self.task.paired else "one text column in corpus.text"
+            raise ValueError(f"a task of kind {self.task.kind} needs {needed}")
+        if self.student.space == "teacher":
+            raise ValueError("a task's head reads the student's own space: leave student.space out")
+        return self
+
+    @model_validator(mode="after")
+    def _a_head_to_fold(self) -> Recipe:
+        if self.student.fold and (self.method.name != "distillmoe" or self.method.options.get("head") is False):
+            raise ValueError("student.fold: only distillmoe has a head that can be folded")
+        if self.student.fold and self.task is not None:
+            raise ValueError("student.fold: the task's head reads what the expert head gives; it cannot be folded")
         return self
 
     @classmethod
@@ -224,8 +261,7 @@ class Recipe(Section):
                 f"the recipe cannot be read ({error})", where=str(path), remedy="Check the path."
             ) from error
         try:
-            data = yaml.safe_load(source)
-            lines = _lines(yaml.compose(source, Loader=yaml.SafeLoader))
+            data, lines = plain_yaml.read(source), plain_yaml.lines(source)
         except yaml.YAMLError as error:
             raise DistilvecError(f"this is not valid YAML: {error}", where=str(path)) from error
         if not isinstance(data, dict):
@@ -277,7 +313,7 @@ class Recipe(Section):
 
     def to_yaml(self) -> str:
         """The resolved recipe; loading it again gives the same recipe."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        return plain_yaml.write(self.model_dump(mode="json"))
 
 
 def _apply(data: dict[str, Any], change: str) -> None:
@@ -296,7 +332,7 @@ def _apply(data: dict[str, Any], change: str) -> None:
         target = target[key]
         if not isinstance(target, dict | list):
             raise DistilvecError(f'"{key}" in "{name}" holds a value, not a section', where="--set")
-    parsed = yaml.safe_load(value)
+    parsed = plain_yaml.read(value)
     if isinstance(target, list):
         target[_index(last, target, name)] = parsed
     else:
@@ -307,21 +343,6 @@ def _index(key: str, target: list[Any], name: str) -> int:
     if not key.isdigit() or int(key) >= len(target):
         raise DistilvecError(f'"{name}": {key} is not an index below {len(target)}', where="--set")
     return int(key)
-
-
-def _lines(node: yaml.Node | None, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], int]:
-    """Key path -> 1-based line, for error messages."""
-    found: dict[tuple[Any, ...], int] = {}
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            here = (*path, key.value)
-            found[here] = key.start_mark.line + 1
-            found |= _lines(value, here)
-    elif isinstance(node, yaml.SequenceNode):
-        for position, value in enumerate(node.value):
-            found[(*path, position)] = value.start_mark.line + 1
-            found |= _lines(value, (*path, position))
-    return found
 
 
 def _explain(

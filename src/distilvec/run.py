@@ -5,39 +5,38 @@ This is the only file that knows the whole flow.
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from distilvec.corpus import Corpus, read_corpus
+from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.judging import (
-    FREE,
-    TRAINED,
-    UNTRAINED,
-    CachedEncoder,
-    RidgeMapped,
     Verdict,
-    agreement,
     automatic_tasks,
-    judge_run,
-    linear_map,
     load_tasks,
 )
+from distilvec.measuring import aligned_text, held_out_metrics, judge_all, judge_task, make_record
 from distilvec.methods.base import Method
 from distilvec.methods.table import build_method
-from distilvec.recipe import Recipe, StudentSection, TeacherSection
+from distilvec.preparing import make_student, make_task, prepare_corpus
+from distilvec.recipe import Recipe
 from distilvec.report.card import write_card
-from distilvec.store import FillReport, SignalStore, fill
-from distilvec.students import fresh, load_student, router, ship, shrink
-from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
-from distilvec.training import Fitted, StoreSource, Ticker, fit
+from distilvec.store import SignalStore
+from distilvec.students import fold_head, load_student, router, ship
+from distilvec.tasks.base import Task
+from distilvec.teaching import Taught, teach
+from distilvec.training import Fitted, fit
+
+#: Texts that an expert head is folded on.
+FOLDING = 5000
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -59,28 +58,6 @@ class Run:
         from distilvec.report import markdown_table
 
         return markdown_table(self.record)
-
-
-@dataclass
-class Taught:
-    """A teacher, what was seen of it beforehand, its store, and what teaching cost."""
-
-    teacher: Teacher
-    seen: TeacherReport
-    store: SignalStore
-    filled: FillReport
-
-    @property
-    def info(self) -> TeacherInfo:
-        """What a method may know of it."""
-        statistics = self.store.statistics()
-        return TeacherInfo(
-            name=self.teacher.card.name,
-            width=self.store.width,
-            layers=self.teacher.card.layers,
-            mean=torch.from_numpy(np.asarray(statistics.mean)).float(),
-            std=torch.from_numpy(np.asarray(statistics.std)).float(),
-        )
 
 
 def run(recipe: Recipe, *, resume: bool = False) -> Run:
@@ -105,11 +82,18 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     tasks = tasks or automatic_tasks(corpus)
     taught = teach(recipe, corpus)
     student, fitted = train_student(recipe, corpus, taught, out, resume)
-    ship_model(recipe, student, fitted.method, taught, out / "student")
+    kept = ship_model(recipe, student, fitted.method, taught, out / "student", fitted.task, folding_texts(corpus))
     shipped = load_student(str(out / "student"))
     untrained = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
     verdict = judge_all(recipe, shipped, untrained, corpus, taught, fitted, tasks)
     record = make_record(recipe, corpus, taught, (untrained, shipped), fitted, verdict, tasks, out)
+    if kept is not None:
+        record.notes.append(
+            f"The expert head was folded into a linear map; mean cosine to the head's vectors, on texts that the map "
+            f"was not fitted to: {kept:.4f}."
+        )
+    record.alignment = aligned_text(shipped, corpus, taught)
+    record.supervised = judge_task(recipe, out / "student", taught)
     record.write(out)
     write_card(record, out / "student")
     return Run(out, shipped, record)
@@ -139,73 +123,9 @@ def output_folder(recipe: Recipe, resume: bool) -> Path:
     return out
 
 
-def prepare_corpus(recipe: Recipe) -> Corpus:
-    """Read, audit and split the corpus, or reuse what an equal section left."""
-    section = recipe.corpus
-    return read_corpus(section.path, recipe.place / "corpus", **section.model_dump(exclude={"path"}))
-
-
 def processes() -> int:
     """Processes that torchrun started for this run."""
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def teach(recipe: Recipe, corpus: Corpus | None = None, *, shard: tuple[int, int] | None = None) -> list[Taught]:
-    """Fill the stores of all teachers with what they lack; only a share of it with `shard` = (i, n)."""
-    corpus = prepare_corpus(recipe) if corpus is None else corpus
-    return [teach_one(section, corpus, recipe.place / "stores", shard) for section in recipe.teachers]
-
-
-def teach_one(section: TeacherSection, corpus: Corpus, stores: Path, shard: tuple[int, int] | None = None) -> Taught:
-    """Fill the store of one teacher with what it lacks for this corpus."""
-    teacher = open_teacher(section)
-    seen = check_teacher(teacher, corpus.teacher_texts(np.asarray(corpus.train_rows)[:256]))
-    store = SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
-    filled = fill(
-        store,
-        teacher,
-        _TeacherTexts(corpus),
-        corpus.teacher_keys,
-        shard=shard,
-        progress=Ticker(f"teaching with {section.name}"),
-    )
-    return Taught(teacher, seen, store, filled)
-
-
-def open_teacher(section: TeacherSection) -> Teacher:
-    return load_teacher(**section.model_dump(exclude={"storage"}))
-
-
-def make_student(
-    section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seed: int
-) -> SentenceTransformer:
-    """The untrained student; the same recipe always gives the same one."""
-    named = {teacher.name: teacher.model for teacher in teachers if teacher.model}
-
-    def source(name: str) -> SentenceTransformer:
-        return load_student(named.get(name) or name)
-
-    torch.manual_seed(seed)
-    if section.model is not None:
-        student = load_student(section.model, trust_remote_code=section.trust_remote_code)
-    elif section.shrink is not None:
-        cut = section.shrink
-        texts = corpus.texts(corpus.train_rows) if cut.vocabulary else None
-        student, _ = shrink(source(cut.of), layers=cut.layers, vocabulary=cut.vocabulary, texts=texts)
-    elif section.fresh is not None:
-        size = section.fresh
-        student = fresh(
-            layers=size.layers,
-            width=size.width,
-            heads=size.heads,
-            tokenizer=size.tokenizer,
-            vocabulary=size.vocabulary,
-            texts=corpus.texts(corpus.train_rows),
-            init_from=source(size.embeddings_from) if size.embeddings_from else None,
-        )
-    if section.max_length:
-        student.max_seq_length = min(section.max_length, student.max_seq_length or section.max_length)
-    return student
 
 
 def train_student(
@@ -215,46 +135,28 @@ def train_student(
     student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
     method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
     rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
+    task = make_task(recipe, corpus, student)
+
+    def save(folder: Path, trained: Method) -> None:
+        ship_model(recipe, student, trained, taught, folder, task, folding_texts(corpus))
+
     fitted = fit(
         student,
         method,
         [each.info for each in taught],
         corpus,
-        [StoreSource(each.store, corpus, rows) for each in taught],
+        [each.source(corpus, rows, recipe.place, task) for each in taught],
         training=recipe.training,
         optimizer=recipe.optimizer,
         folder=out,
         resume=resume,
         cache=recipe.place,
-        evaluate=held_out_agreement(corpus, taught[0].store),
+        evaluate=held_out_metrics(recipe, corpus, taught[0].store, task),
         lookup=store_lookup([each.store for each in taught], corpus),
-        save_student=lambda folder, trained: ship_model(recipe, student, trained, taught, folder),
+        save_student=save,
+        task=task,
     )
     return student, fitted
-
-
-def held_out(corpus: Corpus, store: SignalStore, limit: int = 1000) -> tuple[list[str], np.ndarray]:
-    """Held-out texts, and the first teacher's vectors [n, D] for them."""
-    rows = np.asarray(corpus.holdout_rows)[:limit]
-    numbers = store.rows(corpus.teacher_keys[rows])
-    rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
-    return corpus.texts(rows), store.read(numbers)
-
-
-def held_out_agreement(
-    corpus: Corpus, store: SignalStore
-) -> Callable[[SentenceTransformer, Method], dict[str, float]] | None:
-    """A callable that measures agreement with the first teacher on held-out texts; None where there are too few."""
-    texts, vectors = held_out(corpus, store)
-    if len(texts) < 20:
-        return None
-
-    def measure(student: SentenceTransformer, method: Method) -> dict[str, float]:
-        head = method.teacher_map()
-        found = agreement(vectors, CachedEncoder(student)(texts), None if head is None else linear_map(head))
-        return {f"agreement_{name}": value for name, value in found.items() if isinstance(value, float)}
-
-    return measure
 
 
 def store_lookup(stores: Sequence[SignalStore], corpus: Corpus) -> Callable[[int, torch.Tensor], torch.Tensor]:
@@ -274,9 +176,26 @@ def store_lookup(stores: Sequence[SignalStore], corpus: Corpus) -> Callable[[int
 
 
 def ship_model(
-    recipe: Recipe, student: SentenceTransformer, method: Method, taught: Sequence[Taught], folder: Path
-) -> None:
-    """Save the student as people load it, and the router of student and teacher where the recipe asks for one."""
+    recipe: Recipe,
+    student: SentenceTransformer,
+    method: Method,
+    taught: Sequence[Taught],
+    folder: Path,
+    task: Task | None = None,
+    texts: Sequence[str] = (),
+) -> float | None:
+    """Save the student as people load it, with its task head, and the router where the recipe asks for one.
+
+    Args:
+        texts: what an expert head is folded on where the recipe says so.
+
+    Returns:
+        Where a head was folded, the mean cosine of the linear map's vectors to the head's; None otherwise.
+    """
+    kept = None
+    if recipe.student.fold:
+        student = copy.deepcopy(student)
+        kept = fold_head(student, texts)
     head = None
     if recipe.student.space == "teacher":
         head = method.teacher_map()
@@ -293,92 +212,18 @@ def ship_model(
         teacher_map=head,
         normalize=bool(taught[0].teacher.card.normalized),
     )
+    if task is not None:
+        task.head.save(folder)
     if recipe.student.router:
-        pair = router(load_student(str(folder)), load_student(str(recipe.teachers[0].model)))
+        first = recipe.teachers[0]
+        pair = router(load_student(str(folder)), load_student(str(first.model), pooling=first.pooling))
         pair.save(str(folder.parent / "router"))
+    return kept
 
 
-def judge_all(
-    recipe: Recipe,
-    shipped: SentenceTransformer,
-    untrained: SentenceTransformer,
-    corpus: Corpus,
-    taught: Sequence[Taught],
-    fitted: Fitted,
-    tasks: Sequence[Any],
-) -> Verdict:
-    """Teacher, untrained student, free baseline and student by the same code."""
-    start = CachedEncoder(untrained)
-    first = taught[0].teacher
-    models: dict[str, Any] = {} if first.card.kind == "vectors" else {first.card.name: first}
-    models[UNTRAINED] = start
-    if fitted.free_map:
-        models[FREE] = RidgeMapped(start, fitted.free_map[0])
-    models[TRAINED] = shipped
-    texts, vectors = held_out(corpus, taught[0].store)
-    shared = recipe.student.space == "teacher"
-    head = fitted.method.teacher_map()
-    return judge_run(
-        models,
-        tasks,
-        texts,
-        vectors,
-        teacher=first.card.name,
-        teacher_map=linear_map(head) if head is not None and not shared else None,
-        shared_space=shared,
-        with_agreement=recipe.judging.agreement,
-        with_speed=recipe.judging.speed,
-        timed={first.card.name: getattr(first, "model", first), TRAINED: shipped},
-    )
-
-
-def make_record(
-    recipe: Recipe,
-    corpus: Corpus,
-    taught: Sequence[Taught],
-    students: tuple[SentenceTransformer, SentenceTransformer],
-    fitted: Fitted,
-    verdict: Verdict,
-    tasks: Sequence[Any],
-    out: Path,
-) -> Record:
-    """The record behind report, table and card; `students` are the untrained and the shipped one."""
-    from distilvec.report.describe import describe_run
-
-    return describe_run(
-        recipe=recipe.model_dump(mode="json"),
-        corpus=corpus,
-        teachers=[(each.teacher.card, each.seen, each.store, each.filled) for each in taught],
-        untrained=students[0],
-        student=students[1],
-        fitted=fitted,
-        verdict=verdict,
-        overlap={task.name: corpus.overlap(_judged_texts(task)) for task in tasks},
-        texts=held_out(corpus, taught[0].store)[0],
-        folder=out,
-    )
-
-
-def _judged_texts(task: Any) -> list[str]:
-    """The texts a score is about: of a probe those it is tested on, not those it is fitted on."""
-    if task.kind in ("classification", "regression"):
-        return [text for item in task.test_items() for text in item]
-    return list(task.texts())
-
-
-class _TeacherTexts(Sequence[str]):
-    """What the teacher reads, fetched a row at a time from the mapped corpus."""
-
-    def __init__(self, corpus: Corpus) -> None:
-        self._corpus = corpus
-
-    def __len__(self) -> int:
-        return len(self._corpus)
-
-    def __getitem__(self, row: Any) -> Any:
-        if isinstance(row, slice):
-            return self._corpus.teacher_texts(np.arange(len(self))[row])
-        return self._corpus.teacher_texts(np.array([row]))[0]
+def folding_texts(corpus: Corpus) -> list[str]:
+    """Some thousand training texts."""
+    return corpus.texts(np.asarray(corpus.train_rows)[:FOLDING])
 
 
 def train(recipe: Recipe, *, resume: bool = False) -> Path:
@@ -389,7 +234,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     student, fitted = train_student(recipe, corpus, taught, out, resume)
     if int(os.environ.get("RANK", "0")):
         return out / "student"
-    ship_model(recipe, student, fitted.method, taught, out / "student")
+    ship_model(recipe, student, fitted.method, taught, out / "student", fitted.task, folding_texts(corpus))
     untrained = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
     record = make_record(recipe, corpus, taught, (untrained, student), fitted, Verdict(), [], out)
     write_card(record, out / "student")

@@ -19,6 +19,8 @@ import yaml
 from safetensors.torch import load_file, save_file
 from tests.training.starting import ROOT, Starter
 
+from distilvec.store import SignalStore
+
 
 @pytest.fixture
 def job(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> dict[str, Any]:
@@ -271,12 +273,66 @@ def test_interrupting_a_real_command(start: Starter, tmp_path: Path, job: dict[s
         time.sleep(0.01)
     child.send_signal(number)
     _, errors = child.communicate(timeout=60)
-    assert child.returncode == 130, errors
+    assert child.returncode == 128 + number, errors
     assert "--resume" in errors and "a checkpoint is saved" in errors and "Traceback" not in errors
     step = int(errors.split("at step ")[1].split()[0])
     assert (tmp_path / f"out/checkpoints/checkpoint-{step}").is_dir()
     code, output = run(start, tmp_path, None, "--resume", "--set", f"training.max_steps={step + 2}")
     assert code == 2 and "another recipe" in output
+
+
+SLOW_TEACHER = """
+import os, time
+import numpy as np
+
+def embed(texts):
+    with open("calls", "a") as calls:
+        calls.write(f"{len(texts)} ")
+    time.sleep(0.05)
+    return [np.random.default_rng(list(text.encode())).standard_normal(24).tolist() for text in texts]
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "number"), [("teach", signal.SIGTERM), ("teach", signal.SIGINT), ("run", signal.SIGTERM)]
+)
+def test_interrupting_while_teaching(
+    start: Starter, tmp_path: Path, job: dict[str, Any], words: str, number: signal.Signals
+) -> None:
+    (tmp_path / "slow_teacher.py").write_text(SLOW_TEACHER)
+    job["teachers"] = [{"name": "slow", "call": "slow_teacher:embed", "batch_size": 4}]
+    write(tmp_path, job)
+    store, calls = tmp_path / "out/stores/slow", tmp_path / "calls"
+    running = start(arguments=[words, "recipe.yaml"], folder=str(tmp_path))
+    running.until(store.is_dir)
+    before = len(calls.read_text().split())
+    running.until(lambda: len(calls.read_text().split()) > before + 3)
+    running.kill(number)
+    code, output = running.wait()
+    assert code == 128 + number, output
+    told = [line for line in output.splitlines() if line.startswith("distilvec: ")]
+    assert len(told) == 1 and f"stopped by {number.name}" in told[0] and "same command again" in told[0], output
+    assert "Traceback" not in output
+    kept = int(told[0].split("vectors of ")[1].split()[0])
+    assert 12 <= kept < 120 and len(SignalStore.open(store, verify=True)) == kept
+    code, output = start(arguments=["teach", "recipe.yaml"], folder=str(tmp_path)).wait()
+    assert code == 0 and f"120 rows, {120 - kept} new" in output, output
+    assert unfinished(tmp_path / "out") == []
+
+
+def test_a_real_command_that_teaches_and_is_terminated(tmp_path: Path, job: dict[str, Any]) -> None:
+    """As Slurm, systemd or `timeout` end it."""
+    (tmp_path / "slow_teacher.py").write_text(SLOW_TEACHER)
+    job["teachers"] = [{"name": "slow", "call": "slow_teacher:embed", "batch_size": 4}]
+    write(tmp_path, job)
+    child = command(tmp_path, "teach", "recipe.yaml")
+    store, end = tmp_path / "out/stores/slow", time.monotonic() + 100
+    while not any(store.glob("writer-*.lock")) and time.monotonic() < end and child.poll() is None:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGTERM)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 143, errors
+    assert "teaching was stopped by SIGTERM" in errors and "same command again" in errors and "Traceback" not in errors
 
 
 def test_resuming_a_killed_whole_job(start: Starter, tmp_path: Path, job: dict[str, Any]) -> None:

@@ -61,8 +61,13 @@ def about_teacher(term_name: str) -> bool:
     return term_name.split("@", maxsplit=1)[0].split(":", maxsplit=1)[0] not in TEACHERLESS
 
 
+#: Methods that look at tokens or logits: test_emo, test_distillmoe, test_token_models and test_baselines ask the same
+#: of them, with signals of that kind.
+ELSEWHERE = {"emo", "distillmoe", "sft", "uld", "mined", "dskd", "multilevel_ot", "cdm"}
+
+
 def test_every_method_of_the_table_is_in_the_suite() -> None:
-    assert {name for name, _, _ in CASES} == set(TABLE)
+    assert {name for name, _, _ in CASES} | ELSEWHERE == set(TABLE)
 
 
 @EVERY

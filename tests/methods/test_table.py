@@ -95,7 +95,10 @@ def test_the_list_says_what_each_method_needs() -> None:
     assert [line.split()[0] for line in lines[::2]] == list(available())
     needs = dict(zip(available(), lines[1::2], strict=True))
     assert "needs no teacher;" in needs["simcse"]
-    assert all("needs sentence vectors;" in line for name, line in needs.items() if name != "simcse")
+    assert "needs token states, attention;" in needs["emo"]
+    assert "needs class logits and a classification task;" in needs["uld"]
+    inside = {name for name in available() if resolve(name).inside} | {"simcse", "sft"}
+    assert all("needs sentence vectors;" in line for name, line in needs.items() if name not in inside)
 
 
 def test_one_method_shows_its_options_and_presets() -> None:

@@ -34,6 +34,15 @@ def test_each_distinct_text_is_encoded_once(tmp_path: Path, filling: ModuleType)
     assert third.taught == 0 and third.parts == [] and teacher.encoded == 90
 
 
+def test_stopping_keeps_what_is_encoded(tmp_path: Path, filling: ModuleType) -> None:
+    texts = filling.texts(400)
+    store, teacher = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH), filling.HashTeacher()
+    first = fill(store, teacher, texts, filling.keys(texts), stop=lambda: teacher.batches >= 3)
+    assert (first.distinct, first.taught, len(store)) == (360, 96, 96)
+    second = fill(store, filling.HashTeacher(), texts, filling.keys(texts))
+    assert (second.present, second.taught, len(store)) == (96, 264, 360)
+
+
 def test_shards_are_disjoint_and_cover_everything(tmp_path: Path, filling: ModuleType) -> None:
     texts = filling.texts(300)
     store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)

@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.blocks import parameters
 from distilvec.students import describe_student, load_student
-from distilvec.students.blocks import parameters
 
 KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]
 
@@ -63,6 +64,34 @@ def test_a_bare_model_gets_a_pooling_that_suits_it(
     student = load_student(bare(tiny_model_folders[kind], tmp_path / kind), device="cpu")
     assert student[1].pooling_mode == pooling
     assert student.encode(["two words"]).shape == (1, 32)
+
+
+def test_the_pooling_of_a_bare_model_is_chosen(
+    tiny_model_folders: dict[str, Path], tmp_path: Path, sentences: list[str]
+) -> None:
+    folder = bare(tiny_model_folders["bert"], tmp_path / "bert")
+    texts = sorted(sentences[:12], key=len)
+    transformer = SentenceTransformer(str(folder), device="cpu")[0]
+    transformer.eval()
+    found = {}
+    for name, place in (("cls", 0), ("last", -1)):
+        student = load_student(folder, pooling=name, device="cpu")
+        found[name] = student.encode(texts)
+        for text, vector in zip(texts, found[name], strict=True):  # one at a time: no padding
+            states = transformer(transformer.preprocess([text]))["token_embeddings"]
+            assert vector == pytest.approx(states[0, place].detach().numpy(), abs=1e-5)
+    assert abs(found["cls"] - found["last"]).max() > 0.01
+    assert load_student(bare(tiny_model_folders["qwen3"], tmp_path / "q"), pooling="mean")[1].pooling_mode == "mean"
+
+
+def test_a_folder_with_its_own_pooling_keeps_it(tiny_model_folders: dict[str, Path], tmp_path: Path) -> None:
+    assert load_student(tiny_model_folders["xlmr"], pooling="cls", device="cpu")[1].pooling_mode == "cls"
+    with pytest.raises(DistilvecError, match="has cls pooling of its own, and pooling: mean asks for another"):
+        load_student(tiny_model_folders["xlmr"], pooling="mean", device="cpu")
+    words = SentenceTransformer(str(tiny_model_folders["bert"]), device="cpu").tokenizer.backend_tokenizer
+    SentenceTransformer(modules=[StaticEmbedding(words, embedding_dim=8)]).save(str(tmp_path / "static"))
+    with pytest.raises(DistilvecError, match="has no pooling of its own"):
+        load_student(tmp_path / "static", pooling="mean", device="cpu")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -18,8 +18,8 @@ from sentence_transformers.base.modules import Module
 from torch import nn
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.modules.blocks import parameters
 from distilvec.students import fresh, in_teacher_space, load_student, router, ship, shrink
-from distilvec.students.blocks import parameters
 
 KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]
 TEXTS = ["hello", "The train to Zürich leaves from platform 7 at 14:32.", "東京は今日も雨です。", ""]

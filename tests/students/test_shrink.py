@@ -13,8 +13,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from distilvec.errors import DistilvecError
+from distilvec.modules.blocks import find_blocks, parameters
 from distilvec.students import StudentTap, load_student, shrink
-from distilvec.students.blocks import find_blocks, parameters
 from distilvec.students.shrink import choose_layers
 
 KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]

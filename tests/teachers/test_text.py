@@ -183,8 +183,19 @@ def test_bare_transformers_folders(tiny_model_folders: dict[str, Path], tmp_path
         teacher = TextTeacher(tmp_path / kind, device="cpu")
         assert teacher.assumed_pooling
         assert teacher.card.pooling == pooling
+        chosen = TextTeacher(tmp_path / kind, device="cpu", pooling="cls")
+        assert not chosen.assumed_pooling and chosen.card.pooling == "cls"
+        assert chosen.card.fingerprint != teacher.card.fingerprint, "another store"
         if kind == "bert":  # mean pooling is what the folder with modules.json has, too
             assert np.abs(teacher.encode(sentences[:20]) - model.encode(sentences[:20])).max() < 1e-5
+
+
+def test_pooling_is_for_models_that_say_nothing_about_it(tiny_bert: Path) -> None:
+    assert load_teacher(model=tiny_bert, pooling="mean").card.pooling == "mean"
+    with pytest.raises(DistilvecError, match="has mean pooling of its own, and pooling: last asks for another"):
+        load_teacher(model=tiny_bert, pooling="last")
+    with pytest.raises(DistilvecError, match="pooling has no effect on call"):
+        load_teacher(call=lambda texts: np.ones((len(texts), 2)), pooling="cls")
 
 
 def test_half_precision_stays_close(real_teacher_folder: Path, sentences: list[str]) -> None:

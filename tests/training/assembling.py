@@ -12,6 +12,7 @@ import torch
 from tests.training import jobs
 
 from distilvec.corpus import Corpus
+from distilvec.methods.base import Needs
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.students.tap import StudentTap
@@ -66,7 +67,7 @@ def assemble(home: Path, method: str, student: str = "student", rows: int = 40, 
     tap = StudentTap(given["student"])
     layers = made.needs(tap.info, infos).layers
     train = np.asarray(corpus.train_rows)[:rows]
-    sample = make_sample(given["student"], tokens, given["sources"], train, seed=0, layers=layers)
+    sample = make_sample(given["student"], tokens, given["sources"], train, seed=0, needs=Needs(layers=layers))
     torch.manual_seed(0)
     made.build(tap.info, infos, sample)
     return Assembled(

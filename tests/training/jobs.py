@@ -78,6 +78,9 @@ class Poisoned:
     def __init__(self, source: Any, row: int) -> None:
         self.source, self.row, self.calls = source, row, 0
 
+    def prepare(self, wanted: Any, tokens: Any) -> None:
+        self.source.prepare(wanted, tokens)
+
     def fetch(self, rows: Any) -> dict[str, Any]:
         signals: dict[str, Any] = self.source.fetch(rows)
         self.calls += 1

@@ -17,6 +17,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from tests.training import jobs
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.methods.base import Needs
 from distilvec.students import load_student
 from distilvec.students.tap import StudentTap
 from distilvec.training import BucketedBatches, Collator, LiveSource, StoreSource, TokenizedCorpus
@@ -187,7 +188,7 @@ def test_nothing_here_touches_the_global_generators(given_parts: dict[str, Any],
     collator = Collator(corpus, tokens, given_parts["sources"])
     for rows in BucketedBatches(tokens.lengths, 8, seed=0):
         collator(rows)
-    make_sample(student, tokens, given_parts["sources"], corpus.train_rows, seed=0, layers=True)
+    make_sample(student, tokens, given_parts["sources"], corpus.train_rows, seed=0, needs=Needs(layers=True))
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (np.random.get_state()[1].tolist(), random.getstate()) == before[1:]  # type: ignore[index]
 
@@ -235,7 +236,7 @@ def test_store_and_live_teacher_give_the_same_loss(home: Path, tmp_path: Path, d
         losses = {}
         method = build_method(name, {}, None)
         needs = method.needs(StudentTap(student).info, infos)
-        sample = make_sample(student, tokens, [sources["store"]], corpus.train_rows, seed=0, layers=needs.layers)
+        sample = make_sample(student, tokens, [sources["store"]], corpus.train_rows, seed=0, needs=needs)
         method.build(StudentTap(student).info, infos, sample)
         for kind, source in sources.items():
             batch = Collator(corpus, tokens, [source])(range(12))

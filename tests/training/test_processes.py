@@ -149,7 +149,7 @@ def test_a_signal_to_one_process_stops_both_at_one_step(start: Starter, home: Pa
     both[1].until(lambda: (tmp_path / "run.jsonl").exists() and (tmp_path / "run.jsonl").read_text().count("\n") >= 1)
     both[1].kill(signal.SIGTERM)
     outputs = [running.wait() for running in both]
-    assert [code for code, _ in outputs] == [130, 130], outputs
+    assert [code for code, _ in outputs] == [130, 143], outputs
     steps = {output.split("at step ")[1].split()[0] for _, output in outputs}
     assert len(steps) == 1 and (tmp_path / f"checkpoints/checkpoint-{steps.pop()}").is_dir()
 

@@ -126,7 +126,7 @@ def test_interrupting_saves_and_says_how_to_go_on(
     running.until(lambda: (tmp_path / "run.jsonl").exists() and (tmp_path / "run.jsonl").read_text().count("\n") >= 1)
     running.kill(number)
     code, output = running.wait()
-    assert code == 130, output
+    assert code == 128 + number, output
     assert f"stopped by {number.name} at step" in output and "--resume" in output and "Traceback" not in output
     step = int(output.split("at step ")[1].split()[0])
     assert 3 <= step < 16

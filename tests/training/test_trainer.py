@@ -15,6 +15,7 @@ from tests.training import jobs
 from tests.training.assembling import assemble
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.methods.base import Needs
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.training import Fitted, fit
@@ -380,7 +381,7 @@ def test_matryoshka_hands_on_lookup_and_stages(home: Path) -> None:
     method.build(
         tap.info,
         given["teachers"],
-        make_sample(student, tokens, given["sources"], corpus.train_rows, seed=0, layers=False),
+        make_sample(student, tokens, given["sources"], corpus.train_rows, seed=0, needs=Needs()),
     )
     Distiller(student, method, given["teachers"])(**Collator(corpus, tokens, given["sources"])([0, 1, 2]))
     assert seen == [method.lookup] * 3

@@ -4,6 +4,17 @@ from distilvec.corpus.audit import Audit
 from distilvec.corpus.batch import Batch
 from distilvec.corpus.corpus import Corpus, read_corpus
 from distilvec.corpus.docstrings import docstring_pairs
-from distilvec.corpus.keys import content_key, content_keys
+from distilvec.corpus.keys import PAIR, content_key, content_keys, join_pair, split_pair
 
-__all__ = ["Audit", "Batch", "Corpus", "content_key", "content_keys", "docstring_pairs", "read_corpus"]
+__all__ = [
+    "PAIR",
+    "Audit",
+    "Batch",
+    "Corpus",
+    "content_key",
+    "content_keys",
+    "docstring_pairs",
+    "join_pair",
+    "read_corpus",
+    "split_pair",
+]

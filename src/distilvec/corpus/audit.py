@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from io import TextIOBase
 from typing import Any
 
-from distilvec.corpus.keys import canonical
+from distilvec.corpus.keys import PAIR, canonical, join_pair
 from distilvec.corpus.readers import Row, excerpt
 from distilvec.errors import DataError
 
@@ -38,6 +38,7 @@ class Wanted:
     role: str | None = None
     teacher_text: str | None = None
     max_characters: int = 20_000
+    joint: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -99,7 +100,7 @@ def check(row: Row, wanted: Wanted) -> Item:
     if row.fault is not None:
         raise Problem(row.fault)
     value = row.value
-    if isinstance(value, str):
+    if isinstance(value, str) and not wanted.joint:
         return Item(row, [_text(value, wanted.max_characters)])
     if not isinstance(value, Mapping):
         raise Problem("not text")
@@ -108,7 +109,9 @@ def check(row: Row, wanted: Wanted) -> Item:
         found = value.get(name)
         # Negatives are optional: data sets of triplets often lack some.
         optional = place >= 2 and (_absent(found) or (isinstance(found, str) and not found.strip()))
-        texts.append(None if optional else _text(found, wanted.max_characters))
+        texts.append(None if optional else _text(found, wanted.max_characters, joint=wanted.joint))
+    if wanted.joint:
+        texts = [join_pair(*(text for text in texts if text is not None))]
     return Item(
         row,
         texts,
@@ -119,9 +122,11 @@ def check(row: Row, wanted: Wanted) -> Item:
     )
 
 
-def _text(value: Any, longest: int) -> str:
+def _text(value: Any, longest: int, *, joint: bool = False) -> str:
     if not isinstance(value, str):
         raise Problem("missing text" if _absent(value) else "not text")
+    if joint:
+        value = value.replace(PAIR, " ")  # between two texts, and nowhere else, it has a meaning
     text = canonical(value)
     if not text:
         raise Problem("empty")

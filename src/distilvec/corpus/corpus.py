@@ -130,6 +130,7 @@ def read_corpus(
     domain: str | None = None,
     role: str | None = None,
     teacher_text: str | None = None,
+    joint: bool = False,
     holdout: float = 0.02,
     strict: bool = False,
     max_characters: int = 20_000,
@@ -145,11 +146,13 @@ def read_corpus(
             a folder of them; "hub:NAME[@CONFIG][:SPLIT]"; a `datasets` data set; a list of texts or of dictionaries.
         folder: where the prepared corpus goes; other files in it are left alone.
         text: the text column, or those of a pair (anchor, positive) or triplet (and negatives, which a row may lack).
-            Pairs are flattened; their rows share a group.
+            Pairs are flattened, unless they are `joint`; their rows share a group.
         label: column of class names, class indices or scores.
         domain: column naming each text's domain.
         role: column that tells queries ("query", "anchor") from documents ("document", "passage", "positive").
         teacher_text: column that the teacher reads instead.
+        joint: make one item of a row's two texts, with `keys.PAIR` (U+001E) between them; student and teacher read
+            it as their tokenizers encode a pair.
         holdout: share in [0, 1) kept out of training. It goes by the hash of the text (of a pair's first text): an
             item stays on its side when the corpus is reordered or grows. A text of a held-out pair that another pair
             trains on is left out of both sides and counted (`Audit.shared`): what is held out is never trained on.
@@ -163,7 +166,13 @@ def read_corpus(
         EnvironmentProblem: no permission, no room, no network, or a package is missing.
     """
     wanted = _wanted(
-        text, label=label, domain=domain, role=role, teacher_text=teacher_text, max_characters=max_characters
+        text,
+        label=label,
+        domain=domain,
+        role=role,
+        teacher_text=teacher_text,
+        max_characters=max_characters,
+        joint=joint,
     )
     if not 0 <= holdout < 1:
         raise DistilvecError(f"holdout is a share from 0 to below 1, not {holdout}", where="corpus.holdout")
@@ -191,6 +200,7 @@ def _wanted(
     role: str | None,
     teacher_text: str | None,
     max_characters: int,
+    joint: bool,
 ) -> Wanted:
     texts = (text,) if isinstance(text, str) else tuple(text)
     if not texts or len(set(texts)) < len(texts):
@@ -202,9 +212,15 @@ def _wanted(
             where=f"corpus.{key}",
             remedy="In a pair the order of the columns gives the roles." if role else None,
         )
+    if joint and len(texts) != 2:
+        raise DistilvecError(
+            f"a joint item is made of two text columns, not of {len(texts)}",
+            where="corpus.joint",
+            remedy="Name two columns in corpus.text, or leave joint out.",
+        )
     if max_characters < 1:
         raise DistilvecError(f"max_characters is at least 1, not {max_characters}", where="corpus.max_characters")
-    return Wanted(texts, label, domain, role, teacher_text, max_characters)
+    return Wanted(texts, label, domain, role, teacher_text, max_characters, joint)
 
 
 def _digest(source: Source, options: dict[str, Any]) -> str | None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 KEY_BYTES = 16
+#: Stands between the two texts of an item that is a pair, read jointly (U+001E, "record separator").
+PAIR = "\x1e"
 _BOM = "\ufeff"
 
 
@@ -21,6 +23,25 @@ def canonical(text: str) -> str:
     while text[:1] == _BOM or text[-1:] == _BOM:
         text = text.strip(_BOM).strip()
     return text
+
+
+def join_pair(first: str, second: str) -> str:
+    """Two texts as the one text of a joint item. A separator within a text becomes a space.
+
+    >>> join_pair("a question", "an answer")
+    'a question\\x1ean answer'
+    """
+    return PAIR.join(text.replace(PAIR, " ") for text in (first, second))
+
+
+def split_pair(text: str) -> str | tuple[str, str]:
+    """What a tokenizer takes: the two texts of a joint item, any other text as it is.
+
+    >>> split_pair(join_pair("a question", "an answer")), split_pair("one text")
+    (('a question', 'an answer'), 'one text')
+    """
+    first, separator, second = text.partition(PAIR)
+    return (first, second) if separator and PAIR not in second else text
 
 
 def content_key(text: str, role: str = "", modality: str = "text") -> bytes:

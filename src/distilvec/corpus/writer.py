@@ -41,7 +41,7 @@ class CorpusWriter:
         import pyarrow as pa
 
         self.wanted, self.rejections = wanted, rejections
-        self.grouped = len(wanted.text) > 1
+        self.grouped = len(wanted.text) > 1 and not wanted.joint
         self._holdout = holdout
         names = ["text", *(["teacher_text"] if wanted.teacher_text else [])]
         self._schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in names])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,13 @@ class CachedEncoder:
     def _ask(self, side: str, texts: list[str]) -> Vectors:
         call = getattr(self.model, f"encode_{side}" if side else "encode", self.model)
         if is_sentence_transformer(self.model):
-            found = call(texts, batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True)
+            # A joint pair is one text of the corpus; the model reads it as two.
+            found = call(
+                [split_pair(text) for text in texts],
+                batch_size=self.batch_size,
+                show_progress_bar=False,
+                convert_to_numpy=True,
+            )
         else:
             found = call(texts)
         vectors = np.asarray(found, dtype=np.float32)

@@ -7,7 +7,7 @@ It owns its heads, says what it needs, and knows nothing of files, devices, opti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from distilvec.corpus.batch import Batch
 from distilvec.students.output import StudentInfo, StudentOutput
-from distilvec.teachers.signals import TeacherInfo, TeacherSignals
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
 
 __all__ = [
     "Batch",
@@ -48,7 +48,7 @@ class Needs(NamedTuple):
         layers: whether the pooled states of every student block are needed.
         tokens, attention: hidden states and head-averaged maps, per layer.
         logits: class logits, one entry per teacher (empty = none).
-        alignment: alignment mode, one entry per teacher (empty = none).
+        alignment: alignment mode, one entry per teacher (empty = none); several are joined by "+".
         coupled: whether rows of a batch enter each other's loss, so that ranks must see the whole batch.
     """
 
@@ -60,6 +60,21 @@ class Needs(NamedTuple):
     logits: tuple[bool, ...] = ()
     alignment: tuple[str | None, ...] = ()
     coupled: bool = False
+
+
+def wanted_of(needs: Needs, teacher: int) -> Wanted:
+    """What is asked of one teacher besides its sentence vectors."""
+
+    def layers(asked: Layers) -> tuple[int, ...]:
+        return tuple(sorted(set(asked.teachers[teacher]))) if asked.teachers else ()
+
+    mode = needs.alignment[teacher] if needs.alignment else None
+    return Wanted(
+        tokens=layers(needs.tokens),
+        attention=layers(needs.attention),
+        logits=bool(needs.logits and needs.logits[teacher]),
+        alignment=tuple(mode.split("+")) if mode else (),
+    )
 
 
 class Term(NamedTuple):
@@ -81,10 +96,17 @@ class Sample:
     """Held-in items seen by the untrained student in eval mode (V = 1), and the teachers' signals for them.
 
     At most 10,000 items; what ridge starts and statistics are computed from.
+
+    Attributes:
+        student: embeddings and, where asked for, pooled layers of all of them.
+        teachers: sentence vectors of all of them.
+        batches: at most 1,024 of them in batches padded each to its own length, with the token states, attention,
+            alignments and logits that the method's needs name; empty where it needs none.
     """
 
     student: StudentOutput
     teachers: list[TeacherSignals]
+    batches: list[tuple[StudentOutput, list[TeacherSignals]]] = field(default_factory=list)
 
 
 class Options(BaseModel):
@@ -116,6 +138,7 @@ class Method(nn.Module):
         summary: one line for `distilvec methods`.
         paper: where it comes from.
         implied_space: the space in which its student ships where the recipe does not say.
+        inside: whether it may ask the teachers for more than sentence vectors.
         lookup: (teacher index, keys uint8 [n, 16]) -> [n, D] sentence vectors; set before training where the
             signals come from stores, so that a method can keep keys instead of vectors.
     """
@@ -125,6 +148,7 @@ class Method(nn.Module):
     paper: ClassVar[str]
     Options: ClassVar[type[BaseOptions]]
     implied_space: ClassVar[Literal["own", "teacher"]] = "own"
+    inside: bool = False
     lookup: Callable[[int, Tensor], Tensor] | None = None
 
     def __init__(self, options: BaseOptions | None = None) -> None:

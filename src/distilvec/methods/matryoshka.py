@@ -50,7 +50,7 @@ class Matryoshka(Method):
             raise DistilvecError(f"matryoshka: {list(dims)} must be prefixes of at least 1")
         if type(methods[0]).attach is not Method.attach:
             raise DistilvecError(f"matryoshka: {methods[0].name} ships modules that exist at one width only")
-        self.dims = sorted(set(dims))
+        self.dims, self.inside = sorted(set(dims)), methods[0].inside
         self.methods = nn.ModuleList(methods)
 
     @property
@@ -70,7 +70,8 @@ class Matryoshka(Method):
         self.widths = [*self.dims, student.width]
         for dim, method in zip(self.widths, self.methods, strict=True):
             info = replace(student, width=dim, hidden=min(dim, student.hidden))
-            cast(Method, method).build(info, teachers, Sample(_prefix(sample.student, dim), sample.teachers))
+            batches = [(_prefix(output, dim), signals) for output, signals in sample.batches]
+            cast(Method, method).build(info, teachers, Sample(_prefix(sample.student, dim), sample.teachers, batches))
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         terms = {}

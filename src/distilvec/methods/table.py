@@ -7,6 +7,7 @@ point group `distilvec.methods`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -30,6 +31,14 @@ TABLE = {
     "jasper_stella": "distilvec.methods.jasper_stella:JasperStella",
     "distilcse": "distilvec.methods.distilcse:DistilCSE",
     "distillcse": "distilvec.methods.distillcse:DistillCSE",
+    "emo": "distilvec.methods.emo:EMO",
+    "distillmoe": "distilvec.methods.distillmoe:DistillMoE",
+    "sft": "distilvec.methods.sft:SFT",
+    "uld": "distilvec.methods.uld:ULD",
+    "mined": "distilvec.methods.mined:MinED",
+    "dskd": "distilvec.methods.dskd:DSKD",
+    "multilevel_ot": "distilvec.methods.multilevel_ot:MultiLevelOT",
+    "cdm": "distilvec.methods.cdm:CDM",
 }
 
 
@@ -133,14 +142,20 @@ def show_method(name: str) -> str:
 
 def _asks_for(cls: type[Method]) -> str:
     """What a method with default options asks of a teacher, in words."""
-    needs = cls().needs(StudentInfo("student", 384, 12, 384), [TeacherInfo("teacher", 1024, 24)])
+    student, teacher = StudentInfo("student", 384, 12, 384), TeacherInfo("teacher", 1024, 24, hidden=1024)
+    where = ""
+    try:
+        needs = cls().needs(student, [teacher])
+    except DistilvecError:
+        needs = cls().needs(replace(student, classes=2), [replace(teacher, classes=2)])
+        where = " and a classification task"
     asked = {
         "sentence vectors": needs.sentence,
         "token states": any(needs.tokens.teachers),
         "attention": any(needs.attention.teachers),
         "class logits": any(needs.logits),
     }
-    return ", ".join(word for word, wanted in asked.items() if wanted) or "no teacher"
+    return (", ".join(word for word, wanted in asked.items() if wanted) or "no teacher") + where
 
 
 def _installed() -> list[EntryPoint]:

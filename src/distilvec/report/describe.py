@@ -60,6 +60,7 @@ def describe_run(
         folder: the run's folder, with `student/`.
     """
     from distilvec.students import describe_student
+    from distilvec.students.ship import brings_its_code
 
     size = describe_student(student)
     on_disk = folder_bytes(folder / "student")
@@ -87,6 +88,7 @@ def describe_run(
             vocabulary=size["vocabulary"],
             max_length=size["max_length"],
             space=recipe["student"]["space"],
+            remote_code=any(brings_its_code(module) for module in student.children()),
         ),
         models=rows,
         comparisons=comparisons(judged, TRAINED, others) if judged else [],

@@ -14,7 +14,7 @@ from distilvec.report.facts import (
     teacher_facts,
 )
 from distilvec.report.record import Record
-from distilvec.report.table import escape_markdown, main_grid, task_grid
+from distilvec.report.table import escape_markdown, main_grid, supervised_grid, task_grid
 from distilvec.report.words import verdict
 
 CAPTIONS = {
@@ -22,6 +22,8 @@ CAPTIONS = {
     "training": "Loss terms and held-out measures",
     "map": "Both spaces in the plane",
     "layers": "Similarity layer by layer",
+    "alignment": "Tokens of a held-out text, aligned",
+    "gate": "Weights of the gate",
 }
 
 
@@ -33,12 +35,14 @@ def render_markdown(record: Record, figures: Sequence[Path] = ()) -> str:
     if record.models:
         parts += ["## What the student keeps", main_grid(record).markdown()]
         parts += ["Scores are times 100, with 95 % intervals over the test items."]
+    if record.supervised:
+        parts += ["### The supervised task, on its test file", supervised_grid(record).markdown()]
     if record.tasks():
         parts += ["### Task by task", task_grid(record).markdown(), *_pictures(pictures, "scores")]
-    agreement = [fact_table(agreement_facts(record.agreement)), *_pictures(pictures, "map", "layers")]
+    agreement = [fact_table(agreement_facts(record.agreement)), *_pictures(pictures, "map", "layers", "alignment")]
     sections = [
         ("## How far it agrees with the teacher", agreement),
-        ("## How training went", _pictures(pictures, "training")),
+        ("## How training went", _pictures(pictures, "training", "gate")),
         ("## What it cost", [fact_table(cost_facts(record))]),
         ("## What went in", [fact_table(corpus_facts(record.corpus)), _rejected(record)] if record.corpus else []),
         *(

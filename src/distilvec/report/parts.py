@@ -202,6 +202,17 @@ class SpaceMap(Part):
         return self
 
 
+class AlignedText(Part):
+    """One held-out text as both tokenizers cut it; the fields are those of `distilvec.alignment.drawing.DrawnText`."""
+
+    mode: str
+    student: list[str]
+    teacher: list[str]
+    path: list[tuple[int, int]]
+    pairs: list[tuple[int, int]]
+    equal: list[tuple[int, int]]
+
+
 class LayerSimilarity(Part):
     """values[i][j]: how alike layer i of the student and column j are, in [0, 1].
 

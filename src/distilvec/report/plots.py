@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.report.parts import LayerSimilarity, ModelRow, ScoreEntry, SpaceMap, clip
+from distilvec.alignment.drawing import DrawnText, alignment_figure
+from distilvec.report.parts import AlignedText, LayerSimilarity, ModelRow, ScoreEntry, SpaceMap, clip
 from distilvec.report.record import Record
 from distilvec.report.words import GROUP_NAMES
 
@@ -40,6 +41,8 @@ CSS_COLOURS = {
     ROLE_COLOURS["student"]: "var(--student)",
     ROLE_COLOURS["other"]: "var(--other)",
 }
+#: Terms about the gate that are not an expert's weight.
+_NO_EXPERTS = ("entropy", "floor", "kl")
 CURVE_POINTS = 400
 PANELS = 12
 TASKS = 60
@@ -53,6 +56,8 @@ def make_figures(record: Record) -> dict[str, Figure]:
         "training": training_figure(record),
         "map": map_figure(record.spaces) if record.spaces and record.spaces.texts else None,
         "layers": layers_figure(record.layers) if record.layers and record.layers.values else None,
+        "alignment": alignment_figure(_drawn(record.alignment)) if record.alignment else None,
+        "gate": gate_figure(record),
     }
     return {name: figure for name, figure in found.items() if figure is not None}
 
@@ -226,6 +231,34 @@ def point_colours(spaces: SpaceMap) -> list[str]:
     order = np.argsort(np.argsort([x for x, _ in spaces.teacher], kind="stable"))
     ramp = matplotlib.colormaps["plasma"]
     return [to_hex(ramp(0.05 + 0.85 * place / max(len(order) - 1, 1))) for place in order]
+
+
+def gate_figure(record: Record) -> Figure | None:
+    """Mean weight that the gate gives each expert, over training; None where the method has no gate."""
+    curves = {
+        name.removeprefix("term gate "): curve
+        for name, curve in log_curves(record.log).items()
+        if name.startswith("term gate ") and name.removeprefix("term gate ") not in _NO_EXPERTS
+    }
+    if not curves:
+        return None
+    figure = _figure(6.4, 2.8)
+    axes = figure.add_subplot()
+    for number, (name, (steps, values)) in enumerate(curves.items()):
+        at, shown = thinned(steps, values)
+        axes.plot(at, smoothed(shown), color=GROUP_COLOURS[number % len(GROUP_COLOURS)], linewidth=1.7, label=name)
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("step")
+    axes.set_ylabel("weight of the gate")
+    axes.grid(axis="y")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(curves))
+    return figure
+
+
+def _drawn(aligned: AlignedText) -> DrawnText:
+    return DrawnText(
+        aligned.mode, aligned.student, aligned.teacher, aligned.path, aligned.pairs, frozenset(aligned.equal)
+    )
 
 
 def thinned(steps: list[float], values: list[float]) -> tuple[np.ndarray, np.ndarray]:

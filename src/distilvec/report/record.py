@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.report.parts import (
+    AlignedText,
     Comparison,
     CorpusFacts,
     Cost,
@@ -51,7 +52,8 @@ class Record(Part):
     """All that is known about a run.
 
     `agreement` is what `judging.agreement` returns; `collapse` is model -> what `judging.collapse` returns
-    (given without a model's name it is the student's); `log` are rows {step, name: value, ...}.
+    (given without a model's name it is the student's); `supervised` is model -> metric -> value on the task's test
+    file; `log` are rows {step, name: value, ...}.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -68,6 +70,7 @@ class Record(Part):
     models: list[ModelRow] = Field(default_factory=list)
     comparisons: list[Comparison] = Field(default_factory=list)
     agreement: dict[str, Any] = Field(default_factory=dict)
+    supervised: dict[str, dict[str, float]] = Field(default_factory=dict)
     collapse: dict[str, dict[str, Any]] = Field(default_factory=dict)
     cost: Cost | None = None
     alarms: list[str] = Field(default_factory=list)
@@ -75,6 +78,7 @@ class Record(Part):
     log: list[dict[str, Any]] = Field(default_factory=list)
     spaces: SpaceMap | None = None
     layers: LayerSimilarity | None = None
+    alignment: AlignedText | None = None
 
     @field_validator("collapse", mode="before")
     @classmethod

@@ -19,7 +19,7 @@ from distilvec.report.markup import bullets, card_row, fact_table, figure, table
 from distilvec.report.parts import Comparison, SpaceMap, TeacherFacts, clip
 from distilvec.report.plots import point_colours
 from distilvec.report.record import Record
-from distilvec.report.table import Cell, Grid, main_grid, task_grid
+from distilvec.report.table import Cell, Grid, main_grid, supervised_grid, task_grid
 
 
 def sections(record: Record, drawn: dict[str, str]) -> list[tuple[str, str, str]]:
@@ -48,6 +48,8 @@ def _scores(record: Record, drawn: dict[str, str]) -> str:
             for found in record.comparisons
         )
         text += f'<h3>What the intervals support</h3><ul class="plain">{items}</ul>'
+    if record.supervised:
+        text += f"<h3>The supervised task, on its test file</h3>{table(supervised_grid(record), 'wide')}"
     if record.tasks():
         text += "<h3>Task by task</h3>"
         caption = (
@@ -79,6 +81,9 @@ def _agreement(record: Record, drawn: dict[str, str]) -> str:
     if "layers" in drawn:
         text += "<h3>Layer by layer</h3>"
         text += figure(drawn, "layers", "1 = the two layers tell texts apart in the same way, 0 = in unrelated ways.")
+    if "alignment" in drawn:
+        text += "<h3>Token by token</h3>"
+        text += figure(drawn, "alignment", "A held-out text as both tokenizers cut it; blue pairs are compared.")
     return text
 
 
@@ -127,7 +132,10 @@ def _training(drawn: dict[str, str]) -> str:
         "Every term of the loss before its weight; the strong line is a running mean. "
         "Held-out measures (orange) are on texts that are not trained on."
     )
-    return figure(drawn, "training", caption)
+    text = figure(drawn, "training", caption)
+    if "gate" in drawn:
+        text += "<h3>Which experts the gate uses</h3>" + figure(drawn, "gate", "Mean over the texts of a batch.")
+    return text
 
 
 def _data(record: Record) -> str:

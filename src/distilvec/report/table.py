@@ -120,6 +120,16 @@ def task_grid(record: Record) -> Grid:
     return Grid(["task", *(row.name for row in record.models)], rows, [])
 
 
+def supervised_grid(record: Record) -> Grid:
+    """One row per model, one column per metric of the supervised task; points of a hundred."""
+    metrics = list(dict.fromkeys(name for scores in record.supervised.values() for name in scores))
+    rows = [
+        [Cell(model), *(Cell(points(scores.get(name))) for name in metrics)]
+        for model, scores in record.supervised.items()
+    ]
+    return Grid(["model", *(name.replace("_", " ") for name in metrics)], rows, [])
+
+
 def terminal_table(record: Record) -> Table:
     """The main table for the terminal, with what the intervals support below it."""
     return main_grid(record).rich(title=record.title)
@@ -134,6 +144,8 @@ def show_table(record: Record) -> None:
     """Print the main table and the alarms."""
     console = _console()
     console.print(terminal_table(record))
+    if record.supervised:
+        console.print(supervised_grid(record).rich(title="The supervised task, on its test file"))
     for alarm in record.alarms:
         console.print(f"Alarm: {alarm}", style="bold red", markup=False, highlight=False)
 

@@ -54,6 +54,7 @@ def fill(
     shard: tuple[int, int] | None = None,
     *,
     progress: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
     part_bytes: int = PART_BYTES,
 ) -> FillReport:
     """Encode the texts whose keys the store lacks. Killed and started again, it goes on where it was.
@@ -67,6 +68,7 @@ def fill(
         keys: uint8 [n, 16], their keys. A key that occurs more often is encoded once.
         shard: (i, n): only the keys with hash i modulo n, 0 <= i < n.
         progress: called with (done, total) distinct items, first with what was there already.
+        stop: asked after every batch; once it says yes, what is encoded is written and the report covers that much.
         part_bytes: size of a part, at most 256 MiB; what a kill can cost is one part, or five minutes.
 
     Raises:
@@ -78,28 +80,21 @@ def fill(
     if len(texts) != len(keys):
         raise DistilvecError(f"expected one key per text, found {len(texts)} texts and {len(keys)} keys")
     store.refresh()
-    distinct = _distinct(key_words(keys), shard)
+    distinct = distinct_positions(key_words(keys), shard)
     todo = distinct[store.missing(keys[distinct])]
-    present, total, absent = len(distinct) - len(todo), len(distinct), 0
-    done = present
-    if progress:
-        progress(done, total)
-    began, parts = time.monotonic(), []
+    present, total = len(distinct) - len(todo), len(distinct)
+
+    def goes_on(covered: int) -> bool:
+        if progress:
+            progress(present + covered, total)
+        return not stop()
+
+    goes_on(0)
+    began = time.monotonic()
+    covered, absent, parts = 0, 0, list[str]()
     if len(todo):
-        with store.writer(part_bytes=part_bytes) as writer, ThreadPoolExecutor(1, "distilvec-store") as pool:
-            writing: Future[None] | None = None
-            for rows, vectors in _encode(teacher, texts, todo):
-                if writing is not None:
-                    writing.result()
-                if vectors is None:
-                    absent += len(rows)
-                else:
-                    writing = pool.submit(_add, writer, texts, keys, rows, vectors)
-                done += len(rows)
-                if progress:
-                    progress(done, total)
-            if writing is not None:
-                writing.result()
+        with store.writer(part_bytes=part_bytes) as writer:
+            covered, absent = _write(writer, teacher, texts, keys, todo, goes_on)
         parts = writer.parts
         store.refresh()
     if absent:
@@ -109,7 +104,7 @@ def fill(
         items=len(texts),
         distinct=total,
         present=present,
-        taught=len(todo) - absent,
+        taught=covered - absent,
         seconds=time.monotonic() - began,
         parts=parts,
         set_aside=dict(store.bad),
@@ -117,7 +112,38 @@ def fill(
     )
 
 
-def _distinct(words: np.ndarray, shard: tuple[int, int] | None) -> np.ndarray:
+def _write(
+    writer: Any,
+    teacher: Any,
+    texts: Sequence[str],
+    keys: np.ndarray,
+    todo: np.ndarray,
+    goes_on: Callable[[int], bool],
+) -> tuple[int, int]:
+    """Encode all of `todo`, or as much as `goes_on(covered)` allows, and write it meanwhile in another thread.
+
+    Returns:
+        How many of `todo` are covered, and of how many of these the teacher has nothing.
+    """
+    covered = absent = 0
+    with ThreadPoolExecutor(1, "distilvec-store") as pool:
+        writing: Future[None] | None = None
+        for rows, vectors in _encode(teacher, texts, todo):
+            if writing is not None:
+                writing.result()
+            if vectors is None:
+                absent += len(rows)
+            else:
+                writing = pool.submit(_add, writer, texts, keys, rows, vectors)
+            covered += len(rows)
+            if not goes_on(covered):
+                break
+        if writing is not None:
+            writing.result()
+    return covered, absent
+
+
+def distinct_positions(words: np.ndarray, shard: tuple[int, int] | None) -> np.ndarray:
     """Positions int64 [m] of the first occurrence of each key of the shard, ascending."""
     order = np.lexsort((words[:, 1], words[:, 0]))  # stable: equal keys stay in their order
     ordered = words[order]

@@ -8,7 +8,8 @@ A store is a folder:
     writer-<writer>.lock             held while that writer is open
     derived/index-<parts>.npy        all keys of all parts in one sorted table; rebuilt when missing
 
-Files of other signals (`tokens-...`, `attention-...`) carry another prefix and another entry in store.json.
+Files of other signals (`tokens-<layer>-...`, `attention-<layer>-...`, `tokenids-...`, `logits-...`) carry another
+prefix and another entry in store.json; their rows are ragged (`distilvec.store.ragged`).
 """
 
 from __future__ import annotations
@@ -119,6 +120,32 @@ def write_format(folder: Path, wanted: StoreFormat) -> None:
                 remedy="Restore store.json from a copy, or use an empty folder.",
             )
         write_json(target, content, indent=2)
+
+
+def add_signal(folder: Path, signal: str, width: int, dtype: str) -> None:
+    """Enter one more signal in store.json, or check that the entry is as wanted.
+
+    Raises:
+        DistilvecError: where the store has the signal with another width or dtype.
+        EnvironmentProblem: where the folder cannot be written.
+    """
+    target, wanted = folder / "store.json", {"width": width, "dtype": dtype}
+    with disk_problems(folder), locked(folder / "store.lock", wait=True):
+        content = json.loads(target.read_text(encoding="utf-8"))
+        found = content["signals"].setdefault(signal, wanted)
+        if found != wanted:
+            raise DistilvecError(
+                f"the store has {signal} as {found}, not as {wanted}",
+                where=str(folder),
+                remedy="Use another folder for this teacher.",
+            )
+        write_json(target, content, indent=2)
+
+
+def read_signals(folder: Path) -> dict[str, dict[str, Any]]:
+    """What store.json says about each signal: name -> width and dtype."""
+    signals: dict[str, dict[str, Any]] = json.loads((folder / "store.json").read_text(encoding="utf-8"))["signals"]
+    return signals
 
 
 def read_format(folder: Path) -> StoreFormat:

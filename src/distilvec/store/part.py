@@ -114,6 +114,25 @@ def write_part(
     ]
     if scale is not None:
         columns.append(pa.array(scale[order]))
+    write_file(
+        folder,
+        name,
+        pa.record_batch(columns, schema=schema),
+        {"fingerprint": store.fingerprint, "moments": moments.to_dict()},
+        words,
+    )
+
+
+def write_file(folder: Path, name: str, batch: pa.RecordBatch, facts: dict[str, Any], words: np.ndarray) -> None:
+    """Write one record batch and its record, so that the part exists whole or not at all.
+
+    Args:
+        facts: what the record says besides rows, sizes, checksums and key range.
+        words: uint64 [n, 2], the keys in the order of the rows.
+
+    Raises:
+        EnvironmentProblem: where the disk is full or forbids writing. Nothing of the part is left then.
+    """
     arrow = folder / f"{name}.arrow"
     with disk_problems(arrow):
         # Exclusive: a name is never written twice, even where two hosts were given the same writer name.
@@ -121,18 +140,17 @@ def write_part(
         try:
             with open(arrow, "wb", buffering=0) as handle:
                 sink = _HashedFile(handle)
-                with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
-                    writer.write_batch(pa.record_batch(columns, schema=schema))
+                with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), batch.schema) as writer:
+                    writer.write_batch(batch)
                 os.fsync(handle.fileno())
             sync_folder(folder)
             record = {
                 "rows": len(words),
                 "bytes": arrow.stat().st_size,
                 "checksum": sink.checksum(),
-                "fingerprint": store.fingerprint,
                 "first_key": words[0].tobytes().hex(),
                 "last_key": words[-1].tobytes().hex(),
-                "moments": moments.to_dict(),
+                **facts,
             }
             record["record_checksum"] = _record_checksum(record)
             write_json(folder / f"{name}.json", record)
@@ -153,44 +171,64 @@ def open_part(folder: Path, name: str, store: StoreFormat) -> Part:
         BadPart: with the reason, where the files are not what the record says.
         FileNotFoundError: where the record itself is gone.
     """
+    record, batch = open_file(folder, name, store.fingerprint, arrow_schema(store))
+    rows = batch.num_rows
+    try:
+        scale = view(batch.column(2).buffers()[1], "<f4", rows, 1)[:, 0] if store.dtype == "int8" else None
+        part = Part(
+            name=name,
+            words=view(batch.column(0).buffers()[1], "<u8", rows, 2),
+            values=view(batch.column(1).values.buffers()[1], DTYPES[store.dtype], rows, store.width),
+            scale=scale,
+            moments=Moments.from_dict(record["moments"], store.width),
+            checksum=str(record["checksum"]),
+        )
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise BadPart(f"it cannot be read ({type(error).__name__}: {error})") from error
+    check_key_range(part.words, record)
+    return part
+
+
+def open_file(folder: Path, name: str, fingerprint: str, schema: pa.Schema) -> tuple[dict[str, Any], pa.RecordBatch]:
+    """A part's record and its one record batch, mapped, after checking owner, size, columns and rows.
+
+    Raises:
+        BadPart: with the reason, where the files are not what the record says.
+        FileNotFoundError: where the record itself is gone.
+    """
     record = _read_record(folder / f"{name}.json")
     arrow = folder / f"{name}.arrow"
     try:
-        if record["fingerprint"] != store.fingerprint:
-            raise BadPart(f"it is of the teacher {record['fingerprint']}, the store of {store.fingerprint}")
+        if record["fingerprint"] != fingerprint:
+            raise BadPart(f"it is of the teacher {record['fingerprint']}, the store of {fingerprint}")
         size = arrow.stat().st_size
         if size != record["bytes"]:
             raise BadPart(f"the file has {size} bytes, its record says {record['bytes']}")
         with pa.memory_map(str(arrow)) as mapped:  # the buffers keep the mapping, not the descriptor
             reader = pa.ipc.open_file(mapped)
-            if not reader.schema.equals(arrow_schema(store)):
+            if not reader.schema.equals(schema):
                 found = ", ".join(f"{field.name}: {field.type}" for field in reader.schema)
                 raise BadPart(f"the columns are not the store's ({found})")
             if reader.num_record_batches != 1:
                 raise BadPart(f"it has {reader.num_record_batches} record batches instead of one")
             batch = reader.get_batch(0)
-        rows = batch.num_rows
-        if rows != record["rows"] or rows == 0:
-            raise BadPart(f"it has {rows} rows, its record says {record['rows']}")
-        scale = _view(batch.column(2).buffers()[1], "<f4", rows, 1)[:, 0] if store.dtype == "int8" else None
-        part = Part(
-            name=name,
-            words=_view(batch.column(0).buffers()[1], "<u8", rows, 2),
-            values=_view(batch.column(1).values.buffers()[1], DTYPES[store.dtype], rows, store.width),
-            scale=scale,
-            moments=Moments.from_dict(record["moments"], store.width),
-            checksum=str(record["checksum"]),
-        )
-        if (part.words[0].tobytes().hex(), part.words[-1].tobytes().hex()) != (
-            record["first_key"],
-            record["last_key"],
-        ):
-            raise BadPart("its key range is not the one in its record")
-        return part
+        if batch.num_rows != record["rows"] or batch.num_rows == 0:
+            raise BadPart(f"it has {batch.num_rows} rows, its record says {record['rows']}")
+        return record, batch
     except FileNotFoundError as error:
         raise BadPart("the Arrow file is missing") from error
     except (KeyError, TypeError, ValueError, OSError) as error:  # ArrowInvalid is a ValueError
         raise BadPart(f"it cannot be read ({type(error).__name__}: {error})") from error
+
+
+def check_key_range(words: np.ndarray, record: dict[str, Any]) -> None:
+    """Compare the first and the last key with the record's.
+
+    Raises:
+        BadPart: where they differ.
+    """
+    if (words[0].tobytes().hex(), words[-1].tobytes().hex()) != (record.get("first_key"), record.get("last_key")):
+        raise BadPart("its key range is not the one in its record")
 
 
 def verify_part(folder: Path, name: str) -> None:
@@ -225,7 +263,12 @@ def _read_record(file: Path) -> dict[str, Any]:
     return record
 
 
-def _view(buffer: pa.Buffer | None, dtype: Any, rows: int, width: int) -> np.ndarray:
+def view(buffer: pa.Buffer | None, dtype: Any, rows: int, width: int) -> np.ndarray:
+    """A buffer as [rows, width], without copying.
+
+    Raises:
+        BadPart: where it is too small.
+    """
     needed = rows * width * np.dtype(dtype).itemsize
     if buffer is None or buffer.size < needed:
         raise BadPart(f"a column has {0 if buffer is None else buffer.size} bytes instead of {needed}")

@@ -13,6 +13,7 @@ from distilvec.store.files import disk_problems
 from distilvec.store.index import KeyIndex, build_index, locate, locate_in_part, open_index
 from distilvec.store.layout import (
     KEY_BYTES,
+    SIGNAL,
     StoreFormat,
     check_same_teacher,
     key_words,
@@ -21,7 +22,7 @@ from distilvec.store.layout import (
     write_format,
 )
 from distilvec.store.part import BadPart, Part, verify_part
-from distilvec.store.scan import scan_parts, set_aside
+from distilvec.store.scan import part_names, scan_parts, set_aside
 from distilvec.store.statistics import Moments, Statistics
 from distilvec.store.writer import PART_BYTES, StoreWriter
 
@@ -283,18 +284,19 @@ class SignalStore:
         return StoreWriter(self.path, self._format, name, part_bytes)
 
     def verify(self) -> list[str]:
-        """Read all bytes and set aside the parts whose checksum does not agree; their names.
+        """Read all bytes, of all signals, and set aside the parts whose checksum does not agree; their names.
 
         Row numbers change where a part is set aside.
         """
         bad: dict[str, str] = {}
-        for part in self._parts:
+        others = [name for name in part_names(self.path, any_signal=True) if not name.startswith(f"{SIGNAL}-")]
+        for name in [part.name for part in self._parts] + others:
             try:
-                verify_part(self.path, part.name)
+                verify_part(self.path, name)
             except FileNotFoundError:
-                bad[part.name] = "its record is missing"
+                bad[name] = "its record is missing"
             except BadPart as problem:
-                bad[part.name] = str(problem)
+                bad[name] = str(problem)
         for name, reason in bad.items():
             set_aside(self.path, name, reason)
         self.bad |= bad

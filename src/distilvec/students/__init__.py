@@ -1,5 +1,6 @@
 """Where a student comes from, how it is watched while it learns, and how it ships."""
 
+from distilvec.students.fold import fold_head
 from distilvec.students.fresh import fresh
 from distilvec.students.load import describe_student, load_student
 from distilvec.students.output import StudentInfo, StudentOutput
@@ -13,6 +14,7 @@ __all__ = [
     "StudentOutput",
     "StudentTap",
     "describe_student",
+    "fold_head",
     "fresh",
     "in_teacher_space",
     "load_student",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from distilvec.errors import DistilvecError
-from distilvec.students.blocks import find_transformer
+from distilvec.modules.blocks import find_transformer
 from distilvec.students.load import tokenizer_kind
 from distilvec.students.shrink import choose_layers
 from distilvec.students.vocabulary import fast_tokenizer, plain_backend

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.students.blocks import find_blocks, find_transformer, parameters
+from distilvec.modules.blocks import find_blocks, find_transformer, parameters
+from distilvec.modules.pipeline import PoolingChoice, open_pipeline, set_length, set_pooling
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -27,24 +28,26 @@ def load_student(
     model: str | Path,
     *,
     max_length: int | None = None,
+    pooling: PoolingChoice | None = None,
     trust_remote_code: bool = False,
     device: str | None = None,
 ) -> SentenceTransformer:
     """Open a sentence-transformers or bare transformers model, ready to be trained.
 
-    A bare transformers model gets mean pooling, or last-token pooling where its attention is causal. Weights stored
-    in half precision are read as float32, because training updates are lost in half-precision weights. A pooler
-    that nothing reads (BERT's, XLM-R's) is dropped.
+    A bare transformers model gets `pooling`, else mean pooling, or last-token pooling where its attention is causal.
+    Weights stored in half precision are read as float32, because training updates are lost in half-precision weights.
+    A pooler that nothing reads (BERT's, XLM-R's) is dropped.
 
     Args:
         model: folder, or model id on the hub.
         max_length: tokens per text; default is the model's own, at most what its positions allow.
+        pooling: of a bare transformers model; "cls" is the first token, "last" the last.
         trust_remote_code: whether code that comes with the model may run.
         device: where the student is put; default is the best device there is.
 
     Raises:
         DistilvecError: no such folder or model, not a model, it demands code of its own, its weights are pickled,
-            or `max_length` is more than its positions allow.
+            `max_length` is more than its positions allow, or `pooling` is another than its own.
         DataError: the weights file is damaged.
     """
     source = _locate(model)
@@ -53,10 +56,9 @@ def load_student(
     transformer = find_transformer(student)
     if transformer is not None:
         transformer.model.config.dtype = torch.float32
-        if _is_bare(source) and is_causal(transformer.model):
-            _pool_last_token(student)
         drop_pooler(transformer)
-        _set_length(student, transformer, max_length, str(model))
+        set_length(student, max_length, str(model))
+    set_pooling(student, pooling, bare=_is_bare(source), name=str(model))
     return student
 
 
@@ -94,26 +96,6 @@ def lacks_pooler(folder: str | Path) -> bool:
         return False
     with safe_open(weights, framework="numpy") as file:
         return not any(name.startswith("pooler.") or ".pooler." in name for name in file.keys())  # noqa: SIM118
-
-
-def is_causal(model: nn.Module) -> bool:
-    """Whether tokens see only those before them: decoders, unless their configuration says is_causal: false."""
-    if getattr(getattr(model, "config", None), "is_causal", None) is False:
-        return False
-    return any(getattr(module, "is_causal", False) is True for module in model.modules())
-
-
-def usable_positions(model: nn.Module) -> int | None:
-    """How many tokens the position embeddings allow; None where positions are not learned.
-
-    RoBERTa-like models count positions from `padding_idx + 1`, so their last rows are never reached.
-    """
-    for module in model.modules():
-        table = getattr(module, "position_embeddings", None)
-        if isinstance(table, nn.Embedding):
-            padding = getattr(module, "padding_idx", None)
-            return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
-    return None
 
 
 def describe_student(student: SentenceTransformer) -> dict[str, Any]:
@@ -194,10 +176,9 @@ def _refuse_pickles(folder: Path) -> None:
 
 def _open(source: str, trust_remote_code: bool, device: str | None) -> SentenceTransformer:
     from safetensors import SafetensorError
-    from sentence_transformers import SentenceTransformer
 
     try:
-        return SentenceTransformer(
+        return open_pipeline(
             source,
             device=device,
             trust_remote_code=trust_remote_code,
@@ -236,25 +217,3 @@ def _is_bare(source: str) -> bool:
     from sentence_transformers.util import is_sentence_transformer_model
 
     return not is_sentence_transformer_model(source)
-
-
-def _pool_last_token(student: SentenceTransformer) -> None:
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    for name, module in student.named_children():
-        if isinstance(module, Pooling):
-            setattr(student, name, Pooling(module.embedding_dimension, pooling_mode="lasttoken"))
-
-
-def _set_length(student: SentenceTransformer, transformer: Any, wanted: int | None, name: str) -> None:
-    limit = usable_positions(transformer.model)
-    if wanted is not None:
-        if wanted < 1 or (limit is not None and wanted > limit):
-            raise DistilvecError(
-                f"max_length is {wanted}, the model's positions allow 1 to {limit or 'any'}",
-                where=name,
-                remedy="Choose a length within that range.",
-            )
-        student.max_seq_length = wanted
-    elif limit is not None and (student.max_seq_length is None or student.max_seq_length > limit):
-        student.max_seq_length = limit

@@ -18,7 +18,8 @@ class StudentOutput:
         attention: layer -> [V, B, S, S], averaged over heads.
         mask: bool [B, S], True = not padding.
         content: bool [B, S], True = neither padding nor a special token.
-        extras: what attached modules leave in the features.
+        extras: what attached modules leave in the features, [V, B, ...] each.
+        logits: [V, B, C], what the task's head makes of `embedding`; None without a task.
     """
 
     embedding: Tensor
@@ -28,6 +29,7 @@ class StudentOutput:
     mask: Tensor | None = None
     content: Tensor | None = None
     extras: dict[str, Tensor] = field(default_factory=dict)
+    logits: Tensor | None = None
 
     @property
     def views(self) -> int:
@@ -43,9 +45,13 @@ class StudentInfo:
         width: d, the width of `StudentOutput.embedding`.
         layers: L, the number of transformer blocks; None where the student has none (static embeddings).
         hidden: width of the blocks' states (equal to `width` unless a Dense follows the pooling).
+        classes: C of the task's head; None without a classification task.
+        regression: whether the task's head gives one number.
     """
 
     name: str
     width: int
     layers: int | None
     hidden: int
+    classes: int | None = None
+    regression: bool = False

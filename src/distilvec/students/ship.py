@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.students.blocks import find_transformer
+from distilvec.modules.blocks import find_transformer
 from distilvec.students.load import drop_pooler, lacks_pooler
 
 if TYPE_CHECKING:
@@ -176,9 +176,14 @@ def _prompts(model: SentenceTransformer) -> dict[str, str]:
     return {name: prompt for name, prompt in (model.prompts or {}).items() if prompt is not None}
 
 
+def brings_its_code(module: Any) -> bool:
+    """Whether a module is one of ours that saves its source with the model (`trust_remote_code=True` opens it)."""
+    return type(module).__module__ == "expert_head"
+
+
 def _refuse_foreign(student: SentenceTransformer) -> None:
     for name, module in student.named_children():
-        if not type(module).__module__.startswith("sentence_transformers."):
+        if not type(module).__module__.startswith("sentence_transformers.") and not brings_its_code(module):
             raise DistilvecError(
                 f"module {name} is a {type(module).__name__}, which sentence-transformers alone cannot open",
                 remedy="Ship a student made of sentence-transformers' own modules.",

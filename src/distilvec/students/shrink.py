@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.students.blocks import find_blocks, find_transformer, parameters
+from distilvec.modules.blocks import find_blocks, find_transformer, parameters
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
 from distilvec.students.vocabulary import PrunedVocabulary, prune_tokenizer
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,35 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.students.blocks import find_blocks, find_transformer
+from distilvec.modules.blocks import find_blocks, find_transformer
+from distilvec.modules.watch import Seen, attach_watch
 from distilvec.students.output import StudentInfo, StudentOutput
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-
-class _Recorder:
-    """Keeps what the blocks give while a call is running; the hooks cost nothing outside one."""
-
-    def __init__(self, blocks: Iterable[nn.Module]) -> None:
-        self.states: list[Tensor] = []
-        self.active = False
-        blocks = list(blocks)
-        self._handles = [blocks[0].register_forward_pre_hook(self._before_first, with_kwargs=True)] + [
-            block.register_forward_hook(self._after) for block in blocks
-        ]
-
-    def _before_first(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.active:
-            self.states.append(args[0] if args else kwargs["hidden_states"])
-
-    def _after(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if self.active:
-            self.states.append(output[0] if isinstance(output, tuple) else output)
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
 
 
 class StudentTap:
@@ -75,15 +52,15 @@ class StudentTap:
         self._pooling = next((module for module in modules if isinstance(module, Pooling)), None)
         transformer = find_transformer(student)
         found = find_blocks(transformer.model) if transformer is not None else None
-        self._recorder = _Recorder(found[1]) if found is not None and self._pooling is not None else None
-        if self._recorder is not None:
-            weakref.finalize(self, self._recorder.remove)
+        self._watch = None
+        if transformer is not None and found is not None and self._pooling is not None:
+            self._watch = attach_watch(self, transformer.model, found[1])
         self._special_ids = torch.tensor(_special_ids(transformer), dtype=torch.long)
         width = _width(modules)
         self.info = StudentInfo(
             name=student_name(student),
             width=width,
-            layers=len(found[1]) if found is not None and self._recorder is not None else None,
+            layers=len(found[1]) if found is not None and self._watch is not None else None,
             hidden=width if self._pooling is None else self._pooling.get_embedding_dimension(),
         )
 
@@ -103,12 +80,13 @@ class StudentTap:
             views: V >= 1.
             layers: whether to pool the states of every block 1..L.
             tokens: layers whose token states are wanted, 0 (embedding output) to L.
-            attention: layers whose attention maps are wanted.
+            attention: layers, 1 to L, whose attention maps are wanted.
 
         Returns:
-            embedding [V, B, d]; layers [V, L, B, hidden]; tokens layer -> [V, B, S, hidden]; mask and content
-            bool [B, S] (None for static students). Blocks' states are the blocks' own outputs: what decoders'
-            final norm makes of the last one is in `embedding` only.
+            embedding [V, B, d]; layers [V, L, B, hidden]; tokens layer -> [V, B, S, hidden]; attention layer ->
+            [V, B, S, S] float32, averaged over heads, before dropout; mask and content bool [B, S] (None for static
+            students). Blocks' states are the blocks' own outputs: what decoders' final norm makes of the last one
+            is in `embedding` only.
 
         Raises:
             DistilvecError: where layers, tokens or attention are asked of a student that cannot give them.
@@ -119,26 +97,19 @@ class StudentTap:
         mask, content = self._masks(features, special)
         rows = _repeat(features, views)
         given = set(rows)
-        recorder = self._recorder if layers or tokens else None
         pooled: Tensor | None = None
-        states: list[Tensor] = []
-        if recorder is not None:
-            recorder.active = True
-        try:
+        with self._watching(bool(layers or tokens), attention) as seen:
             for module in self._modules:
-                if layers and module is self._pooling and recorder is not None:
-                    pooled = self._pool(rows, recorder.states[1:])
+                if layers and module is self._pooling:
+                    pooled = self._pool(rows, seen.states[1:])
                 rows = module(rows)
-        finally:
-            if recorder is not None:
-                recorder.active = False
-                states, recorder.states = recorder.states, []
         embedding = rows["sentence_embedding"]
-        _check_gradient(states, embedding)
+        _check_gradient(seen.states, embedding)
         return StudentOutput(
             embedding=_by_view(embedding, views),
             layers=None if pooled is None else pooled.reshape(len(pooled), views, -1, pooled.shape[-1]).transpose(0, 1),
-            tokens={layer: _by_view(states[layer], views) for layer in tokens},
+            tokens={layer: _by_view(seen.states[layer], views) for layer in tokens},
+            attention={layer: _by_view(seen.maps[layer], views) for layer in attention},
             mask=mask,
             content=content,
             extras={
@@ -150,6 +121,11 @@ class StudentTap:
                 and value.shape[:1] == embedding.shape[:1]
             },
         )
+
+    def _watching(self, states: bool, maps: Sequence[int]) -> contextlib.AbstractContextManager[Seen]:
+        if self._watch is None or not (states or maps):
+            return contextlib.nullcontext(Seen())
+        return self._watch.watching(states, maps)
 
     def _pool(self, rows: dict[str, Tensor], states: list[Tensor]) -> Tensor:
         """States of the blocks, L of [N, S, hidden] -> [L, N, hidden] by the student's own pooling.
@@ -180,13 +156,7 @@ class StudentTap:
         self, features: dict[str, Tensor], layers: bool, tokens: Sequence[int], attention: Sequence[int]
     ) -> None:
         name, count = self.info.name, self.info.layers
-        if attention:
-            raise DistilvecError(
-                "attention maps of the student are not supported",
-                where=name,
-                remedy="Choose a method that works on sentence vectors, layers or token states.",
-            )
-        if (layers or tokens) and count is None:
+        if (layers or tokens or attention) and count is None:
             raise DistilvecError(
                 "this student has no transformer blocks with a pooling after them, so it has no layers to give",
                 where=name,
@@ -195,6 +165,9 @@ class StudentTap:
         wrong = [layer for layer in tokens if not 0 <= layer <= (count or 0)]
         if wrong:
             raise DistilvecError(f"asked for the states of layer {wrong[0]}, the student has 0 to {count}", where=name)
+        wrong = [layer for layer in attention if not 1 <= layer <= (count or 0)]
+        if wrong:
+            raise DistilvecError(f"asked for the maps of layer {wrong[0]}, the student has 1 to {count}", where=name)
         if "cu_seq_lens_q" in features:
             raise DistilvecError(
                 "batches without padding (flash attention's flattened inputs) are not supported",

@@ -8,8 +8,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from distilvec.errors import DistilvecError
 from distilvec.teachers.cards import TeacherCard
-from distilvec.teachers.signals import TeacherSignals
+from distilvec.teachers.signals import NOTHING, TeacherSignals, Wanted
 
 
 class Teacher(Protocol):
@@ -17,10 +18,22 @@ class Teacher(Protocol):
 
     Attributes:
         card: who it is.
+        hidden: width of its token states, None where it has none that can be seen.
+        causal: whether its tokens see only those before them.
+        classes: C, where it gives class logits.
     """
 
     @property
     def card(self) -> TeacherCard: ...
+
+    @property
+    def hidden(self) -> int | None: ...
+
+    @property
+    def causal(self) -> bool: ...
+
+    @property
+    def classes(self) -> int | None: ...
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """float32 [n, D] in the order of the texts; rows of NaN where the teacher has nothing for a text."""
@@ -34,15 +47,41 @@ class Teacher(Protocol):
         """bool [n]: whether the teacher has something for each text. Models and callables have it for all."""
         ...
 
-    def signals(self, texts: Sequence[str]) -> TeacherSignals:
+    def signals(self, texts: Sequence[str], wanted: Wanted = NOTHING) -> TeacherSignals:
         """What the teacher says about B texts, for training without a store."""
+        ...
+
+    def observe(self, texts: Sequence[str], wanted: Wanted) -> Iterator[tuple[np.ndarray, TeacherSignals]]:
+        """Pairs (int64 [b] positions in `texts`, their signals on the CPU) until every text was given once."""
+        ...
+
+    def refuse(self, wanted: Wanted) -> None:
+        """Raise an error where it cannot give what is wanted."""
+        ...
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """Token strings by id; empty where it has no tokens that can be seen."""
+        ...
+
+    def contents(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(ids int64 of the content tokens, their positions without padding) of each text."""
         ...
 
 
 class SentenceTeacher:
-    """`encode`, `has` and `signals` for a teacher that implements `card` and `stream`."""
+    """`encode`, `has` and `signals` for a teacher that implements `card` and `stream`.
+
+    Attributes:
+        hidden: width of its token states, None where it has none that can be seen.
+        causal: whether its tokens see only those before them.
+        classes: C, where it gives class logits.
+    """
 
     card: TeacherCard
+    hidden: int | None = None
+    causal: bool = False
+    classes: int | None = None
 
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         raise NotImplementedError
@@ -58,8 +97,60 @@ class SentenceTeacher:
         """bool [n]: whether the teacher has something for each text."""
         return np.ones(len(texts), dtype=bool)
 
-    def signals(self, texts: Sequence[str]) -> TeacherSignals:
-        """Sentence vectors [B, D] of B texts; absent texts are zeros with `present` False."""
+    def signals(self, texts: Sequence[str], wanted: Wanted = NOTHING) -> TeacherSignals:
+        """What it says about B texts; absent texts are zeros with `present` False.
+
+        Raises:
+            DistilvecError: more than sentence vectors is wanted of a teacher that has nothing else.
+        """
+        self.refuse(wanted)
         vectors = torch.from_numpy(self.encode(texts))
         present = torch.from_numpy(self.has(texts))
         return TeacherSignals(present=present, sentence=torch.where(present[:, None], vectors, 0.0))
+
+    def observe(self, texts: Sequence[str], wanted: Wanted) -> Iterator[tuple[np.ndarray, TeacherSignals]]:
+        """Pairs (int64 [b] positions in `texts`, their signals on the CPU) until every text was given once.
+
+        Raises:
+            DistilvecError: more than sentence vectors is wanted of a teacher that has nothing else.
+        """
+        self.refuse(wanted)
+        for rows, vectors in self.stream(texts):
+            yield rows, TeacherSignals(torch.ones(len(rows), dtype=torch.bool), torch.from_numpy(vectors))
+
+    def refuse(self, wanted: Wanted) -> None:
+        """Say no to what this teacher cannot give.
+
+        Raises:
+            DistilvecError: naming what is wanted and what could be done.
+        """
+        layers = self.card.layers
+        if (wanted.tokens or wanted.attention or wanted.alignment) and (self.hidden is None or layers is None):
+            raise DistilvecError(
+                "this teacher gives sentence vectors only; the method wants to look at its tokens",
+                where=self.card.name,
+                remedy="Choose a model as the teacher, or a method on sentence vectors (`distilvec methods`).",
+            )
+        for what, asked, first in (("states", wanted.tokens, 0), ("maps", wanted.attention, 1)):
+            wrong = [layer for layer in asked if not first <= layer <= (layers or 0)]
+            if wrong:
+                raise DistilvecError(
+                    f"asked for the {what} of layer {wrong[0]}, this teacher has {first} to {layers}",
+                    where=self.card.name,
+                )
+        if wanted.logits and self.classes is None:
+            raise DistilvecError(
+                "this teacher has no class logits to give",
+                where=self.card.name,
+                remedy="Fine-tune it on the task first (`distilvec finetune`), or choose a method without logits.",
+            )
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """Token strings by id; empty where it has no tokens that can be seen."""
+        return []
+
+    def contents(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(ids int64 of the content tokens, their positions without padding) of each text."""
+        self.refuse(Wanted(alignment=("strict",)))
+        return []

@@ -119,7 +119,10 @@ def _warnings(teacher: Any, texts: Sequence[str], truncated: float | None) -> li
             'prompt: "" says that none is meant'
         )
     if getattr(teacher, "assumed_pooling", False):
-        found.append(f"the folder says nothing about pooling; {card.pooling} was assumed from the kind of model")
+        found.append(
+            f"the folder says nothing about pooling; {card.pooling} was assumed from the kind of model; "
+            "pooling: mean, cls or last chooses another"
+        )
     if truncated is not None and truncated > 0.05:
         found.append(f"{truncated:.0%} of the texts are longer than {card.max_length} tokens and are cut")
     licence = (card.licence or "").lower()

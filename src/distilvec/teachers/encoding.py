@@ -33,7 +33,7 @@ def stream_batches(texts: Sequence[str], prepare: Prepare, forward: Forward) -> 
         forward: runs a batch; may return before the device is done.
     """
     waiting: tuple[np.ndarray, Tensor] | None = None
-    for rows, features in _prepared(texts, prepare):
+    for rows, features in prepared_batches(texts, prepare):
         vectors = forward(features)
         if waiting is not None:
             yield waiting[0], waiting[1].float().cpu().numpy()
@@ -42,7 +42,8 @@ def stream_batches(texts: Sequence[str], prepare: Prepare, forward: Forward) -> 
         yield waiting[0], waiting[1].float().cpu().numpy()
 
 
-def _prepared(texts: Sequence[str], prepare: Prepare) -> Iterator[Batch]:
+def prepared_batches(texts: Sequence[str], prepare: Prepare) -> Iterator[Batch]:
+    """Positions int64 [b] and features of every batch, tokenised ahead in another thread."""
     characters = np.fromiter((len(text) for text in texts), np.int64, len(texts))
     order = np.argsort(-characters, kind="stable")
     slices = [order[start : start + _SLICE] for start in range(0, len(order), _SLICE)]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.modules.pipeline import open_pipeline
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -70,7 +71,7 @@ def open_model(
 ) -> SentenceTransformer:
     """The folder as a `SentenceTransformer` in eval mode.
 
-    A bare transformers model gets mean pooling, or last-token pooling where its attention is causal.
+    A bare transformers model gets mean pooling here.
 
     Args:
         name: what the person called it, for messages.
@@ -81,10 +82,9 @@ def open_model(
         DataError: the weights are damaged.
     """
     from safetensors import SafetensorError
-    from sentence_transformers import SentenceTransformer
 
     try:
-        model = SentenceTransformer(
+        model = open_pipeline(
             str(folder),
             device=device,
             trust_remote_code=trust_remote_code,
@@ -97,25 +97,7 @@ def open_model(
         ) from problem
     except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError, RuntimeError) as problem:
         raise _explain(name, problem) from problem
-    if not (folder / "modules.json").exists() and _is_causal(model):
-        _pool_last_token(model)
     return model.eval()
-
-
-def _is_causal(model: SentenceTransformer) -> bool:
-    """Whether tokens see only those before them, so that only the last has seen all."""
-    inner = getattr(model[0], "model", None)
-    if inner is None or getattr(getattr(inner, "config", None), "is_causal", None) is False:
-        return False
-    return any(getattr(module, "is_causal", False) is True for module in inner.modules())
-
-
-def _pool_last_token(model: SentenceTransformer) -> None:
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    for name, module in model.named_children():
-        if isinstance(module, Pooling):
-            setattr(model, name, Pooling(module.embedding_dimension, pooling_mode="lasttoken"))
 
 
 def _check(folder: Path, name: str) -> None:

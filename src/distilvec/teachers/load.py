@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DistilvecError
+from distilvec.modules.pipeline import PoolingChoice
 from distilvec.teachers.base import Teacher
 
 
@@ -22,6 +23,7 @@ def load_teacher(
     keys: str | Path | np.ndarray | None = None,
     prompt: str | None = None,
     max_length: int | None = None,
+    pooling: PoolingChoice | None = None,
     device: str | None = None,
     trust_remote_code: bool = False,
     dtype: str | None = None,
@@ -42,6 +44,8 @@ def load_teacher(
         prompt: put before every text. None = the model's own default; "" = nothing, whatever the model's default;
             the name of one of the model's own prompts = that prompt.
         max_length: tokens per text, default the model's own. Only for `model`.
+        pooling: "mean", "cls" (first token) or "last", of a transformers folder that says nothing about it. None =
+            mean, or last where its attention is causal. Only for `model`.
         device: default is the best there is. Only for `model`.
         trust_remote_code: whether code that comes with the model may run.
         dtype: "float32", "bfloat16" or "float16", of the computation; vectors are always float32. None = bfloat16
@@ -52,7 +56,8 @@ def load_teacher(
 
     Raises:
         DistilvecError: not exactly one source, an option that the source has no use for, no such model, pickled
-            weights, code of the model's own without `trust_remote_code`, or a length beyond the model's positions.
+            weights, code of the model's own without `trust_remote_code`, a length beyond the model's positions, or
+            a pooling other than its own.
         DataError: damaged weights, or vectors that do not fit their texts.
         EnvironmentProblem: the hub cannot be reached and the model is not in its cache.
     """
@@ -61,8 +66,9 @@ def load_teacher(
         raise DistilvecError(
             f"a teacher is one of model, call and vectors; found {', '.join(given) or 'none'}", where=name
         )
-    if model is None and max_length is not None:
-        raise DistilvecError(f"max_length has no effect on {given[0]}", where=name, remedy="Leave it out.")
+    for word, value in (("max_length", max_length), ("pooling", pooling)):
+        if model is None and value is not None:
+            raise DistilvecError(f"{word} has no effect on {given[0]}", where=name, remedy="Leave it out.")
     if vectors is None and (texts is not None or keys is not None):
         raise DistilvecError("texts and keys belong to vectors", where=name, remedy="Leave them out.")
     if model is not None:
@@ -73,6 +79,7 @@ def load_teacher(
             name=name,
             prompt=prompt,
             max_length=max_length,
+            pooling=pooling,
             device=device,
             dtype=dtype,
             trust_remote_code=trust_remote_code,

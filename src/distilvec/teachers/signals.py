@@ -17,9 +17,12 @@ class TeacherSignals:
         tokens: layer -> [B, T, D] hidden states; layer 0 is the embedding output.
         attention: layer -> [B, T, T] maps averaged over heads.
         logits: [B, C] class logits.
+        ids: int64 [B, T] token ids of the teacher's tokenizer; what alignments are made from.
         mask: bool [B, T], True = not padding.
-        content: bool [B, T], True = neither padding nor a special token.
-        alignments: mode -> [B, P, 2] pairs (student index, teacher index), padded with -1.
+        content: bool [B, T], True = neither padding nor a special token nor a part of the prompt.
+        alignments: mode -> int64 [B, P, 2] pairs (student index, teacher index), padded with -1. Both count in the
+            padded tensors of the batch. "strict", "path", "spans" and "reciprocal" give one-to-one pairs, "full"
+            every cell of the warping path.
     """
 
     present: Tensor
@@ -27,9 +30,38 @@ class TeacherSignals:
     tokens: dict[int, Tensor] = field(default_factory=dict)
     attention: dict[int, Tensor] = field(default_factory=dict)
     logits: Tensor | None = None
+    ids: Tensor | None = None
     mask: Tensor | None = None
     content: Tensor | None = None
     alignments: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of a teacher besides its sentence vectors.
+
+    Attributes:
+        tokens: layers whose token states are wanted, 0 (embedding output) to L.
+        attention: layers, 1 to L, whose head-averaged maps are wanted.
+        logits: whether class logits are wanted.
+        alignment: modes of alignment with the student's tokens.
+    """
+
+    tokens: tuple[int, ...] = ()
+    attention: tuple[int, ...] = ()
+    logits: bool = False
+    alignment: tuple[str, ...] = ()
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The names under which a store keeps them; token ids come with any token signal."""
+        names = [f"tokens-{layer}" for layer in self.tokens] + [f"attention-{layer}" for layer in self.attention]
+        if names or self.alignment:
+            names.append("tokenids")
+        return (*names, *(["logits"] if self.logits else []))
+
+
+NOTHING = Wanted()
 
 
 @dataclass(frozen=True)
@@ -41,6 +73,9 @@ class TeacherInfo:
         width: D, the width of its sentence vectors.
         layers: number of blocks, or None where it has none that can be seen (a service, vectors from a file).
         mean, std: float32 [D] statistics of its sentence vectors over the store, or None without a store.
+        hidden: width of its token states, None where it has none that can be seen.
+        causal: whether its tokens see only those before them.
+        classes: C, where it gives class logits.
     """
 
     name: str
@@ -48,3 +83,6 @@ class TeacherInfo:
     layers: int | None = None
     mean: Tensor | None = None
     std: Tensor | None = None
+    hidden: int | None = None
+    causal: bool = False
+    classes: int | None = None

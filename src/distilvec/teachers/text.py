@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,11 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError, nearest
+from distilvec.modules.pipeline import PoolingChoice, set_length, set_pooling
+from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, licence_of
-from distilvec.teachers.encoding import Batch, cut_batches, stream_batches
+from distilvec.teachers.encoding import Batch, cut_batches, prepared_batches, stream_batches
 from distilvec.teachers.folder import locate, module_folders, open_model
+from distilvec.teachers.observing import Observer
+from distilvec.teachers.signals import NOTHING, TeacherSignals, Wanted
 from distilvec.teachers.tokens import quick_tokens
 
 logger = logging.getLogger(__name__)
@@ -35,8 +41,10 @@ class TextTeacher(SentenceTeacher):
         model: the `SentenceTransformer`.
         prompts: the prompts that the model brings, by name.
         prompt_chosen: whether a prompt (or none) was asked for, rather than left to the model's default.
+        head: of the task that it was fine-tuned on, None without one.
         tokens: its quick tokenizer, None where only the model's own `preprocess` knows how.
-        assumed_pooling: whether the folder says nothing about pooling, so that it was chosen by the kind of model.
+        assumed_pooling: whether neither the folder nor the caller says anything about pooling, so that it was chosen by
+            the kind of model.
     """
 
     def __init__(
@@ -46,6 +54,7 @@ class TextTeacher(SentenceTeacher):
         name: str = "teacher",
         prompt: str | None = None,
         max_length: int | None = None,
+        pooling: PoolingChoice | None = None,
         device: str | None = None,
         dtype: str | None = None,
         trust_remote_code: bool = False,
@@ -66,8 +75,11 @@ class TextTeacher(SentenceTeacher):
             trust_remote_code=trust_remote_code,
         )
         self.model.requires_grad_(False)
-        self.assumed_pooling = not (folder / "modules.json").exists()
-        _set_length(self.model, max_length, str(model))
+        bare = not (folder / "modules.json").exists()
+        self.assumed_pooling = bare and pooling is None
+        set_pooling(self.model, pooling, bare=bare, name=str(model))
+        set_length(self.model, max_length, str(model))
+        self.head = TaskHead.load(folder).to(self.device) if has_head(folder) else None
         self.prompts = {key: text for key, text in self.model.prompts.items() if text}
         self.prompt_chosen = prompt is not None
         self.prompt = self._resolve(prompt)
@@ -78,6 +90,65 @@ class TextTeacher(SentenceTeacher):
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]) until every text was given once, longest first."""
         yield from stream_batches(texts, self._prepare, self._forward)
+
+    def observe(self, texts: Sequence[str], wanted: Wanted) -> Iterator[tuple[np.ndarray, TeacherSignals]]:
+        """Pairs (positions int64 [b], their signals on the CPU) until every text was given once, longest first."""
+        self.refuse(wanted)
+        if not wanted.signals:
+            yield from super().observe(texts, wanted)
+            return
+        for rows, features in prepared_batches(texts, self._prepare):
+            yield rows, self._observe(features, wanted)
+
+    def signals(self, texts: Sequence[str], wanted: Wanted = NOTHING) -> TeacherSignals:
+        """What it says about B texts, all in one forward pass where more than sentence vectors is wanted."""
+        if not wanted.signals:
+            return super().signals(texts, wanted)
+        self.refuse(wanted)
+        features = self._preprocess(texts) if self.tokens is None else self.tokens.features(self.tokens.ids(texts))
+        return self._observe(features, wanted)
+
+    @torch.no_grad()  # not inference mode: what it gives goes into training steps
+    def _observe(self, features: dict[str, Any], wanted: Wanted) -> TeacherSignals:
+        features = {key: self._move(value) for key, value in features.items()}
+        return self.observer(features, wanted, self._autocast())
+
+    @functools.cached_property
+    def observer(self) -> Observer:
+        """Looks at its tokens."""
+        return Observer(self.model, self.prompt, self.head)
+
+    @property
+    def classes(self) -> int | None:  # type: ignore[override]
+        """C, where it was fine-tuned to tell classes of single inputs apart."""
+        return None if self.head is None or self.head.encoding == "separate" else self.head.classes
+
+    @property
+    def hidden(self) -> int | None:  # type: ignore[override]
+        """Width of its token states."""
+        return self.observer.hidden
+
+    @property
+    def causal(self) -> bool:  # type: ignore[override]
+        """Whether its tokens see only those before them."""
+        return self.observer.causal
+
+    def contents(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(ids int64 of the content tokens, their positions without padding) of each text; the model does not run."""
+        features = self._preprocess(texts) if self.tokens is None else self.tokens.features(self.tokens.ids(texts))
+        ids, mask = features["input_ids"], features["attention_mask"].bool()
+        content = self.observer.content(ids, mask)
+        found = []
+        for row, real, kept in zip(ids, mask, content, strict=True):
+            at = kept[real].nonzero()[:, 0]
+            found.append((row[real][at].numpy(), at.numpy()))
+        return found
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """Token strings by id, as its tokenizer calls them."""
+        tokenizer = self.model.tokenizer
+        return [str(token) for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
 
     def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
         """float32 [n, D], all texts in one forward pass, padded on `side` (default: the model's own side)."""
@@ -94,7 +165,7 @@ class TextTeacher(SentenceTeacher):
         return self.model.tokenizer.decode(ids, skip_special_tokens=False), len(ids)
 
     def _preprocess(self, texts: Sequence[str]) -> dict[str, Any]:
-        return dict(self.model.preprocess(list(texts), prompt=self.prompt or None))
+        return dict(self.model.preprocess([split_pair(text) for text in texts], prompt=self.prompt or None))
 
     def _prepare(self, texts: Sequence[str]) -> list[Batch]:
         if self.tokens is None:
@@ -151,12 +222,17 @@ class TextTeacher(SentenceTeacher):
         width = self.model.get_embedding_dimension()
         if width is None:
             width = int(self.together(["A probe."]).shape[1])
+        parts = module_folders(folder) + (["task"] if self.head is not None else [])
         return TeacherCard(
             name=name,
             kind="model",
             source=source,
             fingerprint=fingerprint(
-                describe_folder(folder, module_folders(folder)), pooling, self.prompt, length, normalized
+                describe_folder(folder, parts),
+                pooling,
+                self.prompt,
+                length,
+                normalized,
             ),
             width=int(width),
             layers=_count_layers(self.model),
@@ -201,28 +277,3 @@ def _count_layers(model: nn.Module) -> int | None:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     layers = getattr(text, "num_hidden_layers", None)
     return int(layers) if isinstance(layers, int) else None
-
-
-def _positions(model: nn.Module) -> int | None:
-    """Tokens that learned position embeddings allow; None where positions are not learned."""
-    for module in model.modules():
-        table = getattr(module, "position_embeddings", None)
-        if isinstance(table, nn.Embedding):
-            # RoBERTa's kind counts positions from padding_idx + 1.
-            padding = getattr(module, "padding_idx", None)
-            return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
-    return None
-
-
-def _set_length(model: Any, wanted: int | None, name: str) -> None:
-    limit = _positions(model)
-    if wanted is not None:
-        if wanted < 1 or (limit is not None and wanted > limit):
-            raise DistilvecError(
-                f"max_length is {wanted}, the model's positions allow 1 to {limit or 'any number'}",
-                where=name,
-                remedy="Choose a length within that range.",
-            )
-        model.max_seq_length = wanted
-    elif limit is not None and (model.max_seq_length is None or model.max_seq_length > limit):
-        model.max_seq_length = limit

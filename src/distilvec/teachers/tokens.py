@@ -9,18 +9,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distilvec.corpus.keys import join_pair, split_pair
+
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 # A short, an odd and an over-long text: what the quick way must agree on before it is used.
 _PROBES = ("A probe.", "  two  spaces, a tab\t, ünïcödé and 東京 🎉\n", "a long text that goes on " * 400)
+_PAIRS = (("A probe", " and, its\tünïcödé pair 🎉"), ("a long text that goes on " * 400, "a short one"))
+
+
+class PairIds(list[int]):
+    """Token ids of a joint item, a pair of texts.
+
+    Attributes:
+        types: the segment that each of them belongs to.
+    """
+
+    def __init__(self, ids: Sequence[int], types: Sequence[int]) -> None:
+        super().__init__(ids)
+        self.types = types
 
 
 class Tokens:
     """The tokenizer of a text model with its own prompt and maximum length.
 
     It keeps a copy of the Rust tokenizer, so that it can run in another thread than anything else that uses the
-    model's. Token ids are exactly those of the model's own `preprocess`; `quick_tokens` checks that.
+    model's. Token ids are exactly those of the model's own `preprocess`; `quick_tokens` checks that. A joint item
+    (`corpus.keys.PAIR`) is encoded as the pair of texts that it is.
 
     Attributes:
         side: "left" or "right", where padding goes.
@@ -49,14 +65,20 @@ class Tokens:
         self._types = False
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text with prompt and special tokens, cut at the maximum length."""
-        prompted = [self.prompt + text for text in texts] if self.prompt else list(texts)
-        return [encoding.ids for encoding in self._backend.encode_batch_fast(prompted)]
+        """Token ids of each text with prompt and special tokens, cut at the maximum length; pairs as `PairIds`."""
+        inputs = self._inputs(texts)
+        encodings = self._backend.encode_batch_fast(inputs)
+        return [
+            encoding.ids if isinstance(given, str) else PairIds(encoding.ids, encoding.type_ids)
+            for given, encoding in zip(inputs, encodings, strict=True)
+        ]
+
+    def _inputs(self, texts: Sequence[str]) -> list[str | tuple[str, str]]:
+        return [split_pair(self.prompt + text) for text in texts]
 
     def lengths(self, texts: Sequence[str]) -> np.ndarray:
         """int64 [n] number of tokens of each text with prompt and special tokens, before anything is cut."""
-        prompted = [self.prompt + text for text in texts]
-        counts = [len(encoding.ids) for encoding in self._whole.encode_batch_fast(prompted)]
+        counts = [len(encoding.ids) for encoding in self._whole.encode_batch_fast(self._inputs(texts))]
         return np.array(counts, dtype=np.int64)
 
     def features(self, ids: Sequence[Sequence[int]], side: str | None = None) -> dict[str, Any]:
@@ -75,18 +97,25 @@ class Tokens:
             "attention_mask": torch.from_numpy(mask.astype(np.int64)),
         }
         if self._types:
-            features["token_type_ids"] = torch.zeros_like(features["input_ids"])
+            types = np.zeros_like(table)
+            types[mask] = np.concatenate(
+                [np.asarray(each.types if isinstance(each, PairIds) else [0] * len(each), np.int64) for each in ids]
+            )
+            features["token_type_ids"] = torch.from_numpy(types)
         return {**features, **self._extra}
 
     def agrees(self, model: SentenceTransformer) -> bool:
         """Whether `features` gives what the model's own `preprocess` gives; takes over what else is in there."""
-        own = dict(model.preprocess(list(_PROBES), prompt=self.prompt or None))
-        self._types = "token_type_ids" in own
-        self._extra = {key: value for key, value in own.items() if not isinstance(value, Tensor)}
-        found = self.features(self.ids(_PROBES))
-        return found.keys() == own.keys() and all(
-            torch.equal(own[key], value) for key, value in found.items() if isinstance(value, Tensor)
-        )
+        for probes in (list(_PROBES), list(_PAIRS)):
+            own = dict(model.preprocess(probes, prompt=self.prompt or None))
+            self._types = "token_type_ids" in own
+            self._extra = {key: value for key, value in own.items() if not isinstance(value, Tensor)}
+            found = self.features(self.ids([text if isinstance(text, str) else join_pair(*text) for text in probes]))
+            if found.keys() != own.keys() or not all(
+                torch.equal(own[key], value) for key, value in found.items() if isinstance(value, Tensor)
+            ):
+                return False
+        return True
 
 
 def quick_tokens(model: SentenceTransformer, prompt: str) -> Tokens | None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from distilvec.errors import EnvironmentProblem
+from distilvec.interruption import StopSignals
 from distilvec.training.distributed import any_rank
 
 logger = logging.getLogger(__name__)
@@ -103,39 +101,21 @@ class Progress(TrainerCallback):
 
 
 class StopPolitely(TrainerCallback):
-    """Ctrl-C and SIGTERM finish the step, save a checkpoint and end the training.
+    """End the training where a signal was noted: finish the step, save a checkpoint.
 
-    A second Ctrl-C ends at once. Signals are caught only in the main thread and only while training runs. A signal
-    to one process of several stops them all at the same step.
+    A signal to one process of several stops them all at the same step.
 
     Attributes:
-        stopped: the name of the signal that ended the training, or None.
+        signals: what came to this process.
+        stopped: whether the training was ended here, by a signal to this process or to another.
     """
 
-    def __init__(self) -> None:
-        self.stopped: str | None = None
-        self._before: dict[int, Any] = {}
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.stopped is not None:
-            raise KeyboardInterrupt
-        self.stopped = signal.Signals(number).name
-
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def release(self) -> None:
-        """Give the signals back to whoever had them."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+    def __init__(self, signals: StopSignals) -> None:
+        self.signals, self.stopped = signals, False
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if any_rank(self.stopped is not None):
-            self.stopped = self.stopped or "a signal to another process"
-            control.should_save = True
-            control.should_training_stop = True
+        if any_rank(self.signals.number is not None):
+            self.stopped = control.should_save = control.should_training_stop = True
 
 
 class Ticker:

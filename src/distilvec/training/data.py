@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from distilvec.teachers.signals import Wanted
+from distilvec.training.sources import shifted
 from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
@@ -19,9 +21,23 @@ if TYPE_CHECKING:
 class SignalSource(Protocol):
     """Where a teacher's signals come from: a store or the teacher itself."""
 
-    def fetch(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
-        """Corpus rows -> the fields of `TeacherSignals`, on the CPU."""
+    def prepare(self, wanted: Wanted, tokens: TokenizedCorpus) -> None:
+        """Called once before the first `fetch`, with what the method wants of this teacher."""
         ...
+
+    def fetch(self, rows: Sequence[int] | np.ndarray) -> dict[str, Any]:
+        """Corpus rows -> the fields of `TeacherSignals`, on the CPU; student positions count without padding."""
+        ...
+
+
+def fetch_all(sources: Sequence[SignalSource], rows: np.ndarray, features: dict[str, Tensor]) -> list[dict[str, Any]]:
+    """What all teachers say about corpus rows, aligned with the student's padded features."""
+    fetched = [source.fetch(rows) for source in sources]
+    for signals in fetched:
+        if signals.get("alignments"):
+            mask = features["attention_mask"].bool()
+            signals["alignments"] = {mode: shifted(p, mask, side=0) for mode, p in signals["alignments"].items()}
+    return fetched
 
 
 class Rows(Dataset[int]):
@@ -44,10 +60,18 @@ class Collator:
         corpus: the prepared corpus.
         tokens: its token ids for the student.
         sources: one per teacher, in the recipe's order.
+        partners: corpus row of each row's partner in a pair, -1 for none; where given, a batch of first texts is
+            followed by their partners.
     """
 
-    def __init__(self, corpus: Corpus, tokens: TokenizedCorpus, sources: Sequence[SignalSource]) -> None:
-        self.tokens, self.sources = tokens, list(sources)
+    def __init__(
+        self,
+        corpus: Corpus,
+        tokens: TokenizedCorpus,
+        sources: Sequence[SignalSource],
+        partners: np.ndarray | None = None,
+    ) -> None:
+        self.tokens, self.sources, self.partners = tokens, list(sources), partners
         self.keys = corpus.keys
         self.columns = {
             name: values
@@ -62,10 +86,13 @@ class Collator:
 
     def __call__(self, rows: Sequence[int]) -> dict[str, Any]:
         index = np.asarray(rows, dtype=np.int64)
+        if self.partners is not None:
+            index = np.concatenate([index, self.partners[index]])
         columns = {name: torch.from_numpy(np.asarray(values[index])) for name, values in self.columns.items()}
+        features = self.tokens.features(index)
         return {
-            "features": self.tokens.features(index),
-            "teachers": [source.fetch(index) for source in self.sources],
+            "features": features,
+            "teachers": fetch_all(self.sources, index, features),
             "keys": torch.from_numpy(np.array(self.keys[index])),
             "rows": torch.from_numpy(index),
             **columns,

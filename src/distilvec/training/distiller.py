@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import Method, Needs, Term
-from distilvec.students.output import StudentOutput
+from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap
+from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 from distilvec.training.distributed import gather_fields, gather_rows, sum_over_ranks, world_size
 
@@ -30,21 +32,29 @@ class Distiller(nn.Module):
         student: the model that is trained.
         method: built before the optimiser is made (its heads exist).
         teachers: what is known of each teacher, in the order of the signals.
+        task: a supervised task beside the method: L = alpha * task + (1 - alpha) * (the method's terms).
 
     Attributes:
         trains_student: False in a method's stages that train the heads alone; the trainer sets it.
     """
 
-    def __init__(self, student: SentenceTransformer, method: Method, teachers: Sequence[TeacherInfo]) -> None:
+    def __init__(
+        self,
+        student: SentenceTransformer,
+        method: Method,
+        teachers: Sequence[TeacherInfo],
+        task: Task | None = None,
+    ) -> None:
         super().__init__()
-        self.student, self.method = student, method
+        self.student, self.method, self.task = student, method, task
         self.tap = StudentTap(student)
-        self.needs: Needs = method.needs(self.tap.info, teachers)
+        self.needs: Needs = method.needs(describe(self.tap.info, task), teachers)
         if self.needs.coupled and self.needs.tokens.student and world_size() > 1:
             raise DistilvecError(
                 "token states are not gathered over processes for terms that couple the rows of a batch",
                 where=method.name,
-                remedy="Train in one process, or set from_embeddings: false.",
+                remedy="Train in one process, or choose options whose terms stay within an item "
+                "(`distilvec methods NAME`).",
             )
         self.trains_student = True
 
@@ -87,13 +97,30 @@ class Distiller(nn.Module):
         gathered = self.gathers
         if gathered:
             output = gather_fields(output, {"embedding": 1, "layers": 2})
-            signals = [gather_fields(signal, {"sentence": 0, "present": 0}) for signal in signals]
+            signals = [gather_fields(signal, {"sentence": 0, "present": 0, "logits": 0}) for signal in signals]
             keys = gather_rows(keys)
             labels, domain, group, role = (
                 None if column is None else gather_rows(column) for column in (labels, domain, group, role)
             )
-        batch = Batch(keys, Batch.equal_items(keys), labels, domain, group, role)
-        return self._reduce(self.method(output, signals, batch), domain, local=not gathered)
+        if self.task is not None:
+            output.logits = self.task(output.embedding, group, role)
+        codes = labels if self.task is None or labels is None else self.task.codes(labels)
+        batch = Batch(keys, Batch.equal_items(keys), codes, domain, group, role)
+        terms = self._with_task(self.method(output, signals, batch), output.logits, labels, batch)
+        return self._reduce(terms, domain, local=not gathered)
+
+    def _with_task(
+        self, terms: dict[str, Term], logits: Tensor | None, labels: Tensor | None, batch: Batch
+    ) -> dict[str, Term]:
+        """The task's term beside the method's; the only place where alpha is applied."""
+        if self.task is None:
+            return terms
+        assert logits is not None and labels is not None
+        # Where there is nothing beside it, the task has the whole weight.
+        alpha, counted = self.task.alpha if terms else 1.0, self.task.counted(batch.group, batch.role)
+        values = self.task.loss(logits, labels)
+        task = Term(values, None if counted is None else counted.expand_as(values), alpha)
+        return {"task": task, **{name: term._replace(weight=(1 - alpha) * term.weight) for name, term in terms.items()}}
 
     def _heads_only(self, features: dict[str, Tensor]) -> StudentOutput:
         """The student's output without its gradient.
@@ -128,6 +155,13 @@ class Distiller(nn.Module):
                 per_row = term.weight * (values.mean(0) if values.dim() == 2 else values)
                 items = per_row if items is None else items + per_row
         return {"loss": loss, "terms": means, "items": items, "domains": domain}
+
+
+def describe(info: StudentInfo, task: Task | None) -> StudentInfo:
+    """What a method may know of the student, with the task's head."""
+    if task is None:
+        return info
+    return replace(info, classes=task.head.classes, regression=task.head.classes is None)
 
 
 def _mean(term: Term, local: bool) -> Tensor:

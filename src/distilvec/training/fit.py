@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,16 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from distilvec.allocator import keep_freed_memory
 from distilvec.errors import DataError, DistilvecError, Interrupted
-from distilvec.methods.base import Method, Sample
+from distilvec.interruption import StopSignals
+from distilvec.methods.base import Method, Sample, wanted_of
 from distilvec.modules.projection import ridge_map
 from distilvec.students.tap import StudentTap
+from distilvec.tasks.base import Task, partner_rows
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training.arguments import training_arguments
 from distilvec.training.callbacks import Progress, RunLog, StopPolitely, Ticker
 from distilvec.training.checkpoints import load_strictly, newest_checkpoint, tidy
 from distilvec.training.data import Collator, SignalSource
-from distilvec.training.distiller import Distiller
+from distilvec.training.distiller import Distiller, describe
 from distilvec.training.distributed import barrier, first_rank_first, rank
 from distilvec.training.sample import make_sample
 from distilvec.training.tokens import TokenizedCorpus
@@ -47,6 +51,7 @@ class Fitted:
         log: every logged entry.
         truncated: texts that the student reads only in part.
         trained, heads: parameters of the student and of the heads.
+        task: the supervised task with its trained head.
     """
 
     method: Method
@@ -59,6 +64,7 @@ class Fitted:
     trained: int
     heads: int
     skipped: int = 0
+    task: Task | None = None
     tokens: int = field(default=0, metadata={"help": "tokens of an epoch"})
 
 
@@ -77,6 +83,7 @@ def fit(
     evaluate: Callable[[SentenceTransformer, Method], dict[str, float]] | None = None,
     lookup: Callable[[int, torch.Tensor], torch.Tensor] | None = None,
     save_student: Callable[[Path, Method], None] | None = None,
+    task: Task | None = None,
 ) -> Fitted:
     """Train `student` in place.
 
@@ -92,78 +99,125 @@ def fit(
         evaluate: held-out metrics, called every `training.evaluate_every` steps.
         lookup: see `Method.lookup`.
         save_student: writes the student as it ships (for `push_to_hub`).
+        task: a supervised task beside the method; its head is trained in place.
 
     Raises:
         DistilvecError: a method that cannot work with this student or these teachers, a refused training key, a
             loss that is not finite, an interruption (with how to go on).
     """
-    from transformers import set_seed
-
-    rows = np.asarray(corpus.train_rows)
+    rows, partners = _items(corpus, task)
     _check(rows, corpus, optimizer)
     # First, because it also joins the other processes of a distributed run.
     args = training_arguments(training, optimizer, folder / "checkpoints", len(rows))
-    set_seed(training.seed)
-    student.to(args.device)
-    tap = StudentTap(student)
-    needs = method.needs(tap.info, teachers)
-    with first_rank_first():
-        tokens = TokenizedCorpus.build(
-            student, corpus.texts, len(corpus), (cache or folder) / "tokens", corpus.fingerprint
-        )
-    sample = make_sample(student, tokens, sources, rows, seed=training.seed, layers=needs.layers)
-    set_seed(training.seed)
-    method.build(tap.info, teachers, sample)
-    method.lookup = lookup
-    method.attach(student)
-    distiller = Distiller(student, method, teachers).to(args.device)
-
-    checkpoint = newest_checkpoint(folder / "checkpoints") if resume else None
+    tokens, sample = _observe(
+        student, method, teachers, corpus, sources, task, seed=training.seed, device=args.device, cache=cache or folder
+    )
+    checkpoint = _open_checkpoints(folder / "checkpoints", resume)
     args.eval_on_start = args.eval_on_start and checkpoint is None
-    barrier()  # the others have to look before rank 0 tidies up
-    if rank() == 0:
-        tidy(folder / "checkpoints", resume=resume)
-    ending = StopPolitely()
     trainer = DistillationTrainer(
-        distiller,
+        _build(student, method, teachers, sample, training.seed, lookup, task).to(args.device),
         args,
         rows=rows,
-        collator=Collator(corpus, tokens, sources),
+        collator=Collator(corpus, tokens, sources, partners),
         heads_lr=optimizer.heads_lr,
         sharpness=optimizer.sharpness.model_dump() if optimizer.sharpness else None,
         evaluate=None if evaluate is None else (lambda: evaluate(student, method)),
         describe=lambda numbers: corpus.texts(np.asarray(numbers)),
         save_student=None if save_student is None else (lambda place: save_student(place, method)),
-        callbacks=_callbacks(training, folder, checkpoint, ending),
+        callbacks=_callbacks(training, folder, checkpoint),
     )
+    seconds = _train(trainer, checkpoint, folder)
+    student.eval()
+    return _outcome(student, method, trainer, sample, tokens, rows, seconds)
+
+
+def _items(corpus: Corpus, task: Task | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """The rows that are trained on; where a task reads pairs apart, their first texts, and everyone's partner."""
+    rows = np.asarray(corpus.train_rows)
+    if task is None or task.encoding != "separate":
+        return rows, None
+    partners = partner_rows(np.asarray(corpus.groups), np.asarray(corpus.roles))
+    first = np.asarray(corpus.roles)[rows] == 0
+    return rows[first & (partners[rows] >= 0)], partners
+
+
+def _observe(
+    student: SentenceTransformer,
+    method: Method,
+    teachers: Sequence[TeacherInfo],
+    corpus: Corpus,
+    sources: Sequence[SignalSource],
+    task: Task | None,
+    *,
+    seed: int,
+    device: torch.device,
+    cache: Path,
+) -> tuple[TokenizedCorpus, Sample]:
+    """Token ids of the corpus, and what the untrained student and the teachers say about a sample of it."""
+    from transformers import set_seed
+
+    set_seed(seed)
+    student.to(device)
+    if device.type == "cpu":
+        keep_freed_memory()
+    needs = method.needs(describe(StudentTap(student).info, task), teachers)
+    with first_rank_first():
+        tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), cache / "tokens", corpus.fingerprint)
+        for number, source in enumerate(sources):
+            source.prepare(wanted_of(needs, number), tokens)
+    return tokens, make_sample(student, tokens, sources, corpus.train_rows, seed=seed, needs=needs)
+
+
+def _build(
+    student: SentenceTransformer,
+    method: Method,
+    teachers: Sequence[TeacherInfo],
+    sample: Sample,
+    seed: int,
+    lookup: Callable[[int, torch.Tensor], torch.Tensor] | None,
+    task: Task | None,
+) -> Distiller:
+    """The method with its heads, which start from the sample, around the student."""
+    from transformers import set_seed
+
+    set_seed(seed)
+    method.build(describe(StudentTap(student).info, task), teachers, sample)
+    method.lookup = lookup
+    method.attach(student)
+    return Distiller(student, method, teachers, task)
+
+
+def _open_checkpoints(folder: Path, resume: bool) -> Path | None:
+    """The checkpoint to go on from, once the folder is cleared of what is of no use."""
+    newest = newest_checkpoint(folder) if resume else None
+    barrier()  # the others have to look before rank 0 tidies up
+    if rank() == 0:
+        tidy(folder, resume=resume)
+    return newest
+
+
+def _train(trainer: DistillationTrainer, checkpoint: Path | None, folder: Path) -> float:
+    """Train to the end, or to a signal; returns the seconds it took.
+
+    Raises:
+        Interrupted: after the checkpoint is saved.
+    """
     start = time.perf_counter()
-    try:
+    with StopSignals() as signals:
+        polite = StopPolitely(signals)
+        trainer.add_callback(polite)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    finally:
-        ending.release()
-    if ending.stopped:
+    if polite.stopped or signals.number is not None:
         raise Interrupted(
-            f"stopped by {ending.stopped} at step {trainer.state.global_step} of {trainer.state.max_steps}; "
-            "a checkpoint is saved",
+            f"stopped by {signals.name or 'a signal to another process'} at step {trainer.state.global_step} of "
+            f"{trainer.state.max_steps}; a checkpoint is saved",
             where=str(folder),
             remedy="Run the same command with --resume to go on.",
+            number=signals.number or signal.SIGINT,
         )
-    if args.push_to_hub:
+    if trainer.args.push_to_hub:
         trainer.push_to_hub()
-    student.eval()
-    return Fitted(
-        method=method,
-        free_map=free_maps(sample),
-        seconds=time.perf_counter() - start,
-        peak_bytes=_peak_bytes(args.device),
-        steps=trainer.state.global_step,
-        log=list(trainer.state.log_history),
-        truncated=tokens.truncated,
-        trained=sum(p.numel() for p in student.parameters() if p.requires_grad),
-        heads=sum(p.numel() for p in method.parameters()),
-        skipped=trainer.sharp_step.skipped if trainer.sharp_step else 0,
-        tokens=int(tokens.lengths[rows].sum()),
-    )
+    return time.perf_counter() - start
 
 
 def free_maps(sample: Sample) -> list[np.ndarray]:
@@ -190,17 +244,42 @@ def _check(rows: np.ndarray, corpus: Corpus, optimizer: OptimizerSection) -> Non
         )
 
 
-def _callbacks(training: TrainingSection, folder: Path, checkpoint: Path | None, ending: StopPolitely) -> list[Any]:
+def _callbacks(training: TrainingSection, folder: Path, checkpoint: Path | None) -> list[Any]:
     from transformers import EarlyStoppingCallback
 
     step = int(checkpoint.name.removeprefix("checkpoint-")) if checkpoint else None
     folder.mkdir(parents=True, exist_ok=True)
-    callbacks: list[Any] = [Progress(Ticker("training", "steps")), ending]
+    callbacks: list[Any] = [Progress(Ticker("training", "steps"))]
     if rank() == 0:
         callbacks.append(RunLog(folder / "run.jsonl", step))
     if training.patience:
         callbacks.append(EarlyStoppingCallback(training.patience))
     return callbacks
+
+
+def _outcome(
+    student: SentenceTransformer,
+    method: Method,
+    trainer: DistillationTrainer,
+    sample: Sample,
+    tokens: TokenizedCorpus,
+    rows: np.ndarray,
+    seconds: float,
+) -> Fitted:
+    return Fitted(
+        method=method,
+        free_map=free_maps(sample),
+        seconds=seconds,
+        peak_bytes=_peak_bytes(trainer.args.device),
+        steps=trainer.state.global_step,
+        log=list(trainer.state.log_history),
+        truncated=tokens.truncated,
+        trained=sum(p.numel() for p in student.parameters() if p.requires_grad),
+        heads=sum(p.numel() for p in method.parameters()),
+        skipped=trainer.sharp_step.skipped if trainer.sharp_step else 0,
+        task=trainer.distiller.task,
+        tokens=int(tokens.lengths[rows].sum()),
+    )
 
 
 def _peak_bytes(device: torch.device) -> int:

@@ -136,6 +136,7 @@ class DistillationLoss(nn.Module):
     def bind(self, trainer: Any) -> Any:
         """Keep the heads with the trainer's checkpoints, follow its progress and precision; returns the trainer.
 
+        The heads' gradients are cleared after every step, which not every version of that trainer does by itself.
         Every folder that the trainer saves gets `distilvec_heads.safetensors` beside the student, which
         sentence-transformers ignores; resuming and loading the best checkpoint read it back.
 
@@ -163,6 +164,7 @@ class DistillationLoss(nn.Module):
             self.load_heads(checkpoint)
 
         trainer._save, trainer._load_from_checkpoint = save_both, restore_both
+        trainer.add_callback(_clears_gradients(self.method))
         self._trainer = trainer
         self._precision = torch.bfloat16 if trainer.args.bf16 else torch.float16 if trainer.args.fp16 else None
         return trainer
@@ -232,7 +234,10 @@ class DistillationLoss(nn.Module):
             )
         if not self._warned and any(True for _ in self.method.parameters()):
             self._warned = True
-            logger.warning("the heads are not in the trainer's checkpoints; trainer = loss.bind(trainer) keeps them")
+            logger.warning(
+                "the heads are not in the trainer's checkpoints, and not every version of it clears their gradients; "
+                "trainer = loss.bind(trainer) sees to both"
+            )
         return 0.0
 
     def _autocast(self, device: torch.device) -> Any:
@@ -288,6 +293,21 @@ def _open_method(method: str | Mapping[str, Any] | Method) -> Method:
         raise DistilvecError('the method needs a "name"', where="DistillationLoss")
     name, matryoshka = options.pop("name"), options.pop("matryoshka", None)
     return build_method(name, options, matryoshka)
+
+
+def _clears_gradients(method: Method) -> Any:
+    """A callback for trainers that clear the student's gradients only (sentence-transformers 6.0): those of the heads
+    would add up from step to step."""
+    from transformers import TrainerCallback
+
+    class ClearGradients(TrainerCallback):
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            method.zero_grad()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            method.zero_grad()
+
+    return ClearGradients()
 
 
 def _teacher_info(store: SignalStore) -> TeacherInfo:

@@ -9,17 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distilvec.methods.base import Sample
+from distilvec.methods.base import Needs, Sample
 from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherSignals
-from distilvec.training.data import SignalSource
+from distilvec.training.data import SignalSource, fetch_all
 from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 SAMPLE = 10_000
+TOKEN_SAMPLE = 1024
+TOKEN_BATCH = 32
 
 
 def make_sample(
@@ -29,7 +31,7 @@ def make_sample(
     rows: np.ndarray,
     *,
     seed: int,
-    layers: bool,
+    needs: Needs,
     limit: int = SAMPLE,
     batch_size: int = 64,
 ) -> Sample:
@@ -38,10 +40,11 @@ def make_sample(
     Args:
         student: untrained.
         rows: corpus rows to draw from, without replacement, seeded.
-        layers: whether pooled states of every block are wanted too.
+        needs: of the method: whether pooled states of every block, token states and the like are wanted too.
 
     Returns:
-        A sample on the CPU: embedding [1, N, d], layers [1, L, N, d] or None, sentence vectors [N, D].
+        A sample on the CPU: embedding [1, N, d], layers [1, L, N, d] or None, sentence vectors [N, D], and batches
+        with token signals where they are needed.
     """
     chosen = np.random.default_rng([seed, 1]).permutation(rows)[:limit]
     chosen = chosen[np.argsort(tokens.lengths[chosen], kind="stable")]
@@ -54,11 +57,59 @@ def make_sample(
     with torch.no_grad():
         for start in range(0, len(chosen), batch_size):
             features = tokens.features(chosen[start : start + batch_size])
-            output = tap({name: value.to(device) for name, value in features.items()}, views=1, layers=layers)
+            output = tap({name: value.to(device) for name, value in features.items()}, views=1, layers=needs.layers)
             embeddings.append(output.embedding.float().cpu())
             if output.layers is not None:
                 states.append(output.layers.float().cpu())
+        batches = token_batches(tap, tokens, sources, chosen, needs, device)
     student.train(training)
     observed = StudentOutput(torch.cat(embeddings, 1), torch.cat(states, 2) if states else None)
-    fetched: list[dict[str, Any]] = [dict(source.fetch(chosen)) for source in sources]
-    return Sample(observed, [TeacherSignals(**signals) for signals in fetched])
+    # Token signals come along where there are any, and those of all rows at once may be more than memory holds.
+    size = batch_size if batches else len(chosen)
+    return Sample(observed, [_sentences(source, chosen, size) for source in sources], batches)
+
+
+def token_batches(
+    tap: StudentTap,
+    tokens: TokenizedCorpus,
+    sources: Sequence[SignalSource],
+    chosen: np.ndarray,
+    needs: Needs,
+    device: torch.device,
+) -> list[tuple[StudentOutput, list[TeacherSignals]]]:
+    """At most 1,024 of the chosen rows with all signals, in batches of similar length; empty where none are needed."""
+    if not (any(needs.tokens) or any(needs.attention) or any(needs.logits) or any(needs.alignment)):
+        return []
+    # Evenly spaced over the lengths, by which the rows are sorted.
+    rows = chosen[np.unique(np.linspace(0, len(chosen) - 1, min(TOKEN_SAMPLE, len(chosen))).astype(int))]
+    found = []
+    for start in range(0, len(rows), TOKEN_BATCH):
+        part = rows[start : start + TOKEN_BATCH]
+        features = tokens.features(part)
+        output = tap(
+            {name: value.to(device) for name, value in features.items()},
+            views=1,
+            layers=needs.layers,
+            tokens=needs.tokens.student,
+            attention=needs.attention.student,
+        )
+        signals = [TeacherSignals(**each) for each in fetch_all(sources, part, features)]
+        found.append((_on_cpu(output), signals))
+    return found
+
+
+def _on_cpu(output: StudentOutput) -> StudentOutput:
+    def move(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.float().cpu() if value.is_floating_point() else value.cpu()
+        return {key: move(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+    return StudentOutput(**{name: move(value) for name, value in output.__dict__.items()})
+
+
+def _sentences(source: SignalSource, rows: np.ndarray, batch_size: int) -> TeacherSignals:
+    """Sentence vectors of all rows; token signals, which may come along, are dropped batch by batch."""
+    parts = [source.fetch(rows[start : start + batch_size]) for start in range(0, len(rows), batch_size)]
+    names = [name for name in ("present", "sentence", "logits") if name in parts[0]]
+    joined: dict[str, Any] = {name: torch.cat([part[name] for part in parts]) for name in names}
+    return TeacherSignals(**joined)

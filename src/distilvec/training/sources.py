@@ -3,54 +3,216 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from distilvec.errors import DataError
+from distilvec.errors import DataError, DistilvecError
+from distilvec.store import RaggedSignal, read_vocabulary
+from distilvec.teachers.signals import Wanted
+from distilvec.training.alignments import Pairs, align_corpus
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus
     from distilvec.store import SignalStore
     from distilvec.teachers import Teacher
+    from distilvec.training.tokens import TokenizedCorpus
 
 
 class StoreSource:
-    """Sentence vectors of one teacher from its store; row numbers are looked up once, for the whole corpus."""
+    """Signals of one teacher from its store; row numbers are looked up once, for the whole corpus.
 
-    def __init__(self, store: SignalStore, corpus: Corpus, rows: np.ndarray | None = None) -> None:
-        self.store = store
-        self.numbers = np.full(len(corpus), -1, np.int64)
-        wanted = np.arange(len(corpus)) if rows is None else rows
-        self.numbers[wanted] = store.rows(corpus.teacher_keys[wanted])
-        if len(wanted) and (self.numbers[wanted] < 0).all():
+    Args:
+        rows: corpus rows that are wanted; None = all.
+        classes: column of the teacher's logits for each class of the student; None = as they are.
+    """
+
+    def __init__(
+        self,
+        store: SignalStore,
+        corpus: Corpus,
+        rows: np.ndarray | None = None,
+        classes: np.ndarray | None = None,
+    ) -> None:
+        self.store, self._classes = store, classes
+        self._keys = corpus.teacher_keys
+        self._rows = np.arange(len(corpus)) if rows is None else np.asarray(rows)
+        self.numbers = self._look_up(store)
+        if len(self._rows) and (self.numbers[self._rows] < 0).all():
             raise DataError(
                 "this store has none of the corpus' texts",
                 where=str(store.path),
                 remedy="Was it made from another corpus? Run `distilvec teach` for this one.",
             )
+        self._wanted = Wanted()
+        self._signals: dict[str, RaggedSignal] = {}
+        self._places: dict[str, np.ndarray] = {}
+        self._pairs: dict[str, Pairs] = {}
 
-    def fetch(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
-        numbers = self.numbers[np.asarray(rows)]
+    def _look_up(self, where: SignalStore | RaggedSignal) -> np.ndarray:
+        numbers = np.full(len(self._keys), -1, np.int64)
+        numbers[self._rows] = where.rows(self._keys[self._rows])
+        return numbers
+
+    def prepare(self, wanted: Wanted, tokens: TokenizedCorpus) -> None:
+        """Open the signals that a method wants, and align the texts.
+
+        Raises:
+            DataError: where the store lacks a signal.
+        """
+        self._wanted = wanted
+        self._signals = {name: RaggedSignal(self.store.path, name) for name in wanted.signals}
+        self._places = {name: self._look_up(signal) for name, signal in self._signals.items()}
+        for name, places in self._places.items():
+            lacking = (places[self._rows] < 0) & (self.numbers[self._rows] >= 0)
+            if lacking.any():
+                raise DataError(
+                    f"the store lacks {name} for {int(lacking.sum()):,} of the corpus' texts",
+                    where=str(self.store.path),
+                    remedy="Run `distilvec teach` with this recipe: it adds what is missing.",
+                )
+        if wanted.alignment:
+            known = self._rows[self._places["tokenids"][self._rows] >= 0]
+            self._pairs = align_corpus(
+                tokens,
+                read_vocabulary(self.store),
+                self._contents,
+                known,
+                wanted.alignment,
+                self.store.path / "derived",
+                str(self.store.card["fingerprint"]),
+            )
+
+    def _contents(self, rows: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = []
+        for table in self._signals["tokenids"].read(self._places["tokenids"][rows]):
+            at = np.flatnonzero(table[:, 1])
+            found.append((table[at, 0].astype(np.int64), at))
+        return found
+
+    def fetch(self, rows: Sequence[int] | np.ndarray) -> dict[str, Any]:
+        """Corpus rows -> the fields of `TeacherSignals`; tokens are padded on the right."""
+        index = np.asarray(rows)
+        numbers = self.numbers[index]
         present = numbers >= 0
         vectors = np.zeros((len(numbers), self.store.width), np.float32)
         if present.any():
             vectors[present] = self.store.read(numbers[present])
-        return {"sentence": torch.from_numpy(vectors), "present": torch.from_numpy(present)}
+        found: dict[str, Any] = {"sentence": torch.from_numpy(vectors), "present": torch.from_numpy(present)}
+        if self._signals:
+            found.update(self._tokens(index, present))
+        return found
+
+    def _tokens(self, index: np.ndarray, present: np.ndarray) -> dict[str, Any]:
+        here = np.flatnonzero(present)
+
+        def read(name: str) -> list[np.ndarray]:
+            return self._signals[name].read(self._places[name][index[here]])
+
+        found: dict[str, Any] = {}
+        if self._wanted.logits:
+            values = read("logits")
+            logits = np.zeros((len(index), len(values[0]) if values else 1), np.float32)
+            for row, value in zip(here, values, strict=True):
+                logits[row] = value[:, 0]
+            found["logits"] = torch.from_numpy(logits if self._classes is None else logits[:, self._classes])
+        if "tokenids" not in self._signals:
+            return found
+        tables = read("tokenids")
+        longest = max((len(table) for table in tables), default=1)
+        mask, content = np.zeros((2, len(index), longest), bool)
+        for row, table in zip(here, tables, strict=True):
+            mask[row, : len(table)] = True
+            content[row, : len(table)] = table[:, 1] > 0
+        found |= {"mask": torch.from_numpy(mask), "content": torch.from_numpy(content), "tokens": {}, "attention": {}}
+        for layer in self._wanted.tokens:
+            name = f"tokens-{layer}"
+            states = np.zeros((len(index), longest, self._signals[name].width), np.float32)
+            for row, value in zip(here, read(name), strict=True):
+                states[row, : len(value)] = value
+            found["tokens"][layer] = torch.from_numpy(states)
+        for layer in self._wanted.attention:
+            maps = np.zeros((len(index), longest, longest), np.float32)
+            for row, table, value in zip(here, tables, read(f"attention-{layer}"), strict=True):
+                maps[row, : len(table), : len(table)] = value.reshape(len(table), len(table))
+            found["attention"][layer] = torch.from_numpy(maps)
+        found["alignments"] = {mode: pairs.padded(index) for mode, pairs in self._pairs.items()}
+        return found
 
 
 class LiveSource:
-    """Sentence vectors of a teacher that encodes each batch when it is asked for."""
+    """Signals of a teacher that reads each batch when it is asked for.
 
-    def __init__(self, teacher: Teacher, corpus: Corpus) -> None:
-        self.teacher, self.corpus = teacher, corpus
+    Args:
+        cache: where alignments are kept; needed where a method wants them.
+        classes: column of the teacher's logits for each class of the student; None = as they are.
+    """
 
-    def fetch(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
-        vectors = self.teacher.encode(self.corpus.teacher_texts(np.asarray(rows)))
-        finite = np.isfinite(vectors).all(-1)
-        return {
-            "sentence": torch.from_numpy(np.where(finite[:, None], vectors, 0).astype(np.float32)),
-            "present": torch.from_numpy(finite),
-        }
+    def __init__(
+        self, teacher: Teacher, corpus: Corpus, cache: Path | None = None, classes: np.ndarray | None = None
+    ) -> None:
+        self.teacher, self.corpus, self._cache, self._classes = teacher, corpus, cache, classes
+        self._wanted = Wanted()
+        self._pairs: dict[str, Pairs] = {}
+
+    def prepare(self, wanted: Wanted, tokens: TokenizedCorpus) -> None:
+        """Take note of what a method wants, and align the texts.
+
+        Raises:
+            DistilvecError: the teacher cannot give it.
+        """
+        self._wanted = wanted
+        if wanted.signals:
+            self.teacher.refuse(wanted)
+        if wanted.alignment:
+            if self._cache is None:
+                raise DistilvecError("a live source needs a folder for its alignments", where=self.teacher.card.name)
+            self._pairs = align_corpus(
+                tokens,
+                self.teacher.vocabulary,
+                lambda rows: self.teacher.contents(self.corpus.teacher_texts(rows)),
+                np.arange(len(self.corpus)),
+                wanted.alignment,
+                self._cache,
+                f"{self.teacher.card.fingerprint} {self.corpus.fingerprint}",
+            )
+
+    def fetch(self, rows: Sequence[int] | np.ndarray) -> dict[str, Any]:
+        """Corpus rows -> the fields of `TeacherSignals`, padded as the teacher pads."""
+        index = np.asarray(rows)
+        texts = self.corpus.teacher_texts(index)
+        if not self._wanted.signals:
+            vectors = self.teacher.encode(texts)
+            finite = np.isfinite(vectors).all(-1)
+            return {
+                "sentence": torch.from_numpy(np.where(finite[:, None], vectors, 0).astype(np.float32)),
+                "present": torch.from_numpy(finite),
+            }
+        seen = self.teacher.signals(texts, self._wanted)
+        assert seen.sentence is not None
+        present = seen.present & seen.sentence.isfinite().all(-1)
+        found: dict[str, Any] = {"sentence": torch.where(present[:, None], seen.sentence, 0.0), "present": present}
+        if seen.logits is not None:
+            found["logits"] = seen.logits if self._classes is None else seen.logits[:, self._classes]
+        if seen.mask is not None:
+            found |= {"mask": seen.mask, "content": seen.content, "tokens": seen.tokens, "attention": seen.attention}
+            found["alignments"] = {
+                mode: shifted(pairs.padded(index), seen.mask, side=1) for mode, pairs in self._pairs.items()
+            }
+        return found
+
+
+def shifted(pairs: Tensor, mask: Tensor, side: int) -> Tensor:
+    """Pairs [B, P, 2] of positions without padding -> positions in tensors that may be padded on the left.
+
+    Args:
+        mask: bool [B, S] or [B, T], True = not padding.
+        side: 0 for the student's positions, 1 for the teacher's.
+    """
+    start = mask.int().argmax(-1)
+    moved = pairs.clone()
+    moved[..., side] += torch.where(pairs[..., side] >= 0, start[:, None], 0)
+    return moved

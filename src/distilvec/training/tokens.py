@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distilvec.corpus.keys import PAIR, split_pair
 from distilvec.errors import DistilvecError, EnvironmentProblem
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ class TokenizedCorpus:
     """Token ids of every text for one tokenizer, in one flat memory-mapped array.
 
     Tokenising is done once and ahead of training, in the tokenizer's own parallel batches, so that a step only
-    pads. The ids are those that `student.preprocess` gives (special tokens, truncation, default prompt).
+    pads. The ids are those that `student.preprocess` gives (special tokens, truncation, default prompt); a joint item
+    (`corpus.keys.PAIR`) is encoded as the pair of texts that it is.
 
     Args:
         ids: ids of all texts, one after the other.
@@ -33,6 +36,8 @@ class TokenizedCorpus:
         tokenizer: the student's.
         prompt_length: tokens of the default prompt, which a pooling may leave out; None without a prompt.
         bags: the student takes its ids without padding, as bags (static embeddings).
+        name: of the arrays; equal names mean equal ids.
+        types: for pairs, where the tokenizer makes them: which segment each id belongs to.
 
     Attributes:
         lengths: int64 [n] tokens per text after truncation.
@@ -47,9 +52,12 @@ class TokenizedCorpus:
         *,
         prompt_length: int | None = None,
         bags: bool = False,
+        name: str = "",
+        types: np.ndarray | None = None,
     ) -> None:
         self.ids, self.offsets, self.truncated, self.tokenizer = ids, offsets, truncated, tokenizer
-        self.prompt_length, self.bags = prompt_length, bags
+        self.prompt_length, self.bags, self.name = prompt_length, bags, name
+        self.types = types
         self.lengths = np.diff(offsets)
 
     @classmethod
@@ -75,13 +83,16 @@ class TokenizedCorpus:
             EnvironmentProblem: the arrays cannot be written.
         """
         prompt = (student.prompts or {}).get(student.default_prompt_name or "") or ""
-        tokenize = _Tokenize(student.tokenizer, student.max_seq_length, prompt)
-        prompt_length = _check_ids(student, tokenize, list(texts(np.arange(min(count, 3)))), prompt)
+        probes = list(texts(np.arange(min(count, 3))))
+        # All items of a corpus are pairs, or none is.
+        tokenize = _Tokenize(student.tokenizer, student.max_seq_length, prompt, pairs=any(PAIR in t for t in probes))
+        prompt_length = _check_ids(student, tokenize, probes, prompt)
         state = f"{tokenize.describe()}|{count}|{fingerprint}"
         name = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
         ids_file, offsets_file = folder / f"ids-{name}.bin", folder / f"offsets-{name}.npy"
+        types_file = folder / f"types-{name}.bin" if tokenize.types else None
         if not offsets_file.exists():
-            _write(tokenize, texts, count, ids_file, offsets_file)
+            _write(tokenize, texts, count, [ids_file, *([types_file] if types_file else [])], offsets_file)
         table = np.load(offsets_file, mmap_mode="r")
         dtype = np.uint32 if table[1] else np.uint16
         ids = np.memmap(ids_file, dtype=dtype, mode="r") if table[-1] else np.zeros(0, dtype)
@@ -92,17 +103,35 @@ class TokenizedCorpus:
             student.tokenizer,
             prompt_length=prompt_length,
             bags=tokenize.bags,
+            name=name,
+            types=np.memmap(types_file, dtype=np.uint8, mode="r") if types_file and table[-1] else None,
         )
+
+    def contents(self, rows: Sequence[int] | np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Rows -> (ids of the content tokens, their positions in the text without padding), int64 each.
+
+        Special tokens and those of the prompt are no content.
+        """
+        special = np.array([] if self.bags else sorted(set(self.tokenizer.all_special_ids)), np.int64)
+        found = []
+        for row in rows:
+            ids = self.ids[self.offsets[row] : self.offsets[row + 1]].astype(np.int64)
+            content = ~np.isin(ids, special)
+            content[: self.prompt_length or 0] = False
+            at = np.flatnonzero(content)
+            found.append((ids[at], at))
+        return found
 
     def features(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         """Rows -> what the student takes.
 
         Returns:
             `input_ids` and `attention_mask` int64 [B, S], padded on the tokenizer's side, and `prompt_length` int64
-            [B] where there is a prompt. For bags, `input_ids` [tokens of all rows] and `offsets` int64 [B].
+            [B] where there is a prompt; for pairs `token_type_ids` [B, S] where the tokenizer makes them. For bags,
+            `input_ids` [tokens of all rows] and `offsets` int64 [B].
         """
         lengths = self.lengths[rows]
-        flat = np.concatenate([self.ids[self.offsets[row] : self.offsets[row + 1]] for row in rows]).astype(np.int64)
+        flat = self._joined(self.ids, rows)
         if self.bags:
             starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
             return {"input_ids": torch.from_numpy(flat), "offsets": torch.from_numpy(starts)}
@@ -112,19 +141,28 @@ class TokenizedCorpus:
         ids = np.full(real.shape, self.tokenizer.pad_token_id or 0, dtype=np.int64)
         ids[real] = flat
         features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(real.astype(np.int64))}
+        if self.types is not None:
+            types = np.full(real.shape, self.tokenizer.pad_token_type_id, dtype=np.int64)
+            types[real] = self._joined(self.types, rows)
+            features["token_type_ids"] = torch.from_numpy(types)
         if self.prompt_length is not None:
             features["prompt_length"] = torch.full((len(lengths),), self.prompt_length)
         return features
 
+    def _joined(self, values: np.ndarray, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+        """What there is for each token of some rows, one row after the other, int64."""
+        return np.concatenate([values[self.offsets[row] : self.offsets[row + 1]] for row in rows]).astype(np.int64)
+
 
 class _Tokenize:
-    """Texts -> ids as the student's first module makes them, and how many texts lost tokens."""
+    """Texts -> ids as the student's first module makes them, their segments (for pairs), how many texts lost tokens."""
 
-    def __init__(self, tokenizer: Any, length: float | None, prompt: str) -> None:
+    def __init__(self, tokenizer: Any, length: float | None, prompt: str, *, pairs: bool = False) -> None:
         self.tokenizer, self.prompt = tokenizer, prompt
         self.bags = not hasattr(tokenizer, "backend_tokenizer")  # static embeddings hold a bare `tokenizers.Tokenizer`
         self.length = None if length is None or math.isinf(length) else int(length)
         self.size = tokenizer.get_vocab_size() if self.bags else len(tokenizer)
+        self.types = pairs and not self.bags and "token_type_ids" in tokenizer.model_input_names
 
     def describe(self) -> str:
         """What the ids depend on besides the texts."""
@@ -135,28 +173,29 @@ class _Tokenize:
         settings.pop("padding", None)
         return f"{json.dumps(settings, sort_keys=True)}|{self.length}|{self.prompt}"
 
-    def __call__(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
-        prompted = [self.prompt + text for text in texts]
+    def __call__(self, texts: Sequence[str]) -> tuple[list[list[list[int]]], int]:
+        prompted = [split_pair(self.prompt + text) for text in texts]
         if self.bags:
             encodings = self.tokenizer.encode_batch(prompted, add_special_tokens=False)
-            return [encoding.ids for encoding in encodings], 0
+            return [[encoding.ids for encoding in encodings]], 0
         encoded = self.tokenizer(
             prompted,
             truncation=self.length is not None,
             max_length=self.length,
             return_attention_mask=False,
-            return_token_type_ids=False,
+            return_token_type_ids=self.types,
         )
-        return encoded["input_ids"], sum(bool(encoding.overflowing) for encoding in encoded.encodings or [])
+        cut = sum(bool(encoding.overflowing) for encoding in encoded.encodings or [])
+        return [encoded[name] for name in ("input_ids", *(["token_type_ids"] if self.types else []))], cut
 
 
 def _check_ids(student: SentenceTransformer, tokenize: _Tokenize, texts: list[str], prompt: str) -> int | None:
     """Compare a few texts with `student.preprocess`; returns the prompt's length in tokens, None without a prompt."""
     if not texts:
         return None
-    features = student.preprocess(texts, prompt=prompt or None)
+    features = student.preprocess([split_pair(text) for text in texts], prompt=prompt or None)
     ids, mask = features.get("input_ids"), features.get("attention_mask")
-    wanted = [i for row in tokenize(texts)[0] for i in row]
+    wanted = [i for row in tokenize(texts)[0][0] for i in row]
     if ids is None or (ids if mask is None else ids[mask.bool()]).tolist() != wanted:
         raise DistilvecError(
             "this student does not read texts as its tokenizer alone gives them (a chat template or tokens of its own)",
@@ -168,47 +207,55 @@ def _check_ids(student: SentenceTransformer, tokenize: _Tokenize, texts: list[st
 
 
 def _write(
-    tokenize: _Tokenize, texts: Callable[[np.ndarray], Sequence[str]], count: int, ids_file: Path, offsets_file: Path
-) -> None:
-    """Write ids, then offsets; several processes may do so at once, each under a name of its own."""
-    wide = tokenize.size > np.iinfo(np.uint16).max
-    partial_ids, partial_offsets = (file.with_name(f".{file.name}.{os.getpid()}") for file in (ids_file, offsets_file))
-    try:
-        ids_file.parent.mkdir(parents=True, exist_ok=True)
-        lengths, truncated = _write_ids(tokenize, texts, count, partial_ids, wide=wide)
-        table = np.concatenate([[truncated, int(wide)], [0], np.cumsum(lengths)]).astype(np.int64)
-        with partial_offsets.open("wb") as out:
-            np.save(out, table)
-        partial_ids.replace(ids_file)
-        partial_offsets.replace(offsets_file)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the token ids cannot be written ({error.strerror or error})",
-            where=str(ids_file.parent),
-            remedy="Free some space, or choose another place.",
-        ) from error
-    finally:
-        for partial in (partial_ids, partial_offsets):
-            partial.unlink(missing_ok=True)
-
-
-def _write_ids(
     tokenize: _Tokenize,
     texts: Callable[[np.ndarray], Sequence[str]],
     count: int,
-    file: Path,
+    token_files: list[Path],
+    offsets_file: Path,
+) -> None:
+    """Write ids (and segments), then offsets; several processes may do so at once, each under a name of its own."""
+    wide = tokenize.size > np.iinfo(np.uint16).max
+    files = [*token_files, offsets_file]
+    partials = [file.with_name(f".{file.name}.{os.getpid()}") for file in files]
+    try:
+        offsets_file.parent.mkdir(parents=True, exist_ok=True)
+        lengths, truncated = _write_tokens(tokenize, texts, count, partials[:-1], wide=wide)
+        table = np.concatenate([[truncated, int(wide)], [0], np.cumsum(lengths)]).astype(np.int64)
+        with partials[-1].open("wb") as out:
+            np.save(out, table)
+        for partial, file in zip(partials, files, strict=True):
+            partial.replace(file)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the token ids cannot be written ({error.strerror or error})",
+            where=str(offsets_file.parent),
+            remedy="Free some space, or choose another place.",
+        ) from error
+    finally:
+        for partial in partials:
+            partial.unlink(missing_ok=True)
+
+
+def _write_tokens(
+    tokenize: _Tokenize,
+    texts: Callable[[np.ndarray], Sequence[str]],
+    count: int,
+    files: list[Path],
     *,
     wide: bool,
     chunk: int = 10_000,
 ) -> tuple[np.ndarray, int]:
-    """Write the ids of all texts to `file`; returns the lengths and how many texts were truncated."""
+    """Write the ids of all texts (and, to a second file, segments); returns lengths and how many were truncated."""
     lengths: list[np.ndarray] = [np.zeros(0, np.int64)]
     truncated = 0
-    with file.open("wb") as out:
+    dtypes = [np.uint32 if wide else np.uint16, np.uint8]
+    with contextlib.ExitStack() as stack:
+        outs = [stack.enter_context(file.open("wb")) for file in files]
         for start in range(0, count, chunk):
-            lists, cut = tokenize(texts(np.arange(start, min(start + chunk, count))))
-            lengths.append(np.fromiter((len(ids) for ids in lists), np.int64, len(lists)))
+            columns, cut = tokenize(texts(np.arange(start, min(start + chunk, count))))
+            lengths.append(np.fromiter((len(ids) for ids in columns[0]), np.int64, len(columns[0])))
             truncated += cut
-            flat = np.fromiter((i for ids in lists for i in ids), np.int64, int(lengths[-1].sum()))
-            out.write(flat.astype(np.uint32 if wide else np.uint16).tobytes())
+            for out, lists, dtype in zip(outs, columns, dtypes):
+                flat = np.fromiter((i for values in lists for i in values), np.int64, int(lengths[-1].sum()))
+                out.write(flat.astype(dtype).tobytes())
     return np.concatenate(lengths), truncated

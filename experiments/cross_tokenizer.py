@@ -1,0 +1,293 @@
+"""EMO, DistillMoE and their rivals across tokenizers, on real data: with labels, and without.
+
+    python experiments/cross_tokenizer.py                                    # with labels, main rows
+    python experiments/cross_tokenizer.py --rows ablations,repairs --sets sick,stsb --seeds 1
+    python experiments/cross_tokenizer.py --setting two-teachers --sets sick --rows distillmoe
+    python experiments/cross_tokenizer.py --part unsupervised                # on TALAS's corpus, nine sets
+    python experiments/cross_tokenizer.py --part out-of-domain
+    python experiments/cross_tokenizer.py --table
+
+With labels: the teacher is all-MiniLM-L6-v2 fine-tuned on the set (`distilvec.finetune`: all weights, 3 epochs in
+batches of 16) and frozen, the student `student-bpe` (4 layers x 256, its own byte-level BPE, masked-word pre-trained
+only), 3 epochs in batches of 16, the last one scored. Banking77: 5,000 drawn rows; SST-2: 10,000; SICK (entailment)
+and MRPC: pairs as one input; STS-B: pairs as one input, scored. The task's weight is the one the papers give.
+Every method gets the same three learning rates, chosen on validation data with seed 0; ablations have their method's.
+A method that refuses a set (class logits on a regression) is a line of the table that says so.
+Without labels: see talas_table.py, whose corpus, grid, epochs and evaluation these are; with TALAS's rows from there.
+Out of domain is DistillMoE's protocol: 3,000 rows each of Banking77, TweetEval, MRPC, WiC, SICK and STS-B without
+labels (pairs flattened), judged on these and on emotion, SciTail and STS12.
+Every run is kept as soon as it is there, so the script goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import random
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import talas_table
+from common import WORK, once, shared
+from cross_rows import ALPHA, GROUPS, ROWS, SETS, LabelledSet
+from cross_table import HERE, file_name, page
+from cross_unsupervised import OutOfDomain, Unsupervised, joined
+
+from distilvec.demo import demo_teacher
+from distilvec.errors import DistilvecError
+from distilvec.finetune import finetune, finetune_scores
+from distilvec.preparing import prepare_corpus
+from distilvec.recipe import Recipe, TeacherSection
+from distilvec.run import train_student
+from distilvec.tasks.examples import Examples, read_examples
+from distilvec.tasks.predictor import Predictor
+from distilvec.teachers import Teacher
+from distilvec.teachers.signals import NOTHING
+from distilvec.teaching import Taught, open_teacher, teach_one, wanted_signals
+from distilvec.training import bfloat16_pays
+
+GRID = (1e-4, 3e-4, 1e-3)
+EPOCHS = 3
+BATCH = 16
+TEACHER_LR = 5e-5
+DTYPE = talas_table.DTYPE
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Who teaches whom.
+
+    Attributes:
+        teachers: names in `TEACHERS`.
+        options: of a method, where the models are too shallow for its defaults.
+    """
+
+    teachers: tuple[str, ...] = ("minilm",)
+    student_layers: int | None = None
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+_SHALLOW = {"distillmoe": {"layers": 2}}
+SETTINGS = {
+    "bpe": Setting(),
+    "another-teacher": Setting(("spine",), options=_SHALLOW),
+    "smaller-student": Setting(student_layers=2, options=_SHALLOW),
+    "two-teachers": Setting(("minilm", "spine"), options=_SHALLOW),
+}
+
+
+def teacher_model(name: str) -> str:
+    """Folder of a teacher before it is fine-tuned; `spine` is the student that headline.py leaves."""
+    if name == "minilm":
+        return demo_teacher()
+    folder = WORK / "headline" / "run" / "student"
+    if not folder.is_dir():
+        raise SystemExit(f"{folder} is not there: run experiments/headline.py first.")
+    return str(folder)
+
+
+def home(quick: bool) -> Path:
+    """Where results are kept."""
+    return WORK / "cross_tokenizer-quick" / "results" if quick else HERE
+
+
+class Bench:
+    """One labelled set: its files, fine-tuned teachers, corpus and store, made once."""
+
+    def __init__(self, name: str, setting: str, device: str | None, quick: bool) -> None:
+        self.name, self.setting, self.quick = name, SETTINGS[setting], quick
+        self.folder = name if setting == "bpe" else f"{name}+{setting}"
+        self.set: LabelledSet = SETS[name]
+        self.work = WORK / ("cross_tokenizer-quick" if quick else "cross_tokenizer") / name
+        self.here = home(quick) / self.folder
+        self.place = {"bf16": bfloat16_pays(), **({"use_cpu": True} if device == "cpu" else {})}
+        self.files = {split: self._file(split) for split in ("train", "validation", "test")}
+        self.examples = {split: self._examples(split) for split in ("validation", "test")}
+        self.sections = [self._teacher(teacher) for teacher in self.setting.teachers]
+        self.corpus = prepare_corpus(self.recipe("sft", GRID[0], 0))
+        self.teachers: list[Teacher] = [open_teacher(section) for section in self.sections]
+        self.taught: list[Taught] = []
+
+    def _file(self, split: str) -> Path:
+        """The official file, or a part of it drawn with a seed."""
+        official = shared() / "data" / f"{self.name}.{split}.jsonl.gz"
+        train, validation = self.set.train, self.set.validation
+        if self.quick:
+            return self._drawn(split, official, 0, 96)
+        if split == "train" and train:
+            return self._drawn(split, official, 0, train)
+        if split == "validation" and validation:
+            return self._drawn(split, shared() / "data" / f"{self.name}.train.jsonl.gz", train or 0, validation)
+        return official
+
+    def _drawn(self, split: str, official: Path, start: int, count: int) -> Path:
+        file = self.work / f"{split}.jsonl"
+        if not file.exists():
+            official = official if official.exists() else official.with_name(f"{self.name}.train.jsonl.gz")
+            with gzip.open(official, "rt", encoding="utf-8") as lines:
+                rows = list(lines)
+            random.Random(0).shuffle(rows)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("".join(rows[start : start + count]), encoding="utf-8")
+        return file
+
+    def _examples(self, split: str) -> Examples:
+        return read_examples(str(self.files[split]), self.set.text, self.set.label)
+
+    def _teacher(self, name: str) -> TeacherSection:
+        """A teacher fine-tuned on the set, as the papers do."""
+        folder = finetune(
+            teacher_model(name),
+            str(self.files["train"]),
+            self.work / "teachers" / name,
+            task=self.set.kind,
+            text=self.set.text,
+            label=self.set.label,
+            validation=str(self.files["validation"]),
+            test=str(self.files["test"]),
+            training={"epochs": 1 if self.quick else EPOCHS, "batch_size": BATCH, "seed": 0, **self.place},
+            optimizer={"lr": TEACHER_LR},
+        )
+        once(self.here / f"teacher-{name}.json", lambda: {"row": f"teacher {name}", **finetune_scores(folder)})
+        return TeacherSection(name=name, model=str(folder), dtype=DTYPE)
+
+    def recipe(self, row: str, lr: float, seed: int) -> Recipe:
+        method = ROWS[row].method
+        student: dict[str, Any] = {"model": str(shared() / "models" / "student-bpe")}
+        if self.setting.student_layers:
+            student = {"shrink": {"of": student["model"], "layers": self.setting.student_layers}}
+        return Recipe.build(
+            {
+                "corpus": {
+                    "path": str(self.files["train"]),
+                    "text": self.set.text,
+                    "label": self.set.label,
+                    "holdout": 0.0,
+                },
+                "teachers": [section.model_dump() for section in self.sections],
+                "student": {**student, "max_length": 128},
+                "method": {"name": method, **self.setting.options.get(method, {}), **ROWS[row].options},
+                "task": {"kind": self.set.kind, "alpha": ALPHA[self.name].get(method, 1.0)},
+                "training": {
+                    "epochs": 1 if self.quick else EPOCHS,
+                    "batch_size": BATCH,
+                    "seed": seed,
+                    "save_every": 100_000,
+                    **self.place,
+                },
+                "optimizer": {"lr": lr, "heads_lr": 1e-3},
+                "cache": str(self.work / "cache"),
+                "output": str(self.work / "runs" / self.folder / f"{file_name(row)}-{lr:g}-{seed}"),
+            }
+        )
+
+    def teach(self, rows: Iterable[str]) -> list[str]:
+        """One pass of each teacher for all that these rows need; returns the rows that do not refuse the set."""
+        wanted, left = [NOTHING] * len(self.teachers), []
+        for row in rows:
+            try:
+                asked = wanted_signals(self.recipe(row, GRID[0], 0), self.corpus, self.teachers)
+            except DistilvecError as refusal:
+                said = {"row": row, "refused": str(refusal)}
+                once(self.here / f"{file_name(row)}-refused.json", said.copy)
+                continue
+            wanted = [joined(a, b) for a, b in zip(wanted, asked, strict=True)]
+            left.append(row)
+        self.taught = [
+            teach_one(section, self.corpus, self.work / "stores", teacher=teacher, wanted=asked)
+            for section, teacher, asked in zip(self.sections, self.teachers, wanted, strict=True)
+        ]
+        return left
+
+    def row(self, row: str, seed: int) -> None:
+        """The runs of the grid with seed 0, and the run of the best of them with this seed."""
+        tuned = ROWS[row].like or row
+        grid = GRID[:1] if self.quick else GRID
+        scores = {lr: self.run(tuned, lr, 0)["validation"][self.set.metric] for lr in grid}
+        self.run(row, max(scores, key=scores.__getitem__), seed)
+
+    def run(self, row: str, lr: float, seed: int) -> dict[str, Any]:
+        return once(self.here / f"{file_name(row)}-{lr:g}-{seed}.json", lambda: self._run(row, lr, seed))
+
+    def _run(self, row: str, lr: float, seed: int) -> dict[str, Any]:
+        recipe = self.recipe(row, lr, seed)
+        out = Path(recipe.output)
+        shutil.rmtree(out, ignore_errors=True)
+        student, fitted = train_student(recipe, self.corpus, self.taught, out, False)
+        shutil.rmtree(out, ignore_errors=True)
+        assert fitted.task is not None and recipe.task is not None
+        predictor = Predictor(student, fitted.task.head.eval())
+        last = [entry for entry in fitted.log if "loss" in entry]
+        return {
+            "row": row,
+            "lr": lr,
+            "seed": seed,
+            "alpha": recipe.task.alpha,
+            "steps": fitted.steps,
+            "training_seconds": round(fitted.seconds, 1),
+            "last_terms": {k: v for k, v in (last[-1] if last else {}).items() if k.startswith(("term/", "loss"))},
+            **{split: predictor.evaluate(examples) for split, examples in self.examples.items()},
+        }
+
+
+def supervised(options: argparse.Namespace) -> None:
+    for name in options.sets.split(","):
+        bench = Bench(name, options.setting, options.device, options.quick)
+        rows = bench.teach(named_rows(options.rows, SETS[name].kind))
+        for seed in range(options.seeds or SETS[name].seeds):
+            for row in rows:
+                bench.row(row, seed)
+                write_page(options.quick)
+
+
+def named_rows(words: str, kind: str) -> list[str]:
+    """Rows of groups and single rows; a set of scores has the rows on token states beside the main ones."""
+    found: list[str] = []
+    for word in words.split(","):
+        if word == "main" and kind == "similarity":
+            found += GROUPS["states"]
+        found += list(ROWS) if word == "all" else list(GROUPS.get(word, {word: None}))
+    unknown = [row for row in found if row not in ROWS]
+    if unknown:
+        raise SystemExit(f"There is no row or group {unknown[0]!r}; groups: all, {', '.join(GROUPS)}.")
+    return list(dict.fromkeys(found))
+
+
+def unsupervised(bench: talas_table.Bench, rows: Sequence[str], options: argparse.Namespace) -> None:
+    for seed in range(options.seeds or 1):
+        for row in rows:
+            bench.row(row, seed, options.device)
+            write_page(options.quick)
+
+
+def write_page(quick: bool) -> None:
+    home(quick).mkdir(parents=True, exist_ok=True)
+    (home(quick) / "table.md").write_text(page(home(quick)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=["supervised", "unsupervised", "out-of-domain"], default="supervised")
+    parser.add_argument("--sets", default=",".join(SETS), help="of the supervised part, separated by commas")
+    parser.add_argument("--setting", choices=list(SETTINGS), default="bpe", help="who teaches whom (supervised)")
+    parser.add_argument("--rows", default="main", help=f"all, {', '.join(GROUPS)}, or names, separated by commas")
+    parser.add_argument("--seeds", type=int, default=None, help="default: 3 for Banking77, SICK and STS-B, else 1")
+    parser.add_argument("--device", default=None, help="cpu to keep off an accelerator")
+    parser.add_argument("--quick", action="store_true", help="a few steps on a few rows (not Banking77), kept apart")
+    parser.add_argument("--table", action="store_true", help="only write the table of what is there")
+    options = parser.parse_args()
+    if not options.table and options.part == "supervised":
+        supervised(options)
+    elif not options.table:
+        bench = {"unsupervised": Unsupervised, "out-of-domain": OutOfDomain}[options.part]("bpe")
+        rows = list(bench.rows) if options.rows in ("main", "all") else options.rows.split(",")
+        unsupervised(bench, rows, options)
+    write_page(options.quick)
+    print(page(home(options.quick)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The parts of cross_tokenizer.py without labels: talas_table.py's comparison, DistillMoE's out-of-domain protocol."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import talas_table
+from common import WORK, shared
+from cross_rows import UNSUPERVISED
+from cross_table import HERE
+
+from distilvec.methods.base import wanted_of
+from distilvec.methods.table import build_method
+from distilvec.preparing import make_student
+from distilvec.recipe import TeacherSection
+from distilvec.students import StudentTap
+from distilvec.teachers.signals import NOTHING, Wanted
+from distilvec.teaching import Taught, open_teacher, teach_one, teacher_info
+
+OUT_OF_DOMAIN = {"simcse": talas_table.ROWS["simcse"], **UNSUPERVISED}
+
+
+def joined(one: Wanted, other: Wanted) -> Wanted:
+    """What either asks for."""
+    return Wanted(
+        tokens=tuple(sorted({*one.tokens, *other.tokens})),
+        attention=tuple(sorted({*one.attention, *other.attention})),
+        logits=one.logits or other.logits,
+        alignment=tuple(dict.fromkeys([*one.alignment, *other.alignment])),
+    )
+
+
+class Unsupervised(talas_table.Bench):
+    """The comparison without labels of talas_table.py, for methods that look inside the teacher."""
+
+    rows, like = UNSUPERVISED, {}
+    here, work = HERE / "unsupervised", WORK / "cross_tokenizer" / "unsupervised"
+
+    def teach(self, section: TeacherSection) -> Taught:
+        teacher = open_teacher(section)
+        student = StudentTap(make_student(self.section, [], self.corpus, 0)).info
+        wanted = NOTHING
+        for method, options, _ in self.rows.values():
+            needs = build_method(method, options).needs(student, [teacher_info(teacher)])
+            wanted = joined(wanted, wanted_of(needs, 0))
+        return teach_one(section, self.corpus, self.work / "stores", teacher=teacher, wanted=wanted)
+
+
+class OutOfDomain(Unsupervised):
+    """DistillMoE's protocol: other training texts, the same nine sets."""
+
+    rows = OUT_OF_DOMAIN
+    here, work = HERE / "out-of-domain", WORK / "cross_tokenizer" / "out-of-domain"
+
+    def corpus_file(self) -> Path:
+        file = self.work / "texts.jsonl"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("".join(json.dumps(row) + "\n" for row in self._texts()), encoding="utf-8")
+        return file
+
+    @staticmethod
+    def _texts() -> Iterable[dict[str, str]]:
+        for name in ("banking77", "tweeteval_sentiment", "mrpc", "wic", "sick", "stsb"):
+            with gzip.open(shared() / "data" / f"{name}.train.jsonl.gz", "rt", encoding="utf-8") as lines:
+                rows = random.Random(0).sample([json.loads(line) for line in lines], 3000)
+            for row in rows:
+                yield from ({"text": row[key], "domain": name} for key in ("text", "text1", "text2") if key in row)

@@ -1,0 +1,10 @@
+"""Which tokens of two tokenizers stand for the same piece of a text: minimum-edit-distance alignment and others.
+
+`align` and `warping_path` take the token strings of one text; `Aligner` takes token ids of many texts at once and
+remembers the edit distances it has computed. Special tokens are left out by the caller.
+"""
+
+from distilvec.alignment.aligner import MODES, Aligner, align, warping_path
+from distilvec.alignment.spans import span_pairs, trim_spans
+
+__all__ = ["MODES", "Aligner", "align", "span_pairs", "trim_spans", "warping_path"]

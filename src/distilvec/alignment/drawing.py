@@ -1,0 +1,285 @@
+"""The alignment of one text for people: in the terminal, and as a picture."""
+
+from __future__ import annotations
+
+import unicodedata
+import warnings
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distilvec.alignment.aligner import MODES, Aligner
+from distilvec.alignment.loading import load_tokenizer, vocabulary_of
+from distilvec.alignment.strings import kind_of, plain
+from distilvec.errors import DistilvecError, nearest
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+__all__ = ["DrawnText", "align_command", "align_text", "alignment_figure", "alignment_table", "save_figure"]
+
+Pair = tuple[int, int]
+INK, MUTED, LINE, PAIRED, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#0072b2", "#f6f8fa"
+#: Widths are in characters; a picture's line of tokens is about this long.
+_LINE_WIDTH, _GAP, _INCHES = 92.0, 1.0, 0.098
+#: Heights in boxes: from a line to the next, and from its student tokens to its teacher tokens.
+_PITCH, _APART = 5.3, 3.0
+_SUFFIXES = (".png", ".svg")
+
+
+@dataclass(frozen=True)
+class DrawnText:
+    """One text as two tokenizers cut it, and how the parts are aligned.
+
+    Attributes:
+        mode: of `pairs`.
+        student, teacher: tokens without their marks; bytes that are no whole character as <F0>.
+        path: the warping path, from the first tokens to the last.
+        pairs: (student index, teacher index) of the mode, by student.
+        equal: the pairs among all cells whose normalised strings are equal.
+    """
+
+    mode: str
+    student: list[str]
+    teacher: list[str]
+    path: list[Pair]
+    pairs: list[Pair]
+    equal: frozenset[Pair]
+
+    def blocks(self) -> list[tuple[range, range]]:
+        """Student and teacher tokens that the path holds together, from the first to the last."""
+        starts = [
+            at for at, (a, b) in enumerate(pairwise(self.path), 1) if a[0] != b[0] and a[1] != b[1]
+        ]  # a diagonal step parts two blocks
+        bounds = pairwise([0, *starts, len(self.path)])
+        return [
+            (
+                range(self.path[start][0], self.path[end - 1][0] + 1),
+                range(self.path[start][1], self.path[end - 1][1] + 1),
+            )
+            for start, end in bounds
+        ]
+
+    def rates(self) -> tuple[float, float]:
+        """Share of the student's and of the teacher's tokens that are in a pair, in [0, 1]."""
+        students, teachers = {i for i, _ in self.pairs}, {j for _, j in self.pairs}
+        return len(students) / len(self.student), len(teachers) / len(self.teacher)
+
+
+def align_text(text: str, student: Any, teacher: Any, mode: str = "strict") -> DrawnText:
+    """Align one text as training does.
+
+    Args:
+        text: any text; neither side is truncated, special tokens are left out.
+        student, teacher: `tokenizers.Tokenizer`.
+        mode: one of `MODES`.
+
+    Raises:
+        DistilvecError: an unknown mode, or a text of which a tokenizer makes no token.
+    """
+    if mode not in MODES:
+        raise DistilvecError(f'There is no mode of alignment "{mode}"', where="--mode", remedy=nearest(mode, MODES))
+    encodings = [tokenizer.encode(text, add_special_tokens=False) for tokenizer in (student, teacher)]
+    for side, encoding in zip(("student", "teacher"), encodings):
+        if not encoding.ids:
+            raise DistilvecError(f"The {side}'s tokenizer makes no token of this text", remedy="Give some words")
+    vocabularies = [vocabulary_of(tokenizer) for tokenizer in (student, teacher)]
+    aligner = Aligner(*vocabularies)
+    ids = [np.array(encoding.ids) for encoding in encodings]
+    wanted = {"full", "path", "strict", "reciprocal"} & {"full", mode}
+    found = aligner.batch([(ids[0], ids[1])], sorted(wanted))
+    path = found["full"][0]
+    pairs = aligner.span_pairs(encodings[0].offsets, encodings[1].offsets, text) if mode == "spans" else found[mode][0]
+    cells = _tuples(path) + _tuples(pairs)
+    same = [cell for cell in cells if len(aligner.pairs(ids[0][[cell[0]]], ids[1][[cell[1]]]))]
+    words = [_readable(encoding.ids, vocabulary) for encoding, vocabulary in zip(encodings, vocabularies)]
+    return DrawnText(mode, words[0], words[1], _tuples(path), _tuples(pairs), frozenset(same))
+
+
+def alignment_table(drawn: DrawnText) -> Table:
+    """Blocks of the warping path below one another: `=` equal pairs, `~` pairs at a distance, `·` none."""
+    from rich.table import Table
+    from rich.text import Text
+
+    of_student, of_teacher = {i for i, _ in drawn.pairs}, {j for _, j in drawn.pairs}
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    table.add_column("student", justify="right")
+    table.add_column("")
+    table.add_column("teacher")
+    for rows, columns in drawn.blocks():
+        within = [pair for pair in drawn.pairs if pair[0] in rows or pair[1] in columns]
+        mark = "·" if not within else "=" if drawn.equal.issuperset(within) else "~"
+        sides = (
+            Text(" ").join(Text(words[at], style="bold" if at in paired else "dim") for at in block)
+            for words, block, paired in ((drawn.student, rows, of_student), (drawn.teacher, columns, of_teacher))
+        )
+        left, right = sides
+        table.add_row(left, mark, right)
+    return table
+
+
+def alignment_figure(drawn: DrawnText) -> Figure:
+    """Both rows of tokens with the pairs between them in blue and the rest of the path in grey."""
+    from matplotlib.figure import Figure
+
+    lines = _lines(drawn)
+    width = max(place + _width(drawn.teacher[at]) for line in lines for at, place in line[1].items())
+    width = max(width, *(place + _width(drawn.student[at]) for line in lines for at, place in line[0].items()), 24)
+    figure = Figure(figsize=((width + 10) * _INCHES, 0.25 * (_PITCH * len(lines) + 0.2)))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set_xlim(-9, width + 1)
+    axes.set_ylim(-_PITCH * len(lines) + 0.6, 0.8)
+    students: dict[int, Pair] = {}
+    teachers: dict[int, Pair] = {}
+    for number, (upper, lower) in enumerate(lines):
+        top = -_PITCH * number - 0.4
+        axes.text(-8.5, top, "student", color=MUTED, fontsize=8, va="center")
+        axes.text(-8.5, top - _APART, "teacher", color=MUTED, fontsize=8, va="center")
+        students |= _draw_tokens(axes, drawn.student, upper, top, {i for i, _ in drawn.pairs})
+        teachers |= _draw_tokens(axes, drawn.teacher, lower, top - _APART, {j for _, j in drawn.pairs})
+    chosen = set(drawn.pairs)
+    for cell in [*(each for each in drawn.path if each not in chosen), *drawn.pairs]:
+        (x0, y0), (x1, y1) = students[cell[0]], teachers[cell[1]]
+        paired = cell in chosen
+        style = "-" if cell in drawn.equal else (0, (4, 2))
+        axes.plot(
+            (x0, x1),
+            (y0 - 0.75, y1 + 0.75),
+            color=PAIRED if paired else LINE,
+            linewidth=1.8 if paired else 1.2,
+            linestyle=style if paired else "-",
+            solid_capstyle="round",
+        )
+    return figure
+
+
+def align_command(
+    text: str, student: str | Path, teacher: str | Path, mode: str = "strict", picture: Path | None = None
+) -> None:
+    """What `distilvec align` does: draw the alignment of a sentence in the terminal, and as a picture if asked.
+
+    Args:
+        text: a sentence.
+        student, teacher: see `load_tokenizer`.
+        mode: one of `MODES`.
+        picture: .png or .svg file to write; its folder is made.
+
+    Raises:
+        DistilvecError: see `align_text` and `load_tokenizer`; a picture of another kind.
+    """
+    from rich.console import Console
+
+    if picture is not None and picture.suffix.lower() not in _SUFFIXES:
+        raise DistilvecError(
+            f'A picture ends in {" or ".join(_SUFFIXES)}, not in "{picture.suffix}"', where="--picture"
+        )
+    drawn = align_text(text, load_tokenizer(student), load_tokenizer(teacher), mode)
+    console = Console(highlight=False)
+    console.print(alignment_table(drawn))
+    of_student, of_teacher = drawn.rates()
+    count = f"{len(drawn.pairs)} pair{'' if len(drawn.pairs) == 1 else 's'}"
+    console.print(
+        f"{mode}: {count}, in them {of_student:.0%} of {len(drawn.student)} student tokens "
+        f"and {of_teacher:.0%} of {len(drawn.teacher)} teacher tokens",
+        soft_wrap=True,
+    )
+    if picture is not None:
+        save_figure(drawn, picture)
+        console.print(f"picture  {picture}", soft_wrap=True)
+
+
+def save_figure(drawn: DrawnText, file: Path) -> None:
+    """Write the picture as the kind that the file's ending names."""
+    import matplotlib
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    look: Any = {
+        "text.parse_math": False,
+        "svg.hashsalt": "distilvec",
+        "font.family": "DejaVu Sans",
+    }
+    with matplotlib.rc_context(look), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        metadata = {"Date": None} if file.suffix.lower() == ".svg" else None
+        alignment_figure(drawn).savefig(file, dpi=144, facecolor="white", metadata=metadata)
+
+
+def _tuples(pairs: np.ndarray) -> list[Pair]:
+    return [(row, column) for row, column in pairs.tolist()]
+
+
+def _readable(ids: list[int], vocabulary: list[str]) -> list[str]:
+    """Tokens without marks; what cannot be printed is named."""
+    kind = kind_of(vocabulary)
+    words = (plain(vocabulary[index], kind) for index in ids)
+    return ["".join(_printed(character) for character in word) or "␣" for word in words]
+
+
+def _printed(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":
+        return f"<{ord(character) - 0xDC00:02X}>"
+    return character if character.isprintable() else f"<U+{ord(character):04X}>"
+
+
+def _width(word: str) -> float:
+    """Of a token's box, in characters of a fixed width."""
+    return 1 + sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in word)
+
+
+def _lines(drawn: DrawnText) -> list[tuple[dict[int, float], dict[int, float]]]:
+    """Each line's student and teacher tokens with the places of their left edges; no block is broken."""
+    lines: list[tuple[dict[int, float], dict[int, float]]] = [({}, {})]
+    start = 0.0
+    for blocks in drawn.blocks():
+        sides = list(zip(blocks, (drawn.student, drawn.teacher)))
+        widths = [sum(_width(words[at]) + _GAP for at in block) for block, words in sides]
+        if start and start + max(widths) > _LINE_WIDTH:
+            lines.append(({}, {}))
+            start = 0.0
+        for places, (block, words), width in zip(lines[-1], sides, widths):
+            place = start + (max(widths) - width) / 2
+            for at in block:
+                places[at] = place
+                place += _width(words[at]) + _GAP
+        start += max(widths)
+    return lines
+
+
+def _draw_tokens(
+    axes: Axes, words: list[str], places: dict[int, float], height: float, paired: set[int]
+) -> dict[int, Pair]:
+    """Draw one row of boxes; returns the middle of each."""
+    from matplotlib.patches import FancyBboxPatch
+
+    middles: dict[int, Any] = {}
+    for at, place in places.items():
+        width = _width(words[at])
+        axes.add_patch(
+            FancyBboxPatch(
+                (place + 0.2, height - 0.5),
+                width - 0.4,
+                1.0,
+                boxstyle="round,pad=0.2",
+                facecolor=PAPER,
+                edgecolor=PAIRED if at in paired else LINE,
+                linewidth=1.2 if at in paired else 0.8,
+            )
+        )
+        axes.text(
+            place + width / 2,
+            height,
+            words[at],
+            ha="center",
+            va="center",
+            fontsize=8,
+            color=INK if at in paired else MUTED,
+            fontfamily=["DejaVu Sans Mono", "DejaVu Sans"],
+        )
+        middles[at] = (place + width / 2, height)
+    return middles

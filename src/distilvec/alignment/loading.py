@@ -1,0 +1,78 @@
+"""Opening the tokenizer of a model, or a tokenizer by itself, from whatever files it comes in."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+from distilvec.alignment.strings import is_uncased
+from distilvec.errors import DistilvecError
+
+__all__ = ["load_tokenizer", "unlimited", "vocabulary_of"]
+
+#: Where sentence-transformers keeps a model's tokenizer.
+_FOLDERS = (".", "0_Transformer")
+
+
+def load_tokenizer(name: str | Path) -> Any:
+    """The `tokenizers.Tokenizer` of a model or tokenizer, without padding and truncation.
+
+    Args:
+        name: a model's or tokenizer's folder, a tokenizer.json (or .json.gz), or a hub id. A folder without
+            tokenizer.json may hold vocab.json and merges.txt (byte-level BPE) or vocab.txt (WordPiece).
+
+    Raises:
+        DistilvecError: there is no such thing, or it has no fast tokenizer.
+    """
+    path = Path(name)
+    try:
+        tokenizer = _read(path) if path.exists() else None
+        if tokenizer is None:
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(str(name)).backend_tokenizer
+    except Exception as error:  # whatever the libraries find wrong with the files
+        first = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise DistilvecError(
+            f"No tokenizer can be opened here: {first}",
+            where=str(name),
+            remedy="Give the folder of a model or tokenizer, a tokenizer.json, or a hub id",
+        ) from error
+    return unlimited(tokenizer)
+
+
+def unlimited(tokenizer: Any) -> Any:
+    """A copy of a `tokenizers.Tokenizer` without padding and truncation."""
+    from tokenizers import Tokenizer
+
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_padding()
+    copy.no_truncation()
+    return copy
+
+
+def vocabulary_of(tokenizer: Any) -> list[str]:
+    """The token string of every id of a `tokenizers.Tokenizer`, empty where an id has none."""
+    strings = {index: token for token, index in tokenizer.get_vocab(with_added_tokens=True).items()}
+    return [strings.get(index, "") for index in range(max(strings, default=-1) + 1)]
+
+
+def _read(path: Path) -> Any:
+    """The tokenizer in these files, or None where only transformers can say how they are read."""
+    from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
+
+    if path.is_file():
+        return Tokenizer.from_buffer(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
+    for folder in (path / name for name in _FOLDERS):
+        for file in (folder / "tokenizer.json", folder / "tokenizer.json.gz"):
+            if file.is_file():
+                return _read(file)
+        if (folder / "tokenizer_config.json").is_file():
+            return None
+        if (folder / "merges.txt").is_file():
+            return ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
+        if (words := folder / "vocab.txt").is_file():
+            lower = is_uncased(words.read_text(encoding="utf-8").split("\n"), vocabulary=True)
+            return BertWordPieceTokenizer(str(words), lowercase=lower)
+    return None

@@ -1,0 +1,49 @@
+"""Ctrl-C and SIGTERM end long work politely: what is being done is finished and kept first."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class StopSignals:
+    """While the block runs, the first Ctrl-C or SIGTERM is only noted; a second one does what it did before.
+
+    Whoever works in the block looks at `number` now and then, and ends. Signals are caught in the main thread only,
+    because nowhere else can they be.
+
+    Attributes:
+        number: the signal that came, None as long as none did.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._before: dict[int, Any] = {}
+
+    @property
+    def name(self) -> str | None:
+        """SIGINT or SIGTERM."""
+        return None if self.number is None else signal.Signals(self.number).name
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.number is None:
+            self.number = number
+            return
+        before = self._before.get(number)
+        if callable(before):
+            before(number, frame)
+        raise KeyboardInterrupt

@@ -1,0 +1,182 @@
+"""What is measured while training and at the end, and the record of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distilvec.alignment.drawing import align_text
+from distilvec.alignment.loading import unlimited
+from distilvec.corpus import Corpus
+from distilvec.judging import (
+    FREE,
+    TRAINED,
+    UNTRAINED,
+    CachedEncoder,
+    RidgeMapped,
+    Verdict,
+    agreement,
+    judge_run,
+    linear_map,
+)
+from distilvec.methods.base import Method
+from distilvec.recipe import Recipe
+from distilvec.report.parts import AlignedText
+from distilvec.store import SignalStore
+from distilvec.tasks.base import Task
+from distilvec.tasks.examples import Examples, read_examples
+from distilvec.tasks.predictor import Predictor
+from distilvec.teaching import Taught
+from distilvec.training import Fitted
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.report import Record
+
+
+def held_out(corpus: Corpus, store: SignalStore, limit: int = 1000) -> tuple[list[str], np.ndarray]:
+    """Held-out texts, and the first teacher's vectors [n, D] for them."""
+    rows = np.asarray(corpus.holdout_rows)[:limit]
+    numbers = store.rows(corpus.teacher_keys[rows])
+    rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
+    return corpus.texts(rows), store.read(numbers)
+
+
+def held_out_agreement(
+    corpus: Corpus, store: SignalStore
+) -> Callable[[SentenceTransformer, Method], dict[str, float]] | None:
+    """A callable that measures agreement with the first teacher on held-out texts; None where there are too few."""
+    texts, vectors = held_out(corpus, store)
+    if len(texts) < 20:
+        return None
+
+    def measure(student: SentenceTransformer, method: Method) -> dict[str, float]:
+        head = method.teacher_map()
+        found = agreement(vectors, CachedEncoder(student)(texts), None if head is None else linear_map(head))
+        return {f"agreement_{name}": value for name, value in found.items() if isinstance(value, float)}
+
+    return measure
+
+
+def held_out_metrics(
+    recipe: Recipe, corpus: Corpus, store: SignalStore, task: Task | None
+) -> Callable[[SentenceTransformer, Method], dict[str, float]] | None:
+    """What is measured while training: agreement on held-out texts, and the task on its validation file."""
+    agrees = held_out_agreement(corpus, store)
+    examples = None
+    if recipe.task is not None and recipe.task.validation:
+        examples = task_examples(recipe, recipe.task.validation)
+
+    def measure(student: SentenceTransformer, method: Method) -> dict[str, float]:
+        found = {} if agrees is None else agrees(student, method)
+        if task is not None and examples is not None:
+            scores = Predictor(student, task.head).evaluate(examples)
+            found |= {f"task_{name}": value for name, value in scores.items()}
+        return found
+
+    return None if agrees is None and examples is None else measure
+
+
+def task_examples(recipe: Recipe, file: str) -> Examples:
+    """A labelled file of the recipe's task, with the corpus' column names."""
+    assert recipe.task is not None
+    return read_examples(file, recipe.corpus.text, recipe.task.label or recipe.corpus.label or "label")
+
+
+def judge_task(recipe: Recipe, folder: Path, taught: Sequence[Taught]) -> dict[str, dict[str, float]]:
+    """Scores of student and teacher on the task's test file, by model; empty without one."""
+    if recipe.task is None or not recipe.task.test:
+        return {}
+    examples = task_examples(recipe, recipe.task.test)
+    found = {TRAINED: Predictor.load(folder).evaluate(examples)}
+    for each in taught:
+        head = getattr(each.teacher, "head", None)
+        if head is not None:
+            found[each.teacher.card.name] = Predictor(each.teacher.model, head).evaluate(examples)  # type: ignore[attr-defined]
+    return found
+
+
+def aligned_text(student: SentenceTransformer, corpus: Corpus, taught: Sequence[Taught]) -> AlignedText | None:
+    """One text of the corpus, held out where there is one, as the method sees its tokens; None where it does not."""
+    asked = next((each for each in taught if each.wanted.alignment), None)
+    rows = corpus.holdout_rows if len(corpus.holdout_rows) else corpus.train_rows
+    if asked is None:
+        return None
+    # Long enough to show something, short enough to be read.
+    text = min(corpus.texts(np.asarray(rows)[:200]), key=lambda each: abs(len(each) - 90))
+    tokenizers = [model.tokenizer.backend_tokenizer for model in (student, asked.teacher.model)]  # type: ignore[attr-defined]
+    mode = asked.wanted.alignment[0]
+    return AlignedText(**asdict(align_text(text, unlimited(tokenizers[0]), unlimited(tokenizers[1]), mode)))
+
+
+def judge_all(
+    recipe: Recipe,
+    shipped: SentenceTransformer,
+    untrained: SentenceTransformer,
+    corpus: Corpus,
+    taught: Sequence[Taught],
+    fitted: Fitted,
+    tasks: Sequence[Any],
+) -> Verdict:
+    """Teacher, untrained student, free baseline and student by the same code."""
+    start = CachedEncoder(untrained)
+    first = taught[0].teacher
+    models: dict[str, Any] = {} if first.card.kind == "vectors" else {first.card.name: first}
+    models[UNTRAINED] = start
+    if fitted.free_map:
+        models[FREE] = RidgeMapped(start, fitted.free_map[0])
+    models[TRAINED] = shipped
+    texts, vectors = held_out(corpus, taught[0].store)
+    shared = recipe.student.space == "teacher"
+    head = fitted.method.teacher_map()
+    return judge_run(
+        models,
+        tasks,
+        texts,
+        vectors,
+        teacher=first.card.name,
+        teacher_map=linear_map(head) if head is not None and not shared else None,
+        shared_space=shared,
+        with_agreement=recipe.judging.agreement,
+        with_speed=recipe.judging.speed,
+        timed={first.card.name: getattr(first, "model", first), TRAINED: shipped},
+    )
+
+
+def make_record(
+    recipe: Recipe,
+    corpus: Corpus,
+    taught: Sequence[Taught],
+    students: tuple[SentenceTransformer, SentenceTransformer],
+    fitted: Fitted,
+    verdict: Verdict,
+    tasks: Sequence[Any],
+    out: Path,
+) -> Record:
+    """The record behind report, table and card; `students` are the untrained and the shipped one."""
+    from distilvec.report.describe import describe_run
+
+    return describe_run(
+        recipe=recipe.model_dump(mode="json"),
+        corpus=corpus,
+        teachers=[(each.teacher.card, each.seen, each.store, each.filled) for each in taught],
+        untrained=students[0],
+        student=students[1],
+        fitted=fitted,
+        verdict=verdict,
+        overlap={task.name: corpus.overlap(_judged_texts(task)) for task in tasks},
+        texts=held_out(corpus, taught[0].store)[0],
+        folder=out,
+    )
+
+
+def _judged_texts(task: Any) -> list[str]:
+    """The texts a score is about: of a probe those it is tested on, not those it is fitted on."""
+    if task.kind in ("classification", "regression"):
+        return [text for item in task.test_items() for text in item]
+    return list(task.texts())

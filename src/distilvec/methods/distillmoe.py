@@ -1,0 +1,270 @@
+"""DistillMoE: experts on the student's sentence vector, each with a loss of its own, and CKA of token states.
+
+    MoE        = mean_i sum_k gate_ik L_i^(k) + diversity                                            (eqs. 1 to 7)
+    L^(1)      = 1 - cos(W1 f_1(s), t);  L^(2) = InfoNCE(W2 f_2(s), t);  L^(3) = margin gap of cosines, in the batch
+    DynamicCKA = mean over the last Z layers of 1 - sqrt(CKA(H_s, aligned H_t))                      (eqs. 10 to 13)
+    L          = alpha task + (1 - alpha) (lambda MoE + (1 - lambda) DynamicCKA)
+
+The mixture of the experts is the student's embedding and ships with it. Several teachers have their own experts
+each under one gate. The Distiller adds the task; without one SimCSE on the mixture takes its place.
+
+The `code` preset differs from the published code in this: padding takes no part, students and teachers with equally
+many tokens are aligned like the rest, and the teacher's sentence vector is the teacher's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, field_validator, model_validator
+from torch import Tensor, nn
+
+from distilvec.errors import DistilvecError
+from distilvec.methods import parts, token_parts
+from distilvec.methods.base import (
+    Batch,
+    Layers,
+    Method,
+    Needs,
+    Options,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+from distilvec.methods.dynamic_cka import PAIRS, DynamicCKA, last
+from distilvec.methods.experts import Expert, ExpertLosses
+
+if TYPE_CHECKING:
+    from distilvec.modules.expert_head import ExpertHead
+
+
+class DistillMoEOptions(Options):
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {
+            "gate_gradient": "loss",
+            "attention_temperature": 1.0,
+            "token_map": "trained",
+            "differentiate_weights": True,
+            "scope": "sentence",
+            "cka": "plain",
+            "standardize": False,
+            "init": "random",
+        },
+        "code": {
+            "moe_weight": 0.7,
+            "gate": "mlp",
+            "gate_gradient": "loss",
+            "gate_floor": 0.75,
+            "floor_weight": 20.0,
+            "maps": "shared",
+            "layers": 2,
+            "attention_temperature": 1.0,
+            "mass": 0.95,
+            "most_tokens": 3,
+            "least_cosine": 0.3,
+            "token_map": "fixed",
+            "differentiate_weights": True,
+            "projected": True,
+            "special_tokens": True,
+            "cka": "plain",
+            "standardize": False,
+            "init": "random",
+        },
+    }
+
+    alpha: float = Field(0.5, ge=0, lt=1, description="weight of SimCSE where there is no task [S]; 0 = none")
+    temperature: float = Field(0.05, gt=0, description="of SimCSE [S]")
+    moe_weight: float = Field(
+        0.8, ge=0, le=1, description="lambda: 0.8 [P, S], 0.7 [C]; 1 leaves DynamicCKA out, which has the rest"
+    )
+    experts: list[Expert] = Field(
+        ["cosine", "contrast", "margin"], description="one expert per loss and teacher [P, C]; none = no MoE part"
+    )
+    width: int = Field(1024, ge=1, description="hidden width of an expert [P, C]")
+    gate: Literal["linear", "mlp"] = Field("linear", description="linear [P, S], or with a hidden layer [C]")
+    aggregation: Literal["linear", "sba"] = Field(
+        "linear", description="the mixture: weighted sum [P, C, S], or mean length and direction on the sphere"
+    )
+    dropout: float = Field(0.1, ge=0, lt=1, description="in the experts [P, C]")
+    head: bool = Field(
+        True, description="false: the losses act on the student's own embedding, by loss_weights [P, table 11]"
+    )
+    loss_weights: list[float] | None = Field(
+        None, description="fixed weights of the experts' losses instead of the gate's [P, table 11]"
+    )
+    contrast_temperature: float = Field(0.1, gt=0, description="tau of the second expert [C, S]")
+    margin: float = Field(0.1, ge=0, description="delta of the third expert [C, S]")
+    gate_gradient: Literal["loss", "task", "scaled"] = Field(
+        "scaled", description="the gate learns from the losses [P, C], from the task only, or from their ratios [S]"
+    )
+    gate_kl: float = Field(0.0, ge=0, description="beta of KL(gate || uniform) [P, lemma 3.1]")
+    diversity_weight: float = Field(1.0, ge=0, description="of the experts' similarity [P, C]")
+    gate_floor: float = Field(
+        0.3, ge=0, le=1, description="no gate weight below this over the number of experts: 0.3 [P, S], 0.75 [C]"
+    )
+    floor_weight: float = Field(1.0, ge=0, description="of that floor: 1 [P, S], 20 [C]")
+    maps: Literal["separate", "shared"] = Field(
+        "separate", description="W1, W2 and Q, trained [P, S]; or one random map for all, not trained [C]"
+    )
+    layers: int = Field(3, ge=1, description="Z, last layers of DynamicCKA: 3 [P, S], 2 [C]")
+    attention_temperature: float = Field(
+        0.1, gt=0, description="of the softmax over the teacher's tokens: 0.1 [S]; 1, which is nearly flat [P, C]"
+    )
+    mass: float = Field(
+        0.9, gt=0, le=1, description="probability that the tokens kept must reach: 0.9 [P, S], 0.95 [C]"
+    )
+    most_tokens: int | None = Field(None, ge=1, description="kept at most: any [P, S], 3 [C]")
+    least_cosine: float | None = Field(
+        None, ge=-1, le=1, description="tokens below it go, but for one: 0.3 [C]; null [P, S]"
+    )
+    token_map: Literal["fixed", "pairs", "trained"] = Field(
+        "fixed", description="Q: kept as it starts [S, C], trained on aligned pairs, or by DynamicCKA itself [P]"
+    )
+    differentiate_weights: bool = Field(
+        False, description="gradient through the alignment, which can make its own target [P, C]; not [S]"
+    )
+    projected: bool = Field(False, description="CKA of the mapped student states [C], or of them as they are [P, S]")
+    scope: Literal["sentence", "batch"] = Field(
+        "batch", description="CKA over a sentence's tokens [P], or over the batch's, less biased [C, S]"
+    )
+    cka: Literal["plain", "debiased"] = Field("debiased", description="plain [P, C]; debiased [S]")
+    special_tokens: bool = Field(False, description="special tokens take part [C]; not [P, S]")
+    standardize: bool = Field(True, description="teacher states per dimension, by the sample's statistics [S]")
+    init: parts.Init = Field("ridge", description="start of W1, W2 and Q: ridge maps [S], random [P, C]")
+
+    @field_validator("experts")
+    @classmethod
+    def _each_once(cls, experts: list[Expert]) -> list[Expert]:
+        if len(set(experts)) < len(experts):
+            raise ValueError("an expert is named twice")
+        return experts
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DistillMoEOptions:
+        if not (self.experts and self.moe_weight) and self.moe_weight == 1:
+            raise ValueError("without experts and with moe_weight 1 there is nothing to distil")
+        if self.loss_weights is not None and len(self.loss_weights) != len(self.experts):
+            raise ValueError("loss_weights needs one weight per expert")
+        if self.token_map == "trained" and not self.differentiate_weights:
+            raise ValueError("token_map: trained needs differentiate_weights: true, which is all that trains it")
+        if self.maps == "shared" and self.token_map != "fixed":
+            raise ValueError("maps: shared is not trained, so it needs token_map: fixed")
+        return self
+
+
+class DistillMoE(Method):
+    """The head is made in `build` and handed to the student in `attach`; it is not part of the method.
+
+    Terms: `simcse` [B] without a task; `moe`, `diversity`, `gate_floor`, `gate_kl` [V, B]; `dynamic_cka` [V, B] or,
+    over the batch, []; `token_map` [V, B] with token_map: pairs. For the log, of weight 0: each expert's loss, its
+    gate weight, the gate's entropy, and `true_cka` [] over aligned tokens, which shows whether a falling
+    `dynamic_cka` is real. `:TEACHER` is added where there are several.
+    """
+
+    name = "distillmoe"
+    summary = "gated experts on the sentence vector, each with its own loss, and CKA of softly aligned token states"
+    paper = "DistillMoE: multi-faceted knowledge distillation for cross-tokenizer embedding models (2025)"
+    Options = DistillMoEOptions
+    inside = True
+    expert_head: ExpertHead | None
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        options = self.options
+        simcse = options.alpha > 0 and not token_parts.has_task(student)
+        cka, experts = options.moe_weight < 1, self._experts()
+        if cka:
+            token_parts.check_layers(self.name, student, teachers, options.layers)
+        if options.maps == "shared":
+            self._check_shared(student, teachers, cka)
+        alike = simcse or bool({"contrast", "margin"} & set(experts))
+        scaled = bool(experts) and options.gate_gradient == "scaled"
+        return Needs(
+            views=2 if simcse else 1,
+            sentence=bool(experts),
+            tokens=Layers(last(student, options.layers), tuple(last(one, options.layers) for one in teachers))
+            if cka
+            else Layers(),
+            alignment=(PAIRS,) * len(teachers) if cka else (),
+            coupled=alike or scaled or (cka and options.scope == "batch"),
+        )
+
+    def _experts(self) -> list[Expert]:
+        return list(self.options.experts) if self.options.moe_weight > 0 else []
+
+    def _check_shared(self, student: StudentInfo, teachers: Sequence[TeacherInfo], cka: bool) -> None:
+        models: list[StudentInfo | TeacherInfo] = [student, *teachers]
+        for info in models:
+            if cka and info.hidden != info.width:
+                raise DistilvecError(
+                    f"maps: shared needs token states as wide as sentence vectors, not {info.hidden} and {info.width}",
+                    where=info.name,
+                    remedy="Set maps: separate.",
+                )
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        from distilvec.modules.expert_head import ExpertHead  # it imports sentence-transformers, which takes a while
+
+        options, experts = self.options, self._experts()
+        self.simcse_weight = 0.0 if token_parts.has_task(student) else options.alpha
+        self.cka_names = parts.names("dynamic_cka", teachers)
+        count = len(experts) * len(teachers)
+        # Not a submodule: it belongs to the student, which is what trains and saves it.
+        self.__dict__["expert_head"] = (
+            ExpertHead(student.width, count, options.width, options.gate, options.aggregation, options.dropout)
+            if options.head and count
+            else None
+        )
+        shared = [self._shared_map(student, teacher) for teacher in teachers]
+        self.expert_losses = nn.ModuleList()
+        if experts:
+            outputs = self._untrained(sample.student.embedding[0], count)
+            self.expert_losses.append(ExpertLosses(options, experts, teachers, sample.teachers, outputs, shared))
+        self.dynamic_cka = nn.ModuleList(
+            DynamicCKA(options, student, teacher, index, sample, shared[index])
+            for index, teacher in enumerate(teachers if options.moe_weight < 1 else ())
+        )
+
+    def _shared_map(self, student: StudentInfo, teacher: TeacherInfo) -> token_parts.FixedMap | None:
+        if self.options.maps == "separate":
+            return None
+        linear = nn.Linear(student.width, teacher.width, bias=False)
+        nn.init.xavier_uniform_(linear.weight)
+        return token_parts.FixedMap(linear)
+
+    @torch.no_grad()
+    def _untrained(self, embedding: Tensor, count: int) -> Tensor:
+        """[N, E, d] of the experts before training."""
+        if self.expert_head is None:
+            return embedding.unsqueeze(1).expand(-1, count, -1)
+        outputs: Tensor = self.expert_head.eval()({"sentence_embedding": embedding})["expert_outputs"]
+        return outputs
+
+    def attach(self, student: Any) -> None:
+        """Put the head behind the student's last module, before a final `Normalize`."""
+        from sentence_transformers.base.modules import Normalize
+
+        if self.expert_head is None:
+            return
+        modules = student._modules
+        final = modules.popitem() if isinstance(modules[next(reversed(modules))], Normalize) else None
+        student.add_module("expert_head", self.expert_head.to(student.device).train(student.training))
+        if final is not None:
+            student.add_module(*final)
+
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
+        options, rest = self.options, 1 - self.simcse_weight
+        terms = {}
+        if self.simcse_weight:
+            terms["simcse"] = parts.simcse(student, batch, options.temperature, self.simcse_weight)
+        for module in self.expert_losses:
+            terms.update(module(student, teachers, batch, rest * options.moe_weight))
+        if options.moe_weight < 1:
+            weight = rest * (1 - options.moe_weight) / len(teachers)
+            for name, module, signals in zip(self.cka_names, self.dynamic_cka, teachers, strict=True):
+                terms.update(module(name, student, signals, weight))
+        return terms

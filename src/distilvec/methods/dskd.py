@@ -1,0 +1,298 @@
+"""DSKD: student and teacher are compared in both spaces, each projected into the other's.
+
+    sentence = ||n(e P) - n(t)||^2 + ||n(e) - n(t R)||^2,  n(x) = x / ||x||
+    tokens   = mean_j ||n(sum_i b_ji h^s_i P') - n(h^t_j)||^2 + mean_i ||n(h^s_i) - n(sum_j a_ij h^t_j R')||^2
+               a = softmax over j of <h^s_i Q, h^t_j K>, b = softmax over i of the same
+    student_space = KL(z^t || z^s) where the teacher is right,  teacher_space = KL(z^t || H(e P)), both at tau = 2
+    L = alpha SimCSE + (1 - alpha) (sentence + tokens) without a task, else sentence + tokens (+ both KL)
+
+Published form: for language models; hidden states of one model are projected into the other's space, read there by that
+model's own prediction head, and compared by KL with its predictions; between different tokenizers cross-model attention
+(a, b) says which tokens belong together, so that no alignment is needed.
+
+Adaptations. An embedding model has no prediction head, so TALAS, appendix E, compares unit states, on sentences and on
+tokens. With a classification task there are heads again, and both KL terms come back: in the student's space the
+teacher's own class logits stand for those read from its projected states, in the teacher's space the projected student
+vector is read by H, the teacher's class head, which is fitted to its vectors and logits before training and fixed.
+
+A target in the student's space that is trained together with the student can come to meet it instead of leading it; in
+the `sound` preset R and R' stay at their ridge start. The alignment serves that start only.
+
+The `code` preset differs from the published code in this: both directions share Q and K, as in the published method;
+means are taken per item and not over all tokens of a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from distilvec.errors import DistilvecError
+from distilvec.functional import normalize
+from distilvec.functional.precision import full_precision
+from distilvec.methods import baseline_parts, parts, token_parts
+from distilvec.methods.base import (
+    Batch,
+    Method,
+    Needs,
+    Options,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+from distilvec.modules.projection import projection, ridge_map
+
+Target = Literal["fixed", "moving"]
+
+
+class DSKDOptions(Options):
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {
+            "sentence_target": "moving",
+            "token_target": "moving",
+            "attention": "scaled",
+            "error": "element",
+            "standardize": False,
+            "init": "random",
+        },
+        "code": {
+            "token_target": "moving",
+            "attention": "scaled",
+            "special_tokens": True,
+            "error": "element",
+            "standardize": False,
+            "init": "random",
+        },
+    }
+
+    sentence_weight: float = Field(1.0, ge=0, description="of the sentence vectors [P, C]; 0 leaves them out")
+    token_weight: float = Field(1.0, ge=0, description="of the token states [P, C]; 0 leaves them out")
+    logit_weight: float = Field(
+        1.0, ge=0, description="of each KL term, where task and teacher have class logits [P, C]; 0 leaves them out"
+    )
+    temperature: float = Field(2.0, gt=0, description="tau of the KL terms [C, S]")
+    sentence_target: Target = Field(
+        "fixed", description="R, into the student's space: trained [P], or as it starts [C, S]"
+    )
+    token_target: Target = Field("fixed", description="R', into the student's space: trained [P, C], or fixed [S]")
+    attention: Literal["cosine", "scaled"] = Field(
+        "cosine", description="products over the root of their width [P, C], or cosines over a temperature [S]"
+    )
+    attention_temperature: float = Field(0.1, gt=0, description="of the cosines [S]")
+    special_tokens: bool = Field(False, description="special tokens can be attended to [C]; not [S]")
+    error: baseline_parts.Error = Field("distance", description=baseline_parts.ERROR)
+    alpha: float = Field(0.5, ge=0, lt=1, description=baseline_parts.ALPHA)
+    simcse_temperature: float = Field(0.05, gt=0, description="of SimCSE [P, C]")
+    standardize: bool = Field(True, description=baseline_parts.STANDARDIZE)
+    init: parts.Init = Field("ridge", description="start of all maps: ridge maps [S], Xavier's random ones [P, C]")
+
+
+class DSKD(Method):
+    """Terms: `sentence`, `tokens` [V, B]; with class logits `student_space`, `teacher_space` [V, B].
+
+    Each `:TEACHER` where there are several. Without a task also `simcse` [B].
+    """
+
+    name = "dskd"
+    summary = "both spaces, each projected into the other; sentences, tokens by cross-model attention, class logits"
+    paper = "Zhang et al. 2024, Dual-space distillation (arXiv:2406.17328); for embedding models TALAS, appendix E"
+    Options = DSKDOptions
+    inside = True
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        options = self.options
+        logits = self._logit_teachers(student, teachers)
+        if not (options.sentence_weight or options.token_weight or any(logits)):
+            raise DistilvecError(
+                "dskd has nothing to distil: sentence_weight and token_weight are 0, and there are no class logits",
+                where=student.name,
+                remedy="Give one of them a weight.",
+            )
+        simcse = self._simcse_weight(student) > 0
+        needs = Needs(
+            views=2 if simcse else 1,
+            sentence=options.sentence_weight > 0 or any(logits),
+            logits=logits if any(logits) else (),
+            coupled=simcse,
+        )
+        if not options.token_weight:
+            return needs
+        return needs._replace(
+            tokens=baseline_parts.last_layers(self.name, student, teachers),
+            alignment=("strict",) * len(teachers) if options.init == "ridge" else (),
+        )
+
+    def _logit_teachers(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> tuple[bool, ...]:
+        """Which teachers' class logits are compared."""
+        if student.classes is None or not self.options.logit_weight:
+            return (False,) * len(teachers)
+        giving = [teacher for teacher in teachers if teacher.classes is not None]
+        baseline_parts.check_class_logits(self.name, student, giving, "Or set logit_weight: 0.")
+        return tuple(teacher.classes is not None for teacher in teachers)
+
+    def _simcse_weight(self, student: StudentInfo) -> float:
+        return 0.0 if token_parts.has_task(student) else self.options.alpha
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        options = self.options
+        self.simcse_weight = self._simcse_weight(student)
+        self.weight = (1 - self.simcse_weight) / len(teachers)
+        self.names = [[f"{term}:{one.name}" if len(teachers) > 1 else term for term in _TERMS] for one in teachers]
+        self.on_logits = self._logit_teachers(student, teachers)
+        self.heads, self.backs, self.bridges = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        self.class_heads = nn.ModuleDict()
+        for index, (teacher, signals) in enumerate(zip(teachers, sample.teachers, strict=True)):
+            ours, widths = sample.student.embedding[0], (student.width, teacher.width)
+            head: nn.Module = nn.Identity()
+            if options.sentence_weight or self.on_logits[index]:
+                theirs, present = parts.sentence(signals), signals.present
+                head = _start(projection(*widths, ours, theirs, options.init, present), options.init)
+            self.heads.append(head)
+            if options.sentence_weight:
+                back = _start(projection(*widths[::-1], theirs, ours, options.init, present), options.init)
+                self.backs.append(token_parts.FixedMap(back) if options.sentence_target == "fixed" else back)
+            if options.token_weight:
+                self.bridges.append(TokenBridge(options, student, teacher, index, sample))
+            if self.on_logits[index]:
+                self.class_heads[str(index)] = ClassHead(sample, index)
+
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
+        options = self.options
+        terms = {}
+        if self.simcse_weight:
+            terms["simcse"] = parts.simcse(student, batch, options.simcse_temperature, self.simcse_weight)
+        for index, (names, signals) in enumerate(zip(self.names, teachers, strict=True)):
+            sentence, tokens, student_space, teacher_space = names
+            if options.sentence_weight:
+                values = self._sentence(index, student, signals)
+                terms[sentence] = parts.counted(values, signals.present, self.weight * options.sentence_weight)
+            if options.token_weight:
+                values, rows = cast(TokenBridge, self.bridges[index])(student, signals)
+                terms[tokens] = parts.counted(values, rows, self.weight * options.token_weight)
+            if self.on_logits[index]:
+                weight, present = self.weight * options.logit_weight, signals.present
+                ours, theirs = baseline_parts.class_logits(student, signals)
+                right = present if batch.labels is None else present & (theirs.argmax(-1) == batch.labels)
+                values = baseline_parts.class_divergence(ours, theirs, options.temperature)
+                terms[student_space] = parts.counted(values, right, weight)
+                read = self.class_heads[str(index)](self.heads[index](student.embedding))
+                values = baseline_parts.class_divergence(read, theirs, options.temperature)
+                terms[teacher_space] = parts.counted(values, present, weight)
+        return terms
+
+    def _sentence(self, index: int, student: StudentOutput, signals: TeacherSignals) -> Tensor:
+        """[V, B] the errors in both spaces."""
+        target, kind = parts.sentence(signals), self.options.error
+        there = baseline_parts.unit_error(self.heads[index](student.embedding), target, kind)
+        return there + baseline_parts.unit_error(student.embedding, self.backs[index](target), kind)
+
+    def teacher_map(self) -> nn.Linear | None:
+        return parts.only_map(self.heads)
+
+
+_TERMS = ("sentence", "tokens", "student_space", "teacher_space")
+
+
+class TokenBridge(nn.Module):
+    """Cross-model attention between the last token states of the student and of one teacher.
+
+    Args:
+        index: the teacher's number.
+        sample: what the ridge starts and the statistics are taken from.
+    """
+
+    def __init__(
+        self, options: DSKDOptions, student: StudentInfo, teacher: TeacherInfo, index: int, sample: Sample
+    ) -> None:
+        super().__init__()
+        self.options = options
+        self.layers = token_parts.depth(student), token_parts.depth(teacher)
+        self.standardize = token_parts.standardizer(sample, index, self.layers[1], options.standardize)
+        ours, theirs = widths = student.hidden, teacher.hidden or 0
+
+        def fitted(backwards: bool) -> nn.Linear:
+            arguments = (student, teacher, index, sample, options.init, self.standardize, backwards)
+            return _start(baseline_parts.last_map(*arguments), options.init)
+
+        self.there, back = fitted(False), fitted(True)
+        self.back = token_parts.FixedMap(back) if options.token_target == "fixed" else back
+        # Both sides are compared in the narrower space, where one of the two starts as it is and the other mapped.
+        narrow = min(ours, theirs)
+        self.query, self.key = (nn.Linear(width, narrow, bias=False) for width in widths)
+        if options.init == "random":
+            for linear in (self.query, self.key):
+                _start(linear, options.init)
+        else:
+            with torch.no_grad():
+                self.query.weight.copy_(torch.eye(ours) if ours == narrow else self.there.weight)
+                self.key.weight.copy_(back.weight if ours == narrow else torch.eye(theirs))
+
+    def forward(self, student: StudentOutput, signals: TeacherSignals) -> tuple[Tensor, Tensor]:
+        """[V, B] the errors in both spaces, each a mean over content tokens, and bool [B] the items that count."""
+        own = student.tokens[self.layers[0]]
+        states = self.standardize(signals.tokens[self.layers[1]].to(self.key.weight.dtype))
+        rows, columns = token_parts.masks(student, signals, special_tokens=False)
+        seen_rows, seen_columns = token_parts.masks(student, signals, self.options.special_tokens)
+        scores = self._scores(own, states)  # [V, B, S, T]
+        read = parts.masked_softmax(scores.mT, seen_rows.unsqueeze(-2)) @ self.there(own)
+        there = parts.masked_mean(baseline_parts.unit_error(read, states, self.options.error), columns)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.options.token_target == "moving"):
+            target = parts.masked_softmax(scores, seen_columns.unsqueeze(-2)) @ self.back(states)
+        here = parts.masked_mean(baseline_parts.unit_error(own, target, self.options.error), rows)
+        return there + here, rows.any(-1) & columns.any(-1)
+
+    def _scores(self, own: Tensor, states: Tensor) -> Tensor:
+        query, key = self.query(own), self.key(states)
+        if self.options.attention == "cosine":
+            return _products(normalize(query), normalize(key), self.options.attention_temperature)
+        return _products(query, key, math.sqrt(query.shape[-1]))
+
+
+class ClassHead(nn.Module):
+    """The teacher's linear class head, as far as its vectors and logits tell: fitted once, never trained.
+
+    Args:
+        sample: whose batches hold the teacher's sentence vectors and class logits.
+        index: the teacher's number.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, sample: Sample, index: int) -> None:
+        super().__init__()
+        seen = [signals[index] for _, signals in sample.batches]
+        if not seen:
+            raise DistilvecError("the sample has no class logits of the teacher to fit its head to")
+        vectors = torch.cat([parts.sentence(one)[one.present] for one in seen]).double()
+        logits = torch.cat([cast(Tensor, one.logits)[one.present] for one in seen]).double()
+        mean, offset = vectors.mean(0), logits.mean(0)
+        weight = ridge_map(vectors - mean, logits - offset, ridge=1e-6)
+        self.register_buffer("weight", weight.float())
+        self.register_buffer("bias", (offset - weight @ mean).float())
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """[..., D] -> [..., C]."""
+        return functional.linear(vectors, self.weight, self.bias)
+
+
+@full_precision
+def _products(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """[V, B, S, a], [B, T, a] -> [V, B, S, T]."""
+    return query @ key.mT / scale
+
+
+def _start(linear: nn.Linear, init: parts.Init) -> nn.Linear:
+    """Xavier's uniform start where it is to be random."""
+    if init == "random":
+        nn.init.xavier_uniform_(linear.weight)
+    return linear

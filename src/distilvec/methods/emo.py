@@ -1,0 +1,286 @@
+"""EMO: attention patterns of the important aligned tokens, and transport between the last hidden states.
+
+    IRA  = sum over the last z layers of 1 - sqrt(CKA(A_s, A_t)), rows = the m selected pairs        (eqs. 9 to 14)
+    OTIS = <T, C>, T = the entropic plan between importance masses, C = cost of the token states     (eqs. 15 to 21)
+    L    = alpha task + (1 - alpha) (IRA + OTIS)                                                     (eq. 22)
+
+The Distiller adds the task. Without one SimCSE takes its place, weighed by `alpha` here.
+
+The `code` preset differs from the published code in this: tokens are aligned by position, not by the set of token
+strings (which pairs repeated words wrongly and depends on the string hash); pairs stay paired; special tokens are in
+the masses but never in a pair; padding is left out; the text is not run again without its stop-words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from distilvec.functional import cka_distance, normalize, sinkhorn, transport_cost
+from distilvec.functional.precision import full_precision
+from distilvec.methods import parts, token_parts
+from distilvec.methods.base import (
+    Batch,
+    Layers,
+    Method,
+    Needs,
+    Options,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+
+
+class EMOOptions(Options):
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {
+            "layer_map": "floor",
+            "cka": "plain",
+            "minimum": 1,
+            "special_tokens": True,
+            "causal_correction": False,
+            "student_mass": "pairs",
+            "cost": "softmax",
+            "plan": "unrolled",
+            "standardize": False,
+            "init": "random",
+        },
+        "code": {
+            "ira_weight": 0.1,
+            "reduction": "sum",
+            "layers": 1,
+            "layer_map": "floor",
+            "pairs": "reciprocal",
+            "cka": "plain",
+            "minimum": 1,
+            "importance": "softmax",
+            "special_tokens": True,
+            "causal_correction": False,
+            "student_mass": "pairs",
+            "cost": "softmax",
+            "plan": "unrolled",
+            "standardize": False,
+            "average_views": False,
+            "init": "random",
+        },
+    }
+
+    alpha: float = Field(0.5, ge=0, lt=1, description="weight of SimCSE where there is no task [P, C]; 0 = none")
+    temperature: float = Field(0.05, gt=0, description="of SimCSE [P, C]")
+    ira_weight: float = Field(1.0, ge=0, description="of IRA: 1 [P, S], 0.1 [C]; 0 leaves it out")
+    otis_weight: float = Field(1.0, ge=0, description="of OTIS [P, C]; 0 leaves it out")
+    reduction: Literal["mean", "sum"] = Field("mean", description="IRA over sentences: mean [P, S], or sum [C]")
+    layers: int = Field(2, ge=1, description="z, the student's last layers of IRA: 2 [P, S], 1 [C]")
+    layer_map: token_parts.LayerMap = Field(
+        "scaled", description="teacher layer of layer k: floor(h_t/h_s) k [P, C], or k h_t/h_s rounded [S]"
+    )
+    pairs: token_parts.PairMode = Field(
+        "strict", description="one-to-one pairs: equal strings [P, S], any cost, or reciprocal [C]"
+    )
+    share: float = Field(1 / 3, gt=0, le=1, description="m / n, of the pairs that IRA uses [P, C]; 1 = all")
+    minimum: int | None = Field(
+        None, ge=1, description="least m: null = 4, or 8 with the debiased CKA [S]; 1 = no bound [P, C]"
+    )
+    cka: Literal["plain", "debiased"] = Field(
+        "debiased", description="plain [P, C] is near 1 for few unrelated rows; debiased [S] weighs by m(m - 3)"
+    )
+    importance: token_parts.Normalizer = Field(
+        "sum", description="received attention over its sum [P, S], or its softmax, on both sides [C]"
+    )
+    special_tokens: bool = Field(False, description="special tokens have masses [P, C]; not [S]")
+    causal_correction: bool = Field(
+        True, description="causal teachers: divide by even attention, drop the first token [S]; not [P, C]"
+    )
+    student_mass: Literal["path", "pairs"] = Field(
+        "path", description="mass shared over the warping path [S], or from the pairs, the least for the rest [P, C]"
+    )
+    cost: Literal["cosine", "softmax"] = Field(
+        "cosine", description="1 - cos in the teacher's space [S]; 1 - softmax in the student's, nearly flat [P, C]"
+    )
+    epsilon: float = Field(0.1, gt=0, description="entropic weight of the plan [P, C]")
+    iterations: int = Field(100, ge=1, description="most Sinkhorn iterations [P, C]")
+    tolerance: float = Field(1e-6, gt=0, description="L1 error of the masses at which Sinkhorn stops [S]")
+    plan: Literal["detached", "unrolled"] = Field(
+        "detached", description="the plan is a constant for the gradient [S], or goes through the iterations [P, C]"
+    )
+    standardize: bool = Field(True, description="teacher states per dimension, by the sample's statistics [S]")
+    average_views: bool = Field(True, description="IRA and OTIS over both views [S], or the first only [C]")
+    init: parts.Init = Field("ridge", description="start of the token map: ridge on the pairs [S], random [P, C]")
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> EMOOptions:
+        if not self.ira_weight + self.otis_weight:
+            raise ValueError("ira_weight and otis_weight are both 0, so there is nothing to distil")
+        return self
+
+
+class EMO(Method):
+    """Terms: `simcse` [B] without a task; `ira` [V, B], `otis` [V, B] (`:TEACHER` where there are several)."""
+
+    name = "emo"
+    summary = "attention patterns of important aligned tokens and transport of token states; any two tokenizers"
+    paper = "EMO: Embedding model distillation via intra-model relation and optimal transport alignments (2025)"
+    Options = EMOOptions
+    inside = True
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        options = self.options
+        ira, otis = options.ira_weight > 0, options.otis_weight > 0
+        token_parts.check_layers(self.name, student, teachers, options.layers if ira else 1)
+        modes = [options.pairs] if ira or options.student_mass == "pairs" or options.init == "ridge" else []
+        modes += ["full"] if otis and options.student_mass == "path" else []
+        last = token_parts.depth(student)
+        simcse = options.alpha > 0 and not token_parts.has_task(student)
+        return Needs(
+            views=2 if simcse else 1,
+            sentence=False,
+            tokens=Layers((last,), tuple((token_parts.depth(one),) for one in teachers)) if otis else Layers(),
+            attention=Layers(
+                tuple(self._student_layers(student)) if ira else (),
+                tuple(self._attention_layers(student, one, ira) for one in teachers),
+            ),
+            alignment=("+".join(modes),) * len(teachers),
+            coupled=simcse,
+        )
+
+    def _student_layers(self, student: StudentInfo) -> range:
+        last = token_parts.depth(student)
+        return range(last - self.options.layers + 1, last + 1)
+
+    def _teacher_layers(self, student: StudentInfo, teacher: TeacherInfo) -> list[int]:
+        rule = self.options.layer_map
+        return [token_parts.matching_layer(student, teacher, k, rule) for k in self._student_layers(student)]
+
+    def _attention_layers(self, student: StudentInfo, teacher: TeacherInfo, ira: bool) -> tuple[int, ...]:
+        """Those that IRA compares, and the last, which gives the importance."""
+        return tuple(sorted({*(self._teacher_layers(student, teacher) if ira else ()), token_parts.depth(teacher)}))
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        options = self.options
+        simcse = 0.0 if token_parts.has_task(student) else options.alpha
+        self.simcse_weight, self.share_of_each = simcse, (1 - simcse) / len(teachers)
+        self.terms = list(zip(parts.names("ira", teachers), parts.names("otis", teachers), strict=True))
+        self.layers = [
+            list(zip(self._student_layers(student), self._teacher_layers(student, teacher), strict=True))
+            if options.ira_weight
+            else []
+            for teacher in teachers
+        ]
+        self.last = token_parts.depth(student), [token_parts.depth(teacher) for teacher in teachers]
+        self.causal = [teacher.causal and options.causal_correction for teacher in teachers]
+        self.standardize, self.maps = nn.ModuleList(), nn.ModuleList()
+        for index, teacher in enumerate(teachers if options.otis_weight else ()):
+            layers = self.last[0], self.last[1][index]
+            standardize = token_parts.standardizer(sample, index, layers[1], options.standardize)
+            self.standardize.append(standardize)
+            widths = student.hidden, teacher.hidden or 0
+            self.maps.append(
+                token_parts.token_map(
+                    sample,
+                    index,
+                    [layers],
+                    options.pairs,
+                    widths,
+                    options.init,
+                    [standardize],
+                    backwards=options.cost == "softmax",
+                )
+            )
+
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
+        options = self.options
+        terms = {}
+        if self.simcse_weight:
+            terms["simcse"] = parts.simcse(student, batch, options.temperature, self.simcse_weight)
+        for index, ((ira, otis), signals) in enumerate(zip(self.terms, teachers, strict=True)):
+            rows, columns = token_parts.masks(student, signals, options.special_tokens)
+            scores, columns = self._scores(index, signals, columns)
+            if options.ira_weight:
+                terms[ira] = self._ira(index, student, signals, scores)
+            if options.otis_weight:
+                terms[otis] = self._otis(index, student, signals, scores, rows, columns)
+        return terms
+
+    def _scores(self, index: int, signals: TeacherSignals, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, T] normalised importance, and bool [B, T] the tokens that have one."""
+        rows, visible = columns, None
+        if self.causal[index]:
+            visible = signals.mask
+            assert visible is not None
+            columns = columns & ~(visible & (visible.cumsum(-1) == 1))
+        scores = token_parts.importance(signals.attention[self.last[1][index]], rows, columns, visible)
+        return token_parts.normalized(scores, columns, self.options.importance), columns
+
+    def _ira(self, index: int, student: StudentOutput, signals: TeacherSignals, scores: Tensor) -> Term:
+        """Distances of the attention patterns of the m most important pairs, summed over the layers."""
+        options, debiased = self.options, self.options.cka == "debiased"
+        minimum = options.minimum or (8 if debiased else 4)
+        found = token_parts.pairs(signals, options.pairs)
+        chosen = token_parts.best_pairs(found, scores, options.share, minimum)
+        assert student.mask is not None and signals.mask is not None
+        distances = []
+        for ours, theirs in self.layers[index]:
+            own = token_parts.take_rows(self._views(student.attention[ours]), chosen.student)
+            other = token_parts.take_rows(signals.attention[theirs], chosen.teacher)
+            own = own.masked_fill(~student.mask.unsqueeze(1), 0)
+            other = other.masked_fill(~signals.mask.unsqueeze(1), 0)
+            distances.append(cka_distance(own, other, chosen.real, debiased))
+        count = chosen.real.sum(-1)
+        enough = count >= (4 if debiased else 3)
+        values = torch.stack(distances).sum(0)
+        if debiased:  # the estimate's variance falls with m(m - 3); a mean over these values is the weighted mean
+            weight = (count * (count - 3)).where(enough, 0).float()
+            values = values * weight / (weight.sum() / enough.sum().clamp_min(1)).clamp_min(1e-6)
+        if options.reduction == "sum":
+            values = values * enough.sum()
+        return parts.counted(values, enough, options.ira_weight * self.share_of_each)
+
+    def _otis(
+        self,
+        index: int,
+        student: StudentOutput,
+        signals: TeacherSignals,
+        scores: Tensor,
+        rows: Tensor,
+        columns: Tensor,
+    ) -> Term:
+        """Cost of moving the student's token states to the teacher's, important tokens weighing more."""
+        options = self.options
+        if options.student_mass == "path":
+            ours, theirs = token_parts.path_masses(scores, token_parts.pairs(signals, "full"), rows.shape[-1])
+        else:
+            found = token_parts.pairs(signals, options.pairs)
+            ours, theirs = token_parts.pair_masses(scores, columns, found, rows, options.importance), scores
+        states = self.standardize[index](signals.tokens[self.last[1][index]])
+        own = self._views(student.tokens[self.last[0]])
+        if options.cost == "cosine":
+            cost = _cosine_cost(self.maps[index](own), states)
+        else:
+            cost = _softmax_cost(own, self.maps[index](states), columns)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and options.plan == "unrolled"):
+            plan = sinkhorn(cost, ours, theirs, options.epsilon, options.iterations, options.tolerance)
+        there = (ours.sum(-1) > 0) & (theirs.sum(-1) > 0)
+        return parts.counted(transport_cost(cost, plan), there, options.otis_weight * self.share_of_each)
+
+    def _views(self, values: Tensor) -> Tensor:
+        return values if self.options.average_views else values[:1]
+
+
+@full_precision
+def _cosine_cost(own: Tensor, states: Tensor) -> Tensor:
+    """[V, B, S, D], [B, T, D] -> [V, B, S, T] in [0, 2]."""
+    return 1 - normalize(own) @ normalize(states).mT
+
+
+@full_precision
+def _softmax_cost(own: Tensor, states: Tensor, columns: Tensor) -> Tensor:
+    """[V, B, S, d], [B, T, d] -> [V, B, S, T]: 1 - softmax over the teacher's tokens (eqs. 17 and 18)."""
+    return 1 - parts.masked_softmax(own @ states.mT / math.sqrt(own.shape[-1]), columns.unsqueeze(-2))

@@ -1,0 +1,161 @@
+"""The experts' losses of DistillMoE, and the gate that weighs them.
+
+Source: DistillMoE, section 3.1, eqs. 1 to 7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from distilvec.errors import DistilvecError
+from distilvec.functional import cosine_distance, expert_similarity, gate_floor_penalty, info_nce, relation_matrix
+from distilvec.methods import parts
+from distilvec.methods.base import Batch, StudentOutput, TeacherInfo, TeacherSignals, Term
+from distilvec.modules.projection import projection
+
+Expert = Literal["cosine", "contrast", "margin"]
+
+
+class ExpertLosses(nn.Module):
+    """One loss per expert: those of the first teacher, then those of the next, all under one gate.
+
+    Args:
+        options: of DistillMoE.
+        experts: of each teacher.
+        signals: of the sample, for the ridge starts.
+        outputs: [N, E, d] what the untrained experts make of the sample.
+        shared: per teacher the map that stands for W1 and W2, where there is one for all.
+    """
+
+    def __init__(
+        self,
+        options: Any,
+        experts: Sequence[Expert],
+        teachers: Sequence[TeacherInfo],
+        signals: Sequence[TeacherSignals],
+        outputs: Tensor,
+        shared: Sequence[nn.Module | None],
+    ) -> None:
+        super().__init__()
+        self.options, self.experts, self.teachers = options, list(experts), len(teachers)
+        by_expert = [parts.names(expert, teachers) for expert in experts]
+        self.names = [names[teacher] for teacher in range(len(teachers)) for names in by_expert]
+        self.maps = nn.ModuleList(
+            self._expert_maps(outputs[:, index * len(experts) :], teacher, signals[index], shared[index])
+            for index, teacher in enumerate(teachers)
+        )
+
+    def _expert_maps(
+        self, outputs: Tensor, teacher: TeacherInfo, signals: TeacherSignals, shared: nn.Module | None
+    ) -> nn.ModuleDict:
+        """W1 and W2 of one teacher; the third expert stays in the student's space."""
+        maps = nn.ModuleDict()
+        for place, expert in enumerate(self.experts):
+            if expert != "margin":
+                maps[expert] = shared or projection(
+                    outputs.shape[-1],
+                    teacher.width,
+                    source=outputs[:, place],
+                    target=parts.sentence(signals),
+                    init=self.options.init,
+                    present=signals.present,
+                )
+        return maps
+
+    def forward(
+        self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch, weight: float
+    ) -> dict[str, Term]:
+        """The mixture's terms, and each expert's loss and gate weight for the log."""
+        options, count = self.options, len(self.names)
+        outputs = student.embedding.unsqueeze(-2).expand(*student.embedding.shape[:-1], count, -1)
+        if options.head:
+            outputs = _extra(student, "expert_outputs")
+        losses = self._losses(outputs, teachers, batch)  # [V, B, E]
+        known = torch.stack([one.present for one in teachers], -1).repeat_interleave(len(self.experts), -1)  # [B, E]
+        gate = _extra(student, "gate").float() if options.head else None
+        values = self._weighted(losses, known, gate)
+        terms = {"moe": parts.counted(values, known.any(-1), weight)}
+        for place, name in enumerate(self.names):
+            terms[name] = parts.counted(losses[..., place].detach(), known[:, place], 0.0)
+        if gate is not None:
+            terms["diversity"] = Term(_diversity(outputs), None, weight * options.diversity_weight)
+            floor = gate_floor_penalty(gate, options.gate_floor / count)
+            terms["gate_floor"] = Term(floor, None, weight * options.floor_weight)
+            negentropy = (gate * gate.clamp_min(1e-12).log()).sum(-1)
+            if options.gate_kl:
+                terms["gate_kl"] = Term(negentropy + math.log(count), None, weight * options.gate_kl)
+            terms["gate_entropy"] = Term(-negentropy.detach(), None, 0.0)
+            terms.update((f"gate_{name}", Term(gate[..., i].detach(), None, 0.0)) for i, name in enumerate(self.names))
+        return terms
+
+    def _losses(self, outputs: Tensor, teachers: Sequence[TeacherSignals], batch: Batch) -> Tensor:
+        """[V, B, E] every expert's loss on every item, 0 where its teacher has nothing."""
+        losses = []
+        for index, signals in enumerate(teachers):
+            target, present = parts.sentence(signals), signals.present
+            for place, expert in enumerate(self.experts):
+                own = outputs[..., index * len(self.experts) + place, :]
+                if expert == "margin":
+                    values = masked_margin_gap(own, target, self.options.margin, present)
+                elif expert == "cosine":
+                    values = cosine_distance(self._map(index, expert)(own), target)
+                else:
+                    values = self._contrast(self._map(index, expert)(own), target, present, batch)
+                losses.append(values.masked_fill(~present, 0))
+        return torch.stack(losses, -1)
+
+    def _map(self, teacher: int, expert: str) -> nn.Module:
+        maps = self.maps[teacher]
+        assert isinstance(maps, nn.ModuleDict)
+        return maps[expert]
+
+    def _contrast(self, own: Tensor, target: Tensor, present: Tensor, batch: Batch) -> Tensor:
+        """[V, B] InfoNCE against the teacher's vectors of the batch."""
+        views, items = own.shape[:2]
+        own_key = torch.arange(items, device=own.device).repeat(views)
+        exclude = (batch.duplicate | ~present).repeat(views, 1)
+        values = info_nce(own.flatten(0, 1), target, self.options.contrast_temperature, own_key, exclude)
+        return values.view(views, items)
+
+    def _weighted(self, losses: Tensor, known: Tensor, gate: Tensor | None) -> Tensor:
+        """[V, B] the losses by the gate (its weights of absent teachers going to the others), or by fixed weights."""
+        fixed = self.options.loss_weights
+        if fixed is not None or gate is None:
+            each = losses.new_tensor(fixed or [1 / len(self.experts)] * len(self.experts)) / self.teachers
+            return (losses * each.repeat(self.teachers)).sum(-1)
+        gate = gate.masked_fill(~known, 0)
+        gate = gate / gate.sum(-1, keepdim=True).clamp_min(1e-12)
+        if self.options.gate_gradient == "loss":
+            return (gate * losses).sum(-1)
+        values = (gate.detach() * losses).sum(-1)
+        if self.options.gate_gradient == "scaled":
+            seen = known.expand_as(losses)
+            level = losses.detach().sum((0, 1)) / seen.sum((0, 1)).clamp_min(1)
+            ratios = losses.detach() / level.clamp_min(1e-6)
+            values = values + ((gate - gate.detach()) * ratios).sum(-1)
+        return values
+
+
+def masked_margin_gap(own: Tensor, target: Tensor, margin: float, present: Tensor) -> Tensor:
+    """`functional.margin_gap` among the items that the teacher has: [V, B, d], [B, D], bool [B] -> [V, B]."""
+    excess = torch.relu((relation_matrix(own) - relation_matrix(target)).abs() - margin)
+    others = present & ~torch.eye(len(present), dtype=torch.bool, device=present.device)
+    return parts.masked_mean(excess, others)
+
+
+def _diversity(outputs: Tensor) -> Tensor:
+    return expert_similarity(outputs.flatten(0, 1)).view(outputs.shape[:2])
+
+
+def _extra(student: StudentOutput, name: str) -> Tensor:
+    if name not in student.extras:
+        raise DistilvecError(
+            f'the student gives no "{name}", which its expert head should leave behind',
+            remedy="Call attach(student) before training.",
+        )
+    return student.extras[name]

@@ -1,0 +1,118 @@
+"""MinED: tokens aligned by minimum edit distance, and the teacher's distribution where they are equal.
+
+    logits:     L = KL(softmax(z^t / tau) || softmax(z^s / tau))
+    embedding:  L = alpha SimCSE + (1 - alpha) mean over the pairs of 1 - cos(h^s W, h^t)
+
+Published form (FuseLLM): for language models; token strings are aligned by time warping over their edit distance, and
+where a student token stands alone against one equal teacher token, the student's next-token distribution is fitted to
+the teacher's ten best logits, each mapped to the student's nearest vocabulary entry.
+
+Adaptations. With a classification task the "vocabulary" is the label set, which both sides share, and an item has one
+distribution: both mappings are the identity, and what is left is KL on class logits, as EMO's authors say of their own
+comparison. Without a task there is no distribution at all: the alignment is kept, and the last hidden states
+of the pairs (one-to-one, equal strings) are compared in the teacher's space; that form is ours, after those of `cdm`
+and `emo`, as the papers that report it do not describe theirs. The choice among several teachers by their loss on the
+gold token is not made: they count the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from distilvec.functional import cosine_distance
+from distilvec.methods import baseline_parts, parts, token_parts
+from distilvec.methods.base import (
+    Batch,
+    Method,
+    Needs,
+    Options,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+
+
+class MinEDOptions(Options):
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"top_k": 10, "standardize": False, "init": "random"},
+        "code": {"top_k": 10, "standardize": False, "init": "random"},
+    }
+
+    form: baseline_parts.Form = Field("auto", description=baseline_parts.FORM)
+    temperature: float = Field(1.0, gt=0, description="tau, of both softmaxes [P, C]")
+    top_k: int | None = Field(None, ge=1, description="the teacher's best classes that have mass: 10 [P, C], all [S]")
+    alpha: float = Field(0.5, ge=0, lt=1, description=baseline_parts.ALPHA)
+    simcse_temperature: float = Field(0.05, gt=0, description="of SimCSE [P, C]")
+    standardize: bool = Field(True, description=baseline_parts.STANDARDIZE)
+    init: parts.Init = Field("ridge", description="start of W: ridge on the pairs [S], random [P, C]")
+
+
+class MinED(Method):
+    """Terms: `mined` [V, B] (`mined:TEACHER` where there are several), and `simcse` [B] without a task."""
+
+    name = "mined"
+    summary = "KL on class logits; without a task, token states of equal tokens aligned by edit distance"
+    paper = "Wan et al. 2024, Knowledge fusion of large language models, FuseLLM (arXiv:2401.10491)"
+    Options = MinEDOptions
+    inside = True
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        if baseline_parts.uses_logits(self.name, self.options.form, student, teachers):
+            return Needs(sentence=False, logits=(True,) * len(teachers))
+        simcse = self._simcse_weight(student) > 0
+        return Needs(
+            views=2 if simcse else 1,
+            sentence=False,
+            tokens=baseline_parts.last_layers(self.name, student, teachers),
+            alignment=("strict",) * len(teachers),
+            coupled=simcse,
+        )
+
+    def _simcse_weight(self, student: StudentInfo) -> float:
+        return 0.0 if token_parts.has_task(student) else self.options.alpha
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        options = self.options
+        self.terms = parts.names("mined", teachers)
+        self.on_logits = baseline_parts.uses_logits(self.name, options.form, student, teachers)
+        self.simcse_weight = 0.0 if self.on_logits else self._simcse_weight(student)
+        self.weight = (1 - self.simcse_weight) / len(teachers)
+        self.standardize, self.maps = nn.ModuleList(), nn.ModuleList()
+        if self.on_logits:
+            return
+        (self.layer,), theirs = baseline_parts.last_layers(self.name, student, teachers)
+        self.teacher_layers = [layer for (layer,) in theirs]
+        for index, (teacher, layer) in enumerate(zip(teachers, self.teacher_layers, strict=True)):
+            standardize = token_parts.standardizer(sample, index, layer, options.standardize)
+            self.standardize.append(standardize)
+            self.maps.append(baseline_parts.last_map(student, teacher, index, sample, options.init, standardize))
+
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
+        options = self.options
+        terms = {}
+        if self.simcse_weight:
+            terms["simcse"] = parts.simcse(student, batch, options.simcse_temperature, self.simcse_weight)
+        for index, (name, signals) in enumerate(zip(self.terms, teachers, strict=True)):
+            if self.on_logits:
+                ours, theirs = baseline_parts.class_logits(student, signals)
+                values = baseline_parts.class_divergence(ours, theirs, options.temperature, options.top_k)
+                terms[name] = parts.counted(values, signals.present, self.weight)
+            else:
+                values, rows = self._paired(index, student, signals)
+                terms[name] = parts.counted(values, rows, self.weight)
+        return terms
+
+    def _paired(self, index: int, student: StudentOutput, signals: TeacherSignals) -> tuple[Tensor, Tensor]:
+        """[V, B] mean distance of the pairs, and bool [B] the items that have some."""
+        found = token_parts.pairs(signals, "strict")
+        ours = token_parts.take_rows(student.tokens[self.layer], found.student)
+        theirs = token_parts.take_rows(signals.tokens[self.teacher_layers[index]], found.teacher)
+        distances = cosine_distance(self.maps[index](ours), self.standardize[index](theirs))
+        return parts.masked_mean(distances, found.real), found.real.any(-1)

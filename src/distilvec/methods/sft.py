@@ -1,0 +1,50 @@
+"""SFT: the task alone, without distillation; what supervised distillation has to beat.
+
+    L = task
+
+The method adds no term: the Distiller computes the task's loss from the task head. Teachers may be given, so that the
+same recipe serves all methods; they are not asked for anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distilvec.errors import DistilvecError
+from distilvec.methods import token_parts
+from distilvec.methods.base import (
+    Batch,
+    Method,
+    Needs,
+    Options,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+
+
+class SFTOptions(Options):
+    """None of its own."""
+
+
+class SFT(Method):
+    """Terms: none."""
+
+    name = "sft"
+    summary = "the task's labels alone; no distillation"
+    paper = "baseline: supervised fine-tuning"
+    Options = SFTOptions
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        if not token_parts.has_task(student):
+            raise DistilvecError(
+                "sft trains on a task's labels alone, and there is no task",
+                where=student.name,
+                remedy="Add a task, or take simcse, which needs neither labels nor teacher.",
+            )
+        return Needs(sentence=False)
+
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
+        return {}

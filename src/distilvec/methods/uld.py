@@ -1,0 +1,65 @@
+"""ULD: the sorted probabilities of student and teacher are brought together, whatever the entries stand for.
+
+    L = sum_c |p^s_(c) - p^t_(c)|,  p = softmax(z / tau), both sorted downwards, the shorter padded with zeros   (eq. 5)
+
+Published form: for language models, over the vocabulary, averaged over the answer's tokens, beside the cross-entropy
+with weight 1.5. Adaptation (EMO and DistillMoE's comparisons): an item has one vector of class logits, so the sum runs
+over classes. Class identity is lost by sorting; with equal label sets a KL divergence (`mined`) says strictly more.
+There is no embedding form: without class logits there is no distribution to sort, and the papers have none either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from distilvec.functional import sorted_wasserstein
+from distilvec.methods import baseline_parts, parts
+from distilvec.methods.base import (
+    Batch,
+    Method,
+    Needs,
+    Options,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+
+
+class ULDOptions(Options):
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"weight": 1.5}, "code": {"weight": 1.5}}
+
+    weight: float = Field(1.0, gt=0, description="of the term: 1.5 [P, C]; 1, the task's alpha does the rest [S]")
+    temperature: float = Field(1.0, gt=0, description="tau, of both softmaxes [P, C]")
+
+
+class ULD(Method):
+    """Terms: `uld` [V, B] (`uld:TEACHER` where there are several)."""
+
+    name = "uld"
+    summary = "sorted class probabilities follow the teacher's; needs class logits"
+    paper = "Boizard et al. 2024, Universal logit distillation (arXiv:2402.12030)"
+    Options = ULDOptions
+    inside = True
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        instead = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
+        baseline_parts.check_class_logits(self.name, student, teachers, instead, same_classes=False)
+        return Needs(sentence=False, logits=(True,) * len(teachers))
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        self.terms = parts.names("uld", teachers)
+
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
+        tau = self.options.temperature
+        terms = {}
+        for name, signals in zip(self.terms, teachers, strict=True):
+            ours, theirs = baseline_parts.class_logits(student, signals)
+            values = sorted_wasserstein((ours.float() / tau).softmax(-1), (theirs.float() / tau).softmax(-1))
+            terms[name] = parts.counted(values, signals.present, self.options.weight / len(teachers))
+        return terms

@@ -1,0 +1,106 @@
+"""What a sentence-transformers model reads of a text and how it pools, alike for teachers and students."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from distilvec.errors import DistilvecError
+
+if TYPE_CHECKING:  # recipes import this file, and reading one takes no torch
+    from sentence_transformers import SentenceTransformer
+    from torch import nn
+
+PoolingChoice = Literal["mean", "cls", "last"]
+#: The words of a recipe -> those of sentence-transformers.
+MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
+
+
+def open_pipeline(source: str, **arguments: Any) -> SentenceTransformer:
+    """A saved model; modules of ours in it open without remote code, by the classes that are installed.
+
+    Args:
+        source: folder or hub id.
+        **arguments: of `SentenceTransformer`.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.modules.expert_head import ExpertHead
+
+    # The method is private, and the only way to name classes; both ends of the supported range have it.
+    return SentenceTransformer._load_with_module_classes(source, {"expert_head.ExpertHead": ExpertHead}, **arguments)
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Whether tokens see only those before them: decoders, unless their configuration says is_causal: false."""
+    if getattr(getattr(model, "config", None), "is_causal", None) is False:
+        return False
+    return any(getattr(module, "is_causal", False) is True for module in model.modules())
+
+
+def usable_positions(model: nn.Module) -> int | None:
+    """How many tokens the position embeddings allow; None where positions are not learned.
+
+    RoBERTa-like models count positions from `padding_idx + 1`, so their last rows are never reached.
+    """
+    from torch import nn
+
+    for module in model.modules():
+        table = getattr(module, "position_embeddings", None)
+        if isinstance(table, nn.Embedding):
+            padding = getattr(module, "padding_idx", None)
+            return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
+    return None
+
+
+def set_length(model: SentenceTransformer, wanted: int | None, name: str) -> None:
+    """Set the maximum length in tokens; without a wish, cut the model's own down to what its positions allow.
+
+    Raises:
+        DistilvecError: less than 1, or more than the positions allow.
+    """
+    limit = usable_positions(model)
+    if wanted is not None:
+        if wanted < 1 or (limit is not None and wanted > limit):
+            raise DistilvecError(
+                f"max_length is {wanted}, the model's positions allow 1 to {limit or 'any number'}",
+                where=name,
+                remedy="Choose a length within that range.",
+            )
+        model.max_seq_length = wanted
+    elif limit is not None and (model.max_seq_length is None or model.max_seq_length > limit):
+        model.max_seq_length = limit
+
+
+def set_pooling(model: SentenceTransformer, wanted: PoolingChoice | None, *, bare: bool, name: str) -> None:
+    """Choose the pooling of a model whose folder says nothing about it; a folder that does is right.
+
+    Args:
+        model: as sentence-transformers opened it; a bare one has mean pooling then.
+        wanted: None = last-token pooling where the attention is causal, mean pooling elsewhere.
+        bare: whether this was a transformers folder, without modules.json.
+        name: what the person called the model, for messages.
+
+    Raises:
+        DistilvecError: the folder has its own pooling, or none at all, and another one is wanted.
+    """
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    found = [(place, module) for place, module in model.named_children() if isinstance(module, Pooling)]
+    if bare:
+        inner = getattr(model[0], "model", None)
+        last = inner is not None and is_causal(inner)
+        mode = MODES[wanted or ("last" if last else "mean")]
+        for place, module in found:
+            setattr(model, place, Pooling(module.embedding_dimension, pooling_mode=mode))
+    elif wanted is not None and [_mode(module) for _, module in found] != [MODES[wanted]]:
+        own = " and ".join(_mode(module) for _, module in found) or "no"
+        raise DistilvecError(
+            f"this folder has {own} pooling of its own, and pooling: {wanted} asks for another",
+            where=name,
+            remedy="Leave pooling out; it is for transformers folders, which say nothing about it.",
+        )
+
+
+def _mode(module: Any) -> str:
+    mode = module.pooling_mode
+    return mode if isinstance(mode, str) else "+".join(mode)

@@ -1,0 +1,179 @@
+"""The head of a supervised task: class logits or one number from sentence vectors, and its two files.
+
+Beside a sentence-transformers model lie `task/head.safetensors` (the weights) and `task/task.json` (what the numbers
+mean). The model alone stays a plain embedder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from distilvec.errors import DataError, DistilvecError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+__all__ = ["Encoding", "TaskHead", "has_head", "sentence_vectors"]
+
+Encoding = Literal["single", "joint", "separate"]
+_FOLDER, _WEIGHTS, _CONFIG = "task", "head.safetensors", "task.json"
+
+
+class TaskHead(nn.Module):
+    """A linear classifier or regressor on the sentence vector, before any final `Normalize`.
+
+    Two texts encoded separately, u and v, are classified from [u, v, |u - v|, u * v] (Reimers & Gurevych 2019, with the
+    product added), and their similarity is cos(u, v), which has no weights. All else reads one vector.
+
+    Args:
+        width: d of the sentence vectors.
+        kind: "classification" or "regression".
+        labels: names of the C >= 2 classes in order of their logits; None for a regression.
+        encoding: "single" text, a pair read as one text ("joint"), or a pair of vectors ("separate").
+        shift, scale: of a regression: the number that it means is shift + scale * logit.
+
+    Raises:
+        DistilvecError: labels that do not go with the kind, or a scale that is not positive.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        kind: Literal["classification", "regression"] = "classification",
+        labels: Sequence[str] | None = None,
+        encoding: Encoding = "single",
+        *,
+        shift: float = 0.0,
+        scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if kind not in ("classification", "regression") or encoding not in ("single", "joint", "separate"):
+            raise DistilvecError(f'there is no task head of kind "{kind}" with encoding "{encoding}"')
+        if (labels is not None) != (kind == "classification"):
+            raise DistilvecError("a classification has label names, a regression has none", where="task head")
+        if labels is not None and (len(labels) < 2 or len(set(labels)) < len(labels)):
+            raise DistilvecError(f"a classification has two or more different labels, not {list(labels)}")
+        if not scale > 0:
+            raise DistilvecError(f"the scale of a regression is positive, not {scale}", where="task head")
+        self.width, self.kind, self.encoding = width, kind, encoding
+        self.labels = None if labels is None else [str(label) for label in labels]
+        self.shift, self.scale = float(shift), float(scale)
+        self.linear: nn.Linear | None = None
+        if self.labels is not None or encoding != "separate":
+            inputs = 4 * width if encoding == "separate" else width
+            self.linear = nn.Linear(inputs, 1 if self.labels is None else len(self.labels))
+            nn.init.normal_(self.linear.weight, std=0.02)
+            nn.init.zeros_(self.linear.bias)
+
+    @property
+    def classes(self) -> int | None:
+        """C; None for a regression."""
+        return None if self.labels is None else len(self.labels)
+
+    def forward(self, embedding: Tensor, second: Tensor | None = None) -> Tensor:
+        """Sentence vectors -> logits.
+
+        Args:
+            embedding: [..., d], of the text, of the joint pair, or of a pair's first text.
+            second: [..., d], of a pair's second text where the encoding is separate.
+
+        Returns:
+            [..., C], or [..., 1] for a regression; at least float32.
+
+        Raises:
+            DistilvecError: one vector where two are needed, or the reverse.
+        """
+        if (second is not None) != (self.encoding == "separate"):
+            needed = "two vectors" if second is None else "one vector"
+            raise DistilvecError(f"a head with encoding {self.encoding} reads {needed}", where="task head")
+        with torch.autocast(embedding.device.type, enabled=False):
+            first = embedding if embedding.dtype == torch.float64 else embedding.float()
+            if second is None:
+                return self._linear(first)
+            other = second.to(first.dtype)
+            if self.linear is None:
+                return torch.cosine_similarity(first, other, dim=-1)[..., None]
+            return self._linear(torch.cat([first, other, (first - other).abs(), first * other], -1))
+
+    def _linear(self, values: Tensor) -> Tensor:
+        assert self.linear is not None
+        return nn.functional.linear(values, self.linear.weight.to(values.dtype), self.linear.bias.to(values.dtype))
+
+    def meaning(self, logits: Tensor) -> list[str] | list[float]:
+        """Logits [n, C] -> label names; [n, 1] -> the numbers that they mean."""
+        if self.labels is not None:
+            return [self.labels[code] for code in logits.argmax(-1).tolist()]
+        return (self.shift + self.scale * logits[..., 0].double()).tolist()
+
+    def config(self) -> dict[str, Any]:
+        """What it is made from, as JSON values."""
+        names = ("width", "kind", "labels", "encoding", "shift", "scale")
+        return {name: getattr(self, name) for name in names}
+
+    def save(self, folder: str | Path) -> None:
+        """Write `task/head.safetensors` and `task/task.json` into the folder of a model.
+
+        Raises:
+            OSError: the disk is full or the place cannot be written.
+        """
+        from safetensors.torch import save_file
+
+        place = Path(folder) / _FOLDER
+        place.mkdir(parents=True, exist_ok=True)
+        weights = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
+        save_file(weights, place / _WEIGHTS)
+        content = json.dumps(self.config(), indent=1, ensure_ascii=False)
+        (place / _CONFIG).write_text(content + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> TaskHead:
+        """Read what `save` wrote into the folder of a model.
+
+        Raises:
+            DataError: there is no head, or its files are damaged.
+        """
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        place = Path(folder) / _FOLDER
+        if not has_head(folder):
+            raise DataError(
+                "this model has no task head",
+                where=str(folder),
+                remedy="Give the folder of a supervised run or of `distilvec finetune`.",
+            )
+        try:
+            config = json.loads((place / _CONFIG).read_text(encoding="utf-8"))
+            head = cls(**config)
+            head.load_state_dict(load_file(place / _WEIGHTS))
+        except (OSError, ValueError, TypeError, RuntimeError, SafetensorError, DistilvecError) as error:
+            raise DataError(f"the task head cannot be read ({error})", where=str(place)) from error
+        return head
+
+
+def has_head(folder: str | Path) -> bool:
+    """Whether a task head lies beside the model in this folder."""
+    return (Path(folder) / _FOLDER / _CONFIG).is_file()
+
+
+def sentence_vectors(model: SentenceTransformer, features: dict[str, Any]) -> Tensor:
+    """What a task head reads: the sentence vectors [B, d] before any final `Normalize`.
+
+    Args:
+        features: what `model.preprocess` gives, on the model's device.
+    """
+    from sentence_transformers.base.modules import Normalize
+
+    modules = list(model.children())
+    if isinstance(modules[-1], Normalize):
+        modules = modules[:-1]
+    features = dict(features)
+    for module in modules:
+        features = module(features)
+    return features["sentence_embedding"]

@@ -1,0 +1,218 @@
+"""Watching a transformer while it runs: states of its blocks, and attention maps of chosen layers.
+
+States come from forward hooks. Maps come from an attention function registered with transformers, which returns
+what the fast kernel returns and, for the layers asked, computes the head-averaged probabilities beside it.
+Architectures outside that interface (MPNet, DeBERTa) hand out their own maps. Nothing is written to the model's
+configuration that stays there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from distilvec.errors import DistilvecError
+
+NAME = "distilvec_maps"
+#: Bytes of scores that are held at once.
+_CHUNK = 1 << 26
+
+
+@dataclass
+class Seen:
+    """What one forward pass showed.
+
+    Attributes:
+        states: L + 1 tensors [N, S, H]; 0 is the embedding output, l what block l gives.
+        maps: layer (1 to L) -> [N, S, S] float32, attention probabilities averaged over heads.
+    """
+
+    states: list[Tensor] = field(default_factory=list)
+    maps: dict[int, Tensor] = field(default_factory=dict)
+
+
+class Watch:
+    """Hooks on a transformers model, idle except within `watching`.
+
+    Args:
+        model: the transformers model.
+        blocks: its transformer blocks, first to last.
+    """
+
+    def __init__(self, model: nn.Module, blocks: nn.ModuleList) -> None:
+        self._model, self._count = model, len(blocks)
+        self._seen: Seen | None = None
+        self._asked: frozenset[int] = frozenset()
+        self._handles = [blocks[0].register_forward_pre_hook(self._before_first, with_kwargs=True)]
+        self._handles += [block.register_forward_hook(self._after) for block in blocks]
+        self._layer_of = {id(module): layer for layer, block in enumerate(blocks, 1) for module in block.modules()}
+
+    @contextlib.contextmanager
+    def watching(self, states: bool = True, maps: Sequence[int] = ()) -> Iterator[Seen]:
+        """Collect what a forward pass within the block shows.
+
+        Args:
+            states: whether to keep the states of the blocks.
+            maps: layers, 1 to L, whose attention maps are wanted.
+
+        Raises:
+            DistilvecError: a map was asked for and the model's attention did not show it.
+        """
+        seen = Seen()
+        with self._maps(seen, maps) if maps else contextlib.nullcontext():
+            self._seen = seen if states else None
+            try:
+                yield seen
+            finally:
+                self._seen = None
+        missing = [layer for layer in maps if layer not in seen.maps]
+        if missing:
+            raise DistilvecError(
+                f"no attention map of layer {missing[0]} (of {self._count}) can be had from this architecture",
+                where=type(self._model).__name__,
+                remedy="Choose a method that works without attention maps.",
+            )
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _before_first(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._seen is not None:
+            self._seen.states.append(args[0] if args else kwargs["hidden_states"])
+
+    def _after(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if self._seen is not None:
+            self._seen.states.append(output[0] if isinstance(output, tuple) else output)
+
+    @contextlib.contextmanager
+    def _maps(self, seen: Seen, layers: Sequence[int]) -> Iterator[None]:
+        config: Any = self._model.config
+        if not getattr(self._model, "_supports_attention_backend", False):
+            with self._own_maps(seen, layers):
+                yield
+            return
+        _register()
+        before = config._attn_implementation
+        if before == "flex_attention" or str(before).startswith("flash"):
+            raise DistilvecError(
+                f"attention maps cannot be taken beside {before}",
+                where=type(self._model).__name__,
+                remedy="Load the model with sdpa or eager attention.",
+            )
+        wanted = {key: layer for key, layer in self._layer_of.items() if layer in layers}
+        config._attn_implementation = NAME
+        _ACTIVE[id(self._model)] = (wanted, seen.maps)
+        try:
+            yield
+        finally:
+            config._attn_implementation = before
+            del _ACTIVE[id(self._model)]
+
+    @contextlib.contextmanager
+    def _own_maps(self, seen: Seen, layers: Sequence[int]) -> Iterator[None]:
+        """Ask the model itself, for architectures without the attention interface."""
+
+        def ask(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return args, {**kwargs, "output_attentions": True}
+
+        def take(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            found = getattr(output, "attentions", None) or ()
+            if len(found) == self._count:
+                seen.maps.update({layer: found[layer - 1].float().mean(1) for layer in layers})
+
+        handles = [
+            self._model.register_forward_pre_hook(ask, with_kwargs=True),
+            self._model.register_forward_hook(take),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+# Model id -> (attention module id -> layer asked, where its map goes); filled only while a forward is watched.
+_ACTIVE: dict[int, tuple[dict[int, int], dict[int, Tensor]]] = {}
+
+
+def _register() -> None:
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    if NAME not in AttentionInterface._global_mapping:
+        AttentionInterface.register(NAME, _attention)
+        # Without the mask function of the same name the attention would get no mask at all.
+        AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def _attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """The fast kernel's output; the map of a layer that was asked for is put aside."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    for layers, maps in _ACTIVE.values():
+        layer = layers.get(id(module))
+        if layer is not None:
+            causal = kwargs.get("is_causal")
+            causal = getattr(module, "is_causal", True) if causal is None else causal
+            scaling = kwargs.get("scaling") or query.shape[-1] ** -0.5
+            maps[layer] = head_mean(query, key, attention_mask, scaling, bool(causal) and attention_mask is None)
+    output: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    return output
+
+
+def head_mean(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, causal: bool = False) -> Tensor:
+    """Attention probabilities averaged over heads, before dropout.
+
+    Args:
+        query: [N, heads, S, e].
+        key: [N, heads or key heads, S, e].
+        mask: bool (True = seen) or additive, broadcastable to [N, heads, S, S]; None = everything is seen.
+        causal: whether tokens see only themselves and those before.
+
+    Returns:
+        [N, S, S] float32. Rows that see nothing (padding) are uniform. For the backward pass the scores of one
+        chunk of rows at a time are computed anew instead of being kept.
+    """
+    size = max(1, _CHUNK // (4 * query.shape[1] * query.shape[2] * key.shape[2]))
+    pieces = []
+    for start in range(0, len(query), size):
+        part = slice(start, start + size)
+        piece = mask[part] if mask is not None and len(mask) == len(query) else mask
+        if torch.is_grad_enabled() and query.requires_grad:
+            pieces.append(checkpoint(_mean, query[part], key[part], piece, scaling, causal, use_reentrant=False))
+        else:
+            pieces.append(_mean(query[part], key[part], piece, scaling, causal))
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def _mean(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, causal: bool) -> Tensor:
+    with torch.autocast(query.device.type, enabled=False):
+        query, key = query.float(), key.float()
+        if key.shape[1] != query.shape[1]:
+            key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+        scores = (query * scaling) @ key.transpose(-1, -2)
+        least = torch.finfo(scores.dtype).min
+        if causal:
+            ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            scores = scores.masked_fill(ahead, least)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, least) if mask.dtype == torch.bool else scores + mask.float()
+        return scores.softmax(-1).mean(1)
+
+
+def attach_watch(owner: Any, model: nn.Module, blocks: nn.ModuleList) -> Watch:
+    """A watch whose hooks go when `owner` does."""
+    watch = Watch(model, blocks)
+    weakref.finalize(owner, watch.remove)
+    return watch

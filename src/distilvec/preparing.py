@@ -1,0 +1,67 @@
+"""What a recipe names, made: the corpus, the untrained student, the head of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from distilvec.corpus import Corpus, read_corpus
+from distilvec.recipe import Recipe, StudentSection, TeacherSection
+from distilvec.students import StudentTap, fresh, load_student, shrink
+from distilvec.tasks.base import Task
+from distilvec.tasks.table import build_task
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+def prepare_corpus(recipe: Recipe) -> Corpus:
+    """Read, audit and split the corpus, or reuse what an equal section left."""
+    options = recipe.corpus.model_dump(exclude={"path"})
+    if recipe.task is not None:
+        options |= {"label": recipe.task.label or recipe.corpus.label, "joint": recipe.task.joint}
+    return read_corpus(recipe.corpus.path, recipe.place / "corpus", **options)
+
+
+def make_student(
+    section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seed: int
+) -> SentenceTransformer:
+    """The untrained student; the same recipe always gives the same one."""
+    named = {teacher.name: teacher for teacher in teachers if teacher.model}
+
+    def source(name: str) -> SentenceTransformer:
+        if name in named:
+            return load_student(str(named[name].model), pooling=section.pooling or named[name].pooling)
+        return load_student(name, pooling=section.pooling)
+
+    torch.manual_seed(seed)
+    if section.model is not None:
+        student = load_student(section.model, pooling=section.pooling, trust_remote_code=section.trust_remote_code)
+    elif section.shrink is not None:
+        cut = section.shrink
+        texts = corpus.texts(corpus.train_rows) if cut.vocabulary else None
+        student, _ = shrink(source(cut.of), layers=cut.layers, vocabulary=cut.vocabulary, texts=texts)
+    elif section.fresh is not None:
+        size = section.fresh
+        student = fresh(
+            layers=size.layers,
+            width=size.width,
+            heads=size.heads,
+            tokenizer=size.tokenizer,
+            vocabulary=size.vocabulary,
+            texts=corpus.texts(corpus.train_rows),
+            init_from=source(size.embeddings_from) if size.embeddings_from else None,
+        )
+    if section.max_length:
+        student.max_seq_length = min(section.max_length, student.max_seq_length or section.max_length)
+    return student
+
+
+def make_task(recipe: Recipe, corpus: Corpus, student: SentenceTransformer) -> Task | None:
+    """The recipe's supervised task with a fresh head for this student."""
+    if recipe.task is None:
+        return None
+    torch.manual_seed(recipe.training.seed)
+    return build_task(recipe.task, StudentTap(student).info.width, corpus.labels, corpus.label_names)

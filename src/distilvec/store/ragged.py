@@ -1,0 +1,218 @@
+"""Signals with one row per token: hidden states, attention maps, token ids; and class logits.
+
+They lie beside the sentence vectors in files of their own, `<signal>-<writer>-<n>.arrow`: a key and a large list of
+values per item. Parts are written whole, their record last, as those of sentence vectors are.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distilvec.errors import DataError
+from distilvec.store.codec import pack
+from distilvec.store.files import disk_problems
+from distilvec.store.index import locate
+from distilvec.store.layout import KEY_BYTES, add_signal, key_words, read_format, read_signals
+from distilvec.store.part import BadPart, check_key_range, open_file, view, write_file
+from distilvec.store.scan import set_aside
+
+logger = logging.getLogger(__name__)
+
+_TYPES = {"float16": (pa.float16(), np.float16), "float32": (pa.float32(), np.float32), "int32": (pa.int32(), np.int32)}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Views of one mapped file: keys uint64 [n, 2], offsets int64 [n + 1] into the values."""
+
+    name: str
+    words: np.ndarray
+    offsets: np.ndarray
+    values: np.ndarray
+
+
+def _schema(dtype: str) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field("key", pa.binary(KEY_BYTES), nullable=False),
+            pa.field("values", pa.large_list(pa.field("item", _TYPES[dtype][0], nullable=False)), nullable=False),
+        ]
+    )
+
+
+class RaggedSignal:
+    """One signal of a store, found by the keys of its texts.
+
+    Args:
+        folder: the store; its store.json names the signal.
+        signal: for example "tokens-6".
+
+    Attributes:
+        width: values per row of an item (H for token states; 1 where an item is one flat list).
+
+    Raises:
+        DataError: where the store has no such signal.
+    """
+
+    def __init__(self, folder: Path, signal: str) -> None:
+        found = read_signals(folder).get(signal)
+        if found is None:
+            raise DataError(
+                f"the store holds no {signal}",
+                where=str(folder),
+                remedy="Run `distilvec teach` with the recipe that needs it: what is there is kept.",
+            )
+        self.folder, self.signal = folder, signal
+        self.width, self.dtype = int(found["width"]), str(found["dtype"])
+        self._fingerprint = read_format(folder).fingerprint
+        self._parts: list[_Part] = []
+        self.refresh()
+
+    @classmethod
+    def create(cls, folder: Path, signal: str, width: int, dtype: str) -> RaggedSignal:
+        """Enter the signal in the store, or open it where it is there already.
+
+        Args:
+            dtype: "float16", "float32" or "int32".
+        """
+        add_signal(folder, signal, width, dtype)
+        return cls(folder, signal)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RaggedSignal, (self.folder, self.signal)
+
+    def __len__(self) -> int:
+        return sum(len(part.words) for part in self._parts)
+
+    def refresh(self) -> None:
+        """Take in parts that were added since; bad ones are set aside."""
+        known = {part.name: part for part in self._parts}
+        pattern = re.compile(rf"({re.escape(self.signal)}-[A-Za-z0-9].*-\d{{6,}})\.json")
+        names = sorted(match[1] for file in self.folder.iterdir() if (match := pattern.fullmatch(file.name)))
+        self._parts = []
+        for name in names:
+            try:
+                self._parts.append(known.get(name) or self._open(name))
+            except BadPart as problem:
+                set_aside(self.folder, name, str(problem))
+            except FileNotFoundError:
+                continue
+        self._starts = np.cumsum([0, *(len(part.words) for part in self._parts)], dtype=np.int64)
+
+    def _open(self, name: str) -> _Part:
+        record, batch = open_file(self.folder, name, self._fingerprint, _schema(self.dtype))
+        rows = batch.num_rows
+        words = view(batch.column(0).buffers()[1], "<u8", rows, 2)
+        check_key_range(words, record)
+        column = batch.column(1)
+        offsets = view(column.buffers()[1], "<i8", rows + 1, 1)[:, 0]
+        if offsets[0] != 0 or (np.diff(offsets) < 0).any():
+            raise BadPart("the lengths of its rows do not make sense")
+        values = view(column.values.buffers()[1], _TYPES[self.dtype][1], int(offsets[-1]), 1)[:, 0]
+        return _Part(name, words, offsets, values)
+
+    def rows(self, keys: np.ndarray) -> np.ndarray:
+        """Row numbers int64 [n] of keys uint8 [n, 16]; -1 where the signal has nothing."""
+        query = key_words(keys)
+        found = np.full(len(query), -1, dtype=np.int64)
+        for number, part in enumerate(self._parts):
+            left = np.flatnonzero(found < 0)
+            first = np.ascontiguousarray(part.words[:, 0])
+            at = locate(first, lambda places, part=part: part.words[places, 1], query[left])  # type: ignore[misc]
+            found[left[at >= 0]] = at[at >= 0] + self._starts[number]
+        return found
+
+    def missing(self, keys: np.ndarray) -> np.ndarray:
+        """Which keys uint8 [n, 16] the signal has nothing for: bool [n]."""
+        return self.rows(keys) < 0
+
+    def read(self, rows: Sequence[int] | np.ndarray) -> list[np.ndarray]:
+        """Views of the items' values, each [length, width] in the stored dtype; rows as `rows` gives them, no -1."""
+        numbers = np.searchsorted(self._starts, rows, side="right") - 1
+        found = []
+        for row, number in zip(np.asarray(rows), numbers, strict=True):
+            if row < 0:
+                raise DataError(f"the store has no {self.signal} for an item", where=str(self.folder))
+            part, local = self._parts[number], row - self._starts[number]
+            found.append(part.values[part.offsets[local] : part.offsets[local + 1]].reshape(-1, self.width))
+        return found
+
+    def writer(self, name: str, part_bytes: int) -> RaggedWriter:
+        """A writer; `name` is that of the store's writer that is open at the same time and holds the lock."""
+        return RaggedWriter(self, name, part_bytes)
+
+
+class RaggedWriter:
+    """Collects items and writes them as whole parts."""
+
+    def __init__(self, signal: RaggedSignal, name: str, part_bytes: int) -> None:
+        self._signal, self._name, self._limit = signal, name, part_bytes
+        self._next = self._clean_up()
+        self._words: list[np.ndarray] = []
+        self._items: list[np.ndarray] = []
+        self._bytes = 0
+
+    def _clean_up(self) -> int:
+        """Remove what a killed writer of this name left unfinished; the number of the next part."""
+        own = re.compile(rf"{re.escape(self._signal.signal)}-{re.escape(self._name)}-(\d{{6,}})\.(arrow|json).*")
+        numbers = [-1]
+        with disk_problems(self._signal.folder):
+            for file in sorted(self._signal.folder.iterdir()):
+                match = own.fullmatch(file.name)
+                if match and match[2] == "arrow" and file.suffix == ".arrow" and not file.with_suffix(".json").exists():
+                    logger.info("removing %s, which an interrupted writer left", file)
+                    file.unlink()
+                elif match:
+                    numbers.append(int(match[1]))
+        return max(numbers) + 1
+
+    def add(self, keys: np.ndarray, items: Sequence[np.ndarray]) -> None:
+        """Add items.
+
+        Args:
+            keys: uint8 [n, 16].
+            items: n arrays [length, width].
+
+        Raises:
+            DataError: where a value is not finite, or does not fit into the stored dtype.
+            EnvironmentProblem: where the disk is full. The parts written so far stay.
+        """
+        dtype = self._signal.dtype
+        for words, item in zip(key_words(keys), items, strict=True):
+            values = np.asarray(item).reshape(-1, self._signal.width)
+            if dtype != "int32":
+                if not np.isfinite(values).all():
+                    raise DataError(f"{self._signal.signal} has values that are not finite", where="teacher")
+                values = pack(values.astype(np.float32, copy=False), dtype)[0]
+            self._words.append(words.copy())
+            self._items.append(values.astype(_TYPES[dtype][1]).reshape(-1))
+            self._bytes += self._items[-1].nbytes
+        if self._bytes >= self._limit:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is in memory as a part."""
+        if not self._words:
+            return
+        words, items = np.stack(self._words), self._items
+        order = np.lexsort((words[:, 1], words[:, 0]))
+        words = np.ascontiguousarray(words[order])
+        items = [items[position] for position in order]
+        schema = _schema(self._signal.dtype)
+        offsets = np.cumsum([0, *map(len, items)], dtype=np.int64)
+        values = pa.array(np.concatenate(items), type=_TYPES[self._signal.dtype][0])
+        column = pa.LargeListArray.from_arrays(pa.array(offsets), values).cast(schema.field("values").type)
+        keys = pa.Array.from_buffers(schema.field("key").type, len(words), [None, pa.py_buffer(words)])
+        name = f"{self._signal.signal}-{self._name}-{self._next:06d}"
+        batch = pa.record_batch([keys, column], schema=schema)
+        write_file(self._signal.folder, name, batch, {"fingerprint": self._signal._fingerprint}, words)
+        self._next += 1
+        self._words, self._items, self._bytes = [], [], 0

@@ -1,0 +1,90 @@
+"""The contract of a supervised task: a head, its weight in the loss, a loss per item, and metrics."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor, nn
+
+from distilvec.modules.task_head import Encoding, TaskHead
+
+
+class Task(nn.Module, ABC):
+    """A head on the student's vector, trained beside the method's terms and kept with the student.
+
+    The total loss is alpha * task + (1 - alpha) * (sum of the method's terms); the Distiller applies that, nobody else.
+
+    Attributes:
+        kind: the word in recipes.
+        metric: the score that chooses the best checkpoint, one of those in `metrics`.
+        head: what is trained, saved and loaded.
+        alpha: weight of the task in [0, 1].
+    """
+
+    kind: ClassVar[str]
+    metric: ClassVar[str]
+
+    def __init__(self, head: TaskHead, alpha: float) -> None:
+        super().__init__()
+        self.head, self.alpha = head, alpha
+
+    @property
+    def encoding(self) -> Encoding:
+        """ "single", "joint" or "separate"."""
+        return self.head.encoding
+
+    def forward(self, embedding: Tensor, group: Tensor | None = None, role: Tensor | None = None) -> Tensor:
+        """Sentence vectors [V, B, d] of a batch -> logits [V, B, C] ([V, B, 1] for a regression).
+
+        With separate encoding the two texts of a pair are rows of one batch (`group` int64 [B] tells which belong
+        together, `role` is 0 for the first); both then have the pair's logits. See `counted`.
+        """
+        if self.encoding != "separate":
+            return self.head(embedding)
+        assert group is not None and role is not None
+        partner = _partners(group, role).long().argmax(-1)
+        first = role.eq(0)[:, None]
+        other = embedding[:, partner]
+        return self.head(embedding.where(first, other), other.where(first, embedding))
+
+    def counted(self, group: Tensor | None = None, role: Tensor | None = None) -> Tensor | None:
+        """bool [B], the rows that enter the task's mean: each pair once. None = all."""
+        if self.encoding != "separate":
+            return None
+        assert group is not None and role is not None
+        return _partners(group, role).any(-1) & role.eq(0)
+
+    def codes(self, labels: Tensor) -> Tensor:
+        """Labels [B] as the corpus has them -> class codes int64 [B] in the order of the head; scores stay scores."""
+        return labels
+
+    @abstractmethod
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Logits [V, B, C] and labels [B] as the corpus has them -> loss per item [V, B]."""
+
+    @abstractmethod
+    def metrics(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        """Scores of n items: logits [n, C], labels [n] class codes or scores."""
+
+
+def _partners(group: Tensor, role: Tensor) -> Tensor:
+    """bool [B, B]: the other text of a row's pair."""
+    return (group[:, None] == group[None, :]) & (role.eq(0)[:, None] != role.eq(0)[None, :])
+
+
+def partner_rows(groups: np.ndarray, roles: np.ndarray) -> np.ndarray:
+    """Row of each item's partner in a corpus of pairs, int64 [n]; -1 where it has none.
+
+    A batch of pairs is a batch of first texts with the rows of their partners.
+
+    >>> partner_rows(np.array([0, 0, 1, 2, 2]), np.array([0, 1, 0, 0, 1])).tolist()
+    [1, 0, -1, 4, 3]
+    """
+    found = np.full(len(groups), -1, np.int64)
+    order = np.lexsort((roles, groups))
+    left, right = order[:-1], order[1:]
+    pairs = (groups[left] == groups[right]) & (roles[left] == 0) & (roles[right] != 0)
+    found[left[pairs]], found[right[pairs]] = right[pairs], left[pairs]
+    return found

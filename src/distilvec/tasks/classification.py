@@ -1,0 +1,48 @@
+"""Classification of texts."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distilvec.modules.task_head import TaskHead
+from distilvec.tasks.base import Task
+from distilvec.tasks.scores import classification_scores
+
+
+class Classification(Task):
+    """Cross-entropy over C classes.
+
+    Args:
+        head: a classifier.
+        alpha: weight of the task in [0, 1].
+        values: the labels of a corpus that are whole numbers, ascending, one per class; None where they are class
+            codes already.
+    """
+
+    kind: ClassVar[str] = "classification"
+    metric: ClassVar[str] = "accuracy"
+    values: Tensor | None
+
+    def __init__(self, head: TaskHead, alpha: float = 0.5, values: list[int] | None = None) -> None:
+        super().__init__(head, alpha)
+        table = None if values is None else torch.tensor(values, dtype=torch.long)
+        # Of the data, not of the model: no checkpoint needs it.
+        self.register_buffer("values", table, persistent=False)
+
+    def codes(self, labels: Tensor) -> Tensor:
+        """Labels [B] as the corpus has them -> class codes int64 [B]."""
+        if self.values is None:
+            return labels.long()
+        return torch.searchsorted(self.values.to(labels.device), labels.long())
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        codes = self.codes(labels).expand(logits.shape[:-1])
+        return torch.nn.functional.cross_entropy(logits.movedim(-1, 1), codes, reduction="none")
+
+    def metrics(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        """Accuracy, macro precision, recall and F1."""
+        return classification_scores(labels, logits.argmax(-1))

@@ -1,0 +1,106 @@
+"""Labelled texts or pairs from a file, as they are evaluated and fine-tuned on: no row is dropped unsaid."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from distilvec.corpus.audit import Problem, Wanted, check
+from distilvec.corpus.sources import find_source
+from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.task_head import TaskHead
+from distilvec.tasks.labels import encode_labels
+
+_LOG = logging.getLogger(__name__)
+Input = str | tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Labelled items.
+
+    Attributes:
+        inputs: n texts, or n pairs of texts.
+        labels: as read, class names or numbers.
+        source: the file, for messages.
+        fingerprint: equal where the source has not changed; None where that cannot be known.
+        left_out: reason -> rows that cannot be used.
+    """
+
+    inputs: list[Input]
+    labels: list[str | float]
+    source: str
+    fingerprint: str | None = None
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def targets(self, head: TaskHead) -> np.ndarray:
+        """Class codes int64 [n], or scores float64 [n].
+
+        Raises:
+            DataError: a label that is none of the head's classes, or no number.
+        """
+        if head.labels is not None:
+            return encode_labels(self.labels, head.labels, self.source)
+        return self.numbers()
+
+    def numbers(self) -> np.ndarray:
+        """The labels as scores, float64 [n].
+
+        Raises:
+            DataError: one is no finite number.
+        """
+        try:
+            found = np.array([float(label) for label in self.labels], np.float64)
+        except ValueError as error:
+            raise DataError(f"a score is not a number ({error})", where=self.source) from error
+        if not np.isfinite(found).all():
+            raise DataError("a score is not a finite number", where=self.source)
+        return found
+
+
+def read_examples(source: Any, text: str | Sequence[str], label: str, *, max_characters: int = 100_000) -> Examples:
+    """Read labelled texts, or pairs where two text columns are named; repeated rows are kept.
+
+    Args:
+        source: whatever `read_corpus` takes.
+        text: the text column, or the two of a pair.
+        label: column with class names or numbers.
+        max_characters: longer texts are left out.
+
+    Raises:
+        DistilvecError: more than two text columns.
+        DataError: no such file or column, or no row that can be used.
+    """
+    columns = (text,) if isinstance(text, str) else tuple(text)
+    if len(columns) not in (1, 2):
+        raise DistilvecError(f"an item has one or two texts, not {len(columns)}", where="text")
+    found = find_source(source)
+    wanted = Wanted(columns, label=label, max_characters=max_characters)
+    inputs: list[Input] = []
+    labels: list[str | float] = []
+    left_out: Counter[str] = Counter()
+    for row in found.rows(wanted.columns, max_characters):
+        try:
+            item = check(row, wanted)
+            if item.label is None or len(item.texts) != len(columns):
+                raise Problem("no columns")
+        except Problem as problem:
+            left_out[str(problem)] += 1
+            continue
+        texts = [str(each) for each in item.texts]
+        inputs.append((texts[0], texts[1]) if len(texts) == 2 else texts[0])
+        labels.append(item.label)
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.most_common())
+    if not inputs:
+        raise DataError(f"no row can be used ({reasons or 'there is none'})", where=found.name)
+    if left_out:
+        _LOG.warning("%s: rows left out: %s", found.name, reasons)
+    return Examples(inputs, labels, found.name, found.fingerprint, dict(left_out))

@@ -1,0 +1,71 @@
+"""Class names and codes: the same order for teacher, student and evaluation files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distilvec.errors import DataError, DistilvecError, nearest
+
+
+def label_text(label: str | float) -> str:
+    """A label as it is named: whole numbers and truth values without a fraction.
+
+    >>> label_text(1), label_text(True), label_text(2.0), label_text("entailment")
+    ('1', '1', '2', 'entailment')
+    """
+    if isinstance(label, str):
+        return label
+    return str(int(label)) if float(label).is_integer() else str(label)
+
+
+def class_names(labels: Sequence[str | float]) -> list[str]:
+    """The distinct labels in the order of a corpus: whole numbers by value, names by alphabet.
+
+    >>> class_names(["10", "9", "9"]), class_names(["no", "10", "yes"])
+    (['9', '10'], ['10', 'no', 'yes'])
+    """
+    names = sorted({label_text(label) for label in labels})
+    try:
+        return sorted(names, key=int)
+    except ValueError:
+        return names
+
+
+def encode_labels(labels: Sequence[str | float], names: Sequence[str], where: str) -> np.ndarray:
+    """Class codes int64 [n].
+
+    Args:
+        labels: n labels, as read.
+        names: of the classes.
+        where: the file, for messages.
+
+    Raises:
+        DataError: a label that is none of the classes.
+    """
+    codes = {name: code for code, name in enumerate(names)}
+    texts = [label_text(label) for label in labels]
+    unknown = next((text for text in texts if text not in codes), None)
+    if unknown is not None:
+        raise DataError(f'"{unknown}" is none of the {len(names)} classes', where=where, remedy=nearest(unknown, names))
+    return np.array([codes[text] for text in texts], np.int64)
+
+
+def teacher_order(student: Sequence[str], teacher: Sequence[str], name: str) -> np.ndarray:
+    """int64 [C]: the column of the teacher's logits for each of the student's classes.
+
+    Raises:
+        DistilvecError: the two do not have the same classes.
+
+    >>> teacher_order(["no", "yes"], ["yes", "no"], "teacher").tolist()
+    [1, 0]
+    """
+    if set(student) != set(teacher):
+        missing = ", ".join(sorted(set(student) ^ set(teacher))[:5])
+        raise DistilvecError(
+            f"the teacher's {len(teacher)} classes are not the task's {len(student)} (one side only: {missing})",
+            where=name,
+            remedy="Fine-tune the teacher on this task: distilvec finetune.",
+        )
+    return np.array([list(teacher).index(label) for label in student], np.int64)

@@ -1,0 +1,74 @@
+"""The table of tasks, and how one is made for a corpus. A task is one file in this folder and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.modules.task_head import Encoding, TaskHead
+from distilvec.tasks.base import Task
+from distilvec.tasks.classification import Classification
+from distilvec.tasks.pairs import PairClassification
+from distilvec.tasks.section import TaskSection
+from distilvec.tasks.similarity import SimilarityRegression
+
+TABLE: dict[str, type[Task]] = {task.kind: task for task in (Classification, PairClassification, SimilarityRegression)}
+
+
+def resolve(kind: str) -> type[Task]:
+    """The class of a task.
+
+    Raises:
+        DistilvecError: there is no task of this kind; the nearest is named.
+    """
+    if kind not in TABLE:
+        raise DistilvecError(f'there is no task "{kind}"', where="task.kind", remedy=nearest(kind, TABLE))
+    return TABLE[kind]
+
+
+def build_task(
+    section: TaskSection, width: int, labels: np.ndarray | None, label_names: Sequence[str] | None = None
+) -> Task:
+    """The task of a recipe, with a fresh head for a student of this width.
+
+    Args:
+        section: of the recipe.
+        width: d of the student's sentence vectors.
+        labels: [n], all labels of the corpus: class codes, whole numbers or scores; None where it has none.
+        label_names: of the class codes; None where labels are numbers.
+
+    Raises:
+        DistilvecError: a task without a label column, or labels that are of another kind than the task.
+        DataError: all labels are equal.
+    """
+    if labels is None:
+        raise DistilvecError("a task needs labels", where="task.label", remedy="Name their column: corpus.label.")
+    if not len(labels) or (labels == labels[0]).all():
+        raise DataError("all labels are equal, so there is nothing to learn", where="task.label")
+    cls = resolve(section.kind)
+    encoding: Encoding = section.encoding or "single"
+    if issubclass(cls, Classification):
+        if labels.dtype.kind == "f":
+            raise DistilvecError(
+                "the labels are scores, not classes", where="task.kind", remedy="Choose kind: similarity."
+            )
+        values = None if label_names is not None else np.unique(labels).tolist()
+        names = [str(value) for value in values] if values is not None else list(label_names or ())
+        return cls(TaskHead(width, "classification", names, encoding), section.alpha, values)
+    if label_names is not None:
+        shown = ", ".join(list(label_names)[:3])
+        raise DistilvecError(
+            f"the labels are names ({shown}), not scores", where="task.kind", remedy="Choose kind: pairs."
+        )
+    shift, scale = _units(labels, encoding)
+    return cls(TaskHead(width, "regression", None, encoding, shift=shift, scale=scale), section.alpha)
+
+
+def _units(scores: np.ndarray, encoding: Encoding) -> tuple[float, float]:
+    """(shift, scale): standardised for a linear head, the range for a cosine."""
+    scores = np.asarray(scores, np.float64)
+    if encoding == "separate":
+        return float(scores.min()), float(np.ptp(scores))
+    return float(scores.mean()), float(scores.std())

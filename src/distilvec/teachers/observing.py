@@ -1,0 +1,86 @@
+"""Everything a text model shows in one forward pass: sentence vectors, token states, attention maps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from distilvec.modules.blocks import find_blocks, find_transformer
+from distilvec.modules.pipeline import is_causal
+from distilvec.modules.task_head import TaskHead
+from distilvec.modules.watch import Watch
+from distilvec.teachers.signals import TeacherSignals, Wanted
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+class Observer:
+    """Looks inside a text model while it runs.
+
+    Args:
+        model: a transformer with pooling.
+        prompt: put before every text; its tokens are no content.
+        head: of the task that it was fine-tuned on.
+
+    Attributes:
+        hidden: width of its token states; None where it has no blocks that can be seen.
+        causal: whether its tokens see only those before them.
+    """
+
+    def __init__(self, model: SentenceTransformer, prompt: str, head: TaskHead | None = None) -> None:
+        self._model, self._head = model, head
+        transformer = find_transformer(model)
+        found = None if transformer is None else find_blocks(transformer.model)
+        self._watch = None if transformer is None or found is None else Watch(transformer.model, found[1])
+        self.hidden: int | None = None
+        self.causal = transformer is not None and is_causal(transformer.model)
+        if transformer is not None and self._watch is not None:
+            config = transformer.model.config
+            self.hidden = int((config.get_text_config() if hasattr(config, "get_text_config") else config).hidden_size)
+            tokenizer = model.tokenizer
+            self._special = torch.tensor(sorted(set(tokenizer.all_special_ids)), dtype=torch.long)
+            self._prompt_length = len(tokenizer(prompt, add_special_tokens=False)["input_ids"]) if prompt else 0
+
+    def __call__(self, features: dict[str, Any], wanted: Wanted, autocast: Any) -> TeacherSignals:
+        """One forward of padded features [B, T] on the model's device; signals on the CPU in float32.
+
+        Args:
+            wanted: what of it is kept.
+            autocast: a context for the transformer itself; what follows it runs in float32.
+        """
+        from sentence_transformers.base.modules import Normalize
+
+        assert self._watch is not None
+        first, *rest = self._model.children()
+        ids, mask = features["input_ids"], features["attention_mask"].bool()
+        with autocast, self._watch.watching(bool(wanted.tokens), wanted.attention) as seen:
+            features = first(features)
+        features["token_embeddings"] = features["token_embeddings"].float()
+        vector = None
+        for module in rest:
+            features = module(features)
+            # A task head reads the vector before it is normalised.
+            vector = vector if isinstance(module, Normalize) else features.get("sentence_embedding")
+        ids, mask = ids.cpu(), mask.cpu()
+        # What padding says is nobody's business: zeros, live as in a store.
+        rows = mask[..., None]
+        return TeacherSignals(
+            present=torch.ones(len(ids), dtype=torch.bool),
+            sentence=features["sentence_embedding"].float().cpu(),
+            tokens={layer: seen.states[layer].float().cpu() * rows for layer in wanted.tokens},
+            attention={layer: seen.maps[layer].cpu() * rows for layer in wanted.attention},
+            logits=self._head(vector).cpu() if wanted.logits and self._head is not None else None,
+            ids=ids,
+            mask=mask,
+            content=self.content(ids, mask),
+        )
+
+    def content(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """bool [B, T]: neither padding nor special nor a part of the prompt."""
+        content = mask & ~torch.isin(ids, self._special)
+        if self._prompt_length:
+            content &= content.cumsum(-1) > self._prompt_length
+        return content

@@ -1,0 +1,183 @@
+"""Teachers opened, asked what the method wants of them, and their stores filled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from distilvec.corpus import Corpus
+from distilvec.errors import Interrupted
+from distilvec.interruption import StopSignals
+from distilvec.methods.base import wanted_of
+from distilvec.methods.table import build_method
+from distilvec.preparing import make_student, make_task, prepare_corpus
+from distilvec.recipe import Recipe, TeacherSection
+from distilvec.store import FillReport, SignalStore, fill, fill_signals
+from distilvec.students import StudentTap
+from distilvec.tasks.base import Task
+from distilvec.tasks.labels import teacher_order
+from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
+from distilvec.teachers.signals import NOTHING, Wanted
+from distilvec.training import LiveSource, SignalSource, StoreSource, Ticker
+from distilvec.training.distiller import describe
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass
+class Taught:
+    """A teacher, what was seen of it beforehand, its store, and what teaching cost.
+
+    Attributes:
+        live: whether token signals come from the teacher itself while training.
+        wanted: what the method asks of it besides sentence vectors.
+    """
+
+    teacher: Teacher
+    seen: TeacherReport
+    store: SignalStore
+    filled: FillReport
+    live: bool = False
+    wanted: Wanted = NOTHING
+
+    def in_order_of(self, task: Task | None) -> np.ndarray | None:
+        """Column of its logits for each class of the task; None where it has none, or nobody asks."""
+        labels = getattr(getattr(self.teacher, "head", None), "labels", None)
+        if task is None or task.head.labels is None or labels is None or not self.wanted.logits:
+            return None
+        return teacher_order(task.head.labels, labels, self.teacher.card.name)
+
+    @property
+    def info(self) -> TeacherInfo:
+        """What a method may know of it."""
+        statistics = self.store.statistics()
+        return replace(
+            teacher_info(self.teacher),
+            mean=torch.from_numpy(np.asarray(statistics.mean)).float(),
+            std=torch.from_numpy(np.asarray(statistics.std)).float(),
+        )
+
+    def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> SignalSource:
+        """Where training gets its signals from."""
+        classes = self.in_order_of(task)
+        if self.live:
+            return LiveSource(self.teacher, corpus, cache / "alignments", classes)
+        return StoreSource(self.store, corpus, rows, classes)
+
+
+def teacher_info(teacher: Teacher) -> TeacherInfo:
+    """What a method may know of a teacher that has not taught yet."""
+    card = teacher.card
+    return TeacherInfo(
+        name=card.name,
+        width=card.width,
+        layers=card.layers,
+        hidden=teacher.hidden,
+        causal=teacher.causal,
+        classes=teacher.classes,
+    )
+
+
+def open_teacher(section: TeacherSection) -> Teacher:
+    return load_teacher(**section.model_dump(exclude={"storage", "live"}))
+
+
+def teach(
+    recipe: Recipe,
+    corpus: Corpus | None = None,
+    *,
+    shard: tuple[int, int] | None = None,
+    teachers: Sequence[Teacher] | None = None,
+) -> list[Taught]:
+    """Fill the stores of all teachers with what they lack; only a share of it with `shard` = (i, n).
+
+    Args:
+        teachers: the recipe's, where they are open already.
+    """
+    corpus = prepare_corpus(recipe) if corpus is None else corpus
+    teachers = [open_teacher(section) for section in recipe.teachers] if teachers is None else teachers
+    return [
+        teach_one(section, corpus, recipe.place / "stores", shard, teacher=teacher, wanted=wanted)
+        for section, teacher, wanted in zip(
+            recipe.teachers, teachers, wanted_signals(recipe, corpus, teachers), strict=True
+        )
+    ]
+
+
+def wanted_signals(recipe: Recipe, corpus: Corpus, teachers: Sequence[Teacher]) -> list[Wanted]:
+    """What the recipe's method wants of each teacher besides sentence vectors.
+
+    Raises:
+        DistilvecError: the method cannot work with this student or these teachers.
+    """
+    method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
+    if not method.inside:
+        return [Wanted() for _ in teachers]
+    student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
+    info = describe(StudentTap(student).info, make_task(recipe, corpus, student))
+    needs = method.needs(info, [teacher_info(teacher) for teacher in teachers])
+    found = [wanted_of(needs, number) for number in range(len(teachers))]
+    for teacher, wanted in zip(teachers, found, strict=True):
+        teacher.refuse(wanted)
+    return found
+
+
+def teach_one(
+    section: TeacherSection,
+    corpus: Corpus,
+    stores: Path,
+    shard: tuple[int, int] | None = None,
+    *,
+    teacher: Teacher | None = None,
+    wanted: Wanted = NOTHING,
+) -> Taught:
+    """Fill the store of one teacher with what it lacks for this corpus.
+
+    Args:
+        teacher: the section's, where it is open already.
+        wanted: signals besides sentence vectors; not stored where the section says `live`.
+
+    Raises:
+        Interrupted: Ctrl-C or SIGTERM; the batch is finished and all that was encoded is kept.
+    """
+    teacher = open_teacher(section) if teacher is None else teacher
+    seen = check_teacher(teacher, corpus.teacher_texts(np.asarray(corpus.train_rows)[:256]))
+    store = SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
+    arguments: dict[str, Any] = {"shard": shard, "progress": Ticker(f"teaching with {section.name}")}
+    texts, keys = _TeacherTexts(corpus), corpus.teacher_keys
+    with StopSignals() as signals:
+        arguments["stop"] = lambda: signals.number is not None
+        if wanted.signals and not section.live:
+            filled = fill_signals(store, teacher, texts, keys, wanted, **arguments)
+        else:
+            filled = fill(store, teacher, texts, keys, **arguments)
+    if signals.number is not None:
+        raise Interrupted(
+            f"teaching was stopped by {signals.name}; the vectors of {filled.present + filled.taught:,} of "
+            f"{filled.distinct:,} texts are kept",
+            where=str(store.path),
+            remedy="Run the same command again to go on.",
+            number=signals.number,
+        )
+    return Taught(teacher, seen, store, filled, section.live, wanted)
+
+
+class _TeacherTexts(Sequence[str]):
+    """What the teacher reads, fetched a row at a time from the mapped corpus."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
+
+    def __len__(self) -> int:
+        return len(self._corpus)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return self._corpus.teacher_texts(np.arange(len(self))[row])
+        return self._corpus.teacher_texts(np.array([row]))[0]

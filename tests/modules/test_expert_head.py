@@ -1,0 +1,208 @@
+"""The head that ships with a student: its arithmetic, and that it opens wherever sentence-transformers does."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Normalize
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.functional import spherical_aggregate
+from distilvec.modules.expert_head import ExpertHead
+from distilvec.students.fold import fold_head
+
+TEXTS = ["hello", "The train to Zürich leaves from platform 7 at 14:32.", "東京は今日も雨です。", ""]
+OWN = {"expert_head.ExpertHead": ExpertHead}
+
+# Loads a student with its own code, saves it and loads that again, where distilvec cannot be imported.
+READER = """
+import json, sys
+sys.modules["distilvec"] = None
+import numpy, torch
+from sentence_transformers import SentenceTransformer
+torch.set_num_threads(1)
+folder, again, out, texts = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
+model = SentenceTransformer(folder, device="cpu", trust_remote_code=True)
+model.save_pretrained(again, create_model_card=False)
+second = SentenceTransformer(again, device="cpu", trust_remote_code=True)
+numpy.savez(out, first=model.encode(texts), second=second.encode(texts))
+"""
+
+
+def with_head(folder: Path, **settings) -> SentenceTransformer:
+    student = SentenceTransformer(str(folder), device="cpu")
+    torch.manual_seed(0)
+    student.append(ExpertHead(student.get_embedding_dimension(), hidden=64, **settings))
+    return student.eval()
+
+
+def run(head: ExpertHead, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+    return head({"sentence_embedding": vectors})
+
+
+def test_parameter_count_of_the_paper() -> None:
+    head = ExpertHead(768)
+    gate = sum(p.numel() for p in head.router.parameters())
+    assert gate == 2_307
+    assert sum(p.numel() for p in head.parameters()) - gate == 4_723_968
+    assert sum(p.numel() for p in ExpertHead(768, gate="mlp").router.parameters()) == 790_531
+
+
+def test_batched_product_is_each_expert_by_itself() -> None:
+    head = ExpertHead(6, experts=4, hidden=5, dropout=0.9).eval()
+    vectors = torch.randn(7, 6)
+    features = run(head, vectors)
+    torch.testing.assert_close(features["gate"].sum(-1), torch.ones(7))
+    assert features["sentence_vector"] is vectors
+    expected = torch.zeros(7, 6)
+    for k in range(4):
+        first, bias = head.first.weight[5 * k : 5 * k + 5], head.first.bias[5 * k : 5 * k + 5]
+        output = torch.relu(vectors @ first.mT + bias) @ head.second[k] + head.bias[k]
+        torch.testing.assert_close(features["expert_outputs"][:, k], output)
+        expected += features["gate"][:, k, None] * output
+    torch.testing.assert_close(features["sentence_embedding"], expected)
+
+
+def test_starts_like_linear_layers() -> None:
+    head = ExpertHead(100, hidden=64)
+    for tensor, inputs in ((head.first.weight, 100), (head.second, 64), (head.bias, 64)):
+        assert 0.9 / math.sqrt(inputs) < tensor.abs().max() <= 1 / math.sqrt(inputs)
+
+
+def test_dropout_in_training_only() -> None:
+    head, vectors = ExpertHead(6, hidden=16, dropout=0.5), torch.randn(2, 6)
+    assert not torch.equal(run(head, vectors)["sentence_embedding"], run(head, vectors)["sentence_embedding"])
+    head.eval()
+    assert torch.equal(run(head, vectors)["sentence_embedding"], run(head, vectors)["sentence_embedding"])
+
+
+@pytest.mark.parametrize("experts", [1, 2, 3, 6])
+def test_spherical_aggregation_is_that_of_functional(experts: int) -> None:
+    torch.manual_seed(1)
+    head = ExpertHead(8, experts=experts, hidden=32, aggregation="sba").eval()
+    vectors = 3 * torch.randn(50, 8)
+    features = run(head, vectors)
+    expected = spherical_aggregate(features["expert_outputs"], features["gate"], "sba")
+    torch.testing.assert_close(features["sentence_embedding"], expected, rtol=1e-4, atol=1e-5)
+    lengths = (features["gate"] * features["expert_outputs"].norm(dim=-1)).sum(-1)
+    torch.testing.assert_close(features["sentence_embedding"].norm(dim=-1), lengths, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["parallel", "opposed", "zero"])
+def test_spherical_aggregation_has_finite_gradients_where_directions_coincide(kind: str) -> None:
+    head = ExpertHead(4, experts=3, hidden=8, aggregation="sba").eval()
+    with torch.no_grad():
+        for tensor in (head.second, head.bias):
+            tensor.copy_(tensor[:1].expand_as(tensor) * (0 if kind == "zero" else 1))
+            if kind == "opposed":
+                tensor[1] *= -1
+        head.first.weight.copy_(head.first.weight[:8].repeat(3, 1))
+        head.first.bias.copy_(head.first.bias[:8].repeat(3))
+    output = run(head, torch.randn(5, 4))["sentence_embedding"]
+    assert output.isfinite().all()
+    output.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in (head.first.weight, head.second))
+
+
+def test_half_precision_and_autocast_keep_the_vectors_type() -> None:
+    for aggregation in ("linear", "sba"):
+        head = ExpertHead(8, hidden=16, aggregation=aggregation).eval()
+        exact = run(head, vectors := torch.randn(5, 8))["sentence_embedding"]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loose = run(head, vectors)["sentence_embedding"]
+        half = run(head.bfloat16(), vectors.bfloat16())["sentence_embedding"]
+        assert (loose.dtype, half.dtype) == (torch.float32, torch.bfloat16)
+        torch.testing.assert_close(loose, exact, rtol=0.1, atol=0.05)
+        torch.testing.assert_close(half.float(), exact, rtol=0.1, atol=0.05)
+
+
+@pytest.mark.parametrize("wrong", [{"gate": "deep"}, {"aggregation": "mean"}, {"experts": 0}])
+def test_settings_that_do_not_exist_are_refused(wrong: dict) -> None:
+    with pytest.raises(ValueError, match="gate is one of"):
+        ExpertHead(4, **wrong)
+
+
+@pytest.mark.parametrize("settings", [{}, {"gate": "mlp", "aggregation": "sba", "experts": 6}])
+def test_bit_identical_after_save_and_load_also_without_distilvec(tiny_bert, tmp_path, settings) -> None:
+    student = with_head(tiny_bert, **settings)
+    expected = student.encode(TEXTS)
+    folder = tmp_path / "student"
+    student.save_pretrained(str(folder), create_model_card=False)
+    listed = json.loads((folder / "modules.json").read_text())
+    assert listed[-1]["type"] == "expert_head.ExpertHead"
+    assert (folder / "expert_head.py").is_file()
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        SentenceTransformer(str(folder), device="cpu")
+    # What students/load.py does: our class for the name, and no code of the folder's.
+    ours = SentenceTransformer._load_with_module_classes(str(folder), OWN, device="cpu")
+    assert np.array_equal(ours.encode(TEXTS), expected)
+    out = tmp_path / "out.npz"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", READER, folder, tmp_path / "again", out, json.dumps(TEXTS)],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    read = np.load(out)
+    assert np.array_equal(read["first"], expected)
+    assert np.array_equal(read["second"], expected)
+
+
+def test_a_damaged_head_does_not_load(tiny_bert, tmp_path) -> None:
+    student = with_head(tiny_bert)
+    student.save_pretrained(str(tmp_path / "student"), create_model_card=False)
+    config = next((tmp_path / "student").glob("*_ExpertHead")) / "config.json"
+    config.write_text(config.read_text().replace('"experts": 3', '"experts": 4'))
+    with pytest.raises(RuntimeError, match="size mismatch|shape"):
+        SentenceTransformer._load_with_module_classes(str(tmp_path / "student"), OWN, device="cpu")
+
+
+def test_copies_and_pickles() -> None:
+    head, vectors = ExpertHead(6, hidden=4).eval(), torch.randn(3, 6)
+    expected = run(head, vectors)["sentence_embedding"]
+    for other in (copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
+        assert other.second is not head.second
+        assert torch.equal(run(other, vectors)["sentence_embedding"], expected)
+
+
+def test_folding_gives_a_stock_model_and_says_what_it_costs(tiny_bert, tmp_path, sentences) -> None:
+    student = with_head(tiny_bert)
+    student.append(Normalize())
+    expected = student.encode(sentences)
+    agreement = fold_head(student, sentences)
+    student.save_pretrained(str(tmp_path / "folded"), create_model_card=False)
+    plain = SentenceTransformer(str(tmp_path / "folded"), device="cpu")
+    assert [type(module).__name__ for module in plain] == ["Transformer", "Pooling", "Dense", "Normalize"]
+    cosines = (plain.encode(sentences) * expected).sum(-1)
+    assert 0.5 < agreement <= 1
+    assert abs(cosines[::5].mean() - agreement) < 0.05
+
+
+def test_folding_a_linear_head_loses_nothing(tiny_bert, sentences) -> None:
+    student = with_head(tiny_bert)
+    with torch.no_grad():  # every hidden unit is on and the gate is even: the head is linear
+        student[-1].first.bias.fill_(1e3)
+        student[-1].second.div_(1e2)
+        student[-1].router.weight.zero_()
+    assert fold_head(student, sentences) > 0.9999
+
+
+def test_folding_needs_a_head_and_texts(tiny_bert) -> None:
+    with pytest.raises(DistilvecError, match="no expert head"):
+        fold_head(SentenceTransformer(str(tiny_bert), device="cpu"), TEXTS * 5)
+    with pytest.raises(DataError, match="at least 10 texts, not to 4"):
+        fold_head(with_head(tiny_bert), TEXTS)

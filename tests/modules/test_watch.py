@@ -1,0 +1,111 @@
+"""Attention maps beside the fast kernel: equal to eager attention's, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import Tensor
+from transformers import AutoModel, MPNetConfig, MPNetModel
+
+from distilvec.errors import DistilvecError
+from distilvec.modules import watch as module
+from distilvec.modules.blocks import find_blocks
+from distilvec.modules.watch import Watch
+from distilvec.students import StudentTap
+
+KINDS = ("bert", "xlmr", "modernbert", "qwen3", "mistral")
+TEXTS = ["short", "a text that is clearly longer than the other one", "two words"]
+
+
+def model_and_features(folder: Path) -> tuple[SentenceTransformer, dict[str, Tensor]]:
+    model = SentenceTransformer(str(folder), device="cpu").eval()
+    features = {k: v for k, v in model.preprocess(TEXTS).items() if isinstance(v, Tensor)}
+    return model, features
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_maps_are_those_of_eager_attention(kind: str, tiny_model_folders: dict[str, Path]) -> None:
+    folder = tiny_model_folders[kind]
+    model, features = model_and_features(folder)
+    eager = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    inputs = {k: v for k, v in features.items() if k in ("input_ids", "attention_mask", "token_type_ids")}
+    with torch.no_grad():
+        expected = eager(**inputs, output_attentions=True).attentions
+        output = StudentTap(model)(features, views=1, tokens=(0, 1, 2), attention=(1, 2))
+        plain = model(dict(features))["sentence_embedding"]
+    real = features["attention_mask"].bool()
+    for layer in (1, 2):
+        found, wanted = output.attention[layer][0], expected[layer - 1].mean(1)
+        torch.testing.assert_close(found[real], wanted[real], atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(found[real].sum(-1), torch.ones(int(real.sum())))
+        for row in range(len(TEXTS)):
+            assert (found[row][real[row]][:, ~real[row]] == 0).all()
+    # The embedding is bit for bit what it is without a watch (up to the final Normalize that the tap leaves out).
+    taken = output.embedding[0]
+    if not torch.equal(taken, plain):
+        torch.testing.assert_close(torch.nn.functional.normalize(taken, dim=-1), plain, atol=0, rtol=0)
+
+
+def test_gradient_reaches_the_weights_and_chunks_do_not_matter(
+    tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, features = model_and_features(tiny_bert)
+    tap = StudentTap(model)
+    gradients = []
+    for chunk in (1 << 26, 1):
+        monkeypatch.setattr(module, "_CHUNK", chunk)
+        model.zero_grad()
+        tap(features, views=2, attention=(2,)).attention[2].square().sum().backward()
+        weight = find_blocks(model[0].model)[1][0].attention.self.query.weight  # type: ignore[index]
+        gradients.append(weight.grad.clone())
+    assert gradients[0].abs().max() > 0
+    torch.testing.assert_close(*gradients, atol=1e-8, rtol=1e-4)
+
+
+def test_nothing_stays_in_the_configuration(tiny_bert: Path, tmp_path: Path) -> None:
+    model, features = model_and_features(tiny_bert)
+    before = model[0].model.config._attn_implementation
+    model.save_pretrained(str(tmp_path / "before"))
+    tap = StudentTap(model)
+    tap(features, views=1, attention=(1,))
+    model.save_pretrained(str(tmp_path / "after"))
+    assert model[0].model.config._attn_implementation == before
+    first, second = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("before", "after"))
+    assert first == second
+    assert module._ACTIVE == {}
+
+
+def test_an_architecture_outside_the_interface_gives_its_own_maps() -> None:
+    torch.manual_seed(0)
+    model = MPNetModel(
+        MPNetConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)
+    ).eval()
+    found = find_blocks(model)
+    assert found is not None
+    watch = Watch(model, found[1])
+    ids = torch.randint(5, 50, (2, 6))
+    with torch.no_grad(), watch.watching(maps=(1, 2)) as seen:
+        model(input_ids=ids)
+    expected = model(input_ids=ids, output_attentions=True).attentions
+    assert len(seen.states) == 3
+    for layer in (1, 2):
+        torch.testing.assert_close(seen.maps[layer], expected[layer - 1].mean(1))
+
+
+def test_maps_that_do_not_come_are_an_error(tiny_bert: Path) -> None:
+    model, features = model_and_features(tiny_bert)
+    inner = model[0].model
+    inner._supports_attention_backend = False  # as of an architecture that ignores the request
+    inner.config._attn_implementation = "sdpa"
+    original = type(inner).forward
+
+    def deaf(self: object, *args: object, output_attentions: bool = False, **kwargs: object) -> object:
+        return original(self, *args, **kwargs)
+
+    inner.forward = deaf.__get__(inner)
+    with pytest.raises(DistilvecError, match="no attention map of layer 1"):
+        StudentTap(model)(features, views=1, attention=(1,))

@@ -1,0 +1,238 @@
+"""A real fine-tuning that learns, its folder in a new process, interruption, adapters, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from tests.tasks import labelled
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.finetune import finetune, finetune_scores
+from distilvec.tasks.examples import read_examples
+from distilvec.tasks.predictor import Predictor
+
+QUICK: dict[str, Any] = {
+    "training": {"epochs": 4, "batch_size": 16},
+    "optimizer": {"lr": 2e-3, "heads_lr": 1e-2},
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("labelled")
+    return {
+        "train": labelled.write(folder / "train.jsonl", labelled.texts(200)),
+        "test": labelled.write(folder / "test.jsonl", labelled.texts(60, seed=1)),
+        "pairs": labelled.write(folder / "pairs.jsonl", labelled.pairs(200)),
+        "pairs test": labelled.write(folder / "pairs-test.jsonl", labelled.pairs(60, seed=1)),
+    }
+
+
+@pytest.fixture(scope="module")
+def tuned(tiny_bert: Path, files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tuned") / "model"
+    return finetune(tiny_bert, files["train"], folder, validation=files["test"], test=files["test"], **QUICK)
+
+
+def test_it_learns_and_says_how_well(tuned: Path, files: dict[str, Path]) -> None:
+    scores = finetune_scores(tuned)
+    assert scores["test"]["accuracy"] > 0.7
+    assert set(scores["test"]) == {"accuracy", "macro_f1", "macro_precision", "macro_recall"}
+    examples = read_examples(files["test"], "text", "label")
+    predicted = Predictor.load(tuned, device="cpu").predict(examples.inputs)
+    share = np.mean([guess == label for guess, label in zip(predicted, examples.labels, strict=True)])
+    assert share == pytest.approx(scores["test"]["accuracy"], abs=1e-4)
+    assert not list(tuned.parent.glob(".*"))
+    record = json.loads((tuned / "task" / "finetune.json").read_text())
+    assert record["train"] == {"rows": 200, "left_out": {}} and record["task"]["kind"] == "classification"
+
+
+def test_a_new_process_embeds_without_distilvec_and_predicts_the_same_with_it(
+    tuned: Path, tiny_bert: Path, files: dict[str, Path], sentences: list[str]
+) -> None:
+    inputs = read_examples(files["test"], "text", "label").inputs
+    here = Predictor.load(tuned, device="cpu")
+    code = """
+        import sys, json, importlib.abc
+        class Blocked(importlib.abc.MetaPathFinder):
+            def find_spec(self, name, path=None, target=None):
+                if name.split(".")[0] == "distilvec":
+                    raise ImportError("distilvec is not there")
+        blocked = Blocked()
+        sys.meta_path.insert(0, blocked)
+        from sentence_transformers import SentenceTransformer
+        texts, inputs = json.loads(sys.argv[2])
+        vectors = SentenceTransformer(sys.argv[1], device="cpu").encode(texts).tolist()
+        sys.meta_path.remove(blocked)
+        from distilvec.tasks.predictor import Predictor
+        predictor = Predictor.load(sys.argv[1], device="cpu")
+        chances = predictor.probabilities(inputs).tolist()
+        print(json.dumps([vectors, predictor.predict(inputs), chances, predictor.labels]))
+    """
+    vectors, labels, chances, names = json.loads(python(code, str(tuned), json.dumps([sentences[:3], inputs])))
+    own = here.encode(sentences[:3])
+    np.testing.assert_allclose(vectors, own, atol=1e-5)
+    before = SentenceTransformer(str(tiny_bert), device="cpu").encode(sentences[:3])
+    assert np.abs(before - own).max() > 1e-2
+    assert labels == here.predict(inputs) and names == here.labels == sorted(labelled.WORDS)
+    np.testing.assert_allclose(chances, here.probabilities(inputs), atol=1e-5)
+    np.testing.assert_allclose(np.sum(chances, axis=1), 1, atol=1e-5)
+    assert [here.predict([text])[0] for text in inputs[:5]] == labels[:5]
+
+
+@pytest.mark.parametrize(("task", "label"), [("pairs", "label"), ("similarity", "score")])
+@pytest.mark.parametrize("encoding", ["joint", "separate"])
+def test_pairs_and_similarity(
+    tiny_bert: Path, files: dict[str, Path], tmp_path: Path, task: Any, label: str, encoding: Any
+) -> None:
+    out = finetune(
+        tiny_bert, files["pairs"], tmp_path / "out",
+        task=task, label=label, encoding=encoding, test=files["pairs test"], **QUICK,
+    )  # fmt: skip
+    scores = finetune_scores(out)["test"]
+    predictor = Predictor.load(out, device="cpu")
+    same = read_examples(files["pairs test"], ("text1", "text2"), label)
+    found = predictor.predict(same.inputs)
+    if encoding == "separate":  # a joint pair asks more of three random layers
+        assert scores["accuracy" if task == "pairs" else "spearman"] > 0.8
+    if task == "pairs":
+        assert set(found) <= {"0", "1"} and predictor.probabilities(same.inputs).shape == (60, 2)
+    else:
+        assert scores == pytest.approx(predictor.evaluate(same), abs=1e-4)
+        assert -6 < min(found) < max(found) < 11  # scores from 0 to 5, not standardised ones
+        with pytest.raises(DistilvecError, match="not classes"):
+            predictor.probabilities(same.inputs)
+    with pytest.raises(DistilvecError, match="pairs"):
+        predictor.predict(["a single text"])
+
+
+def test_adapters_are_trained_alone_and_merged(tiny_bert: Path, files: dict[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="peft is not installed")
+    lora = {"rank": 8, "alpha": 16, "dropout": 0.0}
+    options = {**QUICK, "optimizer": {"lr": 1e-2, "heads_lr": 1e-2}}
+    out = finetune(tiny_bert, files["train"], tmp_path / "out", lora=lora, test=files["test"], **options)
+    assert finetune_scores(out)["test"]["accuracy"] > 0.7
+    assert "A plain sentence-transformers model" in (out / "README.md").read_text()
+    before, after = load_file(tiny_bert / "model.safetensors"), load_file(out / "model.safetensors")
+    assert not [name for name in after if "lora" in name]
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert changed == {name for name in after if name.endswith(".weight") and "encoder" in name and "Norm" not in name}
+
+
+def test_an_equal_call_finds_the_work_done_and_another_does_it_again(
+    tiny_bert: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"training": {"epochs": 1, "batch_size": 32}}
+    out = finetune(tiny_bert, files["train"], tmp_path / "out", **options)
+    stamp = (out / "model.safetensors").stat().st_mtime_ns
+    assert finetune(tiny_bert, files["train"], tmp_path / "out", **options) == out
+    assert (out / "model.safetensors").stat().st_mtime_ns == stamp
+    finetune(tiny_bert, files["train"], tmp_path / "out", training={"epochs": 1, "batch_size": 16})
+    assert (out / "model.safetensors").stat().st_mtime_ns != stamp
+
+
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_stopped_and_started_again_it_is_the_same_model(
+    tiny_bert: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    code = """
+        import sys
+        import torch
+        torch.set_num_threads(1)
+        from distilvec.errors import Interrupted
+        from distilvec.finetune import finetune
+        try:
+            finetune(sys.argv[1], sys.argv[2], sys.argv[3], training={"epochs": 5, "batch_size": 4})
+        except Interrupted as stopped:
+            print(stopped)
+            sys.exit(9)
+    """
+    options: dict[str, Any] = {"training": {"epochs": 5, "batch_size": 4}}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    log = tmp_path / ".parts.finetune" / "run.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), str(tiny_bert), str(files["train"]), str(parts)],
+        stdout=subprocess.PIPE, text=True, env=_environment(),
+    )  # fmt: skip
+    limit = time.monotonic() + 100
+    while not (log.exists() and log.read_text().count("\n") >= 2) and time.monotonic() < limit:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    told, _ = process.communicate(timeout=100)
+    assert process.returncode == 9 and "Run the same command again" in told
+    assert not parts.exists() and list((log.parent / "checkpoints").glob("checkpoint-*"))
+    finetune(str(tiny_bert), str(files["train"]), parts, **options)
+    finetune(str(tiny_bert), str(files["train"]), whole, **options)
+    for name in ("model.safetensors", "task/head.safetensors"):
+        first, second = load_file(whole / name), load_file(parts / name)
+        assert all(torch.equal(value, second[key]) for key, value in first.items())
+    assert not log.exists()
+
+
+def test_bad_rows_are_counted_and_said(tiny_bert: Path, tmp_path: Path) -> None:
+    rows = [*labelled.texts(60), {"text": "", "label": "praise"}, {"text": "no label"}, *labelled.texts(3)]
+    out = finetune(tiny_bert, labelled.write(tmp_path / "a.jsonl", rows), tmp_path / "out", training={"epochs": 1})
+    record = json.loads((out / "task" / "finetune.json").read_text())
+    assert record["train"] == {"rows": 63, "left_out": {"empty": 1, "missing label": 1}}
+
+
+def test_what_cannot_be_done_is_said_before_anything_is_trained(
+    tiny_bert: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    def refused(match: str, data: Any = files["train"], output: Path = tmp_path / "out", **options: Any) -> None:
+        with pytest.raises(DistilvecError, match=match):
+            finetune(tiny_bert, data, output, **options)
+
+    refused("two text columns", task="pairs", text="text")
+    refused("one text column", text=["text", "text2"])
+    refused("no column", text="txt")
+    refused("not a number", task="similarity", text=["text", "text"])
+    refused("encoding is for pairs", encoding="joint")
+    refused("validation data", training={"best": "accuracy"})
+    refused("plain steps", optimizer={"sharpness": {"kind": "sam"}})
+    refused("unknown key", training={"epoch": 3})
+    refused("rank", lora={"rank": 0})
+    refused('Did you mean "accuracy"', validation=files["test"], training={"best": "acuracy"})
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "thesis.tex").write_text("x")
+    refused("not a model", output=taken)
+    other = labelled.write(tmp_path / "other.jsonl", [{"text": "x y", "label": "prase"}])
+    with pytest.raises(DataError, match='Did you mean "praise"'):
+        finetune(tiny_bert, files["train"], tmp_path / "out", test=other, training={"epochs": 1})
+
+
+def python(code: str, *arguments: str) -> str:
+    """The output of a new process."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        capture_output=True, text=True, check=False, timeout=120, env=_environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip().splitlines()[-1]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

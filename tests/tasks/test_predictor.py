@@ -1,0 +1,113 @@
+"""The real teacher with a task head: what it answers, what it refuses, and the files that it is judged by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from tests.tasks import labelled
+
+from distilvec.corpus import join_pair
+from distilvec.errors import DataError, DistilvecError
+from distilvec.finetune import finetune, finetune_scores
+from distilvec.modules.task_head import TaskHead
+from distilvec.students import load_student, ship
+from distilvec.tasks.examples import Examples, read_examples
+from distilvec.tasks.predictor import Predictor
+from distilvec.teachers.cards import licence_of
+
+PAIRS = [("A man sings.", "A person sings loudly, on and on."), ("Why?", "Because."), ("A cat.", "A dog.")]
+
+
+@pytest.fixture(scope="module")
+def model(real_teacher_folder: Path) -> SentenceTransformer:
+    return load_student(real_teacher_folder, device="cpu").eval()
+
+
+def test_it_reads_joint_pairs_before_the_final_normalize(model: SentenceTransformer) -> None:
+    head = TaskHead(384, labels=["no", "yes"], encoding="joint")
+    predictor = Predictor(model, head, batch_size=2)
+    with torch.no_grad():
+        expected = []
+        for pair in PAIRS:
+            features = model.preprocess([pair])
+            for module in list(model.children())[:2]:
+                features = module(features)
+            expected.append(head(features["sentence_embedding"])[0])
+    found = predictor.logits(PAIRS)
+    np.testing.assert_allclose(found, torch.stack(expected).numpy(), atol=1e-5)
+    np.testing.assert_allclose(predictor.logits([join_pair(*pair) for pair in PAIRS]), found, atol=1e-6)
+    assert predictor.predict(PAIRS) == [["no", "yes"][code] for code in found.argmax(-1)]
+    assert predictor.predict([]) == [] and predictor.probabilities([]).shape == (0, 2)
+
+
+def test_separate_pairs_give_the_cosine_in_units_of_the_scores(model: SentenceTransformer) -> None:
+    predictor = Predictor(model, TaskHead(384, "regression", encoding="separate", shift=0.0, scale=5.0))
+    first, second = (predictor.encode([pair[side] for pair in PAIRS]) for side in (0, 1))
+    np.testing.assert_allclose(predictor.predict(PAIRS), 5 * (first * second).sum(-1), atol=1e-4)
+
+
+def test_the_default_prompt_applies(tiny_bert: Path) -> None:
+    head = TaskHead(32, labels=["a", "b"])
+    plain, prompted = (load_student(tiny_bert, device="cpu").eval() for _ in range(2))
+    prompted.prompts["mine"] = "query: "
+    prompted.default_prompt_name = "mine"
+    expected = Predictor(plain, head).logits(["query: what is it"])
+    np.testing.assert_allclose(Predictor(prompted, head).logits(["what is it"]), expected, atol=1e-6)
+
+
+def test_a_student_that_ships_with_its_head_is_opened_again(tiny_bert: Path, tmp_path: Path) -> None:
+    student, head = load_student(tiny_bert, device="cpu").eval(), TaskHead(32, labels=["a", "b", "c"])
+    ship(student, tmp_path / "student")
+    with pytest.raises(DataError, match="no task head"):
+        Predictor.load(tmp_path / "student")
+    head.save(tmp_path / "student")
+    texts = ["one text", "another, longer text"]
+    found = Predictor.load(tmp_path / "student", device="cpu")
+    np.testing.assert_allclose(found.logits(texts), Predictor(student, head).logits(texts), atol=1e-6)
+    TaskHead(48, labels=["a", "b"]).save(tmp_path / "student")
+    with pytest.raises(DataError, match="width 48, the model gives 32"):
+        Predictor.load(tmp_path / "student", device="cpu")
+
+
+def test_inputs_of_the_wrong_kind_are_refused(model: SentenceTransformer) -> None:
+    single = Predictor(model, TaskHead(384, labels=["a", "b"]))
+    with pytest.raises(DistilvecError, match="not one text"):
+        single.predict("a text")
+    with pytest.raises(DistilvecError, match="single texts, and input 1"):
+        single.predict(["a text", ("a", "pair")])
+    assert model.training is False
+
+
+def test_the_real_teacher_is_tuned_and_keeps_its_licence(real_teacher_folder: Path, tmp_path: Path) -> None:
+    train = labelled.write(tmp_path / "train.jsonl", labelled.texts(96))
+    test = labelled.write(tmp_path / "test.jsonl", labelled.texts(30, seed=1))
+    out = finetune(
+        real_teacher_folder, train, tmp_path / "out", test=test, max_length=16,
+        training={"epochs": 2}, optimizer={"lr": 1e-4, "heads_lr": 1e-2},
+    )  # fmt: skip
+    assert finetune_scores(out)["test"]["accuracy"] > 0.8
+    assert licence_of(out) == "apache-2.0"
+    own = SentenceTransformer(str(out), device="cpu").encode(["a text"])
+    assert np.linalg.norm(own) == pytest.approx(1, abs=1e-5)  # its Normalize is still there
+
+
+def test_examples_are_read_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "test.csv"
+    file.write_text("text1,text2,score\na,b,4.5\na,b,4.5\nc,,1\nd,e,x\n", encoding="utf-8")
+    found = read_examples(file, ["text1", "text2"], "score")
+    assert found.inputs == [("a", "b"), ("a", "b"), ("d", "e")]  # repeated rows count twice
+    assert found.left_out == {"empty": 1} and found.fingerprint is not None
+    with pytest.raises(DataError, match="not a number"):
+        found.numbers()
+    head = TaskHead(4, "regression")
+    assert Examples(["a", "b"], ["4.5", 3], "here").targets(head).tolist() == [4.5, 3.0]
+    with pytest.raises(DataError, match="finite"):
+        Examples(["a"], ["inf"], "here").targets(head)
+    with pytest.raises(DataError, match="no row can be used"):
+        read_examples([{"text": "", "label": 1}], "text", "label")
+    with pytest.raises(DistilvecError, match="one or two texts"):
+        read_examples(file, ["a", "b", "c"], "score")

@@ -1,0 +1,154 @@
+"""Whole runs of methods that look inside the teacher or at its class predictions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from distilvec.errors import DistilvecError
+from distilvec.finetune import finetune
+from distilvec.plan import plan
+from distilvec.recipe import Recipe
+from distilvec.run import run
+from distilvec.students import load_student
+from distilvec.tasks.predictor import Predictor
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, sentences: Sequence[str]) -> Path:
+    """Texts with a label that a small model can learn: whether they are long."""
+    folder = tmp_path_factory.mktemp("data")
+    middle = sorted(map(len, sentences))[len(sentences) // 2]
+    rows = [{"text": text, "label": "long" if len(text) > middle else "short"} for text in sentences[:96]]
+    for name, part in (("train", rows[:64]), ("test", rows[64:])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
+    return folder
+
+
+def recipe(data: Path, out: Path, models: dict[str, Path], method: dict[str, Any], **changes: Any) -> Recipe:
+    sections: dict[str, Any] = {
+        "corpus": {"path": str(data / "train.jsonl"), "holdout": 0.0},
+        "teachers": [{"name": "teacher", "model": str(models["bert"])}],
+        "student": {"model": str(models["xlmr"])},
+        "method": method,
+        "optimizer": {"lr": 1e-3, "heads_lr": 1e-3},
+        "training": {"epochs": 1, "batch_size": 16, "save_every": 2, "use_cpu": True},
+        "judging": {"tasks": [], "speed": False, "agreement": False},
+        "output": str(out),
+    }
+    for key, value in changes.items():
+        sections[key] = {**sections[key], **value} if isinstance(sections.get(key), dict) else value
+    return Recipe.build(sections)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return {
+        f"{file.parent.name}/{name}": tensor
+        for file in sorted(folder.rglob("*.safetensors"))
+        for name, tensor in load_file(file).items()
+    }
+
+
+EMO, MOE, DSKD = {"name": "emo"}, {"name": "distillmoe", "layers": 2}, {"name": "dskd"}
+
+
+@pytest.mark.parametrize("method", [EMO, MOE], ids=lambda method: method["name"])
+def test_a_live_teacher_and_a_store_train_the_same_student(
+    method: dict[str, Any], data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    stored = run(recipe(data, tmp_path / "store", tiny_model_folders, method))
+    section = [{"name": "teacher", "model": str(tiny_model_folders["bert"]), "live": True}]
+    live = run(recipe(data, tmp_path / "live", tiny_model_folders, method, teachers=section))
+    assert not list((tmp_path / "live" / "stores").rglob("tokens-*"))
+    first, second = weights(stored.folder / "student"), weights(live.folder / "student")
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        # Token states are kept in float16; Adam divides small differences of gradients by small gradients.
+        torch.testing.assert_close(tensor, second[name], atol=4e-3, rtol=0)
+    losses = [[entry["loss"] for entry in each.record.log if "loss" in entry] for each in (stored, live)]
+    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+
+
+@pytest.mark.parametrize("method", [EMO, MOE, DSKD], ids=lambda method: method["name"])
+def test_resumed_equals_uninterrupted(
+    method: dict[str, Any], data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    whole = run(recipe(data, tmp_path / "whole", tiny_model_folders, method))
+    half = recipe(data, tmp_path / "half", tiny_model_folders, method)
+    run(half)
+    checkpoints = tmp_path / "half" / "checkpoints"
+    for folder in checkpoints.glob("checkpoint-*"):
+        if folder.name != "checkpoint-2":
+            shutil.rmtree(folder)
+    assert (checkpoints / "checkpoint-2").is_dir()
+    again = run(half, resume=True)
+    first, second = weights(whole.folder / "student"), weights(again.folder / "student")
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def test_the_head_ships_and_opens_without_remote_code(
+    data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    done = run(recipe(data, tmp_path / "out", tiny_model_folders, MOE))
+    model = load_student(done.folder / "student", device="cpu")
+    assert any(type(module).__name__ == "ExpertHead" for module in model)
+    assert (done.folder / "student" / "expert_head.py").is_file()
+    assert "trust_remote_code=True" in (done.folder / "student" / "README.md").read_text()
+
+
+def test_a_supervised_run_with_a_fine_tuned_teacher(
+    data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    teacher = finetune(
+        tiny_model_folders["bert"],
+        data / "train.jsonl",
+        tmp_path / "teacher",
+        task="classification",
+        training={"epochs": 2, "batch_size": 16, "use_cpu": True},
+        optimizer={"lr": 2e-3},
+    )
+    task = {"kind": "classification", "label": "label", "alpha": 0.3, "test": str(data / "test.jsonl")}
+    done = run(
+        recipe(
+            data,
+            tmp_path / "out",
+            tiny_model_folders,
+            {"name": "uld"},
+            teachers=[{"name": "teacher", "model": str(teacher)}],
+            task=task,
+        )
+    )
+    assert set(done.record.supervised) == {"student", "teacher"}
+    assert "accuracy" in done.record.supervised["student"]
+    assert any("term/task" in entry for entry in done.record.log)
+    predictor = Predictor.load(done.folder / "student", device="cpu")
+    assert set(predictor.predict(["a text", "another text that is longer than the first"])) <= {"long", "short"}
+    assert "supervised task" in (done.folder / "report.md").read_text()
+
+
+def test_what_cannot_work_is_said_before_teaching(
+    data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    with pytest.raises(DistilvecError, match="uld"):
+        run(recipe(data, tmp_path / "a", tiny_model_folders, {"name": "uld"}))
+    assert not list((tmp_path / "a").rglob("sentence-*.arrow"))
+    with pytest.raises(DistilvecError, match="two text columns"):
+        recipe(data, tmp_path / "b", tiny_model_folders, {"name": "sft"}, task={"kind": "pairs"})
+
+
+def test_the_plan_counts_the_bytes_of_token_signals(
+    data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    lines = {}
+    for method in ("cosine", "emo"):
+        found = plan(recipe(data, tmp_path / method, tiny_model_folders, {"name": method}), teaching_only=True)
+        text = next(text for stage, text in found.lines if stage == "teacher teacher")
+        lines[method] = int(text.split(" bytes a text")[0].split()[-1].replace(",", ""))
+    assert lines["emo"] > 4 * lines["cosine"]

@@ -1,0 +1,70 @@
+"""Parts of the whole flow that no package sees alone: which pooling a recipe's models end with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from distilvec.errors import DistilvecError
+from distilvec.preparing import make_student, prepare_corpus
+from distilvec.recipe import Recipe
+from distilvec.run import train
+
+
+@pytest.fixture(scope="module")
+def bare(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A transformers folder without a word about pooling."""
+    folder = tmp_path_factory.mktemp("bare")
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    model[0].model.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def recipe(folder: Path, sentences: list[str], teacher: dict[str, Any], student: dict[str, Any]) -> Recipe:
+    (folder / "texts.txt").write_text("".join(" ".join(text.split()[:8]) + "\n" for text in sentences[:60]))
+    return Recipe.build(
+        {
+            "corpus": {"path": str(folder / "texts.txt"), "holdout": 0.0},
+            "teachers": [{"name": "tiny", **teacher}],
+            "student": student,
+            "method": {"name": "talas", "anchored_layers": 1},
+            "training": {"epochs": 1, "batch_size": 16, "use_cpu": True},
+            "output": str(folder / "out"),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("teacher", "student", "found"),
+    [
+        (None, {"model": "bare"}, "mean"),
+        (None, {"model": "bare", "pooling": "cls"}, "cls"),
+        ("last", {"shrink": {"of": "tiny", "layers": 2}}, "lasttoken"),
+        ("last", {"shrink": {"of": "tiny", "layers": 2}, "pooling": "cls"}, "cls"),
+        ("last", {"shrink": {"of": "bare", "layers": 2}}, "mean"),
+    ],
+)
+def test_the_students_pooling(
+    tmp_path: Path, bare: Path, sentences: list[str], teacher: str | None, student: dict[str, Any], found: str
+) -> None:
+    named = json.loads(json.dumps(student).replace('"bare"', json.dumps(str(bare))))
+    given = recipe(tmp_path, sentences, {"model": str(bare), "pooling": teacher}, named)
+    made = make_student(given.student, given.teachers, prepare_corpus(given), seed=0)
+    assert made[1].pooling_mode == found
+
+
+def test_a_run_with_first_token_pooling_ships_it(
+    tmp_path: Path, tiny_bert: Path, bare: Path, sentences: list[str]
+) -> None:
+    pooled = {"model": str(bare), "pooling": "cls"}
+    folder = train(recipe(tmp_path, sentences, pooled, pooled))
+    assert SentenceTransformer(str(folder), device="cpu")[1].pooling_mode == "cls"
+    card = json.loads((tmp_path / "out/stores/tiny/store.json").read_text())
+    assert "cls" in json.dumps(card)
+    with pytest.raises(DistilvecError, match="has mean pooling of its own"):
+        train(recipe(tmp_path, sentences, pooled, {"model": str(tiny_bert), "pooling": "cls"}))

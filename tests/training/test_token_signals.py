@@ -1,0 +1,149 @@
+"""Token states, attention maps and alignments: from a store and from a live teacher alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from distilvec.alignment import align
+from distilvec.corpus import Corpus, read_corpus
+from distilvec.errors import DataError, DistilvecError
+from distilvec.store import SignalStore, fill, fill_signals
+from distilvec.store.ragged import RaggedSignal
+from distilvec.students import load_student
+from distilvec.teachers import load_teacher
+from distilvec.teachers.signals import Wanted
+from distilvec.training import Collator, LiveSource, StoreSource, TokenizedCorpus
+
+WANTED = Wanted(tokens=(0, 2), attention=(2,), alignment=("strict", "full"))
+
+
+@pytest.fixture(scope="module", params=["bert", "qwen3"])
+def parts(
+    request: pytest.FixtureRequest,
+    tiny_model_folders: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    sentences: list[str],
+) -> dict[str, Any]:
+    """A teacher of one kind (qwen3 pads on the left), a student of another tokenizer, corpus and filled store."""
+    folder = tmp_path_factory.mktemp(request.param)
+    corpus = read_corpus(sentences[:40], folder / "corpus", holdout=0.0)
+    teacher = load_teacher(model=tiny_model_folders[request.param])
+    student = load_student(tiny_model_folders["xlmr"], device="cpu")
+    store = SignalStore.create(folder / "store", teacher.card, teacher.card.width, "float32")
+    report = fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, WANTED)
+    assert report.taught == len(corpus)
+    tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), folder / "tokens", corpus.fingerprint)
+    return {"corpus": corpus, "teacher": teacher, "student": student, "store": store, "tokens": tokens, "at": folder}
+
+
+def test_store_and_live_teacher_say_the_same(parts: dict[str, Any]) -> None:
+    corpus, tokens = parts["corpus"], parts["tokens"]
+    stored = StoreSource(parts["store"], corpus)
+    live = LiveSource(parts["teacher"], corpus, parts["at"] / "live")
+    for source in (stored, live):
+        source.prepare(WANTED, tokens)
+    rows = [3, 11, 0, 29]
+    first, second = (Collator(corpus, tokens, [source])(rows)["teachers"][0] for source in (stored, live))
+    torch.testing.assert_close(first["sentence"], second["sentence"], atol=1e-5, rtol=1e-5)
+    for row in range(len(rows)):
+        here, there = first["mask"][row], second["mask"][row]
+        assert torch.equal(first["content"][row][here], second["content"][row][there])
+        for layer in (0, 2):
+            one, two = first["tokens"][layer][row][here], second["tokens"][layer][row][there]
+            torch.testing.assert_close(one, two, atol=2e-3, rtol=2e-3)  # kept in float16
+        one = first["attention"][2][row][here][:, here]
+        torch.testing.assert_close(one, second["attention"][2][row][there][:, there], atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(one.sum(-1), torch.ones(len(one)), atol=1e-3, rtol=0)
+
+
+def test_pairs_are_those_of_the_token_strings_at_their_padded_places(parts: dict[str, Any]) -> None:
+    corpus, tokens, teacher = parts["corpus"], parts["tokens"], parts["teacher"]
+    live = LiveSource(teacher, corpus, parts["at"] / "pairs")
+    live.prepare(WANTED, tokens)
+    rows = [5, 17, 2]
+    batch = Collator(corpus, tokens, [live])(rows)
+    ids = batch["features"]["input_ids"]
+    seen = teacher.signals(corpus.teacher_texts(np.array(rows)), WANTED)
+    student = tokens.tokenizer
+    checked = 0
+    for row in range(len(rows)):
+        theirs = [teacher.vocabulary[i] for i in seen.ids[row][seen.content[row]]]
+        special = set(student.all_special_ids)
+        places = [p for p, i in enumerate(ids[row].tolist()) if i not in special]
+        ours = student.convert_ids_to_tokens([int(ids[row][p]) for p in places])
+        at = seen.content[row].nonzero()[:, 0].tolist()
+        expected = [[places[s], at[t]] for s, t in align(ours, theirs)]
+        found = batch["teachers"][0]["alignments"]["strict"][row]
+        assert found[found[:, 0] >= 0].tolist() == expected
+        checked += len(expected)
+        whole = batch["teachers"][0]["alignments"]["full"][row]
+        whole = whole[whole[:, 0] >= 0]
+        assert set(whole[:, 0].tolist()) == set(places) and set(whole[:, 1].tolist()) == set(at)
+    assert checked > 0
+
+
+def test_only_what_is_missing_is_taught_and_added(
+    tmp_path: Path, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    corpus = read_corpus(sentences[:20], tmp_path / "corpus", holdout=0.0)
+    teacher = load_teacher(model=tiny_model_folders["bert"])
+    store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width)
+    texts, keys = corpus.teacher_texts(), corpus.teacher_keys
+    fill(store, teacher, texts, keys)
+    wanted = Wanted(tokens=(1,))
+    assert fill_signals(store, teacher, texts[:12], keys[:12], wanted).taught == 12
+    assert len(store) == 20  # the sentence vectors were there
+    report = fill_signals(store, teacher, texts, keys, wanted)
+    assert (report.present, report.taught) == (12, 8)
+    assert fill_signals(store, teacher, texts, keys, wanted).taught == 0
+    more = Wanted(tokens=(1, 2))
+    assert fill_signals(store, teacher, texts, keys, more).taught == 20
+    assert len(RaggedSignal(store.path, "tokens-1")) == 20
+    assert SignalStore.open(store.path, verify=True).bad == {}
+
+
+def test_a_bad_part_is_set_aside_and_made_again(
+    tmp_path: Path, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    corpus = read_corpus(sentences[:10], tmp_path / "corpus", holdout=0.0)
+    teacher = load_teacher(model=tiny_model_folders["bert"])
+    store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width)
+    arguments = (store, teacher, corpus.teacher_texts(), corpus.teacher_keys, Wanted(attention=(1,)))
+    fill_signals(*arguments)
+    part = next(store.path.glob("attention-1-*.arrow"))
+    part.write_bytes(part.read_bytes()[:-100])
+    assert len(RaggedSignal(store.path, "attention-1")) == 0
+    assert list(store.path.glob("attention-1-*.arrow.bad"))
+    part = next(store.path.glob("tokenids-*.arrow"))
+    whole = bytearray(part.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    part.write_bytes(bytes(whole))
+    assert part.stem in SignalStore.open(store.path, verify=True).bad
+    assert fill_signals(*arguments).taught == 10
+    assert len(RaggedSignal(store.path, "attention-1")) == 10
+
+
+def test_what_cannot_be_had_is_said(tmp_path: Path, tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
+    corpus: Corpus = read_corpus(sentences[:10], tmp_path / "corpus", holdout=0.0)
+    teacher = load_teacher(model=tiny_model_folders["bert"])
+    store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width)
+    fill(store, teacher, corpus.teacher_texts(), corpus.teacher_keys)
+    student = load_student(tiny_model_folders["bert"], device="cpu")
+    tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), tmp_path / "tokens")
+    with pytest.raises(DataError, match="holds no tokens-1"):
+        StoreSource(store, corpus).prepare(Wanted(tokens=(1,)), tokens)
+    fill_signals(store, teacher, corpus.teacher_texts()[:4], corpus.teacher_keys[:4], Wanted(tokens=(1,)))
+    with pytest.raises(DataError, match="lacks tokens-1 for 6"):
+        StoreSource(store, corpus).prepare(Wanted(tokens=(1,)), tokens)
+    with pytest.raises(DistilvecError, match="layer 9"):
+        teacher.signals(["a"], Wanted(tokens=(9,)))
+    with pytest.raises(DistilvecError, match="no class logits"):
+        teacher.refuse(Wanted(logits=True))
+    function = load_teacher(call=lambda texts: np.ones((len(texts), 4), np.float32))
+    with pytest.raises(DistilvecError, match="sentence vectors only"):
+        function.refuse(Wanted(tokens=(1,)))
