@@ -235,19 +235,18 @@ def table() -> str:
             "",
             f"### Student `{folder.name}`",
             "",
-            "| row | seeds | lr | Avg-In | Avg-Out | Avg | retention | Avg without overlap | ms/step |",
-            "|---|---|---|---|---|---|---|---|---|",
+            "| row | seeds | lr | Avg-In | Avg-Out | Avg | retention | Avg without overlap |",
+            "|---|---|---|---|---|---|---|---|",
         ]
         top = teacher["models"]["teacher"]["averages"]["all"] if teacher else None
         references = _read(folder / "references.json")
         fixed = {**(teacher["models"] if teacher else {}), **(references["models"] if references else {})}
         for name, scores in fixed.items():
-            lines.append(_line(name, [scores], top, "", ""))
+            lines.append(_line(name, [scores], top, ""))
         for row in ROWS:
             found = [_read(file) for file in sorted(folder.glob(f"{row.replace(' ', '_')}-[0-9].json"))]
             if found:
-                speed = np.mean([1e3 * f["training_seconds"] / f["steps"] for f in found])
-                lines.append(_line(row, found, top, f"{found[0]['lr']:g}", f"{speed:.0f}"))
+                lines.append(_line(row, found, top, f"{found[0]['lr']:g}"))
     return "\n".join(lines) + "\n"
 
 
@@ -255,7 +254,7 @@ def _read(file: Path) -> dict[str, Any] | None:
     return json.loads(file.read_text()) if file.exists() else None
 
 
-def _line(name: str, runs: list[dict[str, Any]], top: float | None, lr: str, speed: str) -> str:
+def _line(name: str, runs: list[dict[str, Any]], top: float | None, lr: str) -> str:
     def cell(values: list[float]) -> str:
         mean = 100 * float(np.mean(values))
         return f"{mean:.2f} ± {100 * float(np.std(values, ddof=1)):.2f}" if len(values) > 1 else f"{mean:.2f}"
@@ -263,7 +262,7 @@ def _line(name: str, runs: list[dict[str, Any]], top: float | None, lr: str, spe
     averages = [cell([run["averages"][group] for run in runs]) for group in ("in", "out", "all")]
     kept = f"{100 * np.mean([run['averages']['all'] for run in runs]) / top:.1f} %" if top else ""
     clean = cell([run["clean_averages"]["all"] for run in runs])
-    return f"| {name} | {len(runs)} | {lr} | {' | '.join(averages)} | {kept} | {clean} | {speed} |"
+    return f"| {name} | {len(runs)} | {lr} | {' | '.join(averages)} | {kept} | {clean} |"
 
 
 def main() -> None:

@@ -71,7 +71,7 @@ def fill_signals(
     lacking = {"sentence": store.missing(keys[distinct])}
     lacking |= {name: signal.missing(keys[distinct]) for name, signal in signals.items()}
     todo = distinct[np.logical_or.reduce(list(lacking.values()))]
-    positions = {name: set(distinct[missing].tolist()) for name, missing in lacking.items()}
+    needed = {name: _marked(len(keys), distinct[missing]) for name, missing in lacking.items()}
     present, done, began, parts = len(distinct) - len(todo), len(distinct) - len(todo), time.monotonic(), []
     if progress:
         progress(done, len(distinct))
@@ -86,7 +86,7 @@ def fill_signals(
                         if writing is not None:
                             writing.result()
                         at = rows[np.asarray(local)]
-                        writing = pool.submit(_add, writer, writers, keys, at, seen, wanted, positions)
+                        writing = pool.submit(_add, writer, writers, keys, at, seen, wanted, needed)
                         done += len(at)
                         if progress:
                             progress(done, len(distinct))
@@ -128,6 +128,13 @@ def read_vocabulary(store: SignalStore) -> list[str]:
     return tokens
 
 
+def _marked(count: int, rows: np.ndarray) -> np.ndarray:
+    """bool [count], True at `rows`."""
+    marks = np.zeros(count, bool)
+    marks[rows] = True
+    return marks
+
+
 def _add(
     writer: Any,
     writers: dict[str, Any],
@@ -135,16 +142,16 @@ def _add(
     rows: np.ndarray,
     seen: TeacherSignals,
     wanted: Wanted,
-    lacking: dict[str, set[int]],
+    needed: dict[str, np.ndarray],
 ) -> None:
-    """Write of one batch what the store lacks."""
-    new = np.array([int(row) in lacking["sentence"] for row in rows])
+    """Write of one batch what the store lacks; `needed` is bool over all texts, by signal."""
+    new = needed["sentence"][rows]
     if new.any() and seen.sentence is not None:
         writer.add(keys[rows[new]], seen.sentence.numpy()[new])
     items = unpadded(seen, wanted)
     for name, signal in writers.items():
-        at = [number for number, row in enumerate(rows) if int(row) in lacking[name]]
-        if at:
+        at = np.flatnonzero(needed[name][rows])
+        if len(at):
             signal.add(keys[rows[at]], [items[name][number] for number in at])
 
 
