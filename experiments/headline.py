@@ -201,7 +201,8 @@ def table(result: dict[str, Any], timed: dict[str, Any]) -> str:
         f"{timed['student']['latency_p50_ms']:.1f} ms."
     )
     overlap = {name: count for name, count in result["overlap"].items() if count}
-    lines.append(f"Training texts that are also evaluation texts: {overlap or 'none'}.")
+    found = ", ".join(f"{name} {count:,}" for name, count in sorted(overlap.items())) or "none"
+    lines.append(f"Training texts that are also texts of a set, the training rows of its probe included: {found}.")
     return "\n".join(lines) + "\n"
 
 
