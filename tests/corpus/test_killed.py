@@ -73,8 +73,12 @@ print(anonymous() - before, len(found))
 """
 
 
+#: A shell that starts the tests in the background has them ignore Ctrl-C, and children inherit that.
+HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+
+
 def run(script: str, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
+    command = [sys.executable, "-c", f"{HEED}\n{script}", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

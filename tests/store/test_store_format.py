@@ -87,13 +87,13 @@ def test_other_signals_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "store.json").read_text())
     content["signals"]["tokens-3"] = {"width": 9}
     (tmp_path / "store.json").write_text(json.dumps(content))
-    (tmp_path / "tokens-3-w-000000.arrow").write_bytes(b"x")
-    (tmp_path / "tokens-3-w-000000.json").write_text("{}")
+    (tmp_path / "unlisted-w-000000.arrow").write_bytes(b"x")
+    (tmp_path / "unlisted-w-000000.json").write_text("{}")
     opened = SignalStore.open(tmp_path, verify=True)
     assert opened.bad == {} and opened.parts == store.parts
     with opened.writer("w"):
         pass
-    assert (tmp_path / "tokens-3-w-000000.arrow").exists()
+    assert (tmp_path / "unlisted-w-000000.arrow").exists()
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": 1}', '{"schema": 1, "teacher": {}, "signals": {}}'])

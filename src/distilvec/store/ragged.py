@@ -22,7 +22,7 @@ from distilvec.store.files import disk_problems
 from distilvec.store.index import locate
 from distilvec.store.layout import KEY_BYTES, add_signal, key_words, read_format, read_signals
 from distilvec.store.part import BadPart, check_key_range, open_file, view, write_file
-from distilvec.store.scan import set_aside
+from distilvec.store.scan import part_names, set_aside
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +95,8 @@ class RaggedSignal:
     def refresh(self) -> None:
         """Take in parts that were added since; bad ones are set aside."""
         known = {part.name: part for part in self._parts}
-        pattern = re.compile(rf"({re.escape(self.signal)}-[A-Za-z0-9].*-\d{{6,}})\.json")
-        names = sorted(match[1] for file in self.folder.iterdir() if (match := pattern.fullmatch(file.name)))
         self._parts = []
-        for name in names:
+        for name in part_names(self.folder, self.signal):
             try:
                 self._parts.append(known.get(name) or self._open(name))
             except BadPart as problem:

@@ -19,6 +19,7 @@ from distilvec.store.layout import (
     key_words,
     make_format,
     read_format,
+    read_signals,
     write_format,
 )
 from distilvec.store.part import BadPart, Part, verify_part
@@ -289,7 +290,9 @@ class SignalStore:
         Row numbers change where a part is set aside.
         """
         bad: dict[str, str] = {}
-        others = [name for name in part_names(self.path, any_signal=True) if not name.startswith(f"{SIGNAL}-")]
+        others = [
+            name for signal in read_signals(self.path) if signal != SIGNAL for name in part_names(self.path, signal)
+        ]
         for name in [part.name for part in self._parts] + others:
             try:
                 verify_part(self.path, name)

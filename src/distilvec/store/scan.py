@@ -12,13 +12,10 @@ from distilvec.store.part import BadPart, Part, open_part
 
 logger = logging.getLogger(__name__)
 
-_RECORD = re.compile(rf"({SIGNAL}-.+-\d{{6,}})\.json")
-_ANY_RECORD = re.compile(r"([a-z]+-.+-\d{6,})\.json")
 
-
-def part_names(folder: Path, any_signal: bool = False) -> list[str]:
-    """Names of the parts of sentence vectors, or of any signal, that have a record, in order."""
-    pattern = _ANY_RECORD if any_signal else _RECORD
+def part_names(folder: Path, signal: str = SIGNAL) -> list[str]:
+    """Names of the parts of a signal that have a record, in order."""
+    pattern = re.compile(rf"({re.escape(signal)}-[A-Za-z0-9].*-\d{{6,}})\.json")
     matches = (pattern.fullmatch(file.name) for file in folder.iterdir())
     return sorted(match[1] for match in matches if match)
 
