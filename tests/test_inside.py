@@ -69,11 +69,13 @@ def test_a_live_teacher_and_a_store_train_the_same_student(
     assert not list((tmp_path / "live" / "stores").rglob("tokens-*"))
     first, second = weights(stored.folder / "student"), weights(live.folder / "student")
     assert first.keys() == second.keys()
-    for name, tensor in first.items():
-        # Token states are kept in float16; Adam divides small differences of gradients by small gradients.
-        torch.testing.assert_close(tensor, second[name], atol=4e-3, rtol=0)
     losses = [[entry["loss"] for entry in each.record.log if "loss" in entry] for each in (stored, live)]
-    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+    # Token states are kept in float16. After the first step Adam divides small differences by small gradients, so
+    # single weights may differ by a step, but not all of them.
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-3)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+    difference = torch.cat([(tensor - second[name]).abs().flatten() for name, tensor in first.items()])
+    assert difference.mean() < 1e-5  # a step moves a weight by 1e-3, and there are four
 
 
 @pytest.mark.parametrize("method", [EMO, MOE, DSKD], ids=lambda method: method["name"])
