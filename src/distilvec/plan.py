@@ -108,10 +108,10 @@ def _probe_teachers(
     taught: list[Taught] = []
     seconds = disk = 0.0
     texts, keys = corpus.teacher_texts(rows), corpus.teacher_keys[rows]
-    teachers = [open_teacher(section) for section in recipe.teachers]
+    teachers = [open_teacher(section, recipe.corpus, corpus.modality) for section in recipe.teachers]
     wanted = wanted_signals(recipe, corpus, teachers)
     for section, teacher, signals in zip(recipe.teachers, teachers, wanted, strict=True):
-        seen = check_teacher(teacher, texts)
+        seen = check_teacher(teacher, texts, corpus.modality)
         store = SignalStore.create(place / "probe" / section.name, teacher.card, teacher.card.width, section.storage)
         per_text = teacher.card.width * BYTES[section.storage] + 16
         begun = time.perf_counter()

@@ -9,7 +9,7 @@ import torch
 
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.recipe import Recipe, StudentSection, TeacherSection
-from distilvec.students import StudentTap, fresh, load_student, shrink
+from distilvec.students import StudentTap, fresh, fresh_molecule, fresh_resnet, load_student, shrink
 from distilvec.tasks.base import Task
 from distilvec.tasks.table import build_task
 
@@ -54,6 +54,10 @@ def make_student(
             texts=corpus.texts(corpus.train_rows),
             init_from=source(size.embeddings_from) if size.embeddings_from else None,
         )
+    elif section.resnet is not None:
+        student = fresh_resnet(**section.resnet.model_dump())
+    elif section.molecule is not None:
+        student = fresh_molecule(**section.molecule.model_dump())
     if section.max_length:
         student.max_seq_length = min(section.max_length, student.max_seq_length or section.max_length)
     return student

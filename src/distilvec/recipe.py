@@ -25,17 +25,29 @@ class Section(BaseModel):
 
 
 class CorpusSection(Section):
-    """Where the training texts come from."""
+    """Where the training items come from: texts, images or molecules."""
 
-    path: str | list[Any] = Field(description="file, folder of files, hub:NAME, or (from Python) a list or dataset")
-    text: str | list[str] = Field("text", description="text column, or the columns of a pair or triplet")
+    path: str | list[Any] = Field(
+        description="file, folder of files or of images, hub:NAME, or (from Python) a list or dataset"
+    )
+    modality: Literal["text", "image", "molecule"] | None = Field(
+        None, description="null: image for a folder of images and .npz, molecule for .smi, else text"
+    )
+    text: str | list[str] = Field(
+        "text",
+        description="text column, or the columns of a pair or triplet; "
+        "left at text, it is the column image of images (.npz: the only such array) and smiles of molecules",
+    )
     label: str | None = Field(None, description="label column")
-    domain: str | None = Field(None, description="column naming each text's domain (for DISAM and reports)")
+    domain: str | None = Field(None, description="column naming each item's domain (for DISAM and reports)")
     role: str | None = Field(None, description="column telling queries from documents")
     teacher_text: str | None = Field(None, description="column the teacher reads instead (translation)")
     holdout: float = Field(0.02, ge=0, lt=0.5, description="share kept out of training, by content hash")
     limit: int | None = Field(None, gt=0, description="stop after so many rows")
     max_characters: int = Field(20_000, gt=0, description="longer texts are rejected")
+    components: Literal["largest", "keep", "reject"] = Field(
+        "largest", description="of molecules made of several (salts): keep the largest, keep all, or reject the row"
+    )
     strict: bool = Field(False, description="fail on the first bad row instead of counting it")
 
 
@@ -62,6 +74,7 @@ class TeacherSection(Section):
     )
     keys: str | None = Field(None, description="content keys of the vectors instead of texts: .npy, uint8 [n, 16]")
     storage: Literal["float16", "float32", "int8"] = Field("float16", description="how the store keeps its vectors")
+    weight: float = Field(1.0, gt=0, description="how much it counts beside the other teachers")
     live: bool = Field(
         False, description="token states, attention and logits come from the teacher while training, not from the store"
     )
@@ -100,12 +113,31 @@ class FreshSection(Section):
     embeddings_from: str | None = Field(None, description="teacher or folder whose token embeddings are averaged")
 
 
+class ResnetSection(Section):
+    """A residual network of CIFAR style with random weights, for images."""
+
+    depth: int = Field(20, ge=8, description="6 n + 2: 20, 32, 44, 56")
+    width: int = Field(16, gt=0, description="channels of the first stage; the vector has four times as many numbers")
+    image_size: int = Field(32, ge=4, description="images are resized to this height and width")
+
+
+class MoleculeSection(Section):
+    """A graph network with random weights, for molecules (extra `molecules`)."""
+
+    kind: Literal["gine", "gin", "gcn", "sage", "gat", "tag"] = "gine"
+    layers: int = Field(10, gt=0)
+    width: int = Field(512, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
 class StudentSection(Section):
-    """The student: exactly one of model, shrink and fresh."""
+    """The student: exactly one of model, shrink, fresh, resnet and molecule."""
 
     model: str | None = Field(None, description="sentence-transformers or transformers folder or hub id")
     shrink: ShrinkSection | None = None
     fresh: FreshSection | None = None
+    resnet: ResnetSection | None = None
+    molecule: MoleculeSection | None = None
     max_length: int | None = Field(None, gt=0)
     pooling: PoolingChoice | None = Field(
         None,
@@ -121,8 +153,9 @@ class StudentSection(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> StudentSection:
-        if sum(source is not None for source in (self.model, self.shrink, self.fresh)) != 1:
-            raise ValueError("give exactly one of model, shrink and fresh")
+        sources = (self.model, self.shrink, self.fresh, self.resnet, self.molecule)
+        if sum(source is not None for source in sources) != 1:
+            raise ValueError("give exactly one of model, shrink, fresh, resnet and molecule")
         if self.fresh is not None and self.pooling not in (None, "mean"):
             raise ValueError("a fresh student has mean pooling")
         if self.router and self.space == "own":
@@ -203,6 +236,11 @@ class Recipe(Section):
 
     corpus: CorpusSection
     teachers: list[TeacherSection] = Field(min_length=1)
+    combine: Literal["separate", "concatenate", "average"] = Field(
+        "separate",
+        description="several teachers: each with terms and heads of its own, or as one whose vectors are theirs "
+        "side by side, or averaged",
+    )
     student: StudentSection
     method: MethodSection = Field(default_factory=MethodSection)
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)

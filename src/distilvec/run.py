@@ -212,6 +212,7 @@ def ship_model(
         teacher_map=head,
         normalize=bool(taught[0].teacher.card.normalized),
     )
+    method.keep(folder)
     if task is not None:
         task.head.save(folder)
     if recipe.student.router:

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from distilvec.combining import combine
 from distilvec.corpus import Corpus
-from distilvec.errors import Interrupted
+from distilvec.corpus.keys import Modality
+from distilvec.errors import DistilvecError, Interrupted
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import wanted_of
 from distilvec.methods.table import build_method
 from distilvec.preparing import make_student, make_task, prepare_corpus
-from distilvec.recipe import Recipe, TeacherSection
+from distilvec.recipe import CorpusSection, Recipe, TeacherSection
 from distilvec.store import FillReport, SignalStore, fill, fill_signals
 from distilvec.students import StudentTap
 from distilvec.tasks.base import Task
@@ -37,6 +39,7 @@ class Taught:
     Attributes:
         live: whether token signals come from the teacher itself while training.
         wanted: what the method asks of it besides sentence vectors.
+        weight: how much it counts beside the other teachers.
     """
 
     teacher: Teacher
@@ -45,6 +48,7 @@ class Taught:
     filled: FillReport
     live: bool = False
     wanted: Wanted = NOTHING
+    weight: float = 1.0
 
     def in_order_of(self, task: Task | None) -> np.ndarray | None:
         """Column of its logits for each class of the task; None where it has none, or nobody asks."""
@@ -61,6 +65,7 @@ class Taught:
             teacher_info(self.teacher),
             mean=torch.from_numpy(np.asarray(statistics.mean)).float(),
             std=torch.from_numpy(np.asarray(statistics.std)).float(),
+            weight=self.weight,
         )
 
     def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> SignalSource:
@@ -84,8 +89,10 @@ def teacher_info(teacher: Teacher) -> TeacherInfo:
     )
 
 
-def open_teacher(section: TeacherSection) -> Teacher:
-    return load_teacher(**section.model_dump(exclude={"storage", "live"}))
+def open_teacher(section: TeacherSection, corpus: CorpusSection | None = None, modality: Modality = "text") -> Teacher:
+    """The teacher of a section, for items of a modality."""
+    options = section.model_dump(exclude={"storage", "live", "weight"})
+    return load_teacher(**options, modality=modality, components=corpus.components if corpus else "largest")
 
 
 def teach(
@@ -101,13 +108,20 @@ def teach(
         teachers: the recipe's, where they are open already.
     """
     corpus = prepare_corpus(recipe) if corpus is None else corpus
-    teachers = [open_teacher(section) for section in recipe.teachers] if teachers is None else teachers
-    return [
-        teach_one(section, corpus, recipe.place / "stores", shard, teacher=teacher, wanted=wanted)
+    if teachers is None:
+        teachers = [open_teacher(section, recipe.corpus, corpus.modality) for section in recipe.teachers]
+    stores = recipe.place / "stores"
+    taught = [
+        teach_one(section, corpus, stores, shard, teacher=teacher, wanted=wanted)
         for section, teacher, wanted in zip(
             recipe.teachers, teachers, wanted_signals(recipe, corpus, teachers), strict=True
         )
     ]
+    if recipe.combine == "separate" or len(taught) == 1 or shard is not None:
+        return taught
+    ticker = Ticker("combining the teachers")
+    teacher, store, filled, seen = combine(taught, recipe.combine, corpus, stores, recipe.teachers[0].storage, ticker)
+    return [Taught(teacher, seen, store, filled)]
 
 
 def wanted_signals(recipe: Recipe, corpus: Corpus, teachers: Sequence[Teacher]) -> list[Wanted]:
@@ -119,6 +133,12 @@ def wanted_signals(recipe: Recipe, corpus: Corpus, teachers: Sequence[Teacher]) 
     method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
     if not method.inside:
         return [Wanted() for _ in teachers]
+    if recipe.combine != "separate" and len(teachers) > 1:
+        raise DistilvecError(
+            f"{recipe.method.name} looks at the tokens or class predictions of each teacher, which cannot be combined",
+            where="combine",
+            remedy="Use combine: separate, or a method on sentence vectors (`distilvec methods`).",
+        )
     student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
     info = describe(StudentTap(student).info, make_task(recipe, corpus, student))
     needs = method.needs(info, [teacher_info(teacher) for teacher in teachers])
@@ -146,8 +166,8 @@ def teach_one(
     Raises:
         Interrupted: Ctrl-C or SIGTERM; the batch is finished and all that was encoded is kept.
     """
-    teacher = open_teacher(section) if teacher is None else teacher
-    seen = check_teacher(teacher, corpus.teacher_texts(np.asarray(corpus.train_rows)[:256]))
+    teacher = open_teacher(section, modality=corpus.modality) if teacher is None else teacher
+    seen = check_teacher(teacher, corpus.teacher_texts(np.asarray(corpus.train_rows)[:256]), corpus.modality)
     store = SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
     arguments: dict[str, Any] = {"shard": shard, "progress": Ticker(f"teaching with {section.name}")}
     texts, keys = _TeacherTexts(corpus), corpus.teacher_keys
@@ -165,7 +185,7 @@ def teach_one(
             remedy="Run the same command again to go on.",
             number=signals.number,
         )
-    return Taught(teacher, seen, store, filled, section.live, wanted)
+    return Taught(teacher, seen, store, filled, section.live, wanted, section.weight)
 
 
 class _TeacherTexts(Sequence[str]):

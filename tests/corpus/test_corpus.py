@@ -74,7 +74,8 @@ def test_keys_tell_apart_what_differs() -> None:
         ("a", "b", "text"),
         ("ab", "", "text"),
         ("b", "a", "text"),
-        ("a", "", "image"),
+        ("C", "", "text"),
+        ("C", "", "molecule"),
         ("", "a", "text"),
     ]
     assert len({content_key(*part) for part in parts}) == len(parts)

@@ -36,7 +36,14 @@ CASES = [
     ("distillcse", None, {}),
     ("distillcse", None, {"preset": "code"}),
     ("distillcse", [6], {"group_p": None}),
+    ("gaussian", None, {"width": 16}),
+    ("gaussian", None, {"preset": "code"}),
+    ("gaussian", [4], {"covariance": "triangular", "components": 2, "width": 8}),
+    ("gaussian", None, {"beta_nll": 0.5, "teacher_weight": "per_dim", "width": 16}),
+    ("multi_mse", None, {"width": 16}),
+    ("multi_cosine", None, {"width": 16}),
 ]
+KERNELS = {"gaussian", "multi_mse", "multi_cosine"}
 
 
 def over(cases: list) -> pytest.MarkDecorator:
@@ -45,7 +52,7 @@ def over(cases: list) -> pytest.MarkDecorator:
 
 
 EVERY = over(CASES)
-PER_ITEM = over([case for case in CASES if case[0] in {"cosine", "mse", "leaf"} or "lasd_weight" in case[2]])
+PER_ITEM = over([case for case in CASES if case[0] in {"cosine", "mse", "leaf", *KERNELS} or "lasd_weight" in case[2]])
 CONTRASTIVE = over(
     [
         case
@@ -53,7 +60,8 @@ CONTRASTIVE = over(
         if case[0] in {"talas", "simcse", "distilcse", "distillcse"} and "lasd_weight" not in case[2]
     ]
 )
-ONE_TERM_PER_TEACHER = over([case for case in CASES if case[0] != "distillcse"])  # it averages the teachers' cosines
+# distillcse averages the teachers' cosines; kernels of two teachers lie in one stack, test_gaussian doubles them.
+ONE_TERM_PER_TEACHER = over([case for case in CASES if case[0] not in {"distillcse", *KERNELS}])
 TEACHERLESS = {"simcse", "lasd"}
 
 
@@ -295,7 +303,7 @@ def test_the_teacher_map_leads_from_the_final_embedding_into_the_teachers_space(
     assert full.in_features == 12
 
 
-@pytest.mark.parametrize("name", ["simcse", "relational", "distillcse"])
+@pytest.mark.parametrize("name", ["simcse", "relational", "distillcse", "gaussian", "multi_mse"])
 def test_methods_without_a_map_say_so(world, name) -> None:
     assert world.method(name).teacher_map() is None
 

@@ -13,6 +13,7 @@ import pytest
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError, DistilvecError
 from distilvec.teachers import check_teacher, load_teacher
+from distilvec.teachers.vectors import VectorsTeacher
 
 
 @pytest.fixture
@@ -131,3 +132,35 @@ def test_fingerprint(vectors: np.ndarray, sentences: list[str]) -> None:
         len({fingerprint(vectors, sentences), fingerprint(changed, sentences), fingerprint(vectors, sentences[::-1])})
         == 3
     )
+
+
+def test_images_are_found_by_their_pixels(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from distilvec.corpus.images import data_uri
+
+    pictures = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), np.uint8)
+    for number, picture in enumerate(pictures):
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+    (tmp_path / "list.txt").write_text("0.png\ngone.png\n1.png\n")
+    vectors = np.eye(3, dtype=np.float32)
+    teacher = VectorsTeacher(vectors, texts=tmp_path / "list.txt", modality="image")
+    items = [data_uri(pictures[1]), data_uri(pictures[2]), str(tmp_path / "0.png"), "gone.png"]
+    assert teacher.has(items).tolist() == [True, False, True, False]
+    assert np.array_equal(teacher.encode(items)[[0, 2]], vectors[[2, 0]])
+    by_key = VectorsTeacher(
+        vectors, keys=content_keys([data_uri(each) for each in pictures], modality="image"), modality="image"
+    )
+    assert np.array_equal(by_key.encode(items[:3]), vectors[[1, 2, 0]])
+
+
+def test_molecules_are_found_however_they_are_written() -> None:
+    pytest.importorskip("rdkit")
+    vectors = np.eye(4, dtype=np.float32)
+    texts = ["OCC", "[Na+].CC(=O)[O-]", "no molecule", "C1=CC=CC=C1"]
+    teacher = VectorsTeacher(vectors, texts=texts, modality="molecule")
+    assert np.array_equal(teacher.encode(["c1ccccc1", "CC(=O)[O-]", "CCO"]), vectors[[3, 1, 0]])
+    assert teacher.has(["CC", "no molecule", "other words"]).tolist() == [False] * 3
+    kept = VectorsTeacher(vectors, texts=texts, modality="molecule", components="keep")
+    assert kept.has(["CC(=O)[O-]", "CC(=O)[O-].[Na+]"]).tolist() == [False, True]
+    assert VectorsTeacher(vectors, texts=texts).has(["CCO", "OCC"]).tolist() == [False, True]

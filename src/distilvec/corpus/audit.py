@@ -9,11 +9,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import TextIOBase
+from pathlib import Path
 from typing import Any
 
-from distilvec.corpus.keys import PAIR, canonical, join_pair
+from distilvec.corpus.keys import PAIR, Modality, canonical, join_pair
+from distilvec.corpus.molecules import molecule_item
+from distilvec.corpus.problem import Problem
 from distilvec.corpus.readers import Row, excerpt
+from distilvec.corpus.wanted import Wanted
 from distilvec.errors import DataError
+
+__all__ = ["DUPLICATE", "ROLE_NAMES", "Audit", "Item", "Problem", "Rejections", "Wanted", "check", "percentiles"]
 
 # Tabs, line ends and form feeds are white space. The range U+0080 to U+009F is left alone: it is what Windows-1252
 # becomes when it is read as Latin-1, common in otherwise good reviews and news.
@@ -28,31 +34,18 @@ ROLE_NAMES = ("query", "document", "negative")
 DUPLICATE = "duplicate"
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Which columns are read as what; see `read_corpus`."""
-
-    text: tuple[str, ...]
-    label: str | None = None
-    domain: str | None = None
-    role: str | None = None
-    teacher_text: str | None = None
-    max_characters: int = 20_000
-    joint: bool = False
-
-    @property
-    def columns(self) -> list[str]:
-        """All columns asked for."""
-        others = (self.label, self.domain, self.role, self.teacher_text)
-        return list(dict.fromkeys([*self.text, *(name for name in others if name)]))
-
-
 @dataclass
 class Item:
-    """A row that can be used: its texts, one per text column (None for an absent negative), and what goes with it."""
+    """A row that can be used: its texts, one per text column (None for an absent negative), and what goes with it.
+
+    Of images and molecules `texts` are the items' strings and `identities` what equal items share, from which keys are
+    made; the row's value is then only an excerpt, as images are large.
+    """
 
     row: Row
     texts: list[str | None]
+    identities: list[str | None] = field(default_factory=list)
+    components: bool = False
     teacher_text: str | None = None
     label: str | float | None = None
     domain: str | None = None
@@ -69,7 +62,9 @@ class Audit:
         duplicates: texts that were there before. Single texts are kept once; pairs are kept.
         shared: texts of held-out pairs that another pair trains on: on neither side of the split.
         rejected: reason -> rows.
-        lengths: characters of the kept texts: min, p5, p50, p95, p99, max, mean.
+        lengths: characters of the kept texts: min, p5, p50, p95, p99, max, mean. Empty for images.
+        components: usable molecules that were given with several components (salts, mixtures).
+        modality: text, image or molecule.
     """
 
     read: int = 0
@@ -78,17 +73,22 @@ class Audit:
     shared: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, float] = field(default_factory=dict)
+    components: int = 0
+    modality: Modality = "text"
+
+    @property
+    def noun(self) -> str:
+        """What the items are called: texts, images or molecules."""
+        return f"{self.modality}s"
 
     def __str__(self) -> str:
-        parts = [f"{self.read:,} rows read", f"{self.kept:,} texts kept", f"{self.duplicates:,} duplicates"]
+        parts = [f"{self.read:,} rows read", f"{self.kept:,} {self.noun} kept", f"{self.duplicates:,} duplicates"]
         if self.shared:
-            parts.append(f"{self.shared:,} held-out texts set aside (other pairs train on them)")
+            parts.append(f"{self.shared:,} held-out {self.noun} set aside (other pairs train on them)")
+        if self.components:
+            parts.append(f"{self.components:,} of several components")
         parts += [f"{count:,} rejected: {reason}" for reason, count in self.rejected.items()]
         return ", ".join(parts)
-
-
-class Problem(Exception):
-    """Why a row cannot be used."""
 
 
 def check(row: Row, wanted: Wanted) -> Item:
@@ -100,6 +100,8 @@ def check(row: Row, wanted: Wanted) -> Item:
     if row.fault is not None:
         raise Problem(row.fault)
     value = row.value
+    if wanted.modality != "text":
+        return _other(row, wanted)
     if isinstance(value, str) and not wanted.joint:
         return Item(row, [_text(value, wanted.max_characters)])
     if not isinstance(value, Mapping):
@@ -107,19 +109,49 @@ def check(row: Row, wanted: Wanted) -> Item:
     texts: list[str | None] = []
     for place, name in enumerate(wanted.text):
         found = value.get(name)
-        # Negatives are optional: data sets of triplets often lack some.
-        optional = place >= 2 and (_absent(found) or (isinstance(found, str) and not found.strip()))
-        texts.append(None if optional else _text(found, wanted.max_characters, joint=wanted.joint))
+        texts.append(None if _left_out(found, place) else _text(found, wanted.max_characters, joint=wanted.joint))
     if wanted.joint:
         texts = [join_pair(*(text for text in texts if text is not None))]
-    return Item(
-        row,
-        texts,
-        teacher_text=_teacher_text(value.get(wanted.teacher_text), wanted) if wanted.teacher_text else None,
-        label=_label(value.get(wanted.label)) if wanted.label else None,
-        domain=_domain(value.get(wanted.domain)) if wanted.domain else None,
-        role=_role(value.get(wanted.role)) if wanted.role else None,
-    )
+    return _described(Item(row, texts), value, wanted)
+
+
+def _other(row: Row, wanted: Wanted) -> Item:
+    """An image or a molecule."""
+    value = row.value
+    if not isinstance(value, Mapping):
+        if len(wanted.columns) > 1:
+            raise Problem("no columns")
+        value = {wanted.text[0]: value}
+    found = [value.get(name) for name in wanted.text]
+    item = Item(row._replace(value=excerpt(found[0])), [])
+    for place, each in enumerate(found):
+        text: str | None = None
+        identity: str | None = None
+        if not _left_out(each, place):
+            if wanted.modality == "image":
+                from distilvec.corpus.images import image_item
+
+                text, identity = image_item(each, Path(row.file).parent)
+            else:
+                text, several = molecule_item(each, wanted.components)
+                identity, item.components = text, item.components or several
+        item.texts.append(text)
+        item.identities.append(identity)
+    return _described(item, value, wanted)
+
+
+def _left_out(value: Any, place: int) -> bool:
+    """Negatives are optional: data sets of triplets often lack some."""
+    return place >= 2 and (_absent(value) or (isinstance(value, str) and not value.strip()))
+
+
+def _described(item: Item, fields: Mapping[Any, Any], wanted: Wanted) -> Item:
+    """Add what the other columns say."""
+    item.teacher_text = _teacher_text(fields.get(wanted.teacher_text), wanted) if wanted.teacher_text else None
+    item.label = _label(fields.get(wanted.label)) if wanted.label else None
+    item.domain = _domain(fields.get(wanted.domain)) if wanted.domain else None
+    item.role = _role(fields.get(wanted.role)) if wanted.role else None
+    return item
 
 
 def _text(value: Any, longest: int, *, joint: bool = False) -> str:

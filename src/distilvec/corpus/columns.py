@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from distilvec.corpus.audit import Problem
+from distilvec.corpus.problem import Problem
 
 ITEMS = "items.arrow"
 _CHUNK = 1 << 20

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.corpus.audit import DUPLICATE, Audit, Problem, Rejections, Wanted, check, percentiles
+from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, Audit, Problem, Rejections, check, percentiles
 from distilvec.corpus.columns import ITEMS, TextColumn, open_numbers
 from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest
-from distilvec.corpus.keys import canonical
+from distilvec.corpus.keys import Modality, canonical, canonical_item, canonical_keys
+from distilvec.corpus.molecules import Components
 from distilvec.corpus.sources import Source, find_source
+from distilvec.corpus.wanted import Wanted, check_modality, what_is_wanted
 from distilvec.corpus.writer import CorpusWriter
 from distilvec.errors import DataError, DistilvecError
 
@@ -27,13 +29,15 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 
 class Corpus:
-    """Texts by row, with what is known about them. Open one with `Corpus.open` or `read_corpus`.
+    """Items by row, with what is known about them. Open one with `Corpus.open` or `read_corpus`.
 
+    An item is a string: a text, the absolute path or the data URI of an image, the canonical SMILES of a molecule.
     n items; all arrays are read-only views of files and cost no memory.
 
     Attributes:
         folder: where it lies.
         fingerprint: equal for equal content in equal order.
+        modality: text, image or molecule: what the strings of `texts` are.
         audit: what was found while reading.
         keys: uint8 [n, 16], of the text the student reads.
         teacher_keys: uint8 [n, 16], of the text the teacher reads.
@@ -60,6 +64,7 @@ class Corpus:
         self.folder = folder
         self.fingerprint: str = manifest["fingerprint"]
         self.audit = Audit(**manifest["audit"])
+        self.modality: Modality = self.audit.modality
         self.keys = required("keys")
         teacher_keys = numbers("teacher_keys")
         self.teacher_keys = self.keys if teacher_keys is None else teacher_keys
@@ -111,7 +116,12 @@ class Corpus:
         return self._teacher_texts.get(rows)
 
     def overlap(self, texts: Iterable[str]) -> int:
-        """How many distinct training texts are also among these, apart from case and surrounding white space."""
+        """How many distinct training items are also among these.
+
+        Texts are compared without case and surrounding white space, images and molecules by their keys.
+        """
+        if self.modality != "text":
+            return self._overlap_by_key(texts)
         wanted = {canonical(text).casefold() for text in texts}
         rows = self.train_rows
         found: set[str] = set()
@@ -119,6 +129,18 @@ class Corpus:
             some = {text.casefold() for text in self.texts(rows[start : start + 10_000])}
             found |= some & wanted
         return len(found)
+
+    def _overlap_by_key(self, items: Iterable[str]) -> int:
+        known: list[str] = []
+        for item in items:
+            try:
+                known.append(canonical_item(item, self.modality, "largest"))
+            except Problem:  # what cannot be read is not among those trained on
+                continue
+        roles = [""] if self.roles is None or self.groups is not None else ROLE_NAMES
+        wanted = np.concatenate([canonical_keys(known, role, self.modality) for role in roles])
+        trained = self.keys[self.train_rows]
+        return len(np.intersect1d(wanted.view("S16"), np.ascontiguousarray(trained).view("S16")))
 
 
 def read_corpus(
@@ -135,6 +157,8 @@ def read_corpus(
     strict: bool = False,
     max_characters: int = 20_000,
     limit: int | None = None,
+    modality: Modality | None = None,
+    components: Components = "largest",
 ) -> Corpus:
     """Read, audit and split a corpus, or open what an equal call has left in `folder`.
 
@@ -144,10 +168,14 @@ def read_corpus(
     Args:
         source: a .txt (one text a line), .csv, .tsv, .json, .jsonl or .ndjson (each also .gz or .zst) or .parquet file;
             a folder of them; "hub:NAME[@CONFIG][:SPLIT]"; a `datasets` data set; a list of texts or of dictionaries.
+            Images: a folder of image files, however deep; .npz; or columns (bytes, paths, data URIs) or lists of them.
+            Molecules: .smi (a SMILES a line, then white space and a name or nothing), or columns or lists of SMILES.
         folder: where the prepared corpus goes; other files in it are left alone.
         text: the text column, or those of a pair (anchor, positive) or triplet (and negatives, which a row may lack).
-            Pairs are flattened, unless they are `joint`; their rows share a group.
-        label: column of class names, class indices or scores.
+            Pairs are flattened, unless they are `joint`; their rows share a group. "text" stands for "image" with
+            images (in .npz: the only array of images) and for "smiles" with molecules.
+        label: column of class names, class indices or scores. A folder of images has the columns "folder" (the
+            sub-folder an image lies in) and "path".
         domain: column naming each text's domain.
         role: column that tells queries ("query", "anchor") from documents ("document", "passage", "positive").
         teacher_text: column that the teacher reads instead.
@@ -157,15 +185,24 @@ def read_corpus(
             item stays on its side when the corpus is reordered or grows. A text of a held-out pair that another pair
             trains on is left out of both sides and counted (`Audit.shared`): what is held out is never trained on.
         strict: fail on the first row that would be left out, duplicates of single texts included.
-        max_characters: longer texts are rejected.
+        max_characters: longer texts are rejected; images and molecules have limits of their own.
         limit: stop after so many rows.
+        modality: text, image or molecule; None = image for a folder of images and .npz, molecule for .smi, else text.
+        components: of molecules made of several (salts, mixtures): "largest" keeps that with most heavy atoms, "keep"
+            keeps all, "reject" leaves the row out.
 
     Raises:
         DistilvecError: arguments that make no sense.
         DataError: no such file or column, a damaged file, no usable text; with `strict` a bad row.
         EnvironmentProblem: no permission, no room, no network, or a package is missing.
     """
-    wanted = _wanted(
+    if not 0 <= holdout < 1:
+        raise DistilvecError(f"holdout is a share from 0 to below 1, not {holdout}", where="corpus.holdout")
+    if limit is not None and limit < 1:
+        raise DistilvecError(f"limit is at least 1, not {limit}", where="corpus.limit")
+    check_modality(modality)
+    folder, found = Path(folder), find_source(source, modality)
+    wanted = what_is_wanted(
         text,
         label=label,
         domain=domain,
@@ -173,13 +210,10 @@ def read_corpus(
         teacher_text=teacher_text,
         max_characters=max_characters,
         joint=joint,
+        modality=found.modality,
+        components=components,
     )
-    if not 0 <= holdout < 1:
-        raise DistilvecError(f"holdout is a share from 0 to below 1, not {holdout}", where="corpus.holdout")
-    if limit is not None and limit < 1:
-        raise DistilvecError(f"limit is at least 1, not {limit}", where="corpus.limit")
-    folder, found = Path(folder), find_source(source)
-    options = {**asdict(wanted), "holdout": holdout, "strict": strict, "limit": limit, "format": FORMAT}
+    options = {**wanted.options(), "holdout": holdout, "strict": strict, "limit": limit, "format": FORMAT}
     digest = _digest(found, options)
     ready = _reusable(folder, digest)
     if ready is not None:
@@ -190,37 +224,6 @@ def read_corpus(
     corpus = Corpus.open(folder)
     _LOG.info("%s: %s", found.name, corpus.audit)
     return corpus
-
-
-def _wanted(
-    text: str | Sequence[str],
-    *,
-    label: str | None,
-    domain: str | None,
-    role: str | None,
-    teacher_text: str | None,
-    max_characters: int,
-    joint: bool,
-) -> Wanted:
-    texts = (text,) if isinstance(text, str) else tuple(text)
-    if not texts or len(set(texts)) < len(texts):
-        raise DistilvecError(f"text columns are one or more different names, not {list(texts)}", where="corpus.text")
-    if len(texts) > 1 and (role or teacher_text):
-        key = "role" if role else "teacher_text"
-        raise DistilvecError(
-            f"{key} goes with one text column, not with {len(texts)}",
-            where=f"corpus.{key}",
-            remedy="In a pair the order of the columns gives the roles." if role else None,
-        )
-    if joint and len(texts) != 2:
-        raise DistilvecError(
-            f"a joint item is made of two text columns, not of {len(texts)}",
-            where="corpus.joint",
-            remedy="Name two columns in corpus.text, or leave joint out.",
-        )
-    if max_characters < 1:
-        raise DistilvecError(f"max_characters is at least 1, not {max_characters}", where="corpus.max_characters")
-    return Wanted(texts, label, domain, role, teacher_text, max_characters, joint)
 
 
 def _digest(source: Source, options: dict[str, Any]) -> str | None:
@@ -257,6 +260,8 @@ def _prepare(
         shared=writer.shared,
         rejected=dict(rejections.counts.most_common()),
         lengths=percentiles(writer.lengths),
+        components=writer.components,
+        modality=wanted.modality,
     )
     return {"audit": asdict(audit), **manifest}
 
@@ -269,7 +274,7 @@ def _read_all(source: Source, writer: CorpusWriter, rejections: Rejections, want
     """
     read = 0
     told = time.monotonic()
-    for row in source.rows(wanted.columns, wanted.max_characters):
+    for row in source.rows(wanted.columns, wanted.longest):
         read += 1
         try:
             item = check(row, wanted)
@@ -288,11 +293,11 @@ def _read_all(source: Source, writer: CorpusWriter, rejections: Rejections, want
     writer.flush()
     if not writer.kept:
         why = f"{read:,} rows read: {rejections.summary()}" if read else "it has no rows"
-        raise DataError(f"no text of the corpus can be used ({why})", where=source.name)
+        raise DataError(f"no {wanted.modality} of the corpus can be used ({why})", where=source.name)
     if not writer.trained_on:
         raise DataError(
-            f"all {writer.kept:,} texts fell into the held-out share, none is left to train on",
+            f"all {writer.kept:,} {wanted.modality}s fell into the held-out share, none is left to train on",
             where=source.name,
-            remedy="Give more texts or a smaller holdout.",
+            remedy=f"Give more {wanted.modality}s or a smaller holdout.",
         )
     return read

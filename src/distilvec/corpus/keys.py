@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
 
 import numpy as np
+
+from distilvec.corpus.molecules import Components, canonical_smiles
+from distilvec.corpus.problem import Problem
+from distilvec.errors import DataError, DistilvecError, nearest
+
+Modality = Literal["text", "image", "molecule"]
+MODALITIES: tuple[str, ...] = get_args(Modality)
 
 KEY_BYTES = 16
 #: Stands between the two texts of an item that is a pair, read jointly (U+001E, "record separator").
@@ -44,35 +52,74 @@ def split_pair(text: str) -> str | tuple[str, str]:
     return (first, second) if separator and PAIR not in second else text
 
 
-def content_key(text: str, role: str = "", modality: str = "text") -> bytes:
-    """The 128-bit key of one item (BLAKE2b over modality, role and canonical text, each with its length).
+def content_key(item: str, role: str = "", modality: str = "text") -> bytes:
+    """The 128-bit key of one item (BLAKE2b over modality, role and canonical item, each with its length).
 
     >>> content_key("a b") == content_key(" a b ")
     True
     >>> content_key("b", role="a") == content_key("ab")
     False
     """
-    return content_keys([text], role, modality).tobytes()
+    return content_keys([item], role, modality).tobytes()
 
 
-def content_keys(texts: Sequence[str], role: str = "", modality: str = "text") -> np.ndarray:
+def content_keys(
+    items: Sequence[str], role: str = "", modality: str = "text", *, components: Components = "keep"
+) -> np.ndarray:
     """Keys of many items of one role.
 
     Args:
-        texts: n texts; surrounding white space does not count.
+        items: n texts (surrounding white space does not count), images (paths or data URIs; equal pixels have equal
+            keys) or molecules (SMILES; every way to write a molecule has the same key).
         role: "" where the corpus tells no roles apart.
         modality: text, image or molecule.
+        components: of molecules, see `molecules.canonical_smiles`. The items of a corpus need nothing but "keep".
 
     Returns:
         uint8 [n, 16].
+
+    Raises:
+        DataError: an image that cannot be read, or what is no molecule.
+        EnvironmentProblem: Pillow or RDKit is not installed.
     """
+    if modality == "text":
+        return canonical_keys(map(canonical, items), role, modality)
+    found = []
+    for item in items:
+        try:
+            found.append(canonical_item(item, modality, components))
+        except Problem as problem:
+            raise DataError(f"this is no usable {modality} ({problem})", where=item[:120]) from problem
+    return canonical_keys(found, role, modality)
+
+
+def canonical_item(item: str, modality: str, components: Components = "keep") -> str:
+    """What equal items of a modality share: the stripped text, the digest of the pixels, the canonical SMILES.
+
+    Raises:
+        Problem: an image that cannot be read, or what is no molecule.
+        DistilvecError: a modality that does not exist.
+    """
+    if modality == "text":
+        return canonical(item)
+    if modality == "image":
+        from distilvec.corpus.images import image_digest
+
+        return image_digest(item)
+    if modality == "molecule":
+        return canonical_smiles(item, components)
+    raise DistilvecError(f'there is no modality "{modality}"', remedy=nearest(modality, MODALITIES))
+
+
+def canonical_keys(items: Iterable[str], role: str = "", modality: str = "text") -> np.ndarray:
+    """Keys uint8 [n, 16] of items that `canonical_item` has been through."""
     start = hashlib.blake2b(digest_size=KEY_BYTES)
     for part in (modality, role):
         start.update(_with_length(part))
     keys = bytearray()
-    for text in texts:
+    for item in items:
         state = start.copy()
-        state.update(_with_length(canonical(text)))
+        state.update(_with_length(item))
         keys += state.digest()
     return np.frombuffer(bytes(keys), np.uint8).reshape(-1, KEY_BYTES)
 

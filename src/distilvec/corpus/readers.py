@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distilvec.corpus.jsonlist import json_list
-from distilvec.corpus.opening import COMPRESSED, Line, check_encoding, lines, opened, reading
+from distilvec.corpus.opening import COMPRESSED, Line, check_encoding, lines, opened
 from distilvec.errors import DataError, DistilvecError, nearest
 
-SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
+SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".smi")
 _LONGEST_LINE = 16 << 20
-_BATCH = 2048
 _ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, decoded with "surrogateescape"
 
 
@@ -53,13 +52,14 @@ def file_kind(path: Path) -> str:
     return kind
 
 
-def read_file(path: Path, columns: Sequence[str], max_characters: int) -> Iterator[Row]:
+def read_file(path: Path, columns: Sequence[str], max_characters: int, images: bool = False) -> Iterator[Row]:
     """The rows of one file.
 
     Args:
-        path: .txt, .csv, .tsv, .json, .jsonl, .ndjson (also .gz, .zst) or .parquet.
+        path: .txt, .csv, .tsv, .json, .jsonl, .ndjson, .smi (also .gz, .zst) or .parquet.
         columns: those that are asked for; others may be left out of the rows.
         max_characters: longer texts will not be kept, which bounds what has to be held.
+        images: columns of bytes are images, not texts.
 
     Raises:
         DataError: the file is missing, damaged, or lacks a column.
@@ -72,10 +72,13 @@ def read_file(path: Path, columns: Sequence[str], max_characters: int) -> Iterat
         ".json": _json,
         ".jsonl": _json_lines,
         ".ndjson": _json_lines,
+        ".smi": _smiles,
     }
     kind = file_kind(path)
     if kind == ".parquet":
-        return _parquet(path, columns)
+        from distilvec.corpus.parquet import parquet_rows
+
+        return parquet_rows(path, columns, images)
     # A character has at most 4 bytes, 12 when JSON escapes it.
     return readers[kind](path, max(_LONGEST_LINE, 12 * max_characters))
 
@@ -98,10 +101,19 @@ def excerpt(value: Any, length: int = 80) -> str:
     """A short piece of something, safe to print on one line."""
     if isinstance(value, bytes):
         value = value[: 4 * length].decode("utf-8", "backslashreplace")
-    text = value[: 4 * length] if isinstance(value, str) else shown(value)
+    text = value[: 4 * length] if isinstance(value, str) else shown(_cut(value, 4 * length))
     text = "".join(char if char.isprintable() else " " if char.isspace() else "\ufffd" for char in text[: 4 * length])
     text = " ".join(text.split())
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _cut(value: Any, length: int, depth: int = 2) -> Any:
+    """The same with long texts and bytes shortened: showing an image's bytes would take several times their memory."""
+    if isinstance(value, str | bytes):
+        return value[:length]
+    if type(value) is dict and depth:
+        return {key: _cut(each, length, depth - 1) for key, each in value.items()}
+    return value
 
 
 def shown(value: Any) -> str:
@@ -127,6 +139,18 @@ def _decoded(path: Path, longest: int, errors: str = "strict") -> Iterator[tuple
 def _text(path: Path, longest: int) -> Iterator[Row]:
     for line, content in _decoded(path, longest):
         yield content if isinstance(content, Row) else Row(str(path), line.number, content)
+
+
+def _smiles(path: Path, longest: int) -> Iterator[Row]:
+    """One SMILES a line, then white space and a name or nothing."""
+    for line, content in _decoded(path, longest):
+        if isinstance(content, Row):
+            yield content
+        elif not content.strip():
+            yield Row(str(path), line.number, "", "empty")
+        else:
+            smiles, *name = content.split(maxsplit=1)
+            yield Row(str(path), line.number, {"smiles": smiles, "name": name[0].strip() if name else ""})
 
 
 def _json_lines(path: Path, longest: int) -> Iterator[Row]:
@@ -258,29 +282,3 @@ def _record(header: list[str], fields: list[str], file: str, number: int, conten
     if len(fields) != len(header):
         return Row(file, number, excerpt(content), "wrong number of fields")
     return Row(file, number, dict(zip(header, fields, strict=True)))
-
-
-def _parquet(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    import pyarrow.parquet as pq
-
-    number = 0
-    with reading(path), pq.ParquetFile(path, memory_map=True) as file:
-        require_columns(columns, file.schema_arrow.names, str(path))
-        for batch in file.iter_batches(batch_size=_BATCH, columns=list(columns)):
-            for values in zip(*(arrow_values(column) for column in batch.columns), strict=True):
-                number += 1
-                yield Row(str(path), number, dict(zip(batch.schema.names, values, strict=True)))
-
-
-def arrow_values(column: Any) -> list[Any]:
-    """A column as Python values; bytes that are not UTF-8 keep lone surrogates, which the audit rejects."""
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column, kind = column.dictionary_decode(), kind.value_type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        column = column.cast(pa.large_binary())
-    elif not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        return column.to_pylist()
-    return [None if value is None else value.decode("utf-8", "surrogateescape") for value in column.to_pylist()]

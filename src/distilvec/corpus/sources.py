@@ -11,11 +11,15 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from distilvec.corpus.folders import folder_fingerprint, holds_images, image_rows
+from distilvec.corpus.keys import Modality
 from distilvec.corpus.readers import SUFFIXES, Row, file_kind, read_file, require_columns, shown
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
 
 HUB = "hub:"
+NPZ = ".npz"
 _BATCH = 1000
+_IMAGES = 32  # of which each may have megabytes
 _LOOKED_AT = 1000
 
 
@@ -27,34 +31,38 @@ class Source:
         name: for messages.
         fingerprint: equal where nothing has changed; None where that cannot be known.
         rows: (columns, longest text) -> rows.
+        modality: text, image or molecule: the one asked for, or what the source says.
     """
 
     name: str
     fingerprint: str | None
     rows: Callable[[Sequence[str], int], Iterator[Row]]
+    modality: Modality = "text"
 
 
-def find_source(source: Any) -> Source:
+def find_source(source: Any, modality: Modality | None = "text") -> Source:
     """Make out what was given.
 
     Args:
         source: a file (see `readers`), a folder of such files or of a saved data set, "hub:NAME[@CONFIG][:SPLIT]",
-            a `datasets` data set, or anything that iterates over texts or mappings.
+            a `datasets` data set, or anything that iterates over texts or mappings. Of images also a folder of image
+            files, and a list of paths, bytes, arrays or Pillow images.
+        modality: of the items. None: images in a folder of image files and in .npz, molecules in .smi, else texts.
 
     Raises:
-        DistilvecError: it is none of these.
+        DistilvecError: it is none of these, or may be read as images and as texts.
         DataError: it is not there, or a data set has no split "train" and several others.
         EnvironmentProblem: the hub cannot be reached.
     """
     if isinstance(source, str) and source.startswith(HUB):
-        return _dataset(_from_hub(source), source)
+        return _dataset(_from_hub(source), source, modality or "text")
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
-        return _folder(path) if path.is_dir() else _files([path], str(path))
+        return _folder(path, modality) if path.is_dir() else _files([path], str(path), modality)
     if _is_dataset(source):
-        return _dataset(source, "the data set")
+        return _dataset(source, "the data set", modality or "text")
     if isinstance(source, Iterable) and not isinstance(source, Mapping | bytes):
-        return _items(source)
+        return _items(source, modality or "text")
     raise DistilvecError(
         f"a corpus cannot be read from {type(source).__name__}",
         where="corpus.path",
@@ -62,52 +70,99 @@ def find_source(source: Any) -> Source:
     )
 
 
-def _files(paths: Sequence[Path], name: str) -> Source:
+def _files(paths: Sequence[Path], name: str, asked: Modality | None) -> Source:
+    modality = asked or _told(paths, name)
     state = hashlib.blake2b(digest_size=16)
     for path in paths:
-        file_kind(path)
+        if path.suffix != NPZ:
+            file_kind(path)
+        elif modality != "image":
+            raise DistilvecError("an .npz file holds images", where=str(path), remedy="Set corpus.modality to image.")
         if path.exists():  # where it does not, reading says so
             status = path.stat()
             state.update(f"{path.absolute()}|{status.st_size}|{status.st_mtime_ns}\n".encode())
 
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
         for path in paths:
-            yield from _with_columns(read_file(path, columns, longest), columns)
+            if path.suffix == NPZ:
+                from distilvec.corpus.npz import npz_rows
 
-    return Source(name, state.hexdigest(), rows)
+                yield from npz_rows(path, columns, columns[0])
+            else:
+                yield from _with_columns(read_file(path, columns, longest, modality == "image"), columns, modality)
+
+    # Tables may hold paths of images, which change without them.
+    complete = modality != "image" or all(path.suffix in (NPZ, ".parquet") for path in paths)
+    return Source(name, state.hexdigest() if complete else None, rows, modality)
 
 
-def _folder(path: Path) -> Source:
+def _told(paths: Sequence[Path], name: str) -> Modality:
+    """The modality that the suffixes tell."""
+    found: set[Modality] = set()
+    for path in paths:
+        if path.suffix == NPZ:
+            found.add("image")
+        else:
+            found.add("molecule" if file_kind(path) == ".smi" else "text")
+    if len(found) > 1:
+        raise DistilvecError(
+            f"there are files of {' and '.join(f'{each}s' for each in sorted(found))} here",
+            where=name,
+            remedy="Give one file, or say which with corpus.modality.",
+        )
+    return found.pop()
+
+
+def _images(path: Path) -> Source:
+    def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
+        del longest
+        require_columns(columns, ["image", "path", "folder"], str(path))
+        return image_rows(path)
+
+    return Source(str(path), folder_fingerprint(path), rows, "image")
+
+
+def _folder(path: Path, modality: Modality | None) -> Source:
     if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
         from datasets import load_from_disk
 
         try:
-            return _dataset(load_from_disk(str(path)), str(path))
+            return _dataset(load_from_disk(str(path)), str(path), modality or "text")
         except (OSError, ValueError) as error:
             raise DataError(f"the saved data set cannot be opened ({error})", where=str(path)) from error
-    files = sorted(file for file in path.iterdir() if file.is_file() and _is_read(file))
+    files = sorted(file for file in path.iterdir() if file.is_file() and _is_read(file, modality))
+    if modality in (None, "image") and holds_images(path):
+        if files and modality is None:
+            raise DistilvecError(
+                f"this folder holds images and other files that can be read ({files[0].name})",
+                where=str(path),
+                remedy="Say which are meant with corpus.modality: image or text.",
+            )
+        return _images(path)
     if not files:
         raise DataError("no file in this folder can be read", where=str(path), remedy=f"Known: {', '.join(SUFFIXES)}.")
-    if len({file_kind(file) == ".txt" for file in files}) > 1:
+    if NPZ not in {file.suffix for file in files} and len({file_kind(file) == ".txt" for file in files}) > 1:
         plain = next(file.name for file in files if file_kind(file) == ".txt")
         raise DataError(
             f"this folder mixes plain texts ({plain}) with files that have columns",
             where=str(path),
             remedy="Move the one or the other elsewhere, or give one file.",
         )
-    return _files(files, str(path))
+    return _files(files, str(path), modality)
 
 
-def _is_read(path: Path) -> bool:
+def _is_read(path: Path, modality: Modality | None) -> bool:
+    if path.name.startswith("."):
+        return False
     try:
-        return not path.name.startswith(".") and bool(file_kind(path))
+        return (path.suffix == NPZ and modality in (None, "image")) or bool(file_kind(path))
     except DistilvecError:
         return False
 
 
-def _items(items: Iterable[Any]) -> Source:
+def _items(items: Iterable[Any], modality: Modality) -> Source:
     fingerprint = None
-    if isinstance(items, Sequence):
+    if isinstance(items, Sequence) and modality != "image":  # paths, whose files change; arrays, which repr shortens
         state = hashlib.blake2b(digest_size=16)
         for item in items:
             content = item if isinstance(item, str) else _written(item)
@@ -116,9 +171,11 @@ def _items(items: Iterable[Any]) -> Source:
 
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
         del longest
-        return _with_columns((Row("items", number, item) for number, item in enumerate(items, start=1)), columns)
+        return _with_columns(
+            (Row("items", number, item) for number, item in enumerate(items, start=1)), columns, modality
+        )
 
-    return Source("the items given", fingerprint, rows)
+    return Source("the items given", fingerprint, rows, modality)
 
 
 def _written(item: Any) -> str:
@@ -128,9 +185,9 @@ def _written(item: Any) -> str:
         return shown(item)
 
 
-def _with_columns(rows: Iterator[Row], columns: Sequence[str]) -> Iterator[Row]:
+def _with_columns(rows: Iterator[Row], columns: Sequence[str], modality: Modality) -> Iterator[Row]:
     """Refuse a source none of whose first rows has a column that is asked for."""
-    start = list(islice(rows, _LOOKED_AT))
+    start = list(islice(rows, _IMAGES if modality == "image" else _LOOKED_AT))
     usable = [row for row in start if row.fault is None]
     names = dict.fromkeys(name for row in usable if isinstance(row.value, Mapping) for name in row.value)
     if names:
@@ -152,7 +209,7 @@ def _is_dataset(source: Any) -> bool:
     return isinstance(source, kinds)
 
 
-def _dataset(dataset: Any, name: str) -> Source:
+def _dataset(dataset: Any, name: str, modality: Modality) -> Source:
     if isinstance(dataset, dict):
         splits = list(dataset)
         if "train" not in splits and len(splits) != 1:
@@ -171,14 +228,26 @@ def _dataset(dataset: Any, name: str) -> Source:
         if dataset.column_names:
             require_columns(columns, dataset.column_names, name)
             chosen = dataset.select_columns(list(columns))
-        return _with_columns(_dataset_rows(chosen, name), columns)
+        if modality == "image":
+            chosen = _undecoded(chosen)
+        return _with_columns(_dataset_rows(chosen, name, _IMAGES if modality == "image" else _BATCH), columns, modality)
 
-    return Source(name, fingerprint, rows)
+    return Source(name, fingerprint, rows, modality)
 
 
-def _dataset_rows(dataset: Any, name: str) -> Iterator[Row]:
+def _undecoded(dataset: Any) -> Any:
+    """With columns of images as the bytes of their files, which keep their format and are decoded with our limits."""
+    from datasets import Image
+
+    for column, feature in (dataset.features or {}).items():
+        if isinstance(feature, Image):
+            dataset = dataset.cast_column(column, Image(decode=False))
+    return dataset
+
+
+def _dataset_rows(dataset: Any, name: str, at_once: int) -> Iterator[Row]:
     number = 0
-    for batch in dataset.with_format(None).iter(batch_size=_BATCH):
+    for batch in dataset.with_format(None).iter(batch_size=at_once):
         names = list(batch)
         for values in zip(*batch.values(), strict=True):
             number += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, Item, Rejections, Wanted
 from distilvec.corpus.columns import ITEMS, LabelColumn, NamedColumn, NumberColumn
-from distilvec.corpus.keys import KEY_BYTES, content_keys
+from distilvec.corpus.keys import KEY_BYTES, canonical_keys
 from distilvec.corpus.seen import SeenKeys
 from distilvec.corpus.split import held_out, leaking
 
@@ -23,6 +24,7 @@ BATCH_CHARACTERS = 8 << 20
 class _Text(NamedTuple):
     item: Item
     text: str
+    identity: str
     group: int
     role: int
 
@@ -57,7 +59,9 @@ class CorpusWriter:
         self._seen, self._state = SeenKeys(), hashlib.blake2b(digest_size=KEY_BYTES)
         self._waiting: list[_Text] = []
         self._characters = self._next_group = 0
-        self.kept = self.duplicates = self.shared = 0
+        if wanted.modality != "text":
+            self._state.update(wanted.modality.encode())
+        self.kept = self.duplicates = self.shared = self.components = 0
         self.lengths: Counter[int] = Counter()
 
     @property
@@ -67,12 +71,13 @@ class CorpusWriter:
 
     def add(self, item: Item) -> None:
         """Take one item; it is written when enough are waiting."""
-        for place, text in enumerate(item.texts):
-            if text is not None:
+        for text, identity, place in zip(item.texts, item.identities or item.texts, count(), strict=False):
+            if text is not None and identity is not None:
                 role = min(place, 2) if self.grouped else item.role or 0
-                self._waiting.append(_Text(item, text, self._next_group, role))
+                self._waiting.append(_Text(item, text, identity, self._next_group, role))
                 self._characters += len(text) + len(item.teacher_text or "")
         self._next_group += 1
+        self.components += item.components
         if len(self._waiting) >= BATCH_ITEMS or self._characters >= BATCH_CHARACTERS:
             self.flush()
 
@@ -81,7 +86,7 @@ class CorpusWriter:
         waiting, self._waiting, self._characters = self._waiting, [], 0
         if not waiting:
             return
-        keys = self._keyed([each.text for each in waiting], waiting)
+        keys = self._keyed([each.identity for each in waiting], waiting)
         fresh = self._seen.add(keys)
         if self.grouped:
             self.duplicates += int((~fresh).sum())
@@ -93,15 +98,18 @@ class CorpusWriter:
         if waiting:
             self._write(waiting, keys)
 
-    def _keyed(self, texts: Sequence[str], waiting: Sequence[_Text]) -> np.ndarray:
+    def _keyed(self, identities: Sequence[str], waiting: Sequence[_Text]) -> np.ndarray:
         """Keys [n, 16]. A role column is part of the key; the places in a pair are not."""
+        modality = self.wanted.modality
         if not self.wanted.role:
-            return content_keys(texts)
+            return canonical_keys(identities, "", modality)
         roles = np.array([each.role for each in waiting])
-        keys = np.zeros((len(texts), KEY_BYTES), np.uint8)
+        keys = np.zeros((len(identities), KEY_BYTES), np.uint8)
         for role in np.unique(roles).tolist():
             of_role = np.flatnonzero(roles == role)
-            keys[of_role] = content_keys([texts[place] for place in of_role.tolist()], ROLE_NAMES[role])
+            keys[of_role] = canonical_keys(
+                [identities[place] for place in of_role.tolist()], ROLE_NAMES[role], modality
+            )
         return keys
 
     def _write(self, waiting: list[_Text], keys: np.ndarray) -> None:
@@ -124,17 +132,19 @@ class CorpusWriter:
             self._state.update(self.labels.write(labels).tobytes())
         if self._domains is not None:
             self._state.update(self._domains.write([each.item.domain or "" for each in waiting]).tobytes())
-        self._split(waiting, texts, keys)
-        self.lengths.update(map(len, texts))
+        self._split(waiting, keys)
+        if self.wanted.modality != "image":
+            self.lengths.update(map(len, texts))
         self.kept += len(waiting)
 
     def _keep(self, column: NumberColumn, values: np.ndarray) -> None:
         column.write(values)
         self._state.update(values.tobytes())
 
-    def _split(self, waiting: list[_Text], texts: list[str], keys: np.ndarray) -> None:
+    def _split(self, waiting: list[_Text], keys: np.ndarray) -> None:
         """Divide the rows by the hash of the text alone, in a pair that of its first text."""
-        plain = content_keys(texts) if self.wanted.role else keys
+        identities = [each.identity for each in waiting]
+        plain = canonical_keys(identities, "", self.wanted.modality) if self.wanted.role else keys
         held = held_out(plain, self._holdout)
         if self.grouped:
             groups = np.array([each.group for each in waiting])

@@ -8,6 +8,7 @@ from distilvec.judging.clustering import ClusteringTask
 from distilvec.judging.collapse import collapse
 from distilvec.judging.encoder import CachedEncoder, RidgeMapped, apply_map
 from distilvec.judging.loading import TaskSpec, load_task, load_tasks
+from distilvec.judging.perceptron import PerceptronSettings, PerceptronTask, disagreement
 from distilvec.judging.probes import ClassificationTask, RegressionTask
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.scores import Outputs, Score
@@ -30,6 +31,8 @@ __all__ = [
     "MtebTask",
     "Outputs",
     "PairTask",
+    "PerceptronSettings",
+    "PerceptronTask",
     "RegressionTask",
     "RetrievalTask",
     "RidgeMapped",
@@ -42,6 +45,7 @@ __all__ = [
     "apply_map",
     "automatic_tasks",
     "collapse",
+    "disagreement",
     "judge",
     "judge_run",
     "linear_map",

@@ -11,8 +11,10 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from distilvec.corpus.folders import IMAGE_SUFFIXES
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.clustering import ClusteringTask
+from distilvec.judging.perceptron import IMAGES, MOLECULES, PerceptronTask, Target
 from distilvec.judging.probes import ClassificationTask, Columns, RegressionTask
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.similarity import PairTask, SimilarityTask
@@ -28,13 +30,14 @@ class TaskSpec(BaseModel):
     Which keys a kind reads: classification and regression `train`, `test`, `validation`, `text` and `label`
     or `score`; pairs and similarity `test`, `text1`, `text2` and `label` or `score`; clustering `test`,
     `text`, `label`; retrieval `queries`, `corpus`, `qrels`, or `test` with the columns `query` and
-    `document`.
+    `document`; perceptron (images, molecules) `train`, `text` and `label` or `score`, and `test` and
+    `validation` where the split is not to be drawn.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(min_length=1)
-    kind: Literal["classification", "regression", "pairs", "similarity", "clustering", "retrieval"]
+    kind: Literal["classification", "regression", "pairs", "similarity", "clustering", "retrieval", "perceptron"]
     domain: Literal["in", "out"] | None = None
     train: Source | None = None
     validation: Source | None = None
@@ -53,6 +56,10 @@ class TaskSpec(BaseModel):
     protocol: Literal["talas", "tuned"] = "talas"
     max_train: int | None = Field(None, gt=1, description="probes: cap on training rows, a seeded sample")
     max_items: int | None = Field(None, gt=1, description="clustering: cap on items, a seeded sample")
+    target: Target = Field("classification", description="perceptron: what is predicted")
+    probe: Literal["molecules", "images"] = Field("molecules", description="perceptron: the paper's settings for these")
+    log: bool = Field(False, description="perceptron: regression on logarithms")
+    seeds: int = Field(5, ge=1, description="perceptron: number of splits and start weights")
     seed: int = Field(0, ge=0)
     exclude: frozenset[str] = Field(frozenset(), description="test items with one of these texts are left out")
 
@@ -168,6 +175,11 @@ class _Files:
             raise DistilvecError(f'the key "{key}" is missing, {self._spec.kind} needs it', where=where)
         return read_table(self._folder / source if isinstance(source, str) else source)
 
+    def item(self, text: str) -> str:
+        """A text as it is, and the path of an image relative to the folder as an absolute one."""
+        path = self._folder / text
+        return str(path.absolute()) if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() else text
+
     def test(self, *columns: str) -> Table:
         """The test table, less the items that have an excluded text in one of the columns."""
         table = self.table("test")
@@ -200,6 +212,26 @@ def _regression(spec: TaskSpec, files: _Files) -> Task:
 
 def _probe_options(spec: TaskSpec) -> dict[str, Any]:
     return {"protocol": spec.protocol, "max_train": spec.max_train, **_common(spec)}
+
+
+def _perceptron(spec: TaskSpec, files: _Files) -> Task:
+    def columns(table: Table) -> Columns:
+        answers = table.numbers(spec.score) if spec.target == "regression" else table.labels(spec.label)
+        return [files.item(text) for text in table.texts(spec.text)], answers
+
+    if spec.exclude and spec.test is None:
+        raise DistilvecError("exclude is for a split that is given: name the test file", where=f"task {spec.name}")
+    return PerceptronTask(
+        spec.name,
+        columns(files.table("train")),
+        None if spec.test is None else columns(files.test(spec.text)),
+        None if spec.validation is None else columns(files.table("validation")),
+        target=spec.target,
+        log=spec.log,
+        seeds=range(spec.seeds),
+        settings=IMAGES if spec.probe == "images" else MOLECULES,
+        **_common(spec),
+    )
 
 
 def _common(spec: TaskSpec) -> dict[str, Any]:
@@ -296,4 +328,5 @@ _BUILDERS = {
     "similarity": _similarity,
     "clustering": _clustering,
     "retrieval": _retrieval,
+    "perceptron": _perceptron,
 }

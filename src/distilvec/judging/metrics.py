@@ -70,6 +70,20 @@ def r2(truth: Array, predicted: Array, weights: Floats) -> Floats:
     return np.asarray(1 - np.divide(weights @ error, total, out=np.full_like(total, np.nan), where=total > 0))
 
 
+def auroc(truth: Array, predicted: Array, weights: Floats) -> Floats:
+    """Area under the ROC curve: how often a positive item is above a negative one (ties half), in [0, 1].
+
+    NaN for a resample of one class.
+    """
+    order, starts, _ = _groups(np.asarray(predicted, dtype=np.float64))
+    positive = np.asarray(truth, dtype=bool)[order]
+    above = np.add.reduceat(weights[:, order] * positive, starts, axis=1)
+    below = np.add.reduceat(weights[:, order] * ~positive, starts, axis=1)
+    won = (above * (np.cumsum(below, axis=1) - below / 2)).sum(axis=1)
+    pairs = above.sum(axis=1) * below.sum(axis=1)
+    return np.asarray(np.divide(won, pairs, out=np.full_like(won, np.nan), where=pairs > 0))
+
+
 def v_measure(truth: Array, predicted: Array, weights: Floats) -> Floats:
     """Harmonic mean of homogeneity and completeness (Rosenberg & Hirschberg 2007), in [0, 1]."""
     return np.asarray(np.mean([_v_measure(truth, row, weights) for row in np.atleast_2d(predicted)], axis=0))
@@ -82,11 +96,32 @@ def mean(truth: Array, predicted: Array, weights: Floats) -> Floats:
 
 Metric = Callable[[Array, Array, Floats], Floats]
 
+
+def over_repetitions(metric: Metric) -> Metric:
+    """The mean of a metric over the rows of `predicted` [S, n], each on the items it has (NaN = not its item).
+
+    A repetition that has no value on a resample (one class only) is left out of that resample's mean.
+    """
+
+    def averaged(truth: Array, predicted: Array, weights: Floats) -> Floats:
+        if predicted.ndim == 1:
+            return metric(truth, predicted, weights)
+        there = np.isfinite(predicted)
+        values = np.stack([metric(truth[own], row[own], weights[:, own]) for row, own in zip(predicted, there)])
+        usable = np.isfinite(values)
+        count = usable.sum(axis=0)
+        total = np.where(usable, values, 0).sum(axis=0)
+        return np.asarray(np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0))
+
+    return averaged
+
+
 #: name -> (metric, lowest, highest)
 METRICS: dict[str, tuple[Metric, float, float]] = {
     "macro_f1": (macro_f1, 0.0, 1.0),
-    "accuracy": (accuracy, 0.0, 1.0),
-    "r2": (r2, -np.inf, 1.0),
+    "accuracy": (over_repetitions(accuracy), 0.0, 1.0),
+    "r2": (over_repetitions(r2), -np.inf, 1.0),
+    "auroc": (over_repetitions(auroc), 0.0, 1.0),
     "average_precision": (average_precision, 0.0, 1.0),
     "spearman": (spearman, -1.0, 1.0),
     "pearson": (pearson, -1.0, 1.0),

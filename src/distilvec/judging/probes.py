@@ -158,9 +158,9 @@ class RegressionTask(_Probe):
 
     def __init__(self, name: str, train: Columns, test: Columns, validation: Columns | None = None, **options: Any):
         super().__init__(name, train, test, validation, **options)
-        self._train = _numbers(name, self._train_answers)
-        self._test = _numbers(name, self._test_answers)
-        self._held = _numbers(name, self._validation[1]) if self._validation else None
+        self._train = numbers(name, self._train_answers)
+        self._test = numbers(name, self._test_answers)
+        self._held = numbers(name, self._validation[1]) if self._validation else None
 
     def score(self, encode: Encode) -> Score:
         train, test, held = self._vectors(encode)
@@ -185,14 +185,19 @@ class RegressionTask(_Probe):
         return self._scored(Outputs("r2", self._test, predicted), details)
 
 
-def _numbers(name: str, answers: Sequence[Any]) -> npt.NDArray[np.float32]:
+def numbers(name: str, answers: Sequence[Any]) -> npt.NDArray[np.float32]:
+    """A column of finite numbers.
+
+    Raises:
+        DataError: one is none.
+    """
     try:
-        numbers = np.asarray([float(answer) for answer in answers], dtype=np.float32)
+        found = np.asarray([float(answer) for answer in answers], dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise DataError(f"a target is not a number ({error})", where=f"task {name}") from error
-    if not np.isfinite(numbers).all():
+    if not np.isfinite(found).all():
         raise DataError("a target is not a finite number", where=f"task {name}")
-    return numbers
+    return found
 
 
 def _logistic(strength: float, warm_start: bool = False) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -172,6 +173,9 @@ class Method(nn.Module):
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         """The loss terms of one batch, by name."""
         raise NotImplementedError
+
+    def keep(self, folder: Path) -> None:
+        """Write what ships beside the student into its folder, for `distilvec.load`. Default: nothing."""
 
     def teacher_map(self) -> nn.Linear | None:
         """The linear map from student to teacher space that `student.space: teacher` folds into a Dense."""

@@ -45,13 +45,13 @@ class Cosine(Method):
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
-        self.terms = parts.names("cosine", teachers)
+        self.terms, self.shares = parts.names("cosine", teachers), parts.shares(teachers)
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         terms = {}
-        for name, head, signals in zip(self.terms, self.heads, teachers, strict=True):
+        for name, share, head, signals in zip(self.terms, self.shares, self.heads, teachers, strict=True):
             values = cosine_distance(head(student.embedding), parts.sentence(signals))
-            terms[name] = parts.counted(values, signals.present, 1 / len(teachers))
+            terms[name] = parts.counted(values, signals.present, share)
         return terms
 
     def teacher_map(self) -> nn.Linear | None:

@@ -138,7 +138,7 @@ class DistilCSE(Method):
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
-        self.terms = parts.names("contrast", teachers)
+        self.terms, self.shares = parts.names("contrast", teachers), parts.shares(teachers)
         if self.options.learn_temperature:
             self.log_scale = nn.Parameter(torch.tensor(-math.log(self.options.temperature)))
         self.queues = nn.ModuleList(
@@ -149,7 +149,7 @@ class DistilCSE(Method):
         terms = {}
         for index, (name, head, signals) in enumerate(zip(self.terms, self.heads, teachers, strict=True)):
             values = self._contrast(index, head(student.embedding[0]), signals, batch)
-            terms[name] = parts.counted(values, signals.present, 1 / len(teachers))
+            terms[name] = parts.counted(values, signals.present, self.shares[index])
         return terms
 
     def _contrast(self, index: int, queries: Tensor, signals: TeacherSignals, batch: Batch) -> Tensor:

@@ -211,7 +211,7 @@ class DistillMoE(Method):
 
         options, experts = self.options, self._experts()
         self.simcse_weight = 0.0 if token_parts.has_task(student) else options.alpha
-        self.cka_names = parts.names("dynamic_cka", teachers)
+        self.cka_names, self.shares = parts.names("dynamic_cka", teachers), parts.shares(teachers)
         count = len(experts) * len(teachers)
         # Not a submodule: it belongs to the student, which is what trains and saves it.
         self.__dict__["expert_head"] = (
@@ -264,7 +264,9 @@ class DistillMoE(Method):
         for module in self.expert_losses:
             terms.update(module(student, teachers, batch, rest * options.moe_weight))
         if options.moe_weight < 1:
-            weight = rest * (1 - options.moe_weight) / len(teachers)
-            for name, module, signals in zip(self.cka_names, self.dynamic_cka, teachers, strict=True):
-                terms.update(module(name, student, signals, weight))
+            weight = rest * (1 - options.moe_weight)
+            for name, share, module, signals in zip(
+                self.cka_names, self.shares, self.dynamic_cka, teachers, strict=True
+            ):
+                terms.update(module(name, student, signals, weight * share))
         return terms

@@ -76,12 +76,15 @@ class JasperStella(Method):
         self.terms = list(
             zip(*(parts.names(term, teachers) for term in ("cosine", "similarity", "order")), strict=True)
         )
+        self.shares = parts.shares(teachers)
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        options, share = self.options, 1 / len(teachers)
+        options = self.options
         chosen = self._pairs_of_pairs(batch) if options.order_weight else None
         terms = {}
-        for (cosine, similarity, order), head, signals in zip(self.terms, self.heads, teachers, strict=True):
+        for (cosine, similarity, order), share, head, signals in zip(
+            self.terms, self.shares, self.heads, teachers, strict=True
+        ):
             projected, target, present = head(student.embedding), parts.sentence(signals), signals.present
             if options.cosine_weight:
                 values = cosine_distance(projected, target)

@@ -58,15 +58,16 @@ class Leaf(Method):
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
         self.terms = list(zip(parts.names("leaf", teachers), parts.names("cosine", teachers), strict=True))
+        self.shares = parts.shares(teachers)
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         terms = {}
-        for (name, cosine), head, signals in zip(self.terms, self.heads, teachers, strict=True):
+        for (name, cosine), share, head, signals in zip(self.terms, self.shares, self.heads, teachers, strict=True):
             projected, target = head(student.embedding), parts.sentence(signals)
             if self.options.unit_target:
                 target = normalize(target)
             values = (projected - target).square().sum(-1)
-            terms[name] = parts.counted(values, signals.present, 1 / len(teachers))
+            terms[name] = parts.counted(values, signals.present, share)
             distance = cosine_distance(projected.detach(), target)
             terms[cosine] = parts.counted(distance, signals.present, 0.0)
         return terms

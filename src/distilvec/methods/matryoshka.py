@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 from torch import nn
@@ -80,6 +81,9 @@ class Matryoshka(Method):
             for name, term in method(_prefix(student, dim), teachers, batch).items():
                 terms[f"{name}@{dim}"] = term._replace(weight=term.weight / len(self.widths))
         return terms
+
+    def keep(self, folder: Path) -> None:
+        self.full.keep(folder)
 
     def teacher_map(self) -> nn.Linear | None:
         return self.full.teacher_map()

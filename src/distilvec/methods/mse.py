@@ -50,16 +50,16 @@ class MSE(Method):
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
-        self.terms = parts.names("mse", teachers)
+        self.terms, self.shares = parts.names("mse", teachers), parts.shares(teachers)
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         terms = {}
-        for name, head, signals in zip(self.terms, self.heads, teachers, strict=True):
+        for name, share, head, signals in zip(self.terms, self.shares, self.heads, teachers, strict=True):
             projected, target = head(student.embedding), parts.sentence(signals)
             if self.options.vectors == "unit":
                 projected, target = normalize(projected), normalize(target)
             values = (projected - target).square().mean(-1)
-            terms[name] = parts.counted(values, signals.present, 1 / len(teachers))
+            terms[name] = parts.counted(values, signals.present, share)
         return terms
 
     def teacher_map(self) -> nn.Linear | None:

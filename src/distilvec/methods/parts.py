@@ -55,6 +55,16 @@ def names(term: str, teachers: Sequence[TeacherInfo]) -> list[str]:
     return [term] if len(teachers) == 1 else [f"{term}:{teacher.name}" for teacher in teachers]
 
 
+def shares(teachers: Sequence[TeacherInfo]) -> list[float]:
+    """What each teacher counts for; the shares add up to 1.
+
+    >>> shares([TeacherInfo("a", 8), TeacherInfo("b", 8, weight=3.0)])
+    [0.25, 0.75]
+    """
+    whole = sum(teacher.weight for teacher in teachers)
+    return [teacher.weight / whole for teacher in teachers]
+
+
 def counted(values: Tensor, present: Tensor, weight: float) -> Term:
     """A per-item term in which only the items of `present` [B] count.
 

@@ -48,12 +48,12 @@ class Relational(Method):
         return Needs(coupled=True)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        self.terms = parts.names("relational", teachers)
+        self.terms, self.shares = parts.names("relational", teachers), parts.shares(teachers)
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         relations = relation_matrix(student.embedding)  # [V, B, B]
         terms = {}
-        for name, signals in zip(self.terms, teachers, strict=True):
+        for name, share, signals in zip(self.terms, self.shares, teachers, strict=True):
             target = relation_matrix(parts.sentence(signals))
             if self.options.form == "gap":
                 values = parts.masked_mean((relations - target).square(), signals.present)
@@ -63,5 +63,5 @@ class Relational(Method):
                 tau = self.options.temperature
                 values = parts.row_cross_entropy(relations / tau, target / tau, allowed)
                 rows = signals.present & allowed.any(-1)
-            terms[name] = parts.counted(values, rows, 1 / len(teachers))
+            terms[name] = parts.counted(values, rows, share)
         return terms

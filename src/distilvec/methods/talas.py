@@ -120,7 +120,7 @@ class TALAS(Method):
             )
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        self.terms = parts.names("tamd", teachers)
+        self.terms, self.shares = parts.names("tamd", teachers), parts.shares(teachers)
         self.anchors = nn.ModuleList()  # one list of maps per teacher, the final embedding's last
         if not self.options.tamd_weight:
             return
@@ -157,7 +157,7 @@ class TALAS(Method):
                     for linear, states in zip(self._maps(index), anchored, strict=True)
                 ]
                 values = torch.stack(distances).mean(0)
-                terms[name] = parts.counted(values, signals.present, options.tamd_weight / len(teachers))
+                terms[name] = parts.counted(values, signals.present, options.tamd_weight * self.shares[index])
         if options.lasd_weight:
             terms["lasd"] = Term(self._lasd(student, views), None, options.lasd_weight)
         return terms

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from distilvec.errors import DistilvecError
@@ -24,10 +27,37 @@ def open_pipeline(source: str, **arguments: Any) -> SentenceTransformer:
     """
     from sentence_transformers import SentenceTransformer
 
-    from distilvec.modules.expert_head import ExpertHead
-
     # The method is private, and the only way to name classes; both ends of the supported range have it.
-    return SentenceTransformer._load_with_module_classes(source, {"expert_head.ExpertHead": ExpertHead}, **arguments)
+    return SentenceTransformer._load_with_module_classes(source, _own_modules(source), **arguments)
+
+
+#: Modules of ours that bring their code along: the name in modules.json -> where the class is.
+OWN_MODULES = {
+    "expert_head.ExpertHead": "distilvec.modules.expert_head",
+    "cifar_resnet.CifarResNet": "distilvec.modules.cifar_resnet",
+    "molecule.MoleculeEncoder": "distilvec.modules.molecule",
+}
+
+
+def _own_modules(source: str) -> dict[str, Any]:
+    """Classes of the modules of ours that a folder names; of a hub id only the head, which needs nothing more."""
+    listing = Path(source) / "modules.json"
+    try:
+        named = {str(entry["type"]) for entry in json.loads(listing.read_text(encoding="utf-8"))}
+    except (OSError, ValueError, KeyError, TypeError):  # whatever is wrong with it, opening it says so
+        named = {"expert_head.ExpertHead"}
+    return {
+        name: getattr(import_module(OWN_MODULES[name]), name.rpartition(".")[2]) for name in named & set(OWN_MODULES)
+    }
+
+
+def item_kinds(model: SentenceTransformer) -> list[str]:
+    """What a model reads: text, image, molecule; several for models of several kinds."""
+    first: Any = model[0]
+    own = getattr(first, "item", None)
+    if own is not None:
+        return [own]
+    return [kind for kind in getattr(first, "modalities", ["text"]) if isinstance(kind, str)] or ["text"]
 
 
 def is_causal(model: nn.Module) -> bool:

@@ -80,6 +80,13 @@ def _front_matter(record: Record) -> str:
     return f"---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}---\n\n# {escape_markdown(record.title)}\n"
 
 
+_EXAMPLES = {
+    "texts": 'vectors = model.encode(["a text", "another one"])',
+    "images": 'vectors = model.encode(["a.jpg", "b.png"])  # paths or PIL images',
+    "molecules": 'vectors = model.encode(["CCO", "c1ccccc1"])  # SMILES; needs rdkit and torch-geometric',
+}
+
+
 def _use(record: Record) -> str:
     remote = record.student is not None and record.student.remote_code
     code = ", trust_remote_code=True" if remote else ""
@@ -88,7 +95,7 @@ def _use(record: Record) -> str:
         "from sentence_transformers import SentenceTransformer",
         "",
         f'model = SentenceTransformer("path/to/this/folder"{code})',
-        'vectors = model.encode(["a text", "another one"])',
+        _EXAMPLES[record.items],
         "```",
     ]
     if remote:

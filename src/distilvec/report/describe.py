@@ -64,14 +64,16 @@ def describe_run(
 
     size = describe_student(student)
     on_disk = folder_bytes(folder / "student")
-    rows = _rows(teachers[0][0], size, on_disk, verdict)
+    rows = _rows([each[0] for each in teachers], size, on_disk, verdict)
     judged = verdict.judged
     others = [name for name in (judged.scores if judged else ()) if name != TRAINED]
+    names = [each[0].name for each in teachers]
+    taught_by = " and ".join(names) if len(names) <= 3 else f"{len(names)} teachers"
     filled = [each[3] for each in teachers]
     encoded = sum(each.taught for each in filled)
     teaching = sum(each.seconds for each in filled)
     return Record(
-        title=f"{recipe['method']['name']}: {teachers[0][0].name} to a student of {size['parameters'] / 1e6:.1f} M",
+        title=f"{recipe['method']['name']}: {taught_by} to a student of {size['parameters'] / 1e6:.1f} M",
         versions=library_versions(),
         git=git_state(),
         seed=recipe["training"]["seed"],
@@ -104,16 +106,17 @@ def describe_run(
             peak_memory_bytes=fitted.peak_bytes,
             store_bytes=sum(folder_bytes(Path(each[2].path)) for each in teachers),
         ),
+        held_out=fitted.held_out,
         alarms=verdict.alarms,
         notes=_notes(fitted, corpus, filled),
         log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
-        spaces=_spaces(verdict, teachers[0][0].name, texts, corpus),
+        spaces=_spaces(verdict, teachers[0][0].name, _labels(texts, corpus.modality), corpus),
         layers=_layers(untrained, student, verdict.vectors.get(teachers[0][0].name), texts),
     )
 
 
-def _rows(card: Any, size: Mapping[str, Any], on_disk: int, verdict: Verdict) -> list[ModelRow]:
-    """Teacher, untrained student, free baseline, student."""
+def _rows(cards: Sequence[Any], size: Mapping[str, Any], on_disk: int, verdict: Verdict) -> list[ModelRow]:
+    """Teachers, untrained student, free baseline, student."""
     own = {"parameters": size["parameters"], "width": size["width"], "size_bytes": on_disk}
     rows = [
         model_row(
@@ -124,9 +127,11 @@ def _rows(card: Any, size: Mapping[str, Any], on_disk: int, verdict: Verdict) ->
             width=card.width,
             size_bytes=getattr(card, "size_bytes", None) or (card.parameters * 4 if card.parameters else None),
             speed=verdict.speed.get(card.name),
-        ),
-        model_row(UNTRAINED, "untrained", verdict.judged, **own, speed=verdict.speed.get(UNTRAINED)),
+        )
+        for card in cards
     ]
+    rows.append(model_row(UNTRAINED, "untrained", verdict.judged, **own, speed=verdict.speed.get(UNTRAINED)))
+    card = cards[0]
     if verdict.judged is not None and FREE in verdict.judged.scores:
         extra = size["width"] * card.width
         free = own | {"parameters": size["parameters"] + extra, "size_bytes": on_disk + 4 * extra, "width": card.width}
@@ -156,6 +161,7 @@ def _corpus_facts(
     audit = corpus.audit
     source = recipe["corpus"]["path"]
     return CorpusFacts(
+        modality=corpus.modality,
         source=source if isinstance(source, str) else f"{len(source):,} items given in Python",
         read=audit.read,
         kept=len(corpus),
@@ -194,7 +200,23 @@ def _provenance(student: Mapping[str, Any]) -> str:
             f"token embeddings averaged from {size['embeddings_from']}" if size["embeddings_from"] else "random start"
         )
         return f"fresh, {size['layers']} layers of width {size['width']}, {start}"
+    if student["resnet"]:
+        size = student["resnet"]
+        return f"fresh residual network, depth {size['depth']}, {size['width']} channels, {size['image_size']} pixels"
+    if student["molecule"]:
+        size = student["molecule"]
+        return f"fresh graph network, {size['kind']}, {size['layers']} layers of width {size['width']}"
     return str(student["model"])
+
+
+def _labels(items: Sequence[str], modality: str) -> list[str]:
+    """What stands beside a point of the map: the item, or of an image its name or number."""
+    if modality != "image":
+        return list(items)
+    return [
+        f"held-out image {number}" if item.startswith("data:") else Path(item).name
+        for number, item in enumerate(items, start=1)
+    ]
 
 
 def _notes(fitted: Any, corpus: Any, filled: Sequence[Any]) -> list[str]:

@@ -62,7 +62,7 @@ def corpus_facts(corpus: CorpusFacts) -> list[Fact]:
     lines: list[tuple[str, str | None]] = [
         ("source", corpus.source or None),
         ("rows read", _count(corpus.read)),
-        ("texts kept", _count(corpus.kept)),
+        (f"{corpus.modality}s kept", _count(corpus.kept)),
         ("trained on", _count(corpus.trained_on)),
         ("held out", _count(corpus.held_out)),
         ("duplicates", _count(corpus.duplicates)),

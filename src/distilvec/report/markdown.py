@@ -14,7 +14,7 @@ from distilvec.report.facts import (
     teacher_facts,
 )
 from distilvec.report.record import Record
-from distilvec.report.table import escape_markdown, main_grid, supervised_grid, task_grid
+from distilvec.report.table import escape_markdown, main_grid, supervised_grid, task_grid, teacher_grid
 from distilvec.report.words import verdict
 
 CAPTIONS = {
@@ -40,6 +40,9 @@ def render_markdown(record: Record, figures: Sequence[Path] = ()) -> str:
     if record.tasks():
         parts += ["### Task by task", task_grid(record).markdown(), *_pictures(pictures, "scores")]
     agreement = [fact_table(agreement_facts(record.agreement)), *_pictures(pictures, "map", "layers", "alignment")]
+    reproduced = teacher_grid(record)
+    if reproduced.rows:
+        agreement += [f"### Each teacher, on held-out {record.items}", reproduced.markdown()]
     sections = [
         ("## How far it agrees with the teacher", agreement),
         ("## How training went", _pictures(pictures, "training", "gate")),

@@ -105,6 +105,7 @@ class CorpusFacts(Part):
     """What went into the training. Shares are fractions of the kept texts, overlaps numbers of texts."""
 
     source: str = ""
+    modality: Literal["text", "image", "molecule"] = "text"
     read: int | None = None
     kept: int | None = None
     trained_on: int | None = None

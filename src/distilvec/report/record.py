@@ -52,7 +52,8 @@ class Record(Part):
     """All that is known about a run.
 
     `agreement` is what `judging.agreement` returns; `collapse` is model -> what `judging.collapse` returns
-    (given without a model's name it is the student's); `supervised` is model -> metric -> value on the task's test
+    (given without a model's name it is the student's); `held_out` is term -> its mean over
+    held-out items after training; `supervised` is model -> metric -> value on the task's test
     file; `log` are rows {step, name: value, ...}.
     """
 
@@ -71,6 +72,7 @@ class Record(Part):
     comparisons: list[Comparison] = Field(default_factory=list)
     agreement: dict[str, Any] = Field(default_factory=dict)
     supervised: dict[str, dict[str, float]] = Field(default_factory=dict)
+    held_out: dict[str, float] = Field(default_factory=dict)
     collapse: dict[str, dict[str, Any]] = Field(default_factory=dict)
     cost: Cost | None = None
     alarms: list[str] = Field(default_factory=list)
@@ -85,6 +87,11 @@ class Record(Part):
     def _named(cls, given: Any) -> Any:
         bare = isinstance(given, dict) and given and not all(isinstance(value, dict) for value in given.values())
         return {"student": given} if bare else given
+
+    @property
+    def items(self) -> str:
+        """What the corpus holds: texts, images or molecules."""
+        return f"{self.corpus.modality}s" if self.corpus is not None else "texts"
 
     def model(self, role: Role) -> ModelRow | None:
         """The first model of this role."""

@@ -19,7 +19,7 @@ from distilvec.report.markup import bullets, card_row, fact_table, figure, table
 from distilvec.report.parts import Comparison, SpaceMap, TeacherFacts, clip
 from distilvec.report.plots import point_colours
 from distilvec.report.record import Record
-from distilvec.report.table import Cell, Grid, main_grid, supervised_grid, task_grid
+from distilvec.report.table import Cell, Grid, main_grid, supervised_grid, task_grid, teacher_grid
 
 
 def sections(record: Record, drawn: dict[str, str]) -> list[tuple[str, str, str]]:
@@ -74,6 +74,9 @@ def _agreement(record: Record, drawn: dict[str, str]) -> str:
         on = f" Measured on {items:,} held-out texts, which are not trained on." if isinstance(items, int) else ""
         text += f'<p class="lead">How much of the teacher\'s view of the texts the student shares.{on}</p>'
         text += fact_table(facts)
+    reproduced = teacher_grid(record)
+    if reproduced.rows:
+        text += f"<h3>Each teacher, on held-out {record.items}</h3>" + table(reproduced, "wide")
     if record.collapse:
         text += "<h3>Is the space in use?</h3>" + _collapse(record.collapse)
     if record.spaces is not None and record.spaces.texts:

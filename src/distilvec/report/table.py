@@ -99,7 +99,7 @@ def main_grid(record: Record) -> Grid:
     sizes: list[tuple[str, Callable[[ModelRow], Cell]]] = [
         ("parameters", lambda row: Cell(millions(row.parameters))),
         ("on disk", lambda row: Cell(size(row.size_bytes))),
-        ("texts/s", lambda row: Cell(number(row.texts_per_second))),
+        (f"{record.items}/s", lambda row: Cell(number(row.texts_per_second))),
         ("p50 / p95 ms", lambda row: Cell(latency(row))),
     ]
     columns += [column for column in sizes if any(column[1](row).text != ABSENT for row in record.models)]
@@ -130,6 +130,27 @@ def supervised_grid(record: Record) -> Grid:
     return Grid(["model", *(name.replace("_", " ") for name in metrics)], rows, [])
 
 
+def teacher_grid(record: Record) -> Grid:
+    """How well each teacher is reproduced on held-out items: one row per teacher, one column per term of its own."""
+    columns = {
+        "explained": "variance explained",
+        "calibration": "calibration (1 is right)",
+        "nll": "nll per coordinate",
+        "squared_error": "squared error",
+        "cosine": "cosine distance",
+    }
+    names = [teacher.name for teacher in record.teachers]
+
+    def value(term: str, name: str) -> float | None:
+        return record.held_out.get(term if len(names) == 1 else f"{term}:{name}")
+
+    shown = [term for term in columns if any(value(term, name) is not None for name in names)]
+    if "explained" not in shown:
+        return Grid([], [], [])
+    rows = [[Cell(name), *(Cell(number(value(term, name))) for term in shown)] for name in names]
+    return Grid(["teacher", *(columns[term] for term in shown)], rows, [])
+
+
 def terminal_table(record: Record) -> Table:
     """The main table for the terminal, with what the intervals support below it."""
     return main_grid(record).rich(title=record.title)
@@ -146,6 +167,9 @@ def show_table(record: Record) -> None:
     console.print(terminal_table(record))
     if record.supervised:
         console.print(supervised_grid(record).rich(title="The supervised task, on its test file"))
+    reproduced = teacher_grid(record)
+    if reproduced.rows:
+        console.print(reproduced.rich(title=f"Each teacher, on held-out {record.items}"))
     for alarm in record.alarms:
         console.print(f"Alarm: {alarm}", style="bold red", markup=False, highlight=False)
 

@@ -126,7 +126,7 @@ def verdict(record: Record) -> str:
             parts.append(
                 f"reaches a {named} of {points(own.value)}{interval.replace(', ', ' (', 1)}{')' if interval else ''}"
             )
-    parts.extend(_sizes(student, teacher))
+    parts.extend(_sizes(student, teacher, record.items))
     sentence = "The student " + (_joined(parts) if parts else "was not scored") + "."
     doubts = [doubt for role in ("untrained", "free") if (doubt := _doubt(record, role, group))]
     return " ".join([sentence, *doubts])
@@ -137,7 +137,7 @@ def _average_of(student: ModelRow) -> str:
     return f"average over {count} tasks" if count > 1 else "score" if count == 1 else "average"
 
 
-def _sizes(student: ModelRow, teacher: ModelRow | None) -> list[str]:
+def _sizes(student: ModelRow, teacher: ModelRow | None, items: str) -> list[str]:
     parts = []
     if student.parameters is not None:
         of = f" instead of {millions(teacher.parameters)}" if teacher and teacher.parameters else ""
@@ -147,7 +147,7 @@ def _sizes(student: ModelRow, teacher: ModelRow | None) -> list[str]:
         times = ""
         if teacher and teacher.texts_per_second:
             times = f", {student.texts_per_second / teacher.texts_per_second:.1f} times the teacher's rate"
-        parts.append(f"encodes {number(student.texts_per_second)} texts per second{times}")
+        parts.append(f"encodes {number(student.texts_per_second)} {items} per second{times}")
     return parts
 
 

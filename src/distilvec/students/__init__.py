@@ -2,7 +2,9 @@
 
 from distilvec.students.fold import fold_head
 from distilvec.students.fresh import fresh
+from distilvec.students.image import fresh_resnet
 from distilvec.students.load import describe_student, load_student
+from distilvec.students.molecule import fresh_molecule
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.ship import in_teacher_space, router, ship
 from distilvec.students.shrink import ShrinkReport, shrink
@@ -16,6 +18,8 @@ __all__ = [
     "describe_student",
     "fold_head",
     "fresh",
+    "fresh_molecule",
+    "fresh_resnet",
     "in_teacher_space",
     "load_student",
     "router",

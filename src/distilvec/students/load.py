@@ -13,7 +13,7 @@ from torch import nn
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer, parameters
-from distilvec.modules.pipeline import PoolingChoice, open_pipeline, set_length, set_pooling
+from distilvec.modules.pipeline import PoolingChoice, item_kinds, open_pipeline, set_length, set_pooling
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -104,7 +104,7 @@ def describe_student(student: SentenceTransformer) -> dict[str, Any]:
     Returns:
         parameters, embedding_parameters (tables of token, position and type embeddings), block_parameters, bytes
         (of the weights on disk), layers (None = no blocks), width, max_length (None = any), tokenizer (kind),
-        vocabulary (number of pieces), pooling (None = no pooling).
+        vocabulary (number of pieces; both None where it reads no texts), pooling (None = no pooling).
     """
     from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -117,7 +117,8 @@ def describe_student(student: SentenceTransformer) -> dict[str, Any]:
     }
     pooling = next((module.pooling_mode for module in student.children() if isinstance(module, Pooling)), None)
     length = student.max_seq_length
-    backend = getattr(student.tokenizer, "backend_tokenizer", student.tokenizer)
+    tokenizer = getattr(student[0], "tokenizer", None) if "text" in item_kinds(student) else None
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     return {
         "parameters": parameters(student),
         "embedding_parameters": sum(tables.values()),
@@ -126,8 +127,8 @@ def describe_student(student: SentenceTransformer) -> dict[str, Any]:
         "layers": None if found is None else len(found[1]),
         "width": student.get_embedding_dimension(),
         "max_length": None if length is None or length > 10**9 else int(length),
-        "tokenizer": tokenizer_kind(backend),
-        "vocabulary": backend.get_vocab_size(with_added_tokens=True),
+        "tokenizer": None if backend is None else tokenizer_kind(backend),
+        "vocabulary": None if backend is None else backend.get_vocab_size(with_added_tokens=True),
         "pooling": pooling,
     }
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.blocks import find_transformer
+from distilvec.modules.pipeline import OWN_MODULES
 from distilvec.students.load import drop_pooler, lacks_pooler
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def _prompts(model: SentenceTransformer) -> dict[str, str]:
 
 def brings_its_code(module: Any) -> bool:
     """Whether a module is one of ours that saves its source with the model (`trust_remote_code=True` opens it)."""
-    return type(module).__module__ == "expert_head"
+    return f"{type(module).__module__}.{type(module).__name__}" in OWN_MODULES
 
 
 def _refuse_foreign(student: SentenceTransformer) -> None:

@@ -95,7 +95,7 @@ class StudentTap:
         features = dict(features)
         special = features.pop("special_tokens_mask", None)
         mask, content = self._masks(features, special)
-        rows = _repeat(features, views)
+        rows = self._repeat(features, views)
         given = set(rows)
         pooled: Tensor | None = None
         with self._watching(bool(layers or tokens), attention) as seen:
@@ -121,6 +121,11 @@ class StudentTap:
                 and value.shape[:1] == embedding.shape[:1]
             },
         )
+
+    def _repeat(self, features: dict[str, Any], views: int) -> dict[str, Any]:
+        """Features of B items -> of V * B, view by view."""
+        own = getattr(self._modules[0], "repeat", None)
+        return own(features, views) if own is not None and views > 1 else _repeat(features, views)
 
     def _watching(self, states: bool, maps: Sequence[int]) -> contextlib.AbstractContextManager[Seen]:
         if self._watch is None or not (states or maps):

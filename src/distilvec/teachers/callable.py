@@ -48,6 +48,7 @@ class CallTeacher(SentenceTeacher):
         batch_size: int = 64,
         rate_limit: float | None = None,
         attempts: int = 6,
+        probe: str = "A probe.",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -58,6 +59,7 @@ class CallTeacher(SentenceTeacher):
             batch_size: texts per call.
             rate_limit: calls per second, None = no limit.
             attempts: how often a call is tried.
+            probe: the item of the first call.
             clock, sleep: seconds, and how to wait for them.
 
         Raises:
@@ -79,16 +81,16 @@ class CallTeacher(SentenceTeacher):
         self._lock = threading.Lock()
         self._width: int | None = None
         self._prompt = prompt or ""
-        probe = self._ask(["A probe."])
+        seen = self._ask([probe])
         source = call if isinstance(call, str) else _name_of(call)
         self.card = TeacherCard(
             name=name,
             kind="callable",
             source=source,
-            fingerprint=fingerprint(source, _source_of(self._function), self._prompt, probe.shape[1]),
-            width=int(probe.shape[1]),
+            fingerprint=fingerprint(source, _source_of(self._function), self._prompt, seen.shape[1]),
+            width=int(seen.shape[1]),
             prompt=prompt or None,
-            normalized=bool(abs(float(np.linalg.norm(probe[0])) - 1) < 1e-3),
+            normalized=bool(abs(float(np.linalg.norm(seen[0])) - 1) < 1e-3),
         )
 
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -34,7 +34,7 @@ class TeacherCard:
 
     Attributes:
         name: the name in the recipe.
-        kind: "model", "callable" or "vectors".
+        kind: "model", "callable", "vectors", "molecule" (a network over molecules) or "combined" (of several teachers).
         source: folder, hub id, module:function or file.
         fingerprint: hash over weights, tokenizer, pooling, prompt, maximum length and normalisation. The dtype of
             the computation is not part of it, so that machines with and without bfloat16 can fill one store.
@@ -50,7 +50,7 @@ class TeacherCard:
     """
 
     name: str
-    kind: Literal["model", "callable", "vectors"]
+    kind: Literal["model", "callable", "vectors", "molecule", "combined"]
     source: str
     fingerprint: str
     width: int

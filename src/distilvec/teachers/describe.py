@@ -91,9 +91,10 @@ def describe(teacher: Any, texts: Sequence[str]) -> TeacherReport:
     return TeacherReport(teacher.card, examples, len(texts), truncated, longest, _warnings(teacher, texts, truncated))
 
 
-def check_teacher(teacher: Any, texts: Sequence[str]) -> TeacherReport:
+def check_teacher(teacher: Any, texts: Sequence[str], modality: str = "text") -> TeacherReport:
     """`describe`, and `batch_invariance` with its advice among the warnings."""
-    report, found = describe(teacher, texts), batch_invariance(teacher)
+    report = describe(teacher, texts)
+    found = batch_invariance(teacher, items=None if modality == "text" else texts)
     warnings = list(report.warnings)
     if not found.passed:
         warnings.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,9 @@ class InvarianceReport:
     advice: str
 
 
-def batch_invariance(teacher: Any, tolerance: float | None = None) -> InvarianceReport:
+def batch_invariance(
+    teacher: Any, tolerance: float | None = None, items: Sequence[str] | None = None
+) -> InvarianceReport:
     """Encode short texts alone, and once more in a batch with longer ones, and compare.
 
     A callable is called four times with few texts. Vectors from elsewhere pass: nothing is computed for them.
@@ -44,6 +47,7 @@ def batch_invariance(teacher: Any, tolerance: float | None = None) -> Invariance
     Args:
         teacher: any teacher.
         tolerance: largest cosine distance allowed; default by the teacher's dtype (1e-5 in float32).
+        items: what is encoded where the teacher does not read texts; the first three alone, too.
     """
     if tolerance is None:
         tolerance = _TOLERANCE.get(teacher.card.dtype, 1e-5)
@@ -51,12 +55,26 @@ def batch_invariance(teacher: Any, tolerance: float | None = None) -> Invariance
             tolerance = 1e-3
     if teacher.card.kind == "vectors":
         return InvarianceReport(True, 0.0, tolerance, "", "")
+    if items is not None:
+        return _of_items(teacher, tolerance, list(items)[:12])
     alone = np.concatenate([teacher.together([text]) for text in _SHORT])
     gaps = _gaps(alone, _batched(teacher, None))
     worst = int(gaps.argmax())
     if gaps[worst] <= tolerance:
         return InvarianceReport(True, float(gaps[worst]), tolerance, _SHORT[worst], "")
     return InvarianceReport(False, float(gaps[worst]), tolerance, _SHORT[worst], _advice(teacher, alone, tolerance))
+
+
+def _of_items(teacher: Any, tolerance: float, items: list[str]) -> InvarianceReport:
+    """Images or molecules: nothing is padded, so what differs is a normalisation over the batch, or chance."""
+    if not items:
+        return InvarianceReport(True, 0.0, tolerance, "", "")
+    alone = np.concatenate([teacher.together([item]) for item in items[:3]])
+    gaps = _gaps(alone, teacher.together(items)[: len(alone)])
+    worst = int(gaps.argmax())
+    passed = bool(gaps[worst] <= tolerance)
+    advice = "" if passed else "Is it in evaluation mode? It normalises over the batch, or drops units at random."
+    return InvarianceReport(passed, float(gaps[worst]), tolerance, items[worst], advice)
 
 
 def _batched(teacher: Any, side: str | None) -> np.ndarray:

@@ -8,9 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.corpus.keys import Modality
+from distilvec.corpus.molecules import Components
 from distilvec.errors import DistilvecError
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.teachers.base import Teacher
+
+#: What a function is called with to learn its width: a text, a grey image of 8 x 8 pixels, ethanol.
+PROBES = {
+    "text": "A probe.",
+    "image": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAAAA"
+    "ADhZOFXAAAADklEQVR4nGNogAIGyhgAgIQgAQ2AJGEAAAAASUVORK5CYII=",
+    "molecule": "CCO",
+}
 
 
 def load_teacher(
@@ -30,6 +40,8 @@ def load_teacher(
     token_budget: int | None = None,
     batch_size: int = 64,
     rate_limit: float | None = None,
+    modality: Modality = "text",
+    components: Components = "largest",
 ) -> Teacher:
     """Open a teacher: exactly one of `model`, `call` and `vectors`.
 
@@ -53,6 +65,8 @@ def load_teacher(
         token_budget: padded tokens per forward pass; None = by the device.
         batch_size: texts per call of `call`.
         rate_limit: calls per second of `call`, None = no limit.
+        modality: of the items that it is to read, as the corpus has it.
+        components: with `vectors` of molecules, as the corpus has it.
 
     Raises:
         DistilvecError: not exactly one source, an option that the source has no use for, no such model, pickled
@@ -71,6 +85,10 @@ def load_teacher(
             raise DistilvecError(f"{word} has no effect on {given[0]}", where=name, remedy="Leave it out.")
     if vectors is None and (texts is not None or keys is not None):
         raise DistilvecError("texts and keys belong to vectors", where=name, remedy="Leave them out.")
+    if model is not None and (modality != "text" or Path(model).suffix == ".safetensors"):
+        found = _of_items(model, name, modality, device, trust_remote_code)
+        if found is not None:
+            return found
     if model is not None:
         from distilvec.teachers.text import TextTeacher
 
@@ -88,13 +106,41 @@ def load_teacher(
     if call is not None:
         from distilvec.teachers.callable import CallTeacher
 
-        return CallTeacher(call, name=name, prompt=prompt, batch_size=batch_size, rate_limit=rate_limit)
+        return CallTeacher(
+            call, name=name, prompt=prompt, batch_size=batch_size, rate_limit=rate_limit, probe=PROBES[modality]
+        )
     if vectors is not None and not prompt:
         from distilvec.teachers.vectors import VectorsTeacher
 
-        return VectorsTeacher(vectors, name=name, texts=texts, keys=keys)
+        return VectorsTeacher(vectors, name=name, texts=texts, keys=keys, modality=modality, components=components)
     raise DistilvecError(
         "vectors are made already, a prompt has no effect on them",
         where=name,
         remedy="Leave it out; put the prompt before the texts when you make the vectors.",
     )
+
+
+def _of_items(
+    model: str | Path, name: str, modality: Modality, device: str | None, trust_remote_code: bool
+) -> Teacher | None:
+    """The teacher of images or molecules that a file or folder holds; None where a text model is to read SMILES."""
+    from distilvec.teachers.items import ItemTeacher, open_network
+
+    if Path(model).is_file():
+        return open_network(Path(model), name, device)
+    import torch
+
+    from distilvec.modules.pipeline import item_kinds
+    from distilvec.teachers.folder import locate, open_model
+
+    folder = locate(model, trust_remote_code)
+    opened = open_model(folder, str(model), device=device, dtype=torch.float32, trust_remote_code=trust_remote_code)
+    if modality not in item_kinds(opened):
+        if modality == "molecule":
+            return None
+        raise DistilvecError(
+            f"it reads {' and '.join(item_kinds(opened))} items, and the corpus holds images",
+            where=name,
+            remedy="Choose a model of images, or set corpus.modality if the corpus was taken for something else.",
+        )
+    return ItemTeacher(opened, name=name, source=folder)

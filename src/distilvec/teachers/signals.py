@@ -76,6 +76,7 @@ class TeacherInfo:
         hidden: width of its token states, None where it has none that can be seen.
         causal: whether its tokens see only those before them.
         classes: C, where it gives class logits.
+        weight: > 0, how much it counts beside the other teachers.
     """
 
     name: str
@@ -86,3 +87,4 @@ class TeacherInfo:
     hidden: int | None = None
     causal: bool = False
     classes: int | None = None
+    weight: float = 1.0

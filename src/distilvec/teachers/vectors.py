@@ -1,4 +1,4 @@
-"""Vectors from elsewhere as a teacher: a .npy file, an array or a parquet column, found by the text's key."""
+"""Vectors from elsewhere as a teacher: a .npy file, an array or a parquet column, found by the item's key."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.corpus.keys import KEY_BYTES, Modality, canonical_item, canonical_keys, content_keys
+from distilvec.corpus.molecules import Components
+from distilvec.corpus.problem import Problem
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 
 _CHUNK = 4096
+_NOTHING = b""  # what numpy makes of a key of zeros
 _NORM_SAMPLE = 256
 
 
@@ -32,6 +36,8 @@ class VectorsTeacher(SentenceTeacher):
         name: str = "teacher",
         texts: str | Path | Sequence[str] | None = None,
         keys: str | Path | np.ndarray | None = None,
+        modality: Modality = "text",
+        components: Components = "largest",
     ) -> None:
         """Open the vectors and index their keys.
 
@@ -40,13 +46,17 @@ class VectorsTeacher(SentenceTeacher):
                 vector column where it has several.
             texts: .txt (one a line), .jsonl (strings, or objects with "text"), a list, or the name of the parquet
                 file's text column (default "text").
+                Of images: their paths or data URIs; of molecules: SMILES in any form.
             keys: uint8 [n, 16] as `content_keys` makes them, in place of texts.
+            modality: of the items, as the corpus has it. An image or a molecule that cannot be read has no vector.
+            components: of molecules, as the corpus section says it: under which molecule a salt's vector is found.
 
         Raises:
             DataError: a file is missing or not what it has to be, or rows and texts differ in number.
             DistilvecError: neither texts nor keys are given, or both.
         """
         self._where = name
+        self._modality, self._components = modality, components
         table: list[str] | None = None
         source = "array" if isinstance(vectors, np.ndarray) else str(vectors)
         if isinstance(vectors, np.ndarray):
@@ -64,7 +74,10 @@ class VectorsTeacher(SentenceTeacher):
                 )
             if texts is not None:
                 table = _read_texts(texts)
-        found = _keys_of(table) if table is not None else _read_keys(keys)
+                if modality == "image" and isinstance(texts, str | Path):  # paths start where the file lies
+                    folder = Path(texts).expanduser().parent
+                    table = [item if item.startswith("data:") else str(folder / item) for item in table]
+        found = self._keys_of(table) if table is not None else _read_keys(keys)
         if len(found) != len(self._vectors):
             raise DataError(
                 f"{len(self._vectors)} vectors, but {len(found)} {'texts' if table is not None else 'keys'}",
@@ -122,16 +135,25 @@ class VectorsTeacher(SentenceTeacher):
         """int64 [n] row of each text, -1 where there is none."""
         if not len(texts) or not len(self._sorted):
             return np.full(len(texts), -1, np.int64)
-        words = _words(_keys_of(list(texts)))
+        words = _words(self._keys_of(texts))
         places = np.searchsorted(self._sorted, words)
         places[places == len(self._sorted)] = 0
-        return np.where(self._sorted[places] == words, self._order[places], -1)
+        return np.where((self._sorted[places] == words) & (words != _NOTHING), self._order[places], -1)
 
-
-def _keys_of(texts: Sequence[str]) -> np.ndarray:
-    from distilvec.corpus.keys import content_keys
-
-    return content_keys(texts)
+    def _keys_of(self, items: Sequence[str]) -> np.ndarray:
+        """uint8 [n, 16]; zeros where an image or a molecule cannot be read."""
+        if self._modality == "text":
+            return content_keys(items)
+        found: list[str | None] = []
+        for item in items:
+            try:
+                found.append(canonical_item(item, self._modality, self._components))
+            except Problem:
+                found.append(None)
+        keys = np.zeros((len(found), KEY_BYTES), np.uint8)
+        usable = [item is not None for item in found]
+        keys[usable] = canonical_keys((item for item in found if item is not None), "", self._modality)
+        return keys
 
 
 def _words(keys: np.ndarray) -> np.ndarray:

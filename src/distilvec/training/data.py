@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from distilvec.teachers.signals import Wanted
+from distilvec.training.items import PreparedCorpus
 from distilvec.training.sources import shifted
 from distilvec.training.tokens import TokenizedCorpus
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SignalSource(Protocol):
     """Where a teacher's signals come from: a store or the teacher itself."""
 
-    def prepare(self, wanted: Wanted, tokens: TokenizedCorpus) -> None:
+    def prepare(self, wanted: Wanted, tokens: TokenizedCorpus | PreparedCorpus) -> None:
         """Called once before the first `fetch`, with what the method wants of this teacher."""
         ...
 
@@ -30,7 +30,7 @@ class SignalSource(Protocol):
         ...
 
 
-def fetch_all(sources: Sequence[SignalSource], rows: np.ndarray, features: dict[str, Tensor]) -> list[dict[str, Any]]:
+def fetch_all(sources: Sequence[SignalSource], rows: np.ndarray, features: dict[str, Any]) -> list[dict[str, Any]]:
     """What all teachers say about corpus rows, aligned with the student's padded features."""
     fetched = [source.fetch(rows) for source in sources]
     for signals in fetched:
@@ -58,7 +58,7 @@ class Collator:
 
     Args:
         corpus: the prepared corpus.
-        tokens: its token ids for the student.
+        tokens: its token ids, or its prepared items, for the student.
         sources: one per teacher, in the recipe's order.
         partners: corpus row of each row's partner in a pair, -1 for none; where given, a batch of first texts is
             followed by their partners.
@@ -67,7 +67,7 @@ class Collator:
     def __init__(
         self,
         corpus: Corpus,
-        tokens: TokenizedCorpus,
+        tokens: TokenizedCorpus | PreparedCorpus,
         sources: Sequence[SignalSource],
         partners: np.ndarray | None = None,
     ) -> None:

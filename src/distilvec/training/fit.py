@@ -26,8 +26,9 @@ from distilvec.training.callbacks import Progress, RunLog, StopPolitely, Ticker
 from distilvec.training.checkpoints import load_strictly, newest_checkpoint, tidy
 from distilvec.training.data import Collator, SignalSource
 from distilvec.training.distiller import Distiller, describe
-from distilvec.training.distributed import barrier, first_rank_first, rank
-from distilvec.training.sample import make_sample
+from distilvec.training.distributed import barrier, first_rank_first, rank, world_size
+from distilvec.training.items import PreparedCorpus, student_items
+from distilvec.training.sample import make_sample, on_device
 from distilvec.training.tokens import TokenizedCorpus
 from distilvec.training.trainer import DistillationTrainer
 
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
     from distilvec.corpus import Corpus
     from distilvec.recipe import OptimizerSection, TrainingSection
+
+
+#: Held-out rows over which the terms are averaged after training.
+HELD_OUT = 2000
 
 
 @dataclass
@@ -52,6 +57,7 @@ class Fitted:
         truncated: texts that the student reads only in part.
         trained, heads: parameters of the student and of the heads.
         task: the supervised task with its trained head.
+        held_out: mean of each term over held-out rows after training, unweighted.
     """
 
     method: Method
@@ -65,6 +71,7 @@ class Fitted:
     heads: int
     skipped: int = 0
     task: Task | None = None
+    held_out: dict[str, float] = field(default_factory=dict)
     tokens: int = field(default=0, metadata={"help": "tokens of an epoch"})
 
 
@@ -128,7 +135,30 @@ def fit(
     )
     seconds = _train(trainer, checkpoint, folder)
     student.eval()
-    return _outcome(student, method, trainer, sample, tokens, rows, seconds)
+    fitted = _outcome(student, method, trainer, sample, tokens, rows, seconds)
+    if task is None:
+        held = np.asarray(corpus.holdout_rows)[:HELD_OUT]
+        fitted.held_out = held_out_terms(trainer.distiller, trainer.collator, held, training.batch_size)
+    return fitted
+
+
+@torch.no_grad()
+def held_out_terms(distiller: Distiller, collator: Collator, rows: np.ndarray, batch_size: int) -> dict[str, float]:
+    """Means of the method's terms over rows that were not trained on, in eval mode, in full batches.
+
+    Empty where there is no full batch; not computed in distributed runs, whose terms would wait for each other.
+    """
+    if world_size() > 1 or len(rows) < batch_size:
+        return {}
+    was_training, device = distiller.training, next(distiller.parameters()).device
+    distiller.eval()
+    found: dict[str, list[float]] = {}
+    for start in range(0, len(rows) - batch_size + 1, batch_size):
+        batch = on_device(collator(rows[start : start + batch_size].tolist()), device)
+        for name, value in distiller(**batch)["terms"].items():
+            found.setdefault(name, []).append(float(value))
+    distiller.train(was_training)
+    return {name: float(np.mean(values)) for name, values in found.items()}
 
 
 def _items(corpus: Corpus, task: Task | None) -> tuple[np.ndarray, np.ndarray | None]:
@@ -152,7 +182,7 @@ def _observe(
     seed: int,
     device: torch.device,
     cache: Path,
-) -> tuple[TokenizedCorpus, Sample]:
+) -> tuple[TokenizedCorpus | PreparedCorpus, Sample]:
     """Token ids of the corpus, and what the untrained student and the teachers say about a sample of it."""
     from transformers import set_seed
 
@@ -162,7 +192,7 @@ def _observe(
         keep_freed_memory()
     needs = method.needs(describe(StudentTap(student).info, task), teachers)
     with first_rank_first():
-        tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), cache / "tokens", corpus.fingerprint)
+        tokens = student_items(student, corpus, cache / "tokens")
         for number, source in enumerate(sources):
             source.prepare(wanted_of(needs, number), tokens)
     return tokens, make_sample(student, tokens, sources, corpus.train_rows, seed=seed, needs=needs)
@@ -262,7 +292,7 @@ def _outcome(
     method: Method,
     trainer: DistillationTrainer,
     sample: Sample,
-    tokens: TokenizedCorpus,
+    tokens: TokenizedCorpus | PreparedCorpus,
     rows: np.ndarray,
     seconds: float,
 ) -> Fitted:

@@ -131,7 +131,8 @@ class DistillationLoss(nn.Module):
         keys = torch.from_numpy(self.store.keys(rows)).to(device)
         with self._autocast(device):
             terms = self.method(output, [signals], Batch(keys, Batch.equal_items(keys)))
-        return {name: term.weight * _mean(term.values, term.counted) for name, term in terms.items()}
+        # What is only looked at (weight 0) is no part of a loss.
+        return {name: term.weight * _mean(term.values, term.counted) for name, term in terms.items() if term.weight}
 
     def bind(self, trainer: Any) -> Any:
         """Keep the heads with the trainer's checkpoints, follow its progress and precision; returns the trainer.

@@ -14,6 +14,7 @@ from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherSignals
 from distilvec.training.data import SignalSource, fetch_all
+from distilvec.training.items import PreparedCorpus
 from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ TOKEN_BATCH = 32
 
 def make_sample(
     student: SentenceTransformer,
-    tokens: TokenizedCorpus,
+    tokens: TokenizedCorpus | PreparedCorpus,
     sources: Sequence[SignalSource],
     rows: np.ndarray,
     *,
@@ -57,7 +58,7 @@ def make_sample(
     with torch.no_grad():
         for start in range(0, len(chosen), batch_size):
             features = tokens.features(chosen[start : start + batch_size])
-            output = tap({name: value.to(device) for name, value in features.items()}, views=1, layers=needs.layers)
+            output = tap(on_device(features, device), views=1, layers=needs.layers)
             embeddings.append(output.embedding.float().cpu())
             if output.layers is not None:
                 states.append(output.layers.float().cpu())
@@ -71,7 +72,7 @@ def make_sample(
 
 def token_batches(
     tap: StudentTap,
-    tokens: TokenizedCorpus,
+    tokens: TokenizedCorpus | PreparedCorpus,
     sources: Sequence[SignalSource],
     chosen: np.ndarray,
     needs: Needs,
@@ -87,7 +88,7 @@ def token_batches(
         part = rows[start : start + TOKEN_BATCH]
         features = tokens.features(part)
         output = tap(
-            {name: value.to(device) for name, value in features.items()},
+            on_device(features, device),
             views=1,
             layers=needs.layers,
             tokens=needs.tokens.student,
@@ -96,6 +97,15 @@ def token_batches(
         signals = [TeacherSignals(**each) for each in fetch_all(sources, part, features)]
         found.append((_on_cpu(output), signals))
     return found
+
+
+def on_device(batch: Any, device: torch.device) -> Any:
+    """Tensors in dictionaries and lists, on a device; what is no tensor (the kind of item) stays."""
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {name: on_device(value, device) for name, value in batch.items()}
+    return [on_device(value, device) for value in batch] if isinstance(batch, list) else batch
 
 
 def _on_cpu(output: StudentOutput) -> StudentOutput:

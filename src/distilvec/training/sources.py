@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from distilvec.corpus import Corpus
     from distilvec.store import SignalStore
     from distilvec.teachers import Teacher
+    from distilvec.training.items import PreparedCorpus
     from distilvec.training.tokens import TokenizedCorpus
 
 
@@ -57,7 +58,7 @@ class StoreSource:
         numbers[self._rows] = where.rows(self._keys[self._rows])
         return numbers
 
-    def prepare(self, wanted: Wanted, tokens: TokenizedCorpus) -> None:
+    def prepare(self, wanted: Wanted, tokens: TokenizedCorpus | PreparedCorpus) -> None:
         """Open the signals that a method wants, and align the texts.
 
         Raises:
@@ -75,6 +76,7 @@ class StoreSource:
                     remedy="Run `distilvec teach` with this recipe: it adds what is missing.",
                 )
         if wanted.alignment:
+            assert _refuse_items(tokens, str(self.store.path))
             known = self._rows[self._places["tokenids"][self._rows] >= 0]
             self._pairs = align_corpus(
                 tokens,
@@ -158,7 +160,7 @@ class LiveSource:
         self._wanted = Wanted()
         self._pairs: dict[str, Pairs] = {}
 
-    def prepare(self, wanted: Wanted, tokens: TokenizedCorpus) -> None:
+    def prepare(self, wanted: Wanted, tokens: TokenizedCorpus | PreparedCorpus) -> None:
         """Take note of what a method wants, and align the texts.
 
         Raises:
@@ -168,6 +170,7 @@ class LiveSource:
         if wanted.signals:
             self.teacher.refuse(wanted)
         if wanted.alignment:
+            assert _refuse_items(tokens, self.teacher.card.name)
             if self._cache is None:
                 raise DistilvecError("a live source needs a folder for its alignments", where=self.teacher.card.name)
             self._pairs = align_corpus(
@@ -203,6 +206,17 @@ class LiveSource:
                 mode: shifted(pairs.padded(index), seen.mask, side=1) for mode, pairs in self._pairs.items()
             }
         return found
+
+
+def _refuse_items(tokens: TokenizedCorpus | PreparedCorpus, where: str) -> TypeGuard[TokenizedCorpus]:
+    """Refuse to align what has no tokens."""
+    if not hasattr(tokens, "tokenizer"):
+        raise DistilvecError(
+            "this method aligns tokens, and the student's items have none",
+            where=where,
+            remedy="Choose a method on sentence vectors (`distilvec methods`).",
+        )
+    return True
 
 
 def shifted(pairs: Tensor, mask: Tensor, side: int) -> Tensor:

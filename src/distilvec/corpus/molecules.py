@@ -1,0 +1,109 @@
+"""Molecules as items: canonical SMILES."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from distilvec.corpus.problem import Problem
+from distilvec.errors import EnvironmentProblem
+
+MAX_CHARACTERS = 1_000
+MAX_HEAVY_ATOMS = 250
+_ROUNDS = 4
+Components = Literal["largest", "keep", "reject"]
+
+
+class MoleculeItem(NamedTuple):
+    """A canonical SMILES, and whether what was given had several components."""
+
+    smiles: str
+    several: bool
+
+
+def canonical_smiles(smiles: str, components: Components = "keep") -> str:
+    """The SMILES that every way to write this molecule leads to: RDKit's canonical isomeric one, a fixed point.
+
+    Args:
+        smiles: at most `MAX_CHARACTERS`; stereo marks, charges and isotopes are kept.
+        components: what happens to several components (salts, mixtures): "largest" keeps the one with most heavy
+            atoms (of equal ones the first by SMILES), "keep" keeps all, "reject" refuses.
+
+    Raises:
+        Problem: "empty molecule" (nothing, or no heavy atom), "too long" (or more than `MAX_HEAVY_ATOMS`), "not a
+            valid SMILES", "several components".
+        EnvironmentProblem: RDKit is not installed.
+
+    >>> canonical_smiles("C1=CC=CC=C1O"), canonical_smiles("[Na+].CC(=O)[O-]", "largest")
+    ('Oc1ccccc1', 'CC(=O)[O-]')
+    """
+    return molecule_item(smiles, components).smiles
+
+
+def molecule_item(smiles: Any, components: Components) -> MoleculeItem:
+    """What a row holds, as an item; see `canonical_smiles`."""
+    if smiles is None:
+        raise Problem("missing SMILES")
+    if not isinstance(smiles, str):
+        raise Problem("not text")
+    text = smiles.strip()
+    if not text:
+        raise Problem("empty molecule")
+    # The parser's time and stack grow with the text, so the length is looked at first. It stops at white space and
+    # reads the rest as a name: prose that starts with letters of elements would pass.
+    if len(text) > MAX_CHARACTERS:
+        raise Problem("too long")
+    if not text.isascii() or any(character.isspace() for character in text):
+        raise Problem("not a valid SMILES")
+    chemistry, logs = _rdkit()
+    with logs():
+        found = _fixed_point(text, chemistry)
+        parts = found.split(".")
+        if len(parts) > 1 and components == "reject":
+            raise Problem("several components")
+        if len(parts) > 1 and components == "largest":
+            found = _fixed_point(min(parts, key=lambda part: (-_heavy_atoms(part, chemistry), part)), chemistry)
+        heavy = _heavy_atoms(found, chemistry)
+    if heavy == 0:
+        raise Problem("empty molecule")
+    if heavy > MAX_HEAVY_ATOMS:
+        raise Problem("too long")
+    return MoleculeItem(found, len(parts) > 1)
+
+
+def _fixed_point(text: str, chemistry: Any) -> str:
+    """Canonicalise until nothing changes: an item's SMILES must have the key it was given, read again or not.
+
+    One round does it but for rare stereo marks, of which another order of atoms makes something else; where the
+    rounds go in a circle, the first SMILES in it by order of letters is taken.
+    """
+    seen = [text]
+    for _ in range(_ROUNDS):
+        molecule = chemistry.MolFromSmiles(seen[-1])
+        if molecule is None:
+            raise Problem("not a valid SMILES")
+        try:
+            found = chemistry.MolToSmiles(molecule)
+        except RuntimeError as error:
+            raise Problem("not a valid SMILES") from error
+        if found in seen:
+            return str(min(seen[seen.index(found) :]))
+        seen.append(found)
+    return str(seen[-1])
+
+
+def _heavy_atoms(smiles: str, chemistry: Any) -> int:
+    molecule = chemistry.MolFromSmiles(smiles)
+    if molecule is None:
+        raise Problem("not a valid SMILES")
+    return int(molecule.GetNumHeavyAtoms())
+
+
+def _rdkit() -> tuple[Any, Any]:
+    try:
+        from rdkit import Chem
+        from rdkit.rdBase import BlockLogs
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "molecules need the package rdkit", remedy="Install it: pip install 'distilvec[molecules]'"
+        ) from error
+    return Chem, BlockLogs

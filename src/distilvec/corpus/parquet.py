@@ -1,0 +1,46 @@
+"""Rows of parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from distilvec.corpus.opening import reading
+from distilvec.corpus.readers import Row, require_columns
+
+_BATCH = 2048
+_IMAGES = 32  # of which each may have megabytes
+
+
+def parquet_rows(path: Path, columns: Sequence[str], images: bool = False) -> Iterator[Row]:
+    """The rows of a parquet file; with `images`, columns of bytes stay bytes.
+
+    Raises:
+        DataError: the file is missing, damaged, or lacks a column.
+    """
+    import pyarrow.parquet as pq
+
+    number = 0
+    with reading(path), pq.ParquetFile(path, memory_map=True) as file:
+        require_columns(columns, file.schema_arrow.names, str(path))
+        for batch in file.iter_batches(batch_size=_IMAGES if images else _BATCH, columns=list(columns)):
+            found = [arrow_values(column, bytes_are_texts=not images) for column in batch.columns]
+            for values in zip(*found, strict=True):
+                number += 1
+                yield Row(str(path), number, dict(zip(batch.schema.names, values, strict=True)))
+
+
+def arrow_values(column: Any, *, bytes_are_texts: bool = True) -> list[Any]:
+    """A column as Python values; bytes that are not UTF-8 keep lone surrogates, which the audit rejects."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.dictionary_decode(), kind.value_type
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        column = column.cast(pa.large_binary())
+    elif not (is_bytes and bytes_are_texts):
+        return column.to_pylist()
+    return [None if value is None else value.decode("utf-8", "surrogateescape") for value in column.to_pylist()]

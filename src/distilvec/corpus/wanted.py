@@ -1,0 +1,109 @@
+"""What is read out of a source, and what of that makes no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+from distilvec.corpus.keys import MODALITIES, Modality
+from distilvec.corpus.molecules import Components
+from distilvec.errors import DistilvecError, nearest
+
+_LONGEST_IMAGE = 8 << 20  # readers take 12 bytes for a character: 96 MiB hold the largest image as a data URI
+_DEFAULT_TEXT = "text"
+_USUAL = {"text": "text", "image": "image", "molecule": "smiles"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which columns are read as what; see `read_corpus`."""
+
+    text: tuple[str, ...]
+    label: str | None = None
+    domain: str | None = None
+    role: str | None = None
+    teacher_text: str | None = None
+    max_characters: int = 20_000
+    joint: bool = False
+    modality: Modality = "text"
+    components: Components = "largest"
+
+    @property
+    def columns(self) -> list[str]:
+        """All columns asked for."""
+        others = (self.label, self.domain, self.role, self.teacher_text)
+        return list(dict.fromkeys([*self.text, *(name for name in others if name)]))
+
+    @property
+    def longest(self) -> int:
+        """Characters that a reader has to hold; a limit on texts says nothing about images and molecules."""
+        return max(self.max_characters, _LONGEST_IMAGE) if self.modality == "image" else self.max_characters
+
+    def options(self) -> dict[str, Any]:
+        """By name; what has no meaning for texts is there for the other modalities only."""
+        found = asdict(self)
+        if self.modality == "text":
+            del found["modality"], found["components"]
+        return found
+
+
+def check_modality(modality: str | None) -> None:
+    """Refuse a modality that does not exist.
+
+    Raises:
+        DistilvecError: it names the nearest.
+    """
+    if modality is not None and modality not in MODALITIES:
+        raise DistilvecError(
+            f'there is no modality "{modality}"', where="corpus.modality", remedy=nearest(modality, MODALITIES)
+        )
+
+
+def what_is_wanted(
+    text: str | Sequence[str],
+    *,
+    label: str | None,
+    domain: str | None,
+    role: str | None,
+    teacher_text: str | None,
+    max_characters: int,
+    joint: bool,
+    modality: Modality,
+    components: Components,
+) -> Wanted:
+    """The arguments of `read_corpus`, looked at together.
+
+    Raises:
+        DistilvecError: they make no sense.
+    """
+    texts = (text,) if isinstance(text, str) else tuple(text)
+    if texts == (_DEFAULT_TEXT,):
+        texts = (_USUAL[modality],)
+    if not texts or len(set(texts)) < len(texts):
+        raise DistilvecError(f"text columns are one or more different names, not {list(texts)}", where="corpus.text")
+    if len(texts) > 1 and (role or teacher_text):
+        key = "role" if role else "teacher_text"
+        raise DistilvecError(
+            f"{key} goes with one text column, not with {len(texts)}",
+            where=f"corpus.{key}",
+            remedy="In a pair the order of the columns gives the roles." if role else None,
+        )
+    if modality != "text" and (joint or teacher_text):
+        key = "joint" if joint else "teacher_text"
+        raise DistilvecError(f"{key} is for texts, not for {modality}s", where=f"corpus.{key}", remedy="Leave it out.")
+    if joint and len(texts) != 2:
+        raise DistilvecError(
+            f"a joint item is made of two text columns, not of {len(texts)}",
+            where="corpus.joint",
+            remedy="Name two columns in corpus.text, or leave joint out.",
+        )
+    if max_characters < 1:
+        raise DistilvecError(f"max_characters is at least 1, not {max_characters}", where="corpus.max_characters")
+    if components not in get_args(Components):
+        raise DistilvecError(
+            f'there is no way "{components}" to treat several components',
+            where="corpus.components",
+            remedy=nearest(components, get_args(Components)),
+        )
+    return Wanted(texts, label, domain, role, teacher_text, max_characters, joint, modality, components)

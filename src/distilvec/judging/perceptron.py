@@ -1,0 +1,244 @@
+"""The probe of images and molecules: a perceptron with one hidden layer on frozen embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.judging.encoder import Encode
+from distilvec.judging.metrics import measure
+from distilvec.judging.probes import Columns, numbers
+from distilvec.judging.scores import Outputs, Score
+from distilvec.judging.tasks import Task, distinct, same_length
+
+__all__ = ["IMAGES", "MOLECULES", "PerceptronSettings", "PerceptronTask", "disagreement"]
+
+Target = Literal["classification", "binary", "regression"]
+METRIC: dict[str, str] = {"classification": "accuracy", "binary": "auroc", "regression": "r2"}
+_FEWEST = 10
+
+
+@dataclass(frozen=True)
+class PerceptronSettings:
+    """How a perceptron is fitted.
+
+    Attributes:
+        hidden: width of the hidden layer.
+        activation: of the hidden layer; leaky_relu has slope 0.01.
+        optimizer: `sgd` has Nesterov momentum 0.9.
+        lr: constant learning rate.
+        weight_decay: L2 penalty, added to the gradient.
+        batch_size: items per step.
+        epochs: passes over the training items; None = min(100, 200 * 5000 / items), the rule for molecules.
+
+    Source: the many-teachers paper, appendix (probes).
+    """
+
+    hidden: int = 128
+    activation: Literal["relu", "leaky_relu"] = "relu"
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    batch_size: int = 64
+    epochs: int | None = None
+
+    def epochs_for(self, items: int) -> int:
+        """Passes over so many training items, at least 1."""
+        return self.epochs or max(1, min(100, 200 * 5000 // items))
+
+
+MOLECULES = PerceptronSettings()
+IMAGES = PerceptronSettings(activation="leaky_relu", optimizer="sgd", weight_decay=1e-4, epochs=50)
+
+
+class Parts(NamedTuple):
+    """Rows of the features, int64 [S, any number]: one line for each seed."""
+
+    train: npt.NDArray[np.int64]
+    held: npt.NDArray[np.int64]
+    test: npt.NDArray[np.int64]
+
+
+class PerceptronTask(Task):
+    """A perceptron on frozen embeddings, fitted with several seeds; the value is the mean over the seeds.
+
+    The metric is accuracy for `classification`, the area under the ROC curve for `binary` and R2 for `regression`.
+    Features (and numbers to be predicted) are standardised on the training items; the weights of the epoch with the
+    lowest validation loss are kept. Without test items every seed draws its own split: 70 % training, 10 %
+    validation, 20 % test, not stratified. With test items and no validation items every seed holds out a tenth of
+    the training items. A seed whose training or test part has one class (or one number) is left out, and `skipped`
+    says why.
+
+    Args:
+        name: unique name.
+        train: (items, labels or numbers); all items where `test` is not given.
+        test, validation: the same, for a split that is given.
+        target: `classification` and `binary` compare labels as text, so that 1 equals "1"; of the two labels of
+            `binary` the later one in alphabetical order is positive.
+        log: regression on the natural logarithm of the numbers, which have to be positive; R2 is that of logarithms.
+        seeds: of splits, start weights and orders, all different.
+        settings: of the fit; `MOLECULES` or `IMAGES` for those of the many-teachers paper.
+        domain: as for every task.
+        seed: of the bootstrap's draws.
+
+    Raises:
+        DistilvecError: an argument is outside its range.
+        DataError: a label or number cannot be used, or every seed is left out.
+
+    Source: the many-teachers paper, probes of its experiments on images and molecules.
+    """
+
+    kind: ClassVar[str] = "classification"
+
+    def __init__(
+        self,
+        name: str,
+        train: Columns,
+        test: Columns | None = None,
+        validation: Columns | None = None,
+        *,
+        target: Target = "classification",
+        log: bool = False,
+        seeds: Sequence[int] = (0, 1, 2, 3, 4),
+        settings: PerceptronSettings = MOLECULES,
+        domain: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(name, domain, seed)
+        if target not in METRIC:
+            raise DistilvecError(f'unknown target "{target}"', where=f"task {name}", remedy=nearest(target, METRIC))
+        if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+            raise DistilvecError("seeds are different whole numbers from 0", where=f"task {name}")
+        if validation is not None and test is None:
+            raise DistilvecError("validation items need test items", where=f"task {name}")
+        if target == "regression":
+            self.kind = "regression"  # type: ignore[misc]  # of this task, not of the class
+        self.target: Target = target
+        self.log, self.settings = log, settings
+        given = [columns for columns in (train, test, validation) if columns is not None]
+        for part, columns in zip(("train", "test", "validation"), given, strict=False):
+            same_length(name, **{f"{part} item": columns[0], f"{part} answer": columns[1]})
+        self._items = [item for columns in given for item in columns[0]]
+        self._answers, self.label_names = self._read([answer for columns in given for answer in columns[1]])
+        sizes = [len(columns[0]) for columns in given]
+        if sizes[0] < _FEWEST:
+            raise DataError(f"{sizes[0]} items are too few for a probe", where=f"task {name}")
+        self.skipped: dict[int, str] = {}
+        parts: dict[int, tuple[npt.NDArray[np.int64], ...]] = {}
+        for one in seeds:
+            split = _split(sizes, one)
+            reason = self._unusable(split)
+            if reason:
+                self.skipped[one] = reason
+            else:
+                parts[one] = split
+        if not parts:
+            raise DataError(f"no seed can be used: {self.skipped[seeds[0]]}", where=f"task {name}")
+        self.seeds = tuple(parts)
+        self._parts = Parts(*(np.stack([part[kind] for part in parts.values()]) for kind in range(3)))
+        self._tested = np.unique(self._parts.test)
+
+    def texts(self) -> list[str]:
+        return distinct(self._items)
+
+    def test_items(self) -> list[tuple[str, ...]]:
+        """Those that are in the test part of at least one seed."""
+        return [(self._items[row],) for row in self._tested]
+
+    def score(self, encode: Encode) -> Score:
+        """Its outputs hold for each seed class codes, logits or numbers, and NaN for items it was not tested on."""
+        from distilvec.judging.perceptron_fit import fit_perceptrons
+
+        features = np.asarray(encode(self._items), dtype=np.float32)
+        fitted = fit_perceptrons(
+            features,
+            self._answers,
+            self._parts,
+            self.seeds,
+            target=self.target,
+            width=len(self.label_names) if self.target == "classification" else 1,
+            settings=self.settings,
+        )
+        found = fitted.outputs.argmax(-1) if self.target == "classification" else fitted.outputs[..., 0]
+        predicted = np.full((len(self.seeds), len(self._items)), np.nan, dtype=np.float32)
+        np.put_along_axis(predicted, self._parts.test, found.astype(np.float32), axis=1)
+        outputs = Outputs(METRIC[self.target], self._answers[self._tested], predicted[:, self._tested])
+        values = [measure(outputs.metric, outputs.truth, row[None]) for row in outputs.predicted]
+        details: dict[str, Any] = {
+            "seeds": list(self.seeds),
+            "values": values,
+            "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+            "epochs": self.settings.epochs_for(self._parts.train.shape[1]),
+            "best_epochs": fitted.best_epoch,
+            "train_rows": self._parts.train.shape[1],
+            "skipped": {str(key): reason for key, reason in self.skipped.items()},
+        }
+        return self._scored(outputs, details)
+
+    def _read(self, answers: list[Any]) -> tuple[npt.NDArray[Any], list[str]]:
+        """Class codes int32, 0 or 1 float32, or numbers float32; and the labels in the order of their codes."""
+        if self.target == "regression":
+            values = numbers(self.name, answers)
+            if self.log and not (values > 0).all():
+                raise DataError(f"{values.min():g} has no logarithm", where=f"task {self.name}")
+            return np.log(values) if self.log else values, []
+        names, codes = np.unique(np.array([str(answer) for answer in answers]), return_inverse=True)
+        if self.target == "classification":
+            return codes.astype(np.int32), names.tolist()
+        if len(names) != 2:
+            shown = ", ".join(names[:5])
+            raise DataError(f"two labels were expected, not {len(names)} ({shown})", where=f"task {self.name}")
+        return codes.astype(np.float32), names.tolist()
+
+    def _unusable(self, split: tuple[npt.NDArray[np.int64], ...]) -> str | None:
+        for part, rows in (("training", split[0]), ("test", split[2])):
+            # Accuracy is one of one class, too; what is left out is what has no value.
+            if (part == "training" or self.target != "classification") and len(np.unique(self._answers[rows])) < 2:
+                return f"all {part} items have the same answer"
+        return None
+
+
+def disagreement(a: Score, b: Score) -> float:
+    """The share of test items on which the predictions of two probes differ, in [0, 1]; mean over the seeds.
+
+    Probes of the same seed are compared: they were tested on the same items.
+
+    Args:
+        a, b: scores of one task, `classification` or `binary`, by two models.
+
+    Raises:
+        DataError: scores of different items, of a regression, or without per-item results.
+
+    Source: the many-teachers paper, equation 1.
+    """
+    if a.outputs is None or b.outputs is None:
+        raise DataError("this score keeps no per-item results", where=f"task {a.task}")
+    if a.outputs.metric not in ("accuracy", "auroc") or a.outputs.metric != b.outputs.metric:
+        raise DataError("only probes that choose a class can disagree", where=f"task {a.task}")
+    left, right = np.atleast_2d(a.outputs.predicted), np.atleast_2d(b.outputs.predicted)
+    there = np.isfinite(left)
+    same_items = left.shape == right.shape and np.array_equal(there, np.isfinite(right))
+    if not same_items or not np.array_equal(a.outputs.truth, b.outputs.truth):
+        raise DataError("the two scores are not about the same test items", where=f"task {a.task}")
+    if a.outputs.metric == "auroc":  # logits: the positive class is above 0
+        left, right = left > 0, right > 0
+    different = (left != right) & there
+    return float((different.sum(axis=1) / there.sum(axis=1)).mean())
+
+
+def _split(sizes: Sequence[int], seed: int) -> tuple[npt.NDArray[np.int64], ...]:
+    """Rows for training, validation and test; the items lie one part behind the other where sizes has several."""
+    order = np.random.default_rng([seed, 0]).permutation(sizes[0])
+    if len(sizes) == 1:
+        test, held = round(sizes[0] * 0.2), round(sizes[0] * 0.1)
+        return order[test + held :], order[test : test + held], order[:test]
+    test_rows = sizes[0] + np.arange(sizes[1])
+    if len(sizes) == 2:
+        held = max(1, sizes[0] // 10)
+        return order[held:], order[:held], test_rows
+    return order, sizes[0] + sizes[1] + np.arange(sizes[2]), test_rows

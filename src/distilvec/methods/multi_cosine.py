@@ -1,0 +1,40 @@
+"""Cosine distance to many teachers' vectors, each behind a kernel of its own.
+
+    L = sum_k w_k mean_{i: teacher k has i} 1 - cos(t_ik, mu_k(e_i))
+
+The companion of the likelihood in its paper's comparisons. Vectors are the teachers' own by default: a cosine is
+about directions from their origin, which standardising moves.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from distilvec.functional import cosine_distance
+from distilvec.methods.kernels import KernelMethod, KernelOptions, centre
+from distilvec.modules.kernel_head import Kernel
+
+
+class MultiCosineOptions(KernelOptions):
+    presets = {"paper": {"teacher_weight": "sum"}, "code": {"teacher_weight": "sum"}}  # noqa: RUF012
+
+    vectors: Literal["standardised", "raw"] = Field("raw", description="the teachers' own vectors, or standardised")
+    teacher_weight: Literal["mean", "sum"] = Field("mean", description="mean or sum over the teachers")
+
+
+class MultiCosine(KernelMethod):
+    """Terms per teacher: `cosine` [V, B], and `explained` (see `KernelMethod`), which lengths enter too."""
+
+    name = "multi_cosine"
+    summary = "cosine distance to many teachers' vectors, each behind a small network"
+    paper = "How to distill task-agnostic representations from many teachers?, appendix G"
+    Options = MultiCosineOptions
+    term = "cosine"
+    per_coordinate = False
+
+    def compare(self, kernel: Kernel, target: Tensor, live: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        mean = centre(kernel).float()
+        return cosine_distance(mean.masked_fill(~live, 0.0), target.masked_fill(~live, 0.0)), {}

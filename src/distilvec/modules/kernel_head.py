@@ -1,0 +1,228 @@
+"""Kernels from a student's vector to a Gaussian over each teacher's, those of equal shape computed together."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from distilvec.errors import DataError, DistilvecError
+
+__all__ = ["GaussianKernels", "Kernel", "has_kernels"]
+
+_FOLDER, _WEIGHTS, _CONFIG = "kernels", "kernels.safetensors", "kernels.json"
+#: A coordinate that varies less than this share of the teacher's liveliest one is taken for constant.
+_CONSTANT = 1e-5
+
+
+class Kernel(NamedTuple):
+    """What is predicted of one teacher, in standardised units (in the teacher's own where nothing is standardised).
+
+    Attributes:
+        mean: [..., n, D], n components.
+        spread: [..., n, D] what the head says of the deviation, before it is bounded; None where it says nothing.
+        weights: [..., n] log-probabilities of the components; None for one.
+        factor: [D, D] unit lower triangular, or None.
+    """
+
+    mean: Tensor
+    spread: Tensor | None
+    weights: Tensor | None
+    factor: Tensor | None
+
+
+class GaussianKernels(nn.Module):
+    """One small network per teacher: from the student's vector to the parameters of a Gaussian.
+
+    Each has `depth` hidden layers and an output layer, with ReLU between and no normalisation. Kernels of one shape
+    lie in stacked weights, so that a step computes them in one batched product per layer.
+
+    Args:
+        width: d, of the student's vector.
+        names: of the teachers.
+        widths: D_k, of their vectors.
+        depth: hidden layers, >= 1.
+        hidden: width of the hidden layers; a float is a factor of D_k (1.4 in the published code).
+        components: n >= 1 Gaussians per teacher.
+        spread: whether deviations are predicted.
+        triangular: one trained unit lower triangular matrix per teacher, so that coordinates may go together.
+
+    Attributes:
+        shift, scale: per teacher float32 [D_k], what `standardise` takes away and divides by.
+        live: per teacher bool [D_k], False where the teacher's coordinate is constant and nothing can be learnt.
+        deviation: per teacher float32 [D_k], of its coordinates over its store, standardised or not; 1 for constants.
+
+    Raises:
+        DistilvecError: sizes that are not positive.
+
+    Source: How to distill task-agnostic representations from many teachers?, section 4.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        names: Sequence[str],
+        widths: Sequence[int],
+        *,
+        depth: int = 3,
+        hidden: int | float = 1024,
+        components: int = 1,
+        spread: bool = True,
+        triangular: bool = False,
+    ) -> None:
+        super().__init__()
+        if min(width, depth, hidden, components, *widths) <= 0 or len(names) != len(widths):
+            raise DistilvecError("a kernel needs positive sizes, and each teacher a name", where="kernels")
+        self.width, self.names, self.widths = width, list(names), list(widths)
+        self.depth, self.hidden, self.components = depth, hidden, components
+        self.spread, self.triangular = spread, triangular
+        self.members: list[list[int]] = [
+            [number for number, size in enumerate(widths) if size == each] for each in dict.fromkeys(widths)
+        ]
+        self.stacks = nn.ModuleList(
+            _Stack(len(members), self._sizes(self.widths[members[0]])) for members in self.members
+        )
+        self.factors = nn.ParameterList(
+            nn.Parameter(torch.zeros(size, size)) for size in (self.widths if triangular else [])
+        )
+        for number, size in enumerate(widths):
+            self.register_buffer(f"shift_{number}", torch.zeros(size))
+            self.register_buffer(f"scale_{number}", torch.ones(size))
+            self.register_buffer(f"live_{number}", torch.ones(size, dtype=torch.bool))
+            self.register_buffer(f"deviation_{number}", torch.ones(size))
+
+    def _sizes(self, target: int) -> list[int]:
+        hidden = int(self.hidden * target) if isinstance(self.hidden, float) else self.hidden
+        out = self.components * target * (2 if self.spread else 1) + (self.components if self.components > 1 else 0)
+        return [self.width, *[hidden] * self.depth, out]
+
+    def shift(self, teacher: int) -> Tensor:
+        return self.get_buffer(f"shift_{teacher}")
+
+    def scale(self, teacher: int) -> Tensor:
+        return self.get_buffer(f"scale_{teacher}")
+
+    def live(self, teacher: int) -> Tensor:
+        return self.get_buffer(f"live_{teacher}")
+
+    def deviation(self, teacher: int) -> Tensor:
+        return self.get_buffer(f"deviation_{teacher}")
+
+    @torch.no_grad()
+    def learn_units(self, teacher: int, mean: Tensor, std: Tensor, *, standardise: bool) -> None:
+        """Set the units of one teacher.
+
+        Args:
+            mean, std: [D_k] over its store.
+            standardise: whether the kernel's targets are standardised, or the vectors as they are.
+        """
+        live = std > _CONSTANT * std.max()
+        deviation = torch.where(live, std, torch.ones_like(std))
+        self.live(teacher).copy_(live)
+        self.deviation(teacher).copy_(deviation)
+        self.shift(teacher).copy_(mean if standardise else torch.zeros_like(mean))
+        self.scale(teacher).copy_(deviation if standardise else torch.ones_like(std))
+
+    def standardise(self, teacher: int, vectors: Tensor) -> Tensor:
+        """[..., D_k] in the teacher's own units -> mean 0 and deviation 1 per coordinate."""
+        return (vectors - self.shift(teacher)) / self.scale(teacher)
+
+    def forward(self, vectors: Tensor) -> list[Kernel]:
+        """Student vectors [..., d] -> one kernel per teacher, in the order of their names."""
+        rows = vectors.reshape(-1, vectors.shape[-1])
+        found: list[Kernel | None] = [None] * len(self.widths)
+        for members, stack in zip(self.members, self.stacks, strict=True):
+            for teacher, values in zip(members, stack(rows).unbind(0), strict=True):
+                found[teacher] = self._kernel(teacher, values.unflatten(0, vectors.shape[:-1]))
+        return [kernel for kernel in found if kernel is not None]
+
+    def _kernel(self, teacher: int, values: Tensor) -> Kernel:
+        parts, size = self.components, self.components * self.widths[teacher]
+        mean = values[..., :size].unflatten(-1, (parts, -1))
+        spread = values[..., size : 2 * size].unflatten(-1, (parts, -1)) if self.spread else None
+        weights = values[..., -parts:].float().log_softmax(-1) if parts > 1 else None
+        factor = None
+        if self.triangular:
+            below = self.factors[teacher].tril(-1)
+            factor = below + torch.eye(len(below), dtype=below.dtype, device=below.device)
+        return Kernel(mean, spread, weights, factor)
+
+    def config(self) -> dict[str, Any]:
+        """What it is made from, as JSON values."""
+        keys = ("width", "names", "widths", "depth", "hidden", "components", "spread", "triangular")
+        return {key: getattr(self, key) for key in keys}
+
+    def save(self, folder: str | Path, **more: Any) -> None:
+        """Write `kernels/kernels.safetensors` and `kernels/kernels.json` into the folder of a model.
+
+        Args:
+            more: JSON values kept beside the configuration (how deviations are bounded).
+
+        Raises:
+            OSError: the disk is full or the place cannot be written.
+        """
+        from safetensors.torch import save_file
+
+        place = Path(folder) / _FOLDER
+        place.mkdir(parents=True, exist_ok=True)
+        weights = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
+        save_file(weights, place / _WEIGHTS)
+        content = json.dumps({"kernels": self.config(), **more}, indent=1, ensure_ascii=False)
+        (place / _CONFIG).write_text(content + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> tuple[GaussianKernels, dict[str, Any]]:
+        """Read what `save` wrote: the kernels, and what was kept beside their configuration.
+
+        Raises:
+            DataError: there are none, or their files are damaged.
+        """
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        place = Path(folder) / _FOLDER
+        if not has_kernels(folder):
+            raise DataError("this model has no kernels", where=str(folder), remedy="Train it with keep_kernels: true.")
+        try:
+            content = json.loads((place / _CONFIG).read_text(encoding="utf-8"))
+            config = content.pop("kernels")
+            head = cls(config.pop("width"), config.pop("names"), config.pop("widths"), **config)
+            head.load_state_dict(load_file(place / _WEIGHTS))
+        except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError, DistilvecError) as error:
+            raise DataError(f"the kernels cannot be read ({error})", where=str(place)) from error
+        return head, content
+
+
+def has_kernels(folder: str | Path) -> bool:
+    """Whether kernels lie beside the model in this folder."""
+    return (Path(folder) / _FOLDER / _CONFIG).is_file()
+
+
+class _Stack(nn.Module):
+    """K multilayer perceptrons of one shape with a common input, in stacked weights."""
+
+    def __init__(self, count: int, sizes: Sequence[int]) -> None:
+        super().__init__()
+        shapes = list(itertools.pairwise(sizes))
+        self.weights = nn.ParameterList(nn.Parameter(torch.empty(count, *shape)) for shape in shapes)
+        self.biases = nn.ParameterList(nn.Parameter(torch.empty(count, 1, out)) for _, out in shapes)
+        for weight, bias in zip(self.weights, self.biases, strict=True):  # torch's own start of a linear layer
+            bound = 1 / math.sqrt(weight.shape[1])
+            nn.init.uniform_(weight, -bound, bound)
+            nn.init.uniform_(bias, -bound, bound)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[N, d] -> [K, N, out]."""
+        states = rows.expand(len(self.weights[0]), -1, -1)
+        last = len(self.weights) - 1
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            states = torch.baddbmm(bias, states, weight)
+            if number < last:
+                states = states.relu()
+        return states

@@ -1,0 +1,114 @@
+"""A model of images or molecules as a teacher."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, licence_of
+from distilvec.teachers.folder import module_folders
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+class ItemTeacher(SentenceTeacher):
+    """A frozen `SentenceTransformer` whose items have no tokens: images, or molecules as graphs.
+
+    Args:
+        model: in eval mode.
+        name: the name in the recipe.
+        source: folder or file that it came from.
+        batch_size: items per forward pass.
+
+    Attributes:
+        card: who it is. Its fingerprint covers the folder's files, or the one file.
+        model: the `SentenceTransformer`.
+    """
+
+    def __init__(self, model: SentenceTransformer, *, name: str, source: Path, batch_size: int = 64) -> None:
+        from sentence_transformers.base.modules import Normalize
+
+        self.model, self._batch_size = model.eval(), batch_size
+        model.requires_grad_(False)
+        width = model.get_embedding_dimension()
+        if width is None:
+            raise DistilvecError("the model does not say how wide its vectors are", where=name)
+        if source.is_dir():
+            content: Any = describe_folder(source, module_folders(source))
+        else:
+            with source.open("rb") as file:
+                content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        self.card = TeacherCard(
+            name=name,
+            kind="model",
+            source=str(source),
+            fingerprint=fingerprint(content, width),
+            width=int(width),
+            normalized=isinstance(list(model.children())[-1], Normalize),
+            licence=licence_of(source) if source.is_dir() else None,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+        )
+
+    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the items."""
+        for start in range(0, len(texts), self._batch_size):
+            rows = np.arange(start, min(start + self._batch_size, len(texts)))
+            yield rows, self.together([texts[int(row)] for row in rows])
+
+    @torch.inference_mode()
+    def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
+        """float32 [n, D], all items in one forward pass.
+
+        Raises:
+            DataError: an item that the model cannot read.
+        """
+        try:
+            features: dict[str, Any] = dict(self.model.preprocess(list(texts)))
+        except (OSError, ValueError) as problem:
+            raise DataError(f"an item cannot be read ({problem})", where=self.card.name) from problem
+        device = self.model.device
+        features = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in features.items()}
+        for module in self.model.children():
+            features = module(features)
+        vectors: np.ndarray = features["sentence_embedding"].float().cpu().numpy()
+        return vectors
+
+    def rendered(self, text: str) -> tuple[str, int]:
+        """What the model is given, shortened; it has no tokens to count (0)."""
+        return text[:60], 0
+
+
+def open_network(path: Path, name: str, device: str | None) -> SentenceTeacher:
+    """The teacher of one safetensors file: a CIFAR residual network, or a network over molecules.
+
+    Raises:
+        DistilvecError, DataError: the file is not one of them.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = set(file.keys())
+    except (OSError, SafetensorError) as problem:
+        raise DataError(f"the file cannot be read ({problem})", where=str(path)) from problem
+    if "layer1.0.conv1.weight" not in names:
+        from distilvec.teachers.molecule import MoleculeTeacher
+
+        return MoleculeTeacher(path, name=name, device=device)
+    from distilvec.modules.cifar_resnet import CifarResNet, image_model
+
+    try:
+        network = CifarResNet.from_classifier(path)
+    except ValueError as problem:
+        raise DataError(str(problem), where=name) from problem
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return ItemTeacher(image_model(network, chosen), name=name, source=path)

@@ -1,0 +1,267 @@
+"""Teachers of SMILES strings: pretrained networks from a file, Morgan fingerprints, descriptors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.cards import TeacherCard, fingerprint
+from distilvec.teachers.molecule_networks import GRAPHS, GraphNetwork, SmilesNetwork
+
+__all__ = ["MoleculeNetwork", "MoleculeTeacher", "descriptors", "molecule_teacher", "morgan"]
+
+KINDS = (*GRAPHS, "chemvae")
+_BATCH = 256
+
+
+class MoleculeNetwork:
+    """A frozen network from a file: SMILES strings to vectors, float32 [n, width].
+
+    Attributes:
+        kind: "gcn", "graphsage", "gat", "molclr" or "chemvae".
+        width: D.
+        parameters: number of weights.
+    """
+
+    def __init__(
+        self, path: str | Path, kind: str | None = None, features: bool = False, device: str | None = None
+    ) -> None:
+        """Read the file; see `molecule_teacher`."""
+        tensors = _read(path)
+        self.kind = _kind_of(path, tensors) if kind is None else kind
+        if self.kind not in KINDS:
+            raise DistilvecError(
+                f'there is no kind of molecule network "{kind}"', where=str(path), remedy=nearest(self.kind, KINDS)
+            )
+        if features and self.kind != "molclr":
+            raise DistilvecError(f"features are what molclr has, not {self.kind}", where=str(path))
+        try:
+            network: GraphNetwork | SmilesNetwork = (
+                SmilesNetwork()
+                if self.kind == "chemvae"
+                else GraphNetwork(self.kind, {key: tensor.shape for key, tensor in tensors.items()}, features)
+            )
+            missing, unexpected = network.load_state_dict(tensors, strict=False)
+        except KeyError as problem:
+            raise _misfit(path, self.kind, f"the key {problem} is missing") from problem
+        except (RuntimeError, ValueError) as problem:
+            raise _misfit(path, self.kind, " ".join(str(problem).split())[:300]) from problem
+        for what, keys in (("is missing", missing), ("is not one of its own", unexpected)):
+            if keys:
+                raise _misfit(path, self.kind, f"the key {keys[0]!r} {what}")
+        self.width = network.width
+        self.parameters = sum(parameter.numel() for parameter in network.parameters())
+        self._where = str(path)
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._network = network.eval().requires_grad_(False).to(device)
+
+    def __call__(self, smiles: Sequence[str]) -> np.ndarray:
+        """float32 [n, width], in the order of the strings.
+
+        Raises:
+            DataError: a string that RDKit cannot read.
+        """
+        vectors = np.zeros((len(smiles), self.width), np.float32)
+        for start in range(0, len(smiles), _BATCH):
+            vectors[start : start + _BATCH] = self._batch(smiles[start : start + _BATCH])
+        return vectors
+
+    def _batch(self, smiles: Sequence[str]) -> np.ndarray:
+        if self.kind == "chemvae":
+            smiles = _canonical(smiles, self._where)
+        try:
+            with torch.inference_mode():
+                found: Tensor = self._network(smiles)
+        except ValueError as problem:
+            raise DataError(str(problem), where=self._where) from problem
+        except ImportError as problem:
+            raise _no_rdkit() from problem
+        return found.cpu().numpy()
+
+
+def molecule_teacher(
+    path: str | Path, kind: str | None = None, features: bool = False, device: str | None = None
+) -> MoleculeNetwork:
+    """The network of a safetensors file, as a function from SMILES strings to float32 [n, D].
+
+    Args:
+        path: of a graph network ("gcn", "graphsage" or "gat" of Hu et al. 2020, "molclr", five layers of 300 as
+            published) or of the chemical VAE's encoder ("chemvae").
+        kind: which of them it is; None = told by the file's keys, and by its name between "gcn" and "graphsage",
+            whose keys are the same.
+        features: molclr only: the 512 features that its pretraining's projection starts from, in place of the mean
+            of the atoms (300).
+        device: None = the best there is.
+
+    Raises:
+        DataError: no such file, not a safetensors file, keys or shapes of another network.
+        DistilvecError: no such kind, the kind cannot be told, or features of another kind than molclr.
+    """
+    return MoleculeNetwork(path, kind, features, device)
+
+
+class MoleculeTeacher(SentenceTeacher):
+    """A pretrained network over molecules as a teacher of SMILES strings.
+
+    Attributes:
+        card: who it is. Its fingerprint covers the file's content, the kind of network and which output is taken.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        name: str = "teacher",
+        kind: str | None = None,
+        features: bool = False,
+        device: str | None = None,
+    ) -> None:
+        """Read the file; arguments and errors as of `molecule_teacher`."""
+        self._network = MoleculeNetwork(path, kind, features, device)
+        with Path(path).open("rb") as handle:
+            content = hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        self.card = TeacherCard(
+            name=name,
+            kind="molecule",
+            source=str(path),
+            fingerprint=fingerprint(content, self._network.kind, features),
+            width=self._network.width,
+            pooling=None if self._network.kind == "chemvae" else "mean",
+            normalized=False,
+            parameters=self._network.parameters,
+        )
+
+    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the strings."""
+        for start in range(0, len(texts), _BATCH):
+            rows = np.arange(start, min(start + _BATCH, len(texts)))
+            yield rows, self._network(texts[start : start + _BATCH])
+
+    def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
+        """float32 [n, D]."""
+        return self._network(texts)
+
+    def rendered(self, text: str) -> tuple[str, int]:
+        """What the network is given; it has no tokens to count (0)."""
+        return text, 0
+
+
+def morgan(smiles: Sequence[str], bits: int = 2048, radius: int = 2, counts: bool = False) -> np.ndarray:
+    """Morgan fingerprints, float32 [n, bits]: which circular surroundings of atoms a molecule has, by hashed place.
+
+    Args:
+        bits: width.
+        radius: bonds around an atom; 2 corresponds to ECFP4. Chirality is not looked at.
+        counts: how often, in place of whether (0 or 1).
+
+    Raises:
+        DataError: a string that RDKit cannot read.
+        EnvironmentProblem: RDKit is not installed.
+
+    Source: Rogers and Hahn 2010.
+    """
+    molecules = _molecules(smiles, "morgan")
+    from rdkit.Chem import rdFingerprintGenerator
+
+    generator = rdFingerprintGenerator.GetMorganGenerator(radius=radius, fpSize=bits)
+    one: Callable[[Any], np.ndarray] = (
+        generator.GetCountFingerprintAsNumPy if counts else generator.GetFingerprintAsNumPy
+    )
+    vectors = np.zeros((len(molecules), bits), np.float32)
+    for row, molecule in enumerate(molecules):
+        vectors[row] = one(molecule)
+    return vectors
+
+
+def descriptors(smiles: Sequence[str]) -> np.ndarray:
+    """RDKit's descriptors in its order, float32 [n, D]: weight, logP, surface areas, counts of fragments and so on.
+
+    D depends on the version of RDKit (217 in 2026.09). What RDKit cannot compute (partial charges of rare elements)
+    is NaN or infinite there and 0 here; what is beyond float32 is clipped to its range. Their scales differ by many
+    orders of magnitude: standardise.
+
+    Raises:
+        DataError: a string that RDKit cannot read.
+        EnvironmentProblem: RDKit is not installed.
+    """
+    molecules = _molecules(smiles, "descriptors")
+    from rdkit import rdBase
+    from rdkit.Chem import Descriptors
+
+    with rdBase.BlockLogs():
+        rows = [list(Descriptors.CalcMolDescriptors(molecule, missingVal=np.nan).values()) for molecule in molecules]
+    values = np.array(rows, np.float64).reshape(len(rows), len(Descriptors.descList))
+    edge = float(np.finfo(np.float32).max)
+    return np.clip(np.where(np.isfinite(values), values, 0.0), -edge, edge).astype(np.float32)
+
+
+def _molecules(smiles: Sequence[str], where: str) -> list[Any]:
+    try:
+        from rdkit import Chem, rdBase
+    except ImportError as problem:
+        raise _no_rdkit() from problem
+    found = []
+    with rdBase.BlockLogs():
+        for text in smiles:
+            # The parser would take what follows white space for the molecule's name.
+            molecule = Chem.MolFromSmiles(text) if len(text.split()) == 1 else None
+            if molecule is None or molecule.GetNumAtoms() == 0:
+                raise DataError(f"not a SMILES string that RDKit can read: {text[:200]!r}", where=where)
+            found.append(molecule)
+    return found
+
+
+def _canonical(smiles: Sequence[str], where: str) -> list[str]:
+    molecules = _molecules(smiles, where)
+    from rdkit import Chem
+
+    return [Chem.MolToSmiles(molecule) for molecule in molecules]
+
+
+def _read(path: str | Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not Path(path).is_file():
+        raise DataError("there is no such file", where=str(path))
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as problem:
+        raise DataError(f"this is not a safetensors file: {problem}", where=str(path)) from problem
+
+
+def _kind_of(path: str | Path, keys: dict[str, Tensor]) -> str:
+    telling = {"gnns.0.weight_linear.weight": "gat", "gnns.0.weight": "molclr", "z_mean.weight": "chemvae"}
+    for key, kind in telling.items():
+        if key in keys:
+            return kind
+    if "gnns.0.linear.weight" not in keys:
+        raise DataError(
+            f"no network over molecules that is known has these keys: {', '.join(sorted(keys)[:3])} ...",
+            where=str(path),
+        )
+    name = Path(path).name.lower()
+    named = [kind for word, kind in (("sage", "graphsage"), ("gcn", "gcn")) if word in name]
+    if len(named) != 1:
+        raise DistilvecError(
+            "this may be a gcn or a graphsage, whose files have the same keys",
+            where=str(path),
+            remedy="Name the file after its kind, or give kind.",
+        )
+    return named[0]
+
+
+def _misfit(path: str | Path, kind: str, what: str) -> DataError:
+    return DataError(f"this is not a whole {kind} network: {what}", where=str(path))
+
+
+def _no_rdkit() -> EnvironmentProblem:
+    return EnvironmentProblem("molecules need RDKit", remedy='pip install "distilvec[molecules]"')

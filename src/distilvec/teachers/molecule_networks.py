@@ -1,0 +1,188 @@
+"""Pretrained networks over molecules, as their authors' layers compute: four graph networks and a SMILES network.
+
+The parameters are named as in the files, so that a file is checked by its keys alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from distilvec.modules.molecule import collate, graphs_of
+
+__all__ = ["GRAPHS", "GraphNetwork", "SmilesNetwork"]
+
+GRAPHS = ("gcn", "graphsage", "gat", "molclr")
+_HEADS = 2
+_SELF_LOOP = 4  # the bond type of an atom with itself
+_DIRECTIONS = 3
+# The one-hot code of a character; the last is the padding. From the model's own character list.
+CHARACTERS = r"76o]3s(-S/B4[)#IlOHc1@=nP8C2F5rN+\ "
+LENGTH = 120
+
+
+class GraphNetwork(nn.Module):
+    """Message passing over atoms and bonds, with a self-loop at every atom, then the mean of the atoms.
+
+    Per layer h <- norm(layer(h)), and relu after all but the last. In `Σ` j runs over the neighbours of i and i itself,
+    d is their number, e the sum of the embeddings of a bond's type and direction, y a linear map of h:
+
+        gcn        Σ (y_j + e_ij) / sqrt(d_i d_j)
+        graphsage  the mean of y_j + e_ij, divided by its length
+        gat        two heads, their mean: Σ softmax_j(leaky(a · [y_i, y_j + e_ij])) (y_j + e_ij), plus a bias
+        molclr     Σ (y_j + e_ij), e_ij one number, plus a bias
+
+    Args:
+        kind: one of `GRAPHS`.
+        shapes: of the file's tensors by key; read are the number of layers and the widths.
+        features: molclr only: whether the result is the linear map of the mean that its pretraining ends with.
+
+    Raises:
+        KeyError: a key that the sizes are read from is missing.
+
+    Source: Hu et al. 2020 (gcn, graphsage, gat); Wang et al. 2022 (MolCLR).
+    """
+
+    def __init__(self, kind: str, shapes: Mapping[str, Sequence[int]], features: bool = False) -> None:
+        super().__init__()
+        self.kind, self.features = kind, features
+        atoms, self.width = shapes["x_embedding1.weight"]
+        self.x_embedding1 = nn.Embedding(atoms, self.width)
+        self.x_embedding2 = nn.Embedding(shapes["x_embedding2.weight"][0], self.width)
+        bonds = shapes["gnns.0.edge_embedding1.weight"][0]
+        layers = 1 + max(int(key.split(".")[1]) for key in shapes if key.startswith("gnns."))
+        self.gnns = nn.ModuleList(_layer(kind, self.width, bonds) for _ in range(layers))
+        self.batch_norms = nn.ModuleList(nn.BatchNorm1d(self.width) for _ in range(layers))
+        if kind == "molclr":
+            self.feat_lin = nn.Linear(self.width, shapes["feat_lin.weight"][0])
+            self.width = self.feat_lin.out_features if features else self.width
+
+    def forward(self, smiles: Sequence[str]) -> Tensor:
+        """float32 [N, width].
+
+        Raises:
+            ValueError: a string that RDKit cannot read.
+        """
+        device = self.x_embedding1.weight.device
+        graph = {key: tensor.to(device) for key, tensor in collate(graphs_of(smiles)).items()}
+        nodes, sizes = graph["nodes"], graph["sizes"].unsqueeze(-1)
+        itself = torch.arange(len(nodes), device=device)
+        source, target = torch.cat([graph["edges"], itself.expand(2, -1)], dim=1)
+        own = torch.tensor([_SELF_LOOP, 0], device=device).expand(len(nodes), 2)
+        bonds = torch.cat([graph["bonds"], own])
+        states = self.x_embedding1(nodes[:, 0]) + self.x_embedding2(nodes[:, 1])
+        for layer, (message, norm) in enumerate(zip(self.gnns, self.batch_norms)):
+            states = norm(message(states, source, target, bonds))
+            if layer < len(self.gnns) - 1:
+                states = states.relu()
+        pooled = _sum(states, graph["graph"], len(sizes)) / sizes
+        return self.feat_lin(pooled) if self.features else pooled
+
+
+class SmilesNetwork(nn.Module):
+    """Three convolutions over the characters of a SMILES and two dense layers, each with tanh and then normalisation.
+
+    A string is cut at 120 characters and padded with spaces. Characters that the network was not trained on are left
+    empty.
+
+    Source: Gomez-Bombarelli et al. 2018 (chemical VAE, the encoder's mean).
+    """
+
+    width = 196
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = ((len(CHARACTERS), 9, 9), (9, 9, 9), (9, 10, 11))
+        self.conv0, self.conv1, self.conv2 = (nn.Conv1d(*size) for size in sizes)
+        self.bn0, self.bn1, self.bn2 = (nn.BatchNorm1d(size[1], eps=1e-3) for size in sizes)
+        self.dense = nn.Linear(10 * 94, self.width)
+        self.bn_dense = nn.BatchNorm1d(self.width, eps=1e-3)
+        self.z_mean = nn.Linear(self.width, self.width)
+        self._codes = {character: code for code, character in enumerate(CHARACTERS)}
+
+    def forward(self, smiles: Sequence[str]) -> Tensor:
+        """float32 [N, 196] of canonical SMILES."""
+        # One code more, for unknown characters, whose column is taken off again.
+        rows = [[self._codes.get(c, len(CHARACTERS)) for c in text[:LENGTH].ljust(LENGTH)] for text in smiles]
+        codes = torch.tensor(rows, device=self.z_mean.weight.device).reshape(-1, LENGTH)
+        states = functional.one_hot(codes, len(CHARACTERS) + 1)[..., :-1].float().transpose(1, 2)
+        for convolution, norm in ((self.conv0, self.bn0), (self.conv1, self.bn1), (self.conv2, self.bn2)):
+            states = norm(convolution(states).tanh())
+        dense = self.bn_dense(self.dense(states.transpose(1, 2).flatten(1)).tanh())
+        return self.z_mean(dense)
+
+
+class _Layer(nn.Module):
+    """What the four have in common: a bond is the sum of two embeddings."""
+
+    def __init__(self, width: int, bonds: int) -> None:
+        super().__init__()
+        self.edge_embedding1 = nn.Embedding(bonds, width)
+        self.edge_embedding2 = nn.Embedding(_DIRECTIONS, width)
+
+    def edges(self, bonds: Tensor) -> Tensor:
+        return self.edge_embedding1(bonds[:, 0]) + self.edge_embedding2(bonds[:, 1])
+
+
+class _Gcn(_Layer):
+    def __init__(self, width: int, bonds: int) -> None:
+        super().__init__(width, bonds)
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, states: Tensor, source: Tensor, target: Tensor, bonds: Tensor) -> Tensor:
+        scale = torch.bincount(target, minlength=len(states)).to(states.dtype).rsqrt()
+        weight = (scale[source] * scale[target]).unsqueeze(-1)
+        return _sum(weight * (self.linear(states)[source] + self.edges(bonds)), target, len(states))
+
+
+class _GraphSage(_Layer):
+    def __init__(self, width: int, bonds: int) -> None:
+        super().__init__(width, bonds)
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, states: Tensor, source: Tensor, target: Tensor, bonds: Tensor) -> Tensor:
+        sums = _sum(self.linear(states)[source] + self.edges(bonds), target, len(states))
+        degree = torch.bincount(target, minlength=len(states)).unsqueeze(-1)
+        return functional.normalize(sums / degree, dim=-1, eps=1e-12)
+
+
+class _Gat(_Layer):
+    def __init__(self, width: int, bonds: int) -> None:
+        super().__init__(_HEADS * width, bonds)
+        self.weight_linear = nn.Linear(width, _HEADS * width)
+        self.att = nn.Parameter(torch.empty(1, _HEADS, 2 * width))
+        self.bias = nn.Parameter(torch.empty(width))
+
+    def forward(self, states: Tensor, source: Tensor, target: Tensor, bonds: Tensor) -> Tensor:
+        nodes, width = states.shape
+        own, other = self.att[..., :width], self.att[..., width:]
+        mapped = self.weight_linear(states).unflatten(-1, (_HEADS, width))
+        values = mapped[source] + self.edges(bonds).unflatten(-1, (_HEADS, width))
+        scores = functional.leaky_relu((own * mapped).sum(-1)[target] + (other * values).sum(-1), 0.2)
+        at = target.unsqueeze(-1).expand(-1, _HEADS)
+        largest = scores.new_full((nodes, _HEADS), -torch.inf).scatter_reduce(0, at, scores, "amax")
+        shares = (scores - largest[target]).exp()
+        shares = shares / _sum(shares, target, nodes)[target]
+        return _sum(shares.unsqueeze(-1) * values, target, nodes).mean(1) + self.bias
+
+
+class _MolClr(_Layer):
+    def __init__(self, width: int, bonds: int) -> None:
+        super().__init__(1, bonds)
+        self.weight = nn.Parameter(torch.empty(width, width))
+        self.bias = nn.Parameter(torch.empty(width))
+
+    def forward(self, states: Tensor, source: Tensor, target: Tensor, bonds: Tensor) -> Tensor:
+        return _sum((states @ self.weight)[source] + self.edges(bonds), target, len(states)) + self.bias
+
+
+def _layer(kind: str, width: int, bonds: int) -> _Layer:
+    return {"gcn": _Gcn, "graphsage": _GraphSage, "gat": _Gat, "molclr": _MolClr}[kind](width, bonds)
+
+
+def _sum(values: Tensor, rows: Tensor, count: int) -> Tensor:
+    """[E, ...] -> [count, ...]: the sum of the values of each row."""
+    return values.new_zeros(count, *values.shape[1:]).index_add(0, rows, values)

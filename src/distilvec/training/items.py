@@ -1,0 +1,116 @@
+"""Images and molecules on their way into a student: read and prepared once, put together a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.pipeline import item_kinds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.corpus import Corpus
+    from distilvec.training.tokens import TokenizedCorpus
+
+#: Prepared items are kept in memory up to so many bytes; the rest is read anew in every epoch.
+CACHE_BYTES = 2 << 30
+
+
+class PreparedCorpus:
+    """Items of a corpus as a student without a tokenizer reads them.
+
+    Modules that offer `prepare(items) -> list` and `collate(list) -> features` (ours do) have their items prepared
+    once; of all others, `student.preprocess` makes every batch from scratch.
+
+    Attributes:
+        lengths: int64 [n], all 1: batches are drawn without regard to size.
+        truncated: 0, nothing is cut.
+    """
+
+    def __init__(
+        self,
+        student: SentenceTransformer,
+        texts: Callable[[np.ndarray], list[str]],
+        count: int,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        self._student, self._texts = student, texts
+        self._module: Any = student[0]
+        self._prepares = hasattr(self._module, "prepare") and hasattr(self._module, "collate")
+        self._cache: dict[int, Any] = {}
+        self._room = cache_bytes
+        self.lengths = np.ones(count, np.int64)
+        self.truncated = 0
+
+    def features(self, rows: Sequence[int] | np.ndarray) -> dict[str, Any]:
+        """Corpus rows -> what the student's first module takes."""
+        wanted = [int(row) for row in rows]
+        if not self._prepares:
+            return dict(self._student.preprocess(self._texts(np.asarray(wanted))))
+        fresh = dict(self._prepared([row for row in wanted if row not in self._cache]))
+        return dict(self._module.collate([fresh[row] if row in fresh else self._cache[row] for row in wanted]))
+
+    def _prepared(self, rows: list[int]) -> list[tuple[int, Any]]:
+        if not rows:
+            return []
+        found = list(zip(rows, self._module.prepare(self._texts(np.asarray(rows))), strict=True))
+        for row, item in found:
+            size = _bytes(item)
+            if row not in self._cache and size <= self._room:
+                self._cache[row] = item
+                self._room -= size
+        return found
+
+
+def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> TokenizedCorpus | PreparedCorpus:
+    """What the student reads of a corpus: token ids, made once and kept in a file, or prepared items.
+
+    Raises:
+        DistilvecError: the student reads another kind of item than the corpus has.
+    """
+    from distilvec.training.tokens import TokenizedCorpus
+
+    check_modality(student, corpus.modality, "student")
+    if corpus.modality not in item_kinds(student) or corpus.modality == "text":
+        return TokenizedCorpus.build(student, corpus.texts, len(corpus), cache, corpus.fingerprint)
+    return PreparedCorpus(student, corpus.texts, len(corpus))
+
+
+def check_modality(model: SentenceTransformer, modality: str, where: str) -> None:
+    """Refuse a model that reads another kind of item than the corpus has, before it fails in the middle of a batch.
+
+    SMILES are texts too, so a text model may read a corpus of molecules.
+
+    Raises:
+        DistilvecError: naming both.
+    """
+    reads = item_kinds(model)
+    if modality in reads or (modality == "molecule" and "text" in reads):
+        return
+    raise DistilvecError(
+        f"it reads {' and '.join(_MANY.get(kind, kind) for kind in reads)}, and the corpus holds {_MANY[modality]}",
+        where=where,
+        remedy="Choose a model for these items, or set corpus.modality if the corpus was taken for something else.",
+    )
+
+
+_MANY = {"text": "texts", "image": "images", "molecule": "molecules"}
+
+
+def _bytes(item: Any) -> int:
+    """Size of a prepared item: an array, or a tuple, list or dictionary of arrays."""
+    if hasattr(item, "nbytes"):
+        return int(item.nbytes)
+    if isinstance(item, dict):
+        return sum(map(_bytes, item.values()))
+    if isinstance(item, tuple | list):
+        return sum(map(_bytes, item))
+    if isinstance(item, int | float):
+        return 8
+    raise DataError(f"a prepared item is arrays, not a {type(item).__name__}")

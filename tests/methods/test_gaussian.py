@@ -1,0 +1,241 @@
+"""Properties of METHODS section 4: torch.distributions as reference; teachers that are missing, doubled, wide."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Categorical, Independent, MixtureSameFamily, MultivariateNormal, Normal
+
+from distilvec.errors import DistilvecError
+from distilvec.methods.gaussian import bounded
+from distilvec.methods.table import build_options
+from distilvec.modules.kernel_head import GaussianKernels, has_kernels
+from distilvec.teachers.signals import TeacherInfo
+
+ROWS = range(8)
+
+
+def terms_of(world, method, rows=ROWS):
+    world.encoder.eval()
+    return method(world.output(rows), world.signals(rows), world.batch(rows))
+
+
+def targets(world, method, teacher=0, rows=ROWS):
+    return method.kernels.standardise(teacher, world.vectors[teacher][list(rows)])
+
+
+@pytest.mark.parametrize("bound", ["soft", "tanh"])
+def test_the_diagonal_likelihood_is_that_of_torch(world, bound) -> None:
+    method = world.method("gaussian", width=16, bound=bound)
+    found = terms_of(world, method)["nll"].values
+    kernel = method.kernels(world.output(ROWS).embedding)[0]
+    deviation = (0.5 * bounded(kernel.spread, bound)).exp()
+    expected = -Normal(kernel.mean, deviation).log_prob(targets(world, method)[:, None]).mean(-1).squeeze(-1)
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_bounds_are_those_that_are_documented() -> None:
+    far = torch.tensor([-1e6, -3.0, 0.0, 3.0, 1e6])
+    soft, tanh = bounded(far, "soft"), bounded(far, "tanh")
+    assert soft[0] == -10 and soft[-1] == 10 and soft[2] == 0
+    deviation = (0.5 * tanh).exp()
+    assert deviation.max() <= math.e + 1e-5 and deviation.min() >= 1 / math.e - 1e-5
+    assert deviation[0] > deviation[-1], "what the code predicts is an inverse deviation"
+
+
+def test_a_mixture_is_that_of_torch(world) -> None:
+    method = world.method("gaussian", width=16, components=3)
+    found = terms_of(world, method)["nll"].values
+    kernel = method.kernels(world.output(ROWS).embedding)[0]
+    deviation = (0.5 * bounded(kernel.spread, "soft")).exp()
+    mixture = MixtureSameFamily(Categorical(logits=kernel.weights), Independent(Normal(kernel.mean, deviation), 1))
+    torch.testing.assert_close(found, -mixture.log_prob(targets(world, method)) / world.vectors[0].shape[1])
+
+
+def test_triangular_covariance_is_that_of_torch(world) -> None:
+    method = world.method("gaussian", width=16, covariance="triangular")
+    with torch.no_grad():
+        method.kernels.factors[0].normal_(std=0.3)
+    found = terms_of(world, method)["nll"].values
+    kernel = method.kernels(world.output(ROWS).embedding)[0]
+    inverse = (-0.5 * bounded(kernel.spread.squeeze(-2), "soft")).exp()
+    factor = inverse[..., None] * kernel.factor
+    precision = (factor @ factor.mT).double()
+    normal = MultivariateNormal(kernel.mean.squeeze(-2).double(), precision_matrix=precision)
+    expected = -normal.log_prob(targets(world, method).double()) / world.vectors[0].shape[1]
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "multi_mse", "multi_cosine"])
+def test_a_teacher_that_has_nothing_teaches_its_kernel_nothing(two_teachers, loss, name) -> None:
+    world = two_teachers
+    method = world.method(name, width=16)
+    signals = world.signals(ROWS)
+    signals[1].present[:] = False
+    signals[1].sentence.zero_()
+    loss(method(world.output(ROWS), signals, world.batch(ROWS))).backward()
+    stacks = method.kernels.stacks
+    position = {teacher: (s, k) for s, group in enumerate(method.kernels.members) for k, teacher in enumerate(group)}
+    for teacher, reached in ((0, True), (1, False)):
+        stack, place = position[teacher]
+        gradients = [weight.grad[place].abs().max() for weight in stacks[stack].weights]
+        assert all(bool(gradient > 0) is reached for gradient in gradients)
+
+
+@pytest.mark.parametrize(("name", "options"), [("gaussian", {}), ("multi_mse", {}), ("multi_cosine", {})])
+def test_a_teacher_twice_gives_the_student_the_gradient_of_once(world, two_teachers, loss, name, options) -> None:
+    single = world.method(name, width=16, **options)
+    two_teachers.vectors = [world.vectors[0], world.vectors[0]]
+    two_teachers.encoder.load_state_dict(world.encoder.state_dict())
+    double = two_teachers.method(name, width=16, **options)
+    with torch.no_grad():
+        for one, two in zip(single.kernels.stacks[0].parameters(), double.kernels.stacks[0].parameters(), strict=True):
+            two.copy_(one.expand_as(two))
+    gradients = []
+    for place, method in ((world, single), (two_teachers, double)):
+        place.encoder.eval()
+        output = place.output(ROWS)
+        output.embedding.retain_grad()
+        loss(method(output, place.signals(ROWS), place.batch(ROWS))).backward()
+        gradients.append(output.embedding.grad)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-7)
+
+
+def test_a_teachers_dimensions_twice_change_nothing_with_mean_weights(world, loss) -> None:
+    narrow = world.method("gaussian", width=16)
+    weight_of = {"mean": 1.0, "sum": 2.0, "per_dim": 1.0}
+    size = world.vectors[0].shape[1]
+    single = world.vectors[0]
+    for how, factor in weight_of.items():
+        world.vectors = [single]
+        one = world.method("gaussian", width=16, teacher_weight=how)
+        before = loss(terms_of(world, one))
+        world.vectors = [torch.cat([single, single], 1)]
+        wide = world.method("gaussian", width=16, teacher_weight=how)
+        with torch.no_grad():
+            pairs = list(zip(one.kernels.stacks[0].weights, wide.kernels.stacks[0].weights, strict=True))
+            biases = list(zip(one.kernels.stacks[0].biases, wide.kernels.stacks[0].biases, strict=True))
+            for source, target in pairs + biases:
+                if source.shape == target.shape:
+                    target.copy_(source)
+                else:
+                    mean, spread = source.split(size, -1)
+                    target.copy_(torch.cat([mean, mean, spread, spread], -1))
+        assert loss(terms_of(world, wide)).item() == pytest.approx(factor * before.item(), rel=1e-5)
+    assert narrow.weights == [1.0]
+
+
+def test_what_is_logged_beside_the_loss_costs_and_teaches_nothing(world) -> None:
+    terms = terms_of(world, world.method("gaussian", width=16))
+    assert set(terms) == {"nll", "explained", "calibration"}
+    for name in ("explained", "calibration"):
+        assert terms[name].weight == 0 and not terms[name].values.requires_grad
+
+
+def test_a_fitted_kernel_is_calibrated_and_explains(world) -> None:
+    """Vectors that are a linear map of the student's plus noise of a known size."""
+    torch.manual_seed(0)
+    world.encoder.eval()
+    with torch.no_grad():
+        embedding = world.output(range(64)).embedding[0]
+        clean = embedding @ torch.randn(12, 6)
+        world.vectors = [clean / clean.std(0) + 0.5 * torch.randn(64, 6)]
+    method = world.method("gaussian", width=32, depth=1)
+    optimizer = torch.optim.Adam(method.parameters(), 5e-3)
+    for _ in range(150):
+        optimizer.zero_grad()
+        terms = method(world.output(range(64)), world.signals(range(64)), world.batch(range(64)))
+        terms["nll"].values.mean().backward()
+        optimizer.step()
+    assert 0.7 < float(terms["calibration"].values.mean()) < 1.3
+    assert 0.6 < float(terms["explained"].values.mean()) < 1.0
+
+
+@pytest.mark.parametrize("vectors", ["standardised", "raw"])
+def test_constant_coordinates_are_left_out(world, vectors) -> None:
+    """A teacher with dead units, one of the shared networks has 240 of 256, is as good as without them."""
+    alive = world.vectors[0]
+    with_dead = torch.cat([alive, torch.full((len(alive), 5), 0.25)], 1)
+    mean, std = with_dead.mean(0), with_dead.std(0, correction=0)
+    info = TeacherInfo("weak", with_dead.shape[1], mean=mean, std=std)
+    world.vectors = [with_dead]
+    for options in ({}, {"covariance": "triangular"}, {"components": 2}):
+        method = world.method("gaussian", width=16, vectors=vectors, **options)
+        method.build(world.student, [info], _sample(world))
+        assert method.kernels.live(0).sum() == alive.shape[1]
+        terms = terms_of(world, method)
+        size = alive.shape[1]
+        kernel = method.kernels(world.output(ROWS).embedding)[0]
+        if not options:
+            deviation = (0.5 * bounded(kernel.spread, "soft")).exp()
+            log_prob = Normal(kernel.mean, deviation).log_prob(targets(world, method)[:, None])
+            torch.testing.assert_close(terms["nll"].values, -log_prob[..., :size].mean(-1).squeeze(-1))
+        terms["nll"].values.sum().backward()
+        out = method.kernels.stacks[0].biases[-1].grad.flatten()
+        assert out[size : size + 5].abs().max() == 0
+        assert all(value.values.isfinite().all() for value in terms.values())
+
+
+def _sample(world):
+    from distilvec.methods.base import Sample
+
+    with torch.no_grad():
+        return Sample(world.output(range(64)), world.signals(range(64)))
+
+
+def test_kernels_of_one_shape_are_one_stack_and_others_are_not() -> None:
+    kernels = GaussianKernels(8, ["a", "b", "c"], [4, 6, 4], depth=2, hidden=16)
+    assert kernels.members == [[0, 2], [1]]
+    found = kernels(torch.randn(3, 5, 8))
+    assert [tuple(kernel.mean.shape) for kernel in found] == [(3, 5, 1, 4), (3, 5, 1, 6), (3, 5, 1, 4)]
+    # Each kernel is what a plain network with its weights gives.
+    rows = torch.randn(5, 8)
+    stack = kernels.stacks[0]
+    states = rows
+    for number, (weight, bias) in enumerate(zip(stack.weights, stack.biases, strict=True)):
+        states = states @ weight[1] + bias[1]
+        states = states.relu() if number < 2 else states
+    torch.testing.assert_close(kernels(rows)[2].mean.squeeze(-2), states[..., :4])
+
+
+def test_kernels_survive_saving(world, tmp_path) -> None:
+    method = world.method("gaussian", width=16, keep_kernels=True, components=2)
+    method.keep(tmp_path)
+    assert has_kernels(tmp_path)
+    loaded, more = GaussianKernels.load(tmp_path)
+    assert more == {"bound": "soft"} and loaded.names == ["teacher0"]
+    rows = torch.randn(4, 12)
+    torch.testing.assert_close(loaded(rows)[0].mean, method.kernels(rows)[0].mean)
+    torch.testing.assert_close(loaded.shift(0), method.kernels.shift(0))
+
+
+def test_weights_of_teachers_are_shares(two_teachers) -> None:
+    world = two_teachers
+    infos = [TeacherInfo("a", world.vectors[0].shape[1], weight=3.0), TeacherInfo("b", world.vectors[1].shape[1])]
+    method = world.method("gaussian", width=16)
+    method.build(world.student, infos, _sample(world))
+    assert method.weights == pytest.approx([0.75, 0.25])
+
+
+def test_beta_does_not_go_with_mixtures() -> None:
+    with pytest.raises(DistilvecError, match="beta_nll"):
+        build_options("gaussian", {"beta_nll": 0.5, "components": 2})
+
+
+def test_code_preset_on_raw_unit_vectors_is_squared_error(world) -> None:
+    """METHODS: with inverse deviations of at most e, unit vectors of 384 coordinates saturate the bound."""
+    torch.manual_seed(1)
+    wide = torch.nn.functional.normalize(torch.randn(64, 384), dim=-1)
+    world.vectors = [wide]
+    method = world.method("gaussian", preset="code")
+    kernel = method.kernels(world.output(ROWS).embedding)[0]
+    spread = torch.zeros_like(kernel.spread, requires_grad=True)
+    optimizer = torch.optim.Adam([spread], 0.1)
+    target = wide[list(ROWS)]
+    for _ in range(200):
+        optimizer.zero_grad()
+        moved = kernel._replace(mean=torch.zeros_like(kernel.mean), spread=spread)
+        values, _ = method.compare(moved, target, method.kernels.live(0))
+        values.sum().backward()
+        optimizer.step()
+    assert float(torch.tanh(spread).mean()) > 0.95, "the deviation has reached its bound"

@@ -1,0 +1,326 @@
+"""The residual network for images: its arithmetic, what it takes for an image, and that it opens anywhere."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from torch.nn import functional
+
+from distilvec.modules.cifar_resnet import CifarResNet, image_model
+
+OWN = {"cifar_resnet.CifarResNet": CifarResNet}
+
+# Loads a student with its own code, saves it and loads that again, where distilvec cannot be imported.
+READER = """
+import json, sys
+sys.modules["distilvec"] = None
+import numpy, torch
+from sentence_transformers import SentenceTransformer
+torch.set_num_threads(1)
+folder, again, out, items = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
+model = SentenceTransformer(folder, device="cpu", trust_remote_code=True)
+model.save_pretrained(again, create_model_card=False)
+second = SentenceTransformer(again, device="cpu", trust_remote_code=True)
+numpy.savez(out, first=model.encode(items), second=second.encode(items))
+"""
+
+
+def pictures(count: int, size: int = 32) -> np.ndarray:
+    """Smooth coloured noise, uint8 [count, size, size, 3]."""
+    coarse = torch.rand(count, 3, 5, 5, generator=torch.Generator().manual_seed(count))
+    smooth = functional.interpolate(coarse, size, mode="bilinear")
+    return (smooth * 255).byte().permute(0, 2, 3, 1).numpy()
+
+
+def data_uri(pixels: np.ndarray, kind: str = "png") -> str:
+    data = io.BytesIO()
+    Image.fromarray(pixels).save(data, format=kind)
+    return f"data:image/{kind};base64,{base64.b64encode(data.getvalue()).decode()}"
+
+
+def network(**settings) -> CifarResNet:
+    torch.manual_seed(0)
+    made = CifarResNet(**{"depth": 8, "width": 4, **settings})
+    for module in made.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):  # statistics that are not those of a fresh network
+            torch.nn.init.uniform_(module.running_mean, -0.2, 0.2)
+            torch.nn.init.uniform_(module.running_var, 0.5, 1.5)
+            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+    return made.eval()
+
+
+def by_hand(weights: dict[str, torch.Tensor], pixels: torch.Tensor, blocks: int) -> torch.Tensor:
+    """Another way to the same features: pixels 0..255 [N, 3, s, s], from the tensors alone."""
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        mean, var, weight, bias = (
+            weights[f"{name}.{part}"].view(-1, 1, 1) for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        return (x - mean) / torch.sqrt(var + 1e-5) * weight + bias
+
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    x = (pixels / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    x = norm(functional.conv2d(x, weights["conv1.weight"], padding=1), "bn1").relu()
+    for stage in (1, 2, 3):
+        for block in range(blocks):
+            name, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
+            y = functional.conv2d(x, weights[f"{name}.conv1.weight"], stride=stride, padding=1)
+            y = functional.conv2d(norm(y, f"{name}.bn1").relu(), weights[f"{name}.conv2.weight"], padding=1)
+            if stride == 2:
+                empty = torch.zeros_like(x[:, : x.shape[1] // 2, ::2, ::2])
+                x = torch.cat([empty, x[:, :, ::2, ::2], empty], dim=1)
+            x = (norm(y, f"{name}.bn2") + x).relu()
+    return x.mean((2, 3))
+
+
+@pytest.mark.parametrize(("depth", "width", "size"), [(8, 4, 32), (20, 6, 32), (14, 8, 33)])
+def test_features_are_those_of_the_specification(depth: int, width: int, size: int) -> None:
+    net, images = network(depth=depth, width=width, image_size=size), pictures(5, size)
+    with torch.no_grad():
+        found = net(net.preprocess(list(images)))["sentence_embedding"]
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float()
+    torch.testing.assert_close(found, by_hand(net.state_dict(), pixels, (depth - 2) // 6), rtol=1e-4, atol=1e-5)
+    assert found.shape == (5, 4 * width) == (5, net.get_embedding_dimension())
+
+
+def test_parameter_count_of_the_paper() -> None:
+    # 0.27 million with the classifier of 650 (He et al. 2016, table 6).
+    assert sum(p.numel() for p in CifarResNet(20).parameters()) + 650 == 269_722
+    assert sum(p.numel() for p in CifarResNet(56).parameters()) + 650 == 853_018
+
+
+def test_every_form_of_an_image_is_the_same_image(tmp_path) -> None:
+    pixels = pictures(1)[0]
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    forms = [Image.fromarray(pixels), str(tmp_path / "image.png"), tmp_path / "image.png", data_uri(pixels), pixels]
+    forms += [torch.from_numpy(pixels), Image.fromarray(pixels).convert("RGBA")]
+    prepared = network().prepare(forms)
+    for one in prepared:
+        assert one.dtype == np.uint8
+        assert np.array_equal(one, pixels.transpose(2, 0, 1))
+
+
+def test_grey_images_are_three_times_the_same_channel() -> None:
+    grey = pictures(1)[0, :, :, 0]
+    for form in (grey, grey[:, :, None], Image.fromarray(grey), data_uri(grey)):
+        assert np.array_equal(network().prepare([form])[0], np.stack([grey] * 3))
+
+
+def test_resizing_has_half_pixel_centres_and_does_not_round() -> None:
+    pixels = np.zeros((2, 2, 3), dtype=np.uint8)
+    pixels[0, 1] = 200
+    (found,) = network(image_size=4).prepare([pixels])
+    assert found.dtype == np.float16
+    # Centres at 1/4, 3/4, 5/4, 7/4 of a pixel: weights 0, 1/4, 3/4, 1 from the left, 1, 3/4, 1/4, 0 from the top.
+    expected = 200 * np.outer([1, 0.75, 0.25, 0], [0, 0.25, 0.75, 1])
+    np.testing.assert_allclose(found, np.stack([expected] * 3), atol=0.07)
+    assert found[0, 1, 1] == 37.5
+
+
+def test_prepared_images_of_both_kinds_make_one_batch() -> None:
+    net = network()
+    small, large = pictures(1)[0], pictures(2, 48)[0]
+    together = net.collate(net.prepare([small, large]))["pixel_values"]
+    assert together.dtype == torch.float32
+    for row, image in enumerate((small, large)):
+        assert torch.equal(together[row], net.preprocess([image])["pixel_values"][0])
+
+
+def test_cached_images_stay_as_they_are() -> None:
+    net = network()
+    prepared = net.prepare(list(pictures(3)))
+    before = copy.deepcopy(prepared)
+    net(net.collate(prepared))
+    assert all(np.array_equal(a, b) for a, b in zip(prepared, before))
+
+
+def test_encode_gives_one_row_per_item_in_order(tmp_path) -> None:
+    model = image_model(network())
+    images = pictures(7)
+    with torch.no_grad():
+        expected = model[0](model[0].preprocess(list(images)))["sentence_embedding"].numpy()
+    paths = [str(tmp_path / f"{n}.png") for n in range(7)]
+    for path, image in zip(paths, images):
+        Image.fromarray(image).save(path)
+    for items in ([Image.fromarray(i) for i in images], paths, [data_uri(i) for i in images], list(images)):
+        np.testing.assert_allclose(model.encode(items, batch_size=3), expected, atol=1e-5)
+    unit = model.encode(paths, batch_size=2, normalize_embeddings=True)
+    np.testing.assert_allclose(unit, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
+    assert np.allclose(model.encode(paths[4]), expected[4], atol=1e-5)
+    assert model.get_embedding_dimension() == 16
+    assert model.modalities == ["image"]
+
+
+def test_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="not supported by this SentenceTransformer"):
+        image_model(network()).encode(["a sentence"])
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (3, "not a int"),
+        (np.zeros((4, 4, 2), np.uint8), r"not uint8 \[4, 4, 2\]"),
+        (np.zeros((4, 4, 3), np.float32), "not float32"),
+        (np.zeros((0, 4, 3), np.uint8), "not uint8"),
+        ("nowhere.png", "cannot be read: nowhere.png"),
+        ("data:image/png;base64,!!", "cannot be read"),
+        ("data:image/png,abc", "cannot be read"),
+        ("data:image/png;base64," + base64.b64encode(b"no image").decode(), "cannot be read"),
+        (data_uri(pictures(1)[0])[:200], "cannot be read"),
+        (data_uri(pictures(1)[0], "eps"), "cannot be read"),
+    ],
+)
+def test_what_is_no_image_is_refused_by_name(item, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        network().prepare([pictures(1)[0], item])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"depth": 18}, {"depth": 2}, {"width": 0}, {"image_size": 3}, {"mean": [0.5]}, {"std": [0, 1, 1]}]
+)
+def test_settings_that_do_not_exist_are_refused(wrong: dict) -> None:
+    with pytest.raises(ValueError, match="depth is|width is|mean and std"):
+        CifarResNet(**wrong)
+
+
+def classifier(net: CifarResNet, file: Path, **changes: torch.Tensor | None) -> Path:
+    """The network's tensors with a classifier behind, as the public files have them."""
+    tensors = {name: value for name, value in net.state_dict().items() if not name.endswith("num_batches_tracked")}
+    tensors |= {"linear.weight": torch.zeros(10, 16), "linear.bias": torch.zeros(10)}
+    tensors |= changes
+    save_file({name: value for name, value in tensors.items() if value is not None}, file)
+    return file
+
+
+def test_a_classifiers_file_gives_its_features(tmp_path) -> None:
+    net, images = network(depth=14), list(pictures(4))
+    read = CifarResNet.from_classifier(classifier(net, tmp_path / "net.safetensors"))
+    assert (read.depth, read.width, read.training) == (14, 4, False)
+    assert np.array_equal(image_model(read).encode(images), image_model(net).encode(images))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer3.1.bn2.bias": None}, "missing tensors: layer3.1.bn2.bias"),
+        ({"layer4.0.conv1.weight": torch.zeros(1)}, "unknown tensors: layer4.0.conv1.weight"),
+        ({"layer2.0.conv1.weight": torch.zeros(8, 4, 5, 5)}, "size mismatch for layer2.0.conv1.weight"),
+        ({"conv1.weight": None}, "conv1.weight or layer1 is missing"),
+    ],
+)
+def test_a_file_of_another_network_is_refused_by_name(tmp_path, changes, message) -> None:
+    file = classifier(network(depth=14), tmp_path / "net.safetensors", **changes)
+    with pytest.raises(ValueError, match=message):
+        CifarResNet.from_classifier(file)
+
+
+def test_a_file_that_is_no_safetensors_is_refused(tmp_path) -> None:
+    (tmp_path / "net.safetensors").write_text("nothing of the kind")
+    with pytest.raises(ValueError, match="not a safetensors file"):
+        CifarResNet.from_classifier(tmp_path / "net.safetensors")
+
+
+def test_bit_identical_after_save_and_load_also_without_distilvec(tmp_path) -> None:
+    model = image_model(network(image_size=24, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)))
+    items = [data_uri(image) for image in pictures(3)]
+    expected = model.encode(items)
+    folder = tmp_path / "student"
+    model.save_pretrained(str(folder), create_model_card=False)
+    listed = json.loads((folder / "modules.json").read_text())
+    assert listed[0]["type"] == "cifar_resnet.CifarResNet"
+    assert (folder / "cifar_resnet.py").is_file()
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        SentenceTransformer(str(folder), device="cpu")
+    # What students/load.py does: our class for the name, and no code of the folder's.
+    ours = SentenceTransformer._load_with_module_classes(str(folder), OWN, device="cpu")
+    assert np.array_equal(ours.encode(items), expected)
+    out = tmp_path / "out.npz"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", READER, folder, tmp_path / "again", out, json.dumps(items)],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    read = np.load(out)
+    np.testing.assert_allclose(read["first"], expected, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(read["second"], read["first"])
+
+
+def test_a_damaged_network_does_not_load(tmp_path) -> None:
+    image_model(network()).save_pretrained(str(tmp_path / "student"), create_model_card=False)
+    config = next((tmp_path / "student").glob("*CifarResNet")) / "config.json"
+    config.write_text(config.read_text().replace('"width": 4', '"width": 5'))
+    with pytest.raises(RuntimeError, match="size mismatch|shape"):
+        SentenceTransformer._load_with_module_classes(str(tmp_path / "student"), OWN, device="cpu")
+
+
+def test_copies_and_pickles() -> None:
+    net = network()
+    features = net.preprocess(list(pictures(2)))
+    expected = net(dict(features))["sentence_embedding"]
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert other.conv1.weight is not net.conv1.weight
+        assert torch.equal(other(dict(features))["sentence_embedding"], expected)
+
+
+def test_half_precision() -> None:
+    net = network()
+    features = net.preprocess(list(pictures(2)))
+    exact = net(dict(features))["sentence_embedding"]
+    half = net.bfloat16()(dict(features))["sentence_embedding"]
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), exact, rtol=0.1, atol=0.1)
+
+
+def test_learns() -> None:
+    """A fresh network separates two kinds of images within a few steps."""
+    torch.manual_seed(0)
+    net = CifarResNet(8, 4)
+    images = pictures(16)
+    images[::2, :, :, 0] //= 4
+    features = net.collate(net.prepare(list(images)))
+    labels = torch.arange(16) % 2
+    head = torch.nn.Linear(16, 2)
+    optimizer = torch.optim.Adam([*net.parameters(), *head.parameters()], 1e-2)
+    losses = []
+    for _ in range(15):
+        loss = functional.cross_entropy(head(net(dict(features))["sentence_embedding"]), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not os.environ.get("DISTILVEC_DATA"), reason="DISTILVEC_DATA is not set")
+@pytest.mark.parametrize("depth", [20, 32, 44, 56])
+def test_golden_features(depth: int) -> None:
+    shared = Path(os.environ["DISTILVEC_DATA"])
+    net = CifarResNet.from_classifier(shared / "models" / f"cifar10_resnet{depth}.safetensors")
+    assert (net.depth, net.width) == (depth, 16)
+    images = np.load(shared / "data" / "images" / "cifar10.npz")["test_images"][:8]
+    golden = np.load(shared / "models" / "goldens.npz")
+    found = image_model(net).encode(list(images))
+    np.testing.assert_allclose(found, golden[f"cifar10_resnet{depth}/features"], rtol=1e-4, atol=1e-4)
+    linear = load_file(shared / "models" / f"cifar10_resnet{depth}.safetensors")
+    logits = found @ linear["linear.weight"].numpy().T + linear["linear.bias"].numpy()
+    np.testing.assert_allclose(logits, golden[f"cifar10_resnet{depth}/logits"], rtol=1e-4, atol=1e-3)
