@@ -14,6 +14,7 @@ from torch import nn
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer, parameters
 from distilvec.modules.pipeline import PoolingChoice, item_kinds, open_pipeline, set_length, set_pooling
+from distilvec.modules.vision import is_vision, open_vision
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -34,7 +35,8 @@ def load_student(
 ) -> SentenceTransformer:
     """Open a sentence-transformers or bare transformers model, ready to be trained.
 
-    A bare transformers model gets `pooling`, else mean pooling, or last-token pooling where its attention is causal.
+    A vision model of transformers gets the pooling of its kind. A bare transformers model of texts gets `pooling`, else
+    mean pooling, or last-token pooling where its attention is causal.
     Weights stored in half precision are read as float32, because training updates are lost in half-precision weights.
     A pooler that nothing reads (BERT's, XLM-R's) is dropped.
 
@@ -51,6 +53,14 @@ def load_student(
         DataError: the weights file is damaged.
     """
     source = _locate(model)
+    if is_vision(source):
+        if pooling is not None or max_length is not None:
+            raise DistilvecError(
+                "pooling and max_length are for text models, and this one reads images",
+                where=str(model),
+                remedy="Leave them out.",
+            )
+        return open_vision(source, device=device)
     student = _open(source, trust_remote_code, device)
     student.float()
     transformer = find_transformer(student)

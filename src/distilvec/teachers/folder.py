@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.modules.pipeline import open_pipeline
+from distilvec.modules.vision import is_vision, open_vision
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -71,7 +72,7 @@ def open_model(
 ) -> SentenceTransformer:
     """The folder as a `SentenceTransformer` in eval mode.
 
-    A bare transformers model gets mean pooling here.
+    A bare transformers model gets mean pooling here, a vision model the pooling of its kind.
 
     Args:
         name: what the person called it, for messages.
@@ -83,6 +84,8 @@ def open_model(
     """
     from safetensors import SafetensorError
 
+    if is_vision(folder):
+        return open_vision(folder, device=device, model_kwargs={"dtype": dtype})
     try:
         model = open_pipeline(
             str(folder),

@@ -1,0 +1,251 @@
+"""Images, molecules and several teachers through the whole job, on small real files."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import distilvec
+from distilvec.combining import CombinedTeacher
+from distilvec.corpus.images import open_image
+from distilvec.errors import DistilvecError
+from distilvec.modules.cifar_resnet import CifarResNet, image_model
+from distilvec.recipe import Recipe
+from distilvec.run import run
+from distilvec.store import SignalStore
+from distilvec.teachers import load_teacher
+
+SMILES = [
+    f"{'C' * length}{group}{ring}"
+    for length in range(1, 7)
+    for group in ("O", "N", "C(=O)O", "Cl")
+    for ring in ("", "Cc1ccccc1", "CC1CCNCC1")
+    if not (group == "Cl" and ring)
+]
+
+
+def colours(items: list[str]) -> np.ndarray:
+    """Mean and deviation of each colour: an embedder of images that is a function."""
+    pixels = [np.asarray(open_image(item), dtype=np.float32) / 255 for item in items]
+    return np.stack([np.concatenate([p.mean((0, 1)), p.std((0, 1))]) for p in pixels])
+
+
+def letters(texts: list[str]) -> np.ndarray:
+    """Counts of letters."""
+    return np.stack([[text.lower().count(letter) for letter in "etaoinshr"] for text in texts]).astype(np.float32) + 0.1
+
+
+def first_letters(texts: list[str]) -> np.ndarray:
+    """Which letters words begin with."""
+    return (
+        np.stack([[f" {text.lower()}".count(f" {letter}") for letter in "tasowcbhm"] for text in texts]).astype(
+            np.float32
+        )
+        + 0.1
+    )
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """Two folders of small images, and a file that is none."""
+    folder = tmp_path_factory.mktemp("pictures")
+    generator = np.random.default_rng(0)
+    for kind, shade in (("dark", 60), ("light", 190)):
+        (folder / kind).mkdir()
+        for number in range(40):
+            pixels = np.clip(generator.normal(shade, 40, (12, 12, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / kind / f"{number}.png")
+    (folder / "light" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnot an image")
+    return folder
+
+
+def image_recipe(pictures: Path, out: Path, **changes) -> dict:
+    return {
+        "corpus": {"path": str(pictures), "domain": "folder", "holdout": 0.3},
+        "teachers": [{"name": "colours", "call": colours}],
+        "student": {"resnet": {"depth": 8, "width": 8, "image_size": 12}},
+        "method": {"name": "gaussian", "width": 32, "keep_kernels": True},
+        "optimizer": {"lr": 1e-3, "heads_lr": 3e-3},
+        "training": {"epochs": 6, "batch_size": 8, "seed": 0},
+        "output": str(out),
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def image_run(pictures, tmp_path_factory):
+    """A student of two teachers: a function and a network in a folder."""
+    place = tmp_path_factory.mktemp("images")
+    image_model(CifarResNet(8, 4, 12)).save(str(place / "network"))
+    teachers = [
+        {"name": "colours", "call": colours},
+        {"name": "network", "model": str(place / "network"), "weight": 0.5},
+    ]
+    return run(Recipe.build(image_recipe(pictures, place / "out", teachers=teachers)))
+
+
+def test_images_run_from_a_folder_to_a_report(image_run, pictures) -> None:
+    out = image_run.folder
+    rejected = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
+    assert [Path(row["file"]).name for row in rejected] == ["broken.png"]
+    report = (out / "report.md").read_text()
+    assert "images per second" in report and "Each teacher, on held-out images" in report
+    held = image_run.record.held_out
+    assert held["explained:colours"] > 0.2, "the colours of an image are easily learnt"
+    assert set(held) >= {"nll:colours", "nll:network", "calibration:network"}
+    # Weights of 1 and 0.5 are shares of 2/3 and 1/3.
+    assert image_run.record.title == "gaussian: colours and network to a student of 0.0 M"
+
+
+def test_an_image_student_loads_without_distilvec(image_run, pictures, tmp_path) -> None:
+    image = str(pictures / "dark" / "0.png")
+    expected = image_run.student.encode([image])
+    script = (
+        "import sys; sys.modules['distilvec'] = None\n"
+        "import numpy as np\n"
+        "from sentence_transformers import SentenceTransformer\n"
+        f"model = SentenceTransformer({str(image_run.folder / 'student')!r}, trust_remote_code=True, device='cpu')\n"
+        f"np.save({str(tmp_path / 'v.npy')!r}, model.encode([{image!r}]))\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_student_that_kept_its_kernels_explains(image_run, pictures, tmp_path) -> None:
+    student = distilvec.load(image_run.folder / "student")
+    images = [str(pictures / "dark" / "1.png"), str(pictures / "light" / "1.png")]
+    explained = student.explain(images)
+    assert [set(each) for each in explained] == [{"colours", "network"}] * 2
+    sure, truth = explained[0]["colours"], colours(images)
+    assert 0 < sure.uncertainty < 1 and sure.explained == pytest.approx(1 - sure.uncertainty**2)
+    means = np.stack([each["colours"].mean for each in explained])
+    assert means[0, 0] < means[1, 0], "the dark image is predicted to be darker, in the teacher's own units"
+    assert np.abs(means - truth)[:, :3].mean() < 0.25
+    # Saved again it is a student like any other.
+    student.save(str(tmp_path / "again"))
+    np.testing.assert_allclose(distilvec.load(tmp_path / "again").encode(images), student.encode(images), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", [{"name": "talas", "anchored_layers": 1}, {"name": "multi_mse", "width": 16}])
+def test_a_vision_transformer_is_a_student(pictures, tmp_path, method) -> None:
+    from transformers import ViTConfig, ViTImageProcessor, ViTModel
+
+    config = ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=12, patch_size=4
+    )
+    ViTModel(config).save_pretrained(tmp_path / "vit")
+    ViTImageProcessor(size={"height": 12, "width": 12}).save_pretrained(tmp_path / "vit")
+    recipe = image_recipe(pictures, tmp_path / "out", student={"model": str(tmp_path / "vit")}, method=method)
+    recipe["training"]["epochs"] = 1
+    finished = run(Recipe.build(recipe))
+    assert finished.student.encode([str(pictures / "dark" / "0.png")]).shape == (1, 16)
+    assert not finished.record.student.remote_code
+
+
+def test_molecules_run_from_a_file_to_a_report(tmp_path) -> None:
+    pytest.importorskip("rdkit")
+    file = tmp_path / "molecules.smi"
+    file.write_text("\n".join([*SMILES, "not a molecule(", "CCO.Cl", "OCC"]) + "\n")
+    recipe = {
+        "corpus": {"path": str(file), "holdout": 0.3},
+        "teachers": [
+            {"name": "morgan", "call": "distilvec.teachers.molecule:morgan"},
+            {"name": "properties", "call": "distilvec.teachers.molecule:descriptors"},
+        ],
+        "student": {"molecule": {"layers": 2, "width": 24}},
+        "method": {"name": "gaussian", "width": 32},
+        "optimizer": {"lr": 3e-3, "heads_lr": 3e-3},
+        "training": {"epochs": 15, "batch_size": 8, "seed": 0},
+        "output": str(tmp_path / "out"),
+    }
+    finished = run(Recipe.build(recipe))
+    assert finished.record.items == "molecules"
+    reasons = finished.record.corpus.rejected
+    assert reasons["not a valid SMILES"] == 1
+    assert finished.record.corpus.duplicates == 2, "ethanol is there without its salt, and written otherwise"
+    assert all(np.isfinite(value) for value in finished.record.held_out.values())
+    one, other = finished.student.encode(["CCO", "OCC"])
+    np.testing.assert_allclose(one, other, atol=1e-5)
+    again = distilvec.load(finished.folder / "student").encode(["CCO"])
+    np.testing.assert_allclose(again[0], one, atol=1e-5)
+
+
+def test_a_text_student_is_refused_for_images(pictures, tmp_path) -> None:
+    from distilvec.demo import demo_teacher
+
+    recipe = image_recipe(pictures, tmp_path / "out", student={"model": demo_teacher()})
+    with pytest.raises(DistilvecError, match="reads texts, and the corpus holds images"):
+        run(Recipe.build(recipe))
+    with pytest.raises(DistilvecError, match="reads text items, and the corpus holds images"):
+        load_teacher(model=demo_teacher(), modality="image")
+
+
+@pytest.mark.parametrize("how", ["concatenate", "average"])
+def test_combined_teachers_are_one_teacher(tmp_path, how, texts_file, tiny_student) -> None:
+    recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", combine=how)
+    finished = run(Recipe.build(recipe))
+    assert [teacher.name for teacher in finished.record.teachers] == ["letters+first"]
+    store = SignalStore.open(tmp_path / "out" / "stores" / f"letters+first-{how}")
+    assert store.width == (18 if how == "concatenate" else 9)
+    teacher = CombinedTeacher(
+        [load_teacher(name="a", call=letters), load_teacher(name="b", call=first_letters)], [3.0, 1.0], how
+    )
+    texts = ["the rain in Spain", "a cat and a hat"]
+    a, b = letters(texts), first_letters(texts)
+    a, b = a / np.linalg.norm(a, axis=1, keepdims=True), b / np.linalg.norm(b, axis=1, keepdims=True)
+    found = teacher.encode(texts)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    if how == "concatenate":
+        assert found[0] @ found[1] == pytest.approx(0.75 * a[0] @ a[1] + 0.25 * b[0] @ b[1], abs=1e-5)
+    assert finished.student.encode(texts).shape[0] == 2
+
+
+def test_averaging_needs_one_width(tmp_path) -> None:
+    narrow, wide = load_teacher(name="a", call=letters), load_teacher(name="b", call=lambda t: np.ones((len(t), 4)))
+    with pytest.raises(DistilvecError, match="different widths"):
+        CombinedTeacher([narrow, wide], [1, 1], "average")
+
+
+def test_a_teacher_may_lack_items(tmp_path, texts_file, tiny_student) -> None:
+    """Vectors from elsewhere for half of the texts: the others still learn from the other teacher."""
+    texts = texts_file.read_text().splitlines()
+    np.save(tmp_path / "half.npy", letters(texts[::2]))
+    (tmp_path / "half.txt").write_text("\n".join(texts[::2]) + "\n")
+    recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", method={"name": "gaussian", "width": 16})
+    recipe["teachers"][0] = {"name": "half", "vectors": str(tmp_path / "half.npy"), "texts": str(tmp_path / "half.txt")}
+    finished = run(Recipe.build(recipe))
+    assert any("had no vector" in note for note in finished.record.notes)
+    assert {"nll:half", "nll:first"} <= set(finished.record.held_out)
+
+
+def text_recipe(texts: Path, student: str, out: Path, **changes) -> dict:
+    return {
+        "corpus": {"path": str(texts), "holdout": 0.2},
+        "teachers": [{"name": "letters", "call": letters}, {"name": "first", "call": first_letters}],
+        "student": {"model": student},
+        "method": {"name": "cosine"},
+        "training": {"epochs": 1, "batch_size": 16, "seed": 0},
+        "output": str(out),
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def texts_file(tmp_path_factory, sentences) -> Path:
+    file = tmp_path_factory.mktemp("texts") / "texts.txt"
+    file.write_text("\n".join(sentences[:200]) + "\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def tiny_student(tmp_path_factory, texts_file) -> str:
+    from distilvec.students import fresh
+
+    folder = tmp_path_factory.mktemp("student")
+    student = fresh(layers=2, width=16, vocabulary=400, texts=texts_file.read_text().splitlines())
+    student.save(str(folder))
+    return str(folder)
