@@ -1,13 +1,16 @@
 """Images, molecules and several teachers through the whole job, on small real files."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 import distilvec
 from distilvec.combining import CombinedTeacher
@@ -144,6 +147,53 @@ def test_a_vision_transformer_is_a_student(pictures, tmp_path, method) -> None:
     finished = run(Recipe.build(recipe))
     assert finished.student.encode([str(pictures / "dark" / "0.png")]).shape == (1, 16)
     assert not finished.record.student.remote_code
+
+
+def test_a_resumed_image_run_equals_an_uninterrupted_one(pictures, tmp_path) -> None:
+    """Running means of batch normalisation included."""
+
+    def recipe(name: str) -> Recipe:
+        changed = image_recipe(pictures, tmp_path / name, judging={"tasks": [], "agreement": False, "speed": False})
+        changed["training"] |= {"epochs": 1, "save_every": 3, "use_cpu": True}
+        return Recipe.build(changed)
+
+    whole = run(recipe("whole"))
+    run(recipe("half"))
+    for folder in (tmp_path / "half" / "checkpoints").glob("checkpoint-*"):
+        if folder.name != "checkpoint-3":
+            shutil.rmtree(folder)
+    again = run(recipe("half"), resume=True)
+    first, second = (load_file(each.folder / "student/0_CifarResNet/model.safetensors") for each in (whole, again))
+    assert first.keys() == second.keys() and "bn1.running_mean" in first
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+@pytest.mark.parametrize(
+    ("method", "sharpness"),
+    [
+        ({"name": "talas", "anchored_layers": 1}, None),
+        ({"name": "relational"}, None),
+        ({"name": "gaussian", "width": 16, "matryoshka": [8]}, {"kind": "asam"}),
+    ],
+    ids=["talas", "relational", "gaussian-matryoshka-asam"],
+)
+def test_several_teachers_with_other_methods(method, sharpness, tmp_path, texts_file, tiny_student) -> None:
+    recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", method=method)
+    recipe["optimizer"] = {"lr": 1e-3, "heads_lr": 1e-3, "sharpness": sharpness}
+    recipe["teachers"][1]["weight"] = 3.0
+    recipe["judging"] = {"tasks": [], "agreement": False, "speed": False}
+    held = run(Recipe.build(recipe)).record.held_out
+    assert any(name.partition("@")[0].endswith(":letters") for name in held)
+    assert any(name.partition("@")[0].endswith(":first") for name in held)
+
+
+def test_a_text_model_reads_smiles(tmp_path, tiny_student) -> None:
+    pytest.importorskip("rdkit")
+    file = tmp_path / "molecules.smi"
+    file.write_text("\n".join(SMILES) + "\n")
+    recipe = text_recipe(file, tiny_student, tmp_path / "out", teachers=[{"name": "letters", "model": tiny_student}])
+    done = run(Recipe.build(recipe))
+    assert done.record.items == "molecules" and done.record.student.vocabulary is not None
 
 
 def test_molecules_run_from_a_file_to_a_report(tmp_path) -> None:

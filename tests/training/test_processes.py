@@ -56,6 +56,13 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "distilcse": {"method": "distilcse", "options": {"queue": 20}, "training": TRAINING},
     "distilcse-asam": {"method": "distilcse", "options": {"queue": 20}, "training": TRAINING, "sharpness": ASAM},
+    "gaussian": {"method": "gaussian", "options": {"width": 16, "depth": 2}, "training": TRAINING},
+    "gaussian-asam": {
+        "method": "gaussian",
+        "options": {"width": 16, "depth": 2},
+        "training": ACCUMULATED,
+        "sharpness": ASAM,
+    },
     "jasper_stella": {"method": "jasper_stella", "options": {"heads_share": 0.5}, "training": TRAINING},
     "jasper_stella-asam": {
         "method": "jasper_stella",
