@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import subprocess
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
 from distilvec.report.record import (
     Comparison,
     CorpusFacts,
     Cost,
-    LayerSimilarity,
-    Machine,
     ModelRow,
     Record,
     Role,
     ScoreEntry,
-    SpaceMap,
     StudentFacts,
     TeacherFacts,
 )
-
-LAYER_TEXTS = 400
-MAX_GROUPS = 12
-LIBRARIES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "scikit-learn", "pyarrow")
+from distilvec.report.spaces import labels_of, layers_of, spaces_of
+from distilvec.report.surroundings import folder_bytes, git_state, library_versions, machine
 
 
 def describe_run(
@@ -110,8 +99,8 @@ def describe_run(
         alarms=verdict.alarms,
         notes=_notes(fitted, corpus, filled),
         log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
-        spaces=_spaces(verdict, teachers[0][0].name, _labels(texts, corpus.modality), corpus),
-        layers=_layers(untrained, student, verdict.vectors.get(teachers[0][0].name), texts),
+        spaces=spaces_of(verdict, teachers[0][0].name, labels_of(texts, corpus.modality), corpus),
+        layers=layers_of(untrained, student, verdict.vectors.get(teachers[0][0].name), texts),
     )
 
 
@@ -209,16 +198,6 @@ def _provenance(student: Mapping[str, Any]) -> str:
     return str(student["model"])
 
 
-def _labels(items: Sequence[str], modality: str) -> list[str]:
-    """What stands beside a point of the map: the item, or of an image its name or number."""
-    if modality != "image":
-        return list(items)
-    return [
-        f"held-out image {number}" if item.startswith("data:") else Path(item).name
-        for number, item in enumerate(items, start=1)
-    ]
-
-
 def _notes(fitted: Any, corpus: Any, filled: Sequence[Any]) -> list[str]:
     """What a reader of the numbers should know."""
     found = []
@@ -230,86 +209,6 @@ def _notes(fitted: Any, corpus: Any, filled: Sequence[Any]) -> list[str]:
     if absent:
         found.append(f"The teachers had no vector for {absent:,} texts; these count for nothing in their terms.")
     return found
-
-
-def _spaces(verdict: Verdict, teacher: str, texts: Sequence[str], corpus: Any) -> SpaceMap | None:
-    if teacher not in verdict.vectors or TRAINED not in verdict.vectors or len(texts) < 20:
-        return None
-    names, groups = corpus.domain_names, None
-    if names and 1 < len(names) <= MAX_GROUPS and len(corpus.holdout_rows) >= len(texts):
-        groups = [names[int(code)] for code in np.asarray(corpus.domains)[corpus.holdout_rows[: len(texts)]]]
-    return space_map(verdict.vectors[teacher], verdict.vectors[TRAINED], texts, groups)
-
-
-def _layers(untrained: Any, student: Any, teacher: np.ndarray | None, texts: Sequence[str]) -> LayerSimilarity | None:
-    """How near each block's states come to the teacher's vectors, before and after; None without blocks."""
-    if teacher is None or len(texts) < 20:
-        return None
-    rows = np.linspace(0, len(texts) - 1, min(LAYER_TEXTS, len(texts))).astype(int)
-    chosen = [texts[row] for row in rows]
-    after, before = _pooled_blocks(student, chosen), _pooled_blocks(untrained, chosen)
-    return None if after is None else layer_similarity(after, teacher[rows], before)
-
-
-def _pooled_blocks(model: Any, texts: Sequence[str], batch_size: int = 64) -> np.ndarray | None:
-    """[L, n, d] pooled states of the blocks."""
-    import torch
-
-    from distilvec.students import StudentTap
-
-    tap = StudentTap(model)
-    if tap.info.layers is None:
-        return None
-    parts = []
-    with torch.no_grad():
-        for start in range(0, len(texts), batch_size):
-            features = model.preprocess(list(texts[start : start + batch_size]))
-            moved = {
-                name: value.to(model.device) if hasattr(value, "to") else value for name, value in features.items()
-            }
-            layers = tap(moved, views=1, layers=True).layers
-            if layers is None:
-                return None
-            parts.append(layers[0].float().cpu().numpy())
-    return np.concatenate(parts, axis=1)
-
-
-def library_versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
-    found = {"python": platform.python_version()}
-    for name in ("distilvec", *LIBRARIES):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def git_state() -> str | None:
-    """Commit of the working folder, with `+` where there are changes; None outside a repository."""
-    try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return commit + ("+" if changed else "")
-
-
-def machine(device: str) -> Machine:
-    """What times were measured on."""
-    import torch
-
-    name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Machine(device=device, name=name, cores=cores, threads=torch.get_num_threads(), system=platform.system())
 
 
 def model_row(
@@ -362,62 +261,3 @@ def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[
                 low, high = difference.interval
                 found.append(Comparison(a=student, b=other, group=group, value=difference.value, low=low, high=high))
     return found
-
-
-def space_map(
-    teacher: np.ndarray, student: np.ndarray, texts: Sequence[str], groups: Sequence[str] | None = None
-) -> SpaceMap:
-    """Both spaces in the plane: the teacher's two main axes, and the student's turned to lie on them as well as it can.
-
-    Args:
-        teacher: [n, D]; student: [n, d], same texts.
-    """
-    from scipy.linalg import orthogonal_procrustes
-
-    flat_teacher, flat_student = _plane(teacher), _plane(student)
-    turn, _ = orthogonal_procrustes(flat_student, flat_teacher)
-    return SpaceMap(
-        teacher=flat_teacher.tolist(),
-        student=(flat_student @ turn).tolist(),
-        texts=list(texts),
-        groups=list(groups) if groups is not None else None,
-        projection="principal axes of unit vectors; the student's are turned onto the teacher's",
-    )
-
-
-def _plane(vectors: np.ndarray) -> np.ndarray:
-    """[n, D] -> [n, 2], centred, unit scale."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = vectors / np.maximum(lengths, 1e-12)
-    centred = unit - unit.mean(0)
-    axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
-    flat = centred @ axes.T
-    return flat / max(float(flat.std()), 1e-12)
-
-
-def layer_similarity(layers: np.ndarray, teacher: np.ndarray, untrained: np.ndarray | None = None) -> LayerSimilarity:
-    """Linear CKA (debiased, floored at 0) of each student block's pooled states with the teacher's vectors.
-
-    Args:
-        layers: [L, n, d] of the trained student.
-        teacher: [n, D].
-        untrained: [L, n, d] of the student before training, as a second column.
-    """
-    from distilvec.judging.agreement import debiased_cka
-
-    columns = [layers] if untrained is None else [layers, untrained]
-    names = ["after training"] if untrained is None else ["after training", "before"]
-    values = [
-        [max(0.0, min(1.0, debiased_cka(column[block], teacher))) for column in columns] for block in range(len(layers))
-    ]
-    return LayerSimilarity(
-        values=values,
-        student_layers=[f"block {block + 1}" for block in range(len(layers))],
-        teacher_layers=names,
-        columns="likeness to the teacher's vectors",
-    )
-
-
-def folder_bytes(folder: Path) -> int:
-    """Size of a folder's files."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -75,16 +75,9 @@ def load_teacher(
         DataError: damaged weights, or vectors that do not fit their texts.
         EnvironmentProblem: the hub cannot be reached and the model is not in its cache.
     """
-    given = [word for word, value in (("model", model), ("call", call), ("vectors", vectors)) if value is not None]
-    if len(given) != 1:
-        raise DistilvecError(
-            f"a teacher is one of model, call and vectors; found {', '.join(given) or 'none'}", where=name
-        )
-    for word, value in (("max_length", max_length), ("pooling", pooling)):
-        if model is None and value is not None:
-            raise DistilvecError(f"{word} has no effect on {given[0]}", where=name, remedy="Leave it out.")
-    if vectors is None and (texts is not None or keys is not None):
-        raise DistilvecError("texts and keys belong to vectors", where=name, remedy="Leave them out.")
+    _refuse_misfits(
+        name, model, call, vectors, max_length, pooling, prompt, extra=texts is not None or keys is not None
+    )
     if model is not None and (modality != "text" or Path(model).suffix == ".safetensors"):
         found = _of_items(model, name, modality, device, trust_remote_code)
         if found is not None:
@@ -109,15 +102,32 @@ def load_teacher(
         return CallTeacher(
             call, name=name, prompt=prompt, batch_size=batch_size, rate_limit=rate_limit, probe=PROBES[modality]
         )
-    if vectors is not None and not prompt:
-        from distilvec.teachers.vectors import VectorsTeacher
+    from distilvec.teachers.vectors import VectorsTeacher
 
-        return VectorsTeacher(vectors, name=name, texts=texts, keys=keys, modality=modality, components=components)
-    raise DistilvecError(
-        "vectors are made already, a prompt has no effect on them",
-        where=name,
-        remedy="Leave it out; put the prompt before the texts when you make the vectors.",
-    )
+    assert vectors is not None
+    return VectorsTeacher(vectors, name=name, texts=texts, keys=keys, modality=modality, components=components)
+
+
+def _refuse_misfits(
+    name: str, model: Any, call: Any, vectors: Any, max_length: Any, pooling: Any, prompt: str | None, *, extra: bool
+) -> None:
+    """Refuse none or several sources, and options that the one source has no use for."""
+    given = [word for word, value in (("model", model), ("call", call), ("vectors", vectors)) if value is not None]
+    if len(given) != 1:
+        raise DistilvecError(
+            f"a teacher is one of model, call and vectors; found {', '.join(given) or 'none'}", where=name
+        )
+    for word, value in (("max_length", max_length), ("pooling", pooling)):
+        if model is None and value is not None:
+            raise DistilvecError(f"{word} has no effect on {given[0]}", where=name, remedy="Leave it out.")
+    if vectors is None and extra:
+        raise DistilvecError("texts and keys belong to vectors", where=name, remedy="Leave them out.")
+    if vectors is not None and prompt:
+        raise DistilvecError(
+            "vectors are made already, a prompt has no effect on them",
+            where=name,
+            remedy="Leave it out; put the prompt before the texts when you make the vectors.",
+        )
 
 
 def _of_items(

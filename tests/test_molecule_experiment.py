@@ -1,0 +1,180 @@
+"""experiments/molecules.py on invented data and teachers with random weights, and the ranks behind its tables."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+from tests.teachers.test_molecule import tensors_of, vae_tensors
+
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+#: Combined to molecules that all differ: a chain, a ring, an end.
+CHAINS = [f"{'C' * n}{link}" for n in range(1, 9) for link in ("", "O", "N", "S", "C(=O)")]
+RINGS = ("c1ccccc1", "C1CCCCC1", "c1ccncc1", "C1CCOC1")
+ENDS = ("", "F", "Cl", "O", "C#N")
+TEACHERS = ("gcn", "graphsage", "gat", "molclr", "chemvae", "morgan", "descriptors")
+ROWS = "untrained,gaussian,multi_cosine,gaussian from morgan"
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports a part of the experiment by its plain name, as the scripts do."""
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+    yield importlib.import_module
+    for name in [name for name, module in sys.modules.items() if _beside(module)]:
+        del sys.modules[name]
+
+
+def _beside(module: Any) -> bool:
+    file = getattr(module, "__file__", None)
+    return bool(file) and Path(str(file)).parent == EXPERIMENTS
+
+
+@pytest.fixture
+def invented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder like the shared one: 400 molecules, half of them in tasks, and random teachers."""
+    pytest.importorskip("rdkit")
+    pytest.importorskip("torch_geometric")
+    molecules, models = tmp_path / "shared" / "data" / "molecules", tmp_path / "shared" / "models"
+    molecules.mkdir(parents=True)
+    models.mkdir()
+    smiles = [f"{chain}{ring}{end}" for chain in CHAINS for ring in RINGS for end in ENDS]
+    smiles = [str(one) for one in np.random.default_rng(0).permutation(smiles)]
+    with gzip.open(molecules / "pool_muv_40000.smi.gz", "wt") as file:
+        file.write("\n".join(smiles[200:]) + "\n")
+    for name, columns in (("bbbp", ("ring", "never")), ("esol", ("carbons",))):
+        with gzip.open(molecules / f"{name}.csv.gz", "wt", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["smiles", "scaffold_split", *columns])
+            for one in smiles[:200]:
+                answers = [int("c1" in one), 0] if name == "bbbp" else [one.count("C") - 3.5 * one.count("O")]
+                writer.writerow([one, "train", *answers])
+    files = importlib.import_module("molecule_rows").NETWORKS if "molecule_rows" in sys.modules else None
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+    files = files or importlib.import_module("molecule_rows").NETWORKS
+    for kind, file in files.items():
+        save_file(vae_tensors() if kind == "chemvae" else tensors_of(kind), models / f"{file}.safetensors")
+    monkeypatch.setenv("DISTILVEC_DATA", str(tmp_path / "shared"))
+    monkeypatch.setenv("DISTILVEC_WORK", str(tmp_path / "work"))
+    return tmp_path
+
+
+def test_a_quick_run_goes_through_and_is_not_repeated(
+    invented: Path, parts: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    molecules = parts("molecules")
+    monkeypatch.setattr(sys, "argv", ["molecules.py", "--quick", "--rows", ROWS, "--device", "cpu"])
+    molecules.main()
+    results = invented / "work" / "molecules-quick" / "results"
+    found = {file.stem: json.loads(file.read_text()) for file in results.glob("*.json")}
+    assert set(found) == {
+        *(f"teacher-{name}" for name in TEACHERS),
+        "untrained-0",
+        "gaussian-0",
+        "multi_cosine-0",
+        "gaussian_from_morgan-0",
+    }
+    for run in found.values():
+        assert set(run["tasks"]) == {"bbbp ring", "esol carbons"}
+        assert "two labels were expected" in run["refused"]["bbbp never"]
+        assert run["items"]["bbbp ring"] == {"n": 200, "minority": pytest.approx(0.5, abs=0.1)}
+        for task in run["tasks"].values():
+            assert task["seeds"] == [0, 1]
+            assert task["value"] == pytest.approx(np.mean(task["values"]), abs=1e-6)
+    # Aromatic rings are bits of a fingerprint; numbers of carbons are descriptors.
+    assert found["teacher-morgan"]["tasks"]["bbbp ring"]["value"] > 0.95
+    trained = found["gaussian-0"]
+    assert set(trained["held_out"]) == set(TEACHERS)
+    assert set(trained["held_out"]["gat"]) == {"nll", "explained", "calibration"}
+    assert set(found["gaussian_from_morgan-0"]["held_out"]) == {"morgan"}
+    assert trained["tasks"] != found["untrained-0"]["tasks"]
+    assert set(trained["disagreement"]) == set(TEACHERS)
+    assert all(
+        set(shares) == {"bbbp ring"} and 0 <= shares["bbbp ring"] <= 1 for shares in trained["disagreement"].values()
+    )
+    page = (results / "table.md").read_text()
+    for line in (
+        "| untrained | 1 |",
+        "| teacher gat | 1 |",
+        "## One, two and all teachers",
+        "- bbbp never: not probed",
+    ):
+        assert line in page
+    assert "<svg" in (results / "critical-difference.svg").read_text()
+
+    before = {file: file.stat().st_mtime_ns for file in results.glob("*.json")}
+    capsys.readouterr()
+    molecules.main()
+    assert "gaussian, seed 0: 0 s" in capsys.readouterr().out
+    assert {file: file.stat().st_mtime_ns for file in results.glob("*.json")} == before
+
+
+def test_ranks_and_their_critical_difference(parts: Any) -> None:
+    found = parts("molecule_ranks")
+    scores = {
+        "a": {"s one": 0.9, "s two": 0.8, "t one": 0.7, "only a": 1.0},
+        "b": {"s one": 0.5, "s two": 0.8, "t one": 0.6},
+        "c": {"s one": 0.6, "s two": 0.1, "t one": 0.9},
+    }
+    tasks = found.common_tasks(scores)
+    assert tasks == ["s one", "s two", "t one"]
+    given = found.ranks(scores, tasks)
+    assert given.tolist() == [[1, 3, 2], [1.5, 1.5, 3], [2, 3, 1]]
+    assert found.by_set(given, tasks) == pytest.approx([(1.25 + 2) / 2, (2.25 + 3) / 2, (2.5 + 1) / 2])
+    value, interval, count = found.rank_difference(scores, "a", "b")
+    assert (value, count) == (pytest.approx(1.0), 3)
+    assert interval == pytest.approx((0.0, 2.0))  # of the three differences 2, 0 and 1
+    # Demsar 2006, section 3.2.2 and its Table 5: four classifiers on 14 sets, q = 2.569.
+    assert found.critical_difference(4, 14) == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), abs=2e-3)
+    assert found.friedman(given[:, :2]) is None
+    assert found.friedman(np.tile([1.0, 2.0, 3.0], (10, 1))) < 1e-3
+    assert found.terciles({"x": 3.0, "y": 1.0, "z": 2.0, "w": 9.0}) == [["y", "z"], ["x"], ["w"]]
+    assert found._bars(np.array([1.0, 1.5, 2.4, 4.0]), 1.0) == [(0, 1), (1, 2)]
+
+
+def write(here: Path, name: str, level: float, step: float = 0.0, seed: int | None = 0) -> None:
+    """A result with 12 tasks of scores around `level`; `step` moves every other one."""
+    tasks = {f"set{i % 3} {i}": {"metric": "auroc", "value": level + step * (i % 2) + i / 1000} for i in range(12)}
+    items = {task: {"n": 100, "minority": 0.5} for task in tasks}
+    result = {"row": name, "seed": seed, "tasks": tasks, "items": items, "refused": {}}
+    here.mkdir(parents=True, exist_ok=True)
+    (here / f"{name.replace(' ', '_')}{'' if seed is None else f'-{seed}'}.json").write_text(json.dumps(result))
+
+
+def test_claims_of_ranks_follow_from_the_files(tmp_path: Path, parts: Any) -> None:
+    here, claims = tmp_path / "molecules", parts("claims")
+    for number, name in enumerate(TEACHERS):
+        write(here, f"teacher-{name}", 0.5 + number / 100, seed=None)
+        write(here, f"gaussian from {name}", 0.4 + number / 100)
+    write(here, "gaussian", 0.6)
+    write(here, "gaussian", 0.7, seed=1)
+    write(here, "multi_mse", 0.55)
+    write(here, "multi_cosine", 0.6, 0.1)  # as good in half of the tasks, better in the other half than seed 0
+    write(here, "gaussian depth 2", 0.601)
+    write(here, "gaussian depth 5", 0.62)
+    found = {
+        claim.text: finding for claim, student, finding in claims.findings(tmp_path, tmp_path) if student == "molecules"
+    }
+    assert {text: finding.verdict for text, finding in found.items()} == {
+        "The student beats its best teacher": "holds",
+        "All teachers beat the best single one": "holds",
+        "Likelihood beats squared error": "holds",
+        "Likelihood beats cosine": "does not hold here (not told apart)",
+        "Kernel depth hardly matters (two hidden layers)": "holds",
+        "Kernel depth hardly matters (five hidden layers)": "does not hold here",
+    }
+    assert found["The student beats its best teacher"].basis == "12 columns, teacher descriptors"
+    assert found["All teachers beat the best single one"].basis == "12 columns, gaussian from descriptors"
+    (here / "gaussian_from_gat-0.json").unlink()  # the best of an incomplete set is not taken
+    again = {claim.text: finding for claim, _, finding in claims.findings(tmp_path, tmp_path)}
+    assert again["All teachers beat the best single one"].verdict == "not tested"
+    assert again["The student beats its best teacher"].verdict == "holds"
