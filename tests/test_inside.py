@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -154,3 +155,28 @@ def test_the_plan_counts_the_bytes_of_token_signals(
         text = next(text for stage, text in found.lines if stage == "teacher teacher")
         lines[method] = int(text.split(" bytes a text")[0].split()[-1].replace(",", ""))
     assert lines["emo"] > 4 * lines["cosine"]
+
+
+@pytest.mark.parametrize(
+    ("method", "measure"), [(EMO, "attention"), (MOE, "cosine of token states")], ids=["emo", "moe"]
+)
+def test_the_report_shows_the_inside(
+    method: dict[str, Any], measure: str, data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    done = run(recipe(data, tmp_path / "out", tiny_model_folders, method, corpus={"holdout": 0.45}))
+    maps = done.record.token_maps
+    assert maps is not None and maps.measure == measure
+    for tokens, values in zip(maps.tokens, maps.maps, strict=True):
+        assert np.asarray(values).shape == (len(tokens), len(tokens))
+    teacher, before, after = (np.asarray(each) for each in maps.maps)
+    assert before.shape == after.shape and not np.allclose(before, after), "the student has learnt something"
+    if measure == "attention":
+        np.testing.assert_allclose(teacher.sum(-1), 1, atol=1e-2)
+    else:
+        np.testing.assert_allclose(np.diag(teacher), 1, atol=1e-3)
+        assert done.record.experts is not None
+        assert done.record.experts.names == ["cosine", "contrast", "margin"]
+        assert {len(points) for points in done.record.experts.points} == {len(done.record.experts.points[0])}
+    shown = (done.folder / "report.html").read_text(encoding="utf-8")
+    assert "How tokens relate" in shown and ("What the experts say" in shown) == (measure != "attention")
+    assert (done.folder / "figures" / "tokens.svg").is_file()

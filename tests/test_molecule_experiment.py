@@ -40,7 +40,7 @@ def _beside(module: Any) -> bool:
 
 
 @pytest.fixture
-def invented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def invented(tmp_path: Path, parts: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder like the shared one: 400 molecules, half of them in tasks, and random teachers."""
     pytest.importorskip("rdkit")
     pytest.importorskip("torch_geometric")
@@ -58,10 +58,7 @@ def invented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             for one in smiles[:200]:
                 answers = [int("c1" in one), 0] if name == "bbbp" else [one.count("C") - 3.5 * one.count("O")]
                 writer.writerow([one, "train", *answers])
-    files = importlib.import_module("molecule_rows").NETWORKS if "molecule_rows" in sys.modules else None
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
-    files = files or importlib.import_module("molecule_rows").NETWORKS
-    for kind, file in files.items():
+    for kind, file in parts("molecule_rows").NETWORKS.items():
         save_file(vae_tensors() if kind == "chemvae" else tensors_of(kind), models / f"{file}.safetensors")
     monkeypatch.setenv("DISTILVEC_DATA", str(tmp_path / "shared"))
     monkeypatch.setenv("DISTILVEC_WORK", str(tmp_path / "work"))

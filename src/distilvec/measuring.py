@@ -101,14 +101,18 @@ def judge_task(recipe: Recipe, folder: Path, taught: Sequence[Taught]) -> dict[s
     return found
 
 
-def aligned_text(student: SentenceTransformer, corpus: Corpus, taught: Sequence[Taught]) -> AlignedText | None:
-    """One text of the corpus, held out where there is one, as the method sees its tokens; None where it does not."""
-    asked = next((each for each in taught if each.wanted.alignment), None)
+def example_text(corpus: Corpus) -> str:
+    """A text of the corpus, held out where there is one: long enough to show something, short enough to be read."""
     rows = corpus.holdout_rows if len(corpus.holdout_rows) else corpus.train_rows
+    return min(corpus.texts(np.asarray(rows)[:200]), key=lambda each: abs(len(each) - 90))
+
+
+def aligned_text(student: SentenceTransformer, corpus: Corpus, taught: Sequence[Taught]) -> AlignedText | None:
+    """One text of the corpus as the method sees its tokens; None where it does not."""
+    asked = next((each for each in taught if each.wanted.alignment), None)
     if asked is None:
         return None
-    # Long enough to show something, short enough to be read.
-    text = min(corpus.texts(np.asarray(rows)[:200]), key=lambda each: abs(len(each) - 90))
+    text = example_text(corpus)
     tokenizers = [model.tokenizer.backend_tokenizer for model in (student, asked.teacher.model)]  # type: ignore[attr-defined]
     mode = asked.wanted.alignment[0]
     return AlignedText(**asdict(align_text(text, unlimited(tokenizers[0]), unlimited(tokenizers[1]), mode)))
@@ -182,3 +186,27 @@ def _judged_texts(task: Any) -> list[str]:
     if task.kind in ("classification", "regression"):
         return [text for item in task.test_items() for text in item]
     return list(task.texts())
+
+
+def show_inside(
+    record: Record,
+    untrained: SentenceTransformer,
+    student: SentenceTransformer,
+    corpus: Corpus,
+    taught: Sequence[Taught],
+    fitted: Fitted,
+) -> None:
+    """Put the pictures of the inside of models into the record, where the method looks there.
+
+    Args:
+        student: trained, with the head that it may have (a folded one is no mixture any more).
+    """
+    from distilvec.inside import expert_map, token_maps
+
+    first = next((each for each in taught if each.wanted.attention or each.wanted.tokens), None)
+    if first is not None:
+        record.token_maps = token_maps(example_text(corpus), first, untrained, student)
+    losses = getattr(fitted.method, "expert_losses", None)
+    if losses:
+        texts = corpus.texts(np.asarray(corpus.holdout_rows)[:1000])
+        record.experts = expert_map(student, texts, losses[0].names)

@@ -23,7 +23,7 @@ from distilvec.judging import (
     automatic_tasks,
     load_tasks,
 )
-from distilvec.measuring import aligned_text, held_out_metrics, judge_all, judge_task, make_record
+from distilvec.measuring import aligned_text, held_out_metrics, judge_all, judge_task, make_record, show_inside
 from distilvec.methods.base import Method
 from distilvec.methods.table import build_method
 from distilvec.preparing import make_student, make_task, prepare_corpus
@@ -93,6 +93,7 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
             f"was not fitted to: {kept:.4f}."
         )
     record.alignment = aligned_text(shipped, corpus, taught)
+    show_inside(record, untrained, student, corpus, taught, fitted)
     record.supervised = judge_task(recipe, out / "student", taught)
     record.write(out)
     write_card(record, out / "student")

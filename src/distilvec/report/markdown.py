@@ -23,7 +23,9 @@ CAPTIONS = {
     "map": "Both spaces in the plane",
     "layers": "Similarity layer by layer",
     "alignment": "Tokens of a held-out text, aligned",
+    "tokens": "How tokens relate: teacher, student before and after",
     "gate": "Weights of the gate",
+    "experts": "What each expert makes of held-out texts",
 }
 
 
@@ -39,13 +41,16 @@ def render_markdown(record: Record, figures: Sequence[Path] = ()) -> str:
         parts += ["### The supervised task, on its test file", supervised_grid(record).markdown()]
     if record.tasks():
         parts += ["### Task by task", task_grid(record).markdown(), *_pictures(pictures, "scores")]
-    agreement = [fact_table(agreement_facts(record.agreement)), *_pictures(pictures, "map", "layers", "alignment")]
+    agreement = [
+        fact_table(agreement_facts(record.agreement)),
+        *_pictures(pictures, "map", "layers", "alignment", "tokens"),
+    ]
     reproduced = teacher_grid(record)
     if reproduced.rows:
         agreement += [f"### Each teacher, on held-out {record.items}", reproduced.markdown()]
     sections = [
         ("## How far it agrees with the teacher", agreement),
-        ("## How training went", _pictures(pictures, "training", "gate")),
+        ("## How training went", _pictures(pictures, "training", "gate", "experts")),
         ("## What it cost", [fact_table(cost_facts(record))]),
         ("## What went in", [fact_table(corpus_facts(record.corpus)), _rejected(record)] if record.corpus else []),
         *(

@@ -214,6 +214,25 @@ class AlignedText(Part):
     equal: list[tuple[int, int]]
 
 
+class TokenMaps(Part):
+    """maps[i][j][k]: how much token j of one held-out text has to do with token k, for several models.
+
+    `measure` says what the numbers are, `tokens[i]` how model i cuts the text.
+    """
+
+    measure: str
+    names: list[str]
+    tokens: list[list[str]]
+    maps: list[list[list[float]]]
+
+
+class ExpertMap(Part):
+    """points[k][n]: what expert k makes of text n, on the two main axes of all experts' unit vectors."""
+
+    names: list[str]
+    points: list[list[tuple[float, float]]]
+
+
 class LayerSimilarity(Part):
     """values[i][j]: how alike layer i of the student and column j are, in [0, 1].
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distilvec.alignment.drawing import DrawnText, alignment_figure
+from distilvec.report.inside_plots import experts_figure, token_maps_figure
 from distilvec.report.parts import AlignedText, LayerSimilarity, ModelRow, ScoreEntry, SpaceMap, clip
 from distilvec.report.record import Record
 from distilvec.report.words import GROUP_NAMES
@@ -57,7 +58,9 @@ def make_figures(record: Record) -> dict[str, Figure]:
         "map": map_figure(record.spaces) if record.spaces and record.spaces.texts else None,
         "layers": layers_figure(record.layers) if record.layers and record.layers.values else None,
         "alignment": alignment_figure(_drawn(record.alignment)) if record.alignment else None,
+        "tokens": token_maps_figure(record.token_maps, MUTED) if record.token_maps else None,
         "gate": gate_figure(record),
+        "experts": experts_figure(record.experts, GROUP_COLOURS, LINE) if record.experts else None,
     }
     return {name: figure for name, figure in found.items() if figure is not None}
 

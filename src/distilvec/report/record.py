@@ -19,6 +19,7 @@ from distilvec.report.parts import (
     Comparison,
     CorpusFacts,
     Cost,
+    ExpertMap,
     LayerSimilarity,
     Machine,
     ModelRow,
@@ -28,6 +29,7 @@ from distilvec.report.parts import (
     SpaceMap,
     StudentFacts,
     TeacherFacts,
+    TokenMaps,
     scores_of,
 )
 
@@ -81,6 +83,8 @@ class Record(Part):
     spaces: SpaceMap | None = None
     layers: LayerSimilarity | None = None
     alignment: AlignedText | None = None
+    token_maps: TokenMaps | None = None
+    experts: ExpertMap | None = None
 
     @field_validator("collapse", mode="before")
     @classmethod

@@ -87,6 +87,9 @@ def _agreement(record: Record, drawn: dict[str, str]) -> str:
     if "alignment" in drawn:
         text += "<h3>Token by token</h3>"
         text += figure(drawn, "alignment", "A held-out text as both tokenizers cut it; blue pairs are compared.")
+    if "tokens" in drawn:
+        text += "<h3>How tokens relate</h3>"
+        text += figure(drawn, "tokens", "The last block's map of the same text: teacher, student before and after.")
     return text
 
 
@@ -138,6 +141,9 @@ def _training(drawn: dict[str, str]) -> str:
     text = figure(drawn, "training", caption)
     if "gate" in drawn:
         text += "<h3>Which experts the gate uses</h3>" + figure(drawn, "gate", "Mean over the texts of a batch.")
+    if "experts" in drawn:
+        text += "<h3>What the experts say</h3>"
+        text += figure(drawn, "experts", "What each expert makes of held-out texts, on the two main axes of all of it.")
     return text
 
 

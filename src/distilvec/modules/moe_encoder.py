@@ -1,0 +1,319 @@
+"""A text encoder with mixtures of experts among its blocks, as a transformers model that brings its own code along.
+
+The architecture is that of nomic-embed-text-v2-moe, its weights under the same names: post-norm blocks, rotary
+positions, in every second block a mixture
+
+    y = sum_e p_e f_e(x) + b,  f_e(x) = gelu(x W1_e^T) W2_e,  p = softmax(R x), e over the most probable experts
+
+whose sum may be replaced by an aggregation on the sphere. Positions may be a learnt table and the experts' first layer
+may have a bias, so that a BERT or a RoBERTa can be turned into such an encoder.
+
+This file is copied into the folder of every such model, so it imports nothing but torch and transformers. Such a model
+opens with `trust_remote_code=True`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedConfig, PreTrainedModel, initialization
+from transformers.activations import ACT2FN
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+__all__ = ["AGGREGATIONS", "MoeEncoder", "MoeEncoderConfig"]
+
+AGGREGATIONS = ("linear", "sba", "norm_free", "unit", "nlerp")
+_POSITIONS = ("rotary", "absolute")
+
+
+class MoeEncoderConfig(PreTrainedConfig):
+    """Sizes of the encoder; the defaults are those of nomic-embed-text-v2-moe.
+
+    Args:
+        embedding_dropout: after the normalised embeddings; `hidden_dropout_prob` is that of both halves of a block.
+        positions: "rotary", or "absolute" for a learnt table.
+        position_padding: of an absolute table, the row of padding; positions count from the next one on (RoBERTa).
+            None: they count from 0, whatever is padding (BERT).
+        rotary_base: of the rotation's wave lengths.
+        moe_layers: indices, from 0, of the blocks with a mixture; None = every odd one.
+        num_experts: E, in each mixture.
+        experts_per_token: K, 1 <= K <= E.
+        normalize_weights: whether the weights of a token's K experts are divided by their sum.
+        aggregation: "linear", "sba", "norm_free", "unit" or "nlerp".
+        expert_bias: whether the experts' first layer has a bias (nomic's has none).
+
+    Raises:
+        ValueError: sizes or names that cannot be.
+    """
+
+    model_type: ClassVar[str] = "distilvec_moe"
+
+    vocab_size: int = 250048
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    embedding_dropout: float = 0.1
+    hidden_dropout_prob: float = 0.0
+    attention_probs_dropout_prob: float = 0.0
+    max_position_embeddings: int = 2048
+    type_vocab_size: int = 1
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-5
+    pad_token_id: int | None = 1
+    positions: str = "rotary"
+    position_padding: int | None = None
+    rotary_base: float = 10000.0
+    moe_layers: list[int] | None = None
+    num_experts: int = 8
+    experts_per_token: int = 2
+    normalize_weights: bool = False
+    aggregation: str = "linear"
+    expert_bias: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        if self.moe_layers is None:
+            self.moe_layers = list(range(1, self.num_hidden_layers, 2))
+        if self.aggregation not in AGGREGATIONS or self.positions not in _POSITIONS:
+            raise ValueError(f"aggregation is one of {AGGREGATIONS}, positions one of {_POSITIONS}")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(f"{self.num_attention_heads} heads do not divide a width of {self.hidden_size}")
+        if not 1 <= self.experts_per_token <= self.num_experts:
+            raise ValueError(f"{self.experts_per_token} of {self.num_experts} experts cannot be chosen")
+        if not set(self.moe_layers) <= set(range(self.num_hidden_layers)):
+            raise ValueError(f"there are {self.num_hidden_layers} blocks, and moe_layers is {self.moe_layers}")
+
+
+class Embeddings(nn.Module):
+    def __init__(self, config: MoeEncoderConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.padding_idx = config.position_padding
+        if config.positions == "absolute":
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, width, padding_idx=self.padding_idx)
+        self.absolute = config.positions == "absolute"
+
+    def forward(self, input_ids: Tensor | None, token_type_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        words: Tensor = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        if token_type_ids is None:
+            token_type_ids = torch.zeros(words.shape[:-1], dtype=torch.long, device=words.device)
+        states = words + self.token_type_embeddings(token_type_ids)
+        return states + self.position_embeddings(self._positions(input_ids, words)) if self.absolute else states
+
+    def _positions(self, input_ids: Tensor | None, words: Tensor) -> Tensor:
+        if self.padding_idx is None:
+            return torch.arange(words.shape[1], device=words.device).unsqueeze(0)
+        if input_ids is None:
+            return torch.arange(words.shape[1], device=words.device).unsqueeze(0) + self.padding_idx + 1
+        real = input_ids != self.padding_idx
+        return real.cumsum(1) * real + self.padding_idx
+
+
+def rotary_tables(length: int, size: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [length, size / 2], float32, of position times base^(-2j / size)."""
+    steps = torch.arange(0, size, 2, dtype=torch.float32, device=device) / size
+    angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), base**-steps)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Turn the pairs (j, j + size / 2) of [..., S, size] by their position's angle."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
+
+
+def eager_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, Tensor]:
+    """What transformers' `eager` means for this model."""
+    scores = query @ key.mT * kwargs["scaling"]
+    weights = (scores if attention_mask is None else scores + attention_mask).softmax(-1)
+    dropped = functional.dropout(weights, kwargs.get("dropout", 0.0), module.training)
+    return (dropped @ value).transpose(1, 2).contiguous(), weights
+
+
+class Attention(nn.Module):
+    is_causal = False
+
+    def __init__(self, config: MoeEncoderConfig) -> None:
+        super().__init__()
+        self.config, self.heads = config, config.num_attention_heads
+        self.Wqkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, states: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+        parts = self.Wqkv(states).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        query, key, value = parts.unbind(0)  # [N, heads, S, size] each
+        if rotary is not None:
+            tables = rotary[0].to(query.dtype), rotary[1].to(query.dtype)
+            query, key = rotate(query, *tables), rotate(key, *tables)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        mixed, _ = attend(self, query, key, value, mask, dropout=dropout, scaling=query.shape[-1] ** -0.5)
+        return self.out_proj(mixed.flatten(2))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: MoeEncoderConfig) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.activation = ACT2FN[config.hidden_act]
+
+    def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
+        return self.fc2(self.activation(self.fc1(states)))
+
+
+class Router(nn.Module):
+    def __init__(self, config: MoeEncoderConfig) -> None:
+        super().__init__()
+        self.layer = nn.Linear(config.hidden_size, config.num_experts, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.layer(tokens).softmax(-1, dtype=torch.promote_types(tokens.dtype, torch.float32))
+
+
+class ExpertLayers(nn.Module):
+    """The experts' weights in two blocks [E * F, d]; expert e has the rows from e * F on, and W2 is not transposed."""
+
+    def __init__(self, config: MoeEncoderConfig) -> None:
+        super().__init__()
+        rows = config.num_experts * config.intermediate_size
+        self.shape = (config.num_experts, config.intermediate_size, config.hidden_size)
+        self.w1 = nn.Parameter(torch.empty(rows, config.hidden_size))
+        self.w2 = nn.Parameter(torch.empty(rows, config.hidden_size))
+        if config.expert_bias:
+            self.b1 = nn.Parameter(torch.zeros(rows))
+        else:
+            self.register_parameter("b1", None)
+        self.activation = ACT2FN[config.hidden_act]
+
+    def forward(self, tokens: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """What each token's experts make of it; every expert sees its own tokens only.
+
+        Args:
+            tokens: [T, d].
+            chosen: long [T, K], experts; E = none (padding).
+
+        Returns:
+            outputs [n, d] of the assignments sorted by expert, and long [n], where each stands in `chosen.flatten()`.
+            Assignments to none are left out or, where that would make the host wait for the device, zero.
+        """
+        experts, order = chosen.flatten().sort(stable=True)
+        ends = torch.searchsorted(experts, torch.arange(self.shape[0], device=experts.device), right=True)
+        if _has_grouped_product(tokens, self.shape):
+            return self._grouped(tokens, experts, order, ends.to(torch.int32), chosen.shape[1]), order
+        stops = ends.tolist()
+        sizes = [stop - start for start, stop in zip([0, *stops], stops)]
+        order = order[: stops[-1]]
+        inputs = tokens.index_select(0, order // chosen.shape[1]).split(sizes)
+        # Unbinding and splitting stack the experts' gradients once; slices would each make a gradient of full size.
+        first, second = (weight.view(self.shape).unbind(0) for weight in (self.w1, self.w2))
+        biases = [None] * len(sizes) if self.b1 is None else self.b1.view(self.shape[:2]).unbind(0)
+        outputs = [
+            self.activation(functional.linear(inputs[e], first[e], biases[e])) @ second[e]
+            for e, size in enumerate(sizes)
+            if size
+        ]
+        return (torch.cat(outputs) if outputs else tokens[:0] @ first[0].mT @ second[0]), order
+
+    def _grouped(self, tokens: Tensor, experts: Tensor, order: Tensor, ends: Tensor, top_k: int) -> Tensor:
+        """The same in two products for all experts; rows beyond the last end hold anything, so they are emptied."""
+        real = (torch.arange(len(order), device=order.device) < ends[-1]).unsqueeze(-1)
+        dtype = _product_type(tokens)
+        inputs = torch.where(real, tokens.index_select(0, order // top_k), 0).to(dtype)
+        first, second = (weight.view(self.shape).to(dtype) for weight in (self.w1, self.w2))
+        states = functional.grouped_mm(inputs, first.mT, offs=ends)
+        if self.b1 is not None:
+            biases = self.b1.view(self.shape[:2]).to(dtype)
+            states = states + biases.index_select(0, experts.clamp_max(self.shape[0] - 1))
+        states = self.activation(torch.where(real, states, 0))
+        return torch.where(real, functional.grouped_mm(states, second, offs=ends), 0)
+
+
+def _product_type(tokens: Tensor) -> torch.dtype:
+    """What a matrix product of these tokens would be computed in."""
+    kind = tokens.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype
+
+
+def _has_grouped_product(tokens: Tensor, shape: tuple[int, int, int]) -> bool:
+    """bfloat16 on CUDA from Ampere on, rows of a multiple of 16 bytes; elsewhere torch has none, or loops itself."""
+    return (
+        tokens.is_cuda
+        and hasattr(functional, "grouped_mm")
+        and _product_type(tokens) == torch.bfloat16
+        and shape[1] % 8 == shape[2] % 8 == 0
+        and torch.cuda.get_device_capability(tokens.device) >= (8, 0)
+    )
+
+
+class Experts(nn.Module):
+    def __init__(self, config: MoeEncoderConfig) -> None:
+        super().__init__()
+        self.mlp = ExpertLayers(config)
+        self.bias = nn.Parameter(torch.zeros(config.hidden_size))
+
+
+class MixtureOfExperts(nn.Module):
+    """[N, S, d] -> [N, S, d]; the bias is added once, to what the experts' outputs are aggregated to.
+
+    Attributes:
+        watcher: called after each forward with probabilities [N, S, E], chosen [N, S, K] (E at padding), weights
+            [N, S, K] and a function that gives the chosen experts' outputs [N, S, K, d] (zero at padding).
+    """
+
+    def __init__(self, config: MoeEncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.router = Router(config)
+        self.experts = Experts(config)
+        self.watcher: Callable[[Tensor, Tensor, Tensor, Callable[[], Tensor]], None] | None = None
+
+    def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
+        """mask: bool [N, S], True = real; what is not goes to no expert."""
+        config, tokens = self.config, states.flatten(0, 1)
+        probabilities = self.router(tokens)
+        weights, chosen = probabilities.topk(config.experts_per_token, dim=-1)
+        if config.normalize_weights:
+            weights = weights / weights.sum(-1, keepdim=True)
+        if mask is not None:
+            chosen = chosen.masked_fill(~mask.flatten().unsqueeze(-1), config.num_experts)
+        weights = weights.to(tokens.dtype)
+        outputs, order = self.experts.mlp(tokens, chosen)
+        by_token = _Spread(outputs, order, chosen.shape)
+        if config.aggregation == "linear":
+            weighted = outputs * weights.flatten().index_select(0, order).unsqueeze(-1)
+            mixed = torch.zeros_like(tokens).index_add(0, order // chosen.shape[1], weighted.to(tokens.dtype))
+        else:
+            mixed = aggregate(by_token(), weights, config.aggregation).to(tokens.dtype)
+        if self.watcher is not None:
+            size = states.shape[:2]
+            seen = (x.unflatten(0, size) for x in (probabilities, chosen, weights))
+            self.watcher(*seen, lambda: by_token().unflatten(0, size))
+        return (mixed + self.experts.bias).view_as(states)
+
+
+class _Spread:
+    """Outputs sorted by expert [n, d] -> by token [T, K, d], once, when asked."""
+
+    def __init__(self, outputs: Tensor, order: Tensor, shape: torch.Size) -> None:
+        self.outputs, self.order, self.shape, self.spread = outputs, order, shape, None
+
+    def __call__(self) -> Tensor:
+        if self.spread is None:
+            rows = self.outputs.new_zeros(self.shape.numel(), self.outputs.shape[-1])
+            self.spread = rows.index_copy(0, self.order, self.outputs).unflatten(0, self.shape)
+        return self.spread

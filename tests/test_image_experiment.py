@@ -1,0 +1,117 @@
+"""experiments/images.py: a small run of every part of it, and what its tables and claims make of known results."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MODULES = ("claims", "common", "image_networks", "image_tables", "images")
+
+
+@pytest.fixture(autouse=True)
+def _beside_the_scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    monkeypatch.setenv("DISTILVEC_WORK", str(tmp_path / "work"))
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def tables() -> ModuleType:
+    return importlib.import_module("image_tables")
+
+
+def write(folder: Path, row: str, seed: int, *values: float) -> None:
+    """A row with these accuracies on the three data sets."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("CIFAR-10", "Fashion-MNIST", "MNIST")
+    tasks = {n: {"value": v, "interval": [v - 0.01, v + 0.01]} for n, v in zip(names, values, strict=True)}
+    result = {"row": row, "seed": seed, "parameters": 75_000, "tasks": tasks}
+    if row != "untrained":
+        result |= {
+            "steps": 6,
+            "epochs": 1,
+            "kernel_parameters": 9,
+            "training_seconds": 1.0,
+            "encoding_seconds": 1.0,
+            "probe_seconds": 1.0,
+            "held_out": {"birds": {"explained": 0.25 + seed / 2, "calibration": 1.5}},
+        }
+    (folder / f"{row.replace(' ', '_')}-{seed}.json").write_text(json.dumps(result))
+
+
+def test_tables_say_what_the_files_say(tables: ModuleType, tmp_path: Path) -> None:
+    write(tmp_path, "untrained", 0, 0.3, 0.6, 0.7)
+    write(tmp_path, "gaussian", 0, 0.80, 0.82, 0.90)
+    write(tmp_path, "gaussian", 1, 0.82, 0.82, 0.90)
+    write(tmp_path, "gaussian from birds", 0, 0.5, 0.7, 0.8)
+    page = tables.write_page(tmp_path, ["untrained", "gaussian", "gaussian from birds"])
+    assert page == (tmp_path / "table.md").read_text()
+    assert "| likelihood (NLL) | 2 | 0.07 M | 81.00 ± 1.41 | 82.00 ± 0.00 | 90.00 ± 0.00 | 84.33 ± 0.47 |" in page
+    assert "| untrained | 1 | 0.07 M | 30.00 (29.0 to 31.0) |" in page
+    assert "| birds | 1 | 50.00 (49.0 to 51.0) | 70.00 (69.0 to 71.0) | 80.00 (79.0 to 81.0) | 66.67 |" in page
+    assert "| gaussian |  |  |  |  |  |  | 0.500 |  |" in page
+    picture = tmp_path / "images.svg"
+    assert picture.stat().st_size < 60_000
+    ElementTree.parse(picture)
+
+
+def test_nothing_there_is_a_page_without_tables(tables: ModuleType, tmp_path: Path) -> None:
+    page = tables.write_page(tmp_path / "none", ["gaussian"])
+    assert "Cut against the paper" in page
+    assert "##" not in page
+    assert not (tmp_path / "none" / "images.svg").exists()
+
+
+@pytest.mark.shared
+@pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set")
+def test_a_small_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = importlib.import_module("images")
+    rows = "untrained,labels,gaussian,gaussian without vww,gaussian paper,gaussian from vww,multi_cosine,vit gaussian"
+    monkeypatch.setattr(sys, "argv", ["images.py", "--quick", "--rows", rows, "--seeds", "1", "--device", "cpu"])
+    images.main()
+    said = capsys.readouterr().out
+    here = tmp_path / "work" / "images-quick" / "results"
+    found = {file.stem: json.loads(file.read_text()) for file in here.glob("*.json")}
+    assert len(found) == 8 + 8
+    for result in found.values():
+        assert list(result["tasks"]) == list(images.SETS)
+        assert all(0 <= task["value"] <= 1 and len(task["values"]) == 2 for task in result["tasks"].values())
+    assert {name: found[f"teacher-{name}"]["width"] for name in ("mlperf", "birds")} == {"mlperf": 64, "birds": 1280}
+    held = found["gaussian-0"]["held_out"]
+    assert set(held) == set(images.TEACHERS)
+    assert {"nll", "explained", "calibration"} <= set(held["vww"])
+    assert set(found["gaussian_without_vww-0"]["held_out"]) == set(images.TEACHERS) - {"vww"}
+    assert set(found["gaussian_from_vww-0"]["held_out"]) == {"vww"}
+    assert "calibration" not in found["multi_cosine-0"]["held_out"]["birds"]
+    steps = {name: found[f"{name}-0"]["steps"] for name in ("labels", "gaussian")}
+    assert abs(steps["labels"] - steps["gaussian"]) <= 1, "as many steps with fewer images"
+    assert found["labels-0"]["teachers"] == [] and found["labels-0"]["parameters"] == found["gaussian-0"]["parameters"]
+    assert found["vit_gaussian-0"]["parameters"] > 1_000_000
+    assert "## As Tables 1 and 20" in said and "## As Figures 2 and 3" in said
+    # A second time nothing is made again.
+    times = {file: file.stat().st_mtime_ns for file in here.glob("*.json")}
+    images.main()
+    assert times == {file: file.stat().st_mtime_ns for file in here.glob("*.json")}
+
+
+@pytest.mark.shared
+@pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set")
+def test_rows_by_group_and_name() -> None:
+    images = importlib.import_module("images")
+    assert images.named_rows("weak,gaussian") == [*images.GROUPS["weak"], "gaussian"]
+    assert not any(row.startswith("vit") for row in images.named_rows("default"))
+    with pytest.raises(SystemExit, match="There is no row or group 'gausian'"):
+        images.named_rows("gausian")
