@@ -37,6 +37,8 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
         ("--setting", "two-teachers", "--sets", "sick", "--rows", "distillmoe", "--seeds", "1"),
         True,
     ),
+    ("molecules.py", ("--seeds", "3"), True),
+    ("molecules.py", ("--rows", "large"), True),
     ("claims.py", (), False),
 )
 
