@@ -32,8 +32,8 @@ TEACHERS = (*NETWORKS, "morgan", "descriptors")
 SETS = ("bbbp", "bace", "clintox", "sider", "tox21", "hiv", "esol", "freesolv", "lipophilicity")
 NUMBERS = ("esol", "freesolv", "lipophilicity")
 #: Items that a probe sees in training, instead of the paper's 1,000,000, of classes and of numbers; at most 100 epochs,
-#: as there. On vectors of the gcn teacher, seven smaller columns scored the same by the paper's own rule, and two of tox21
-#: the same to 0.002 with four times as many items.
+#: as there. On vectors of the gcn teacher, seven smaller columns scored the same by the paper's own rule, and two of
+#: tox21 the same to 0.002 with four times as many items.
 SEEN, SEEN_NUMBERS = 50_000, 200_000
 PROBE_SEEDS = (0, 1, 2, 3, 4)
 

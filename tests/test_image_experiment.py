@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODULES = ("claims", "common", "image_networks", "image_tables", "images")
+MODULES = ("claims", "common", "image_data", "image_networks", "image_tables", "images", "molecule_tables")
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +75,38 @@ def test_nothing_there_is_a_page_without_tables(tables: ModuleType, tmp_path: Pa
     assert not (tmp_path / "none" / "images.svg").exists()
 
 
+def test_claims_follow_from_the_files(tables: ModuleType, tmp_path: Path) -> None:
+    claims = importlib.import_module("claims")
+    for seed in range(3):
+        write(tmp_path, "gaussian", seed, 0.80 + seed / 100, 0.82, 0.90)
+        write(tmp_path, "multi_mse", seed, 0.70 + seed / 100, 0.80 + seed / 1000, 0.89)  # worse with every seed
+        write(tmp_path, "multi_cosine", seed, 0.80 + (0.0, 0.1, -0.1)[seed], 0.82, 0.90)  # as good on average
+        write(tmp_path, "gaussian without vww", seed, 0.81 + seed / 100, 0.82, 0.91 + seed / 1000)  # 0.7 points better
+        write(tmp_path, "gaussian from resnet56+vww", seed, 0.60 + seed / 100, 0.70, 0.80)
+    for number, row in enumerate(tables.single_rows()):
+        write(tmp_path, row, 0, 0.5 + number / 1000, 0.6, 0.7)
+    write(tmp_path, "gaussian from resnet56", 0, 0.79, 0.80, 0.90)  # the best
+    assert tables.best_single(tmp_path) == "gaussian from resnet56"
+    for seed in (1, 2):
+        write(tmp_path, "gaussian from resnet56", seed, 0.79 + seed / 100, 0.80, 0.90)
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "images").symlink_to(tmp_path)
+    found = {
+        (claim.b, claim.kind): finding
+        for claim, student, finding in claims.findings(results, tmp_path)
+        if student == "images"
+    }
+    best = found["best single", "ahead"]
+    assert best.verdict == "holds" and best.value == pytest.approx(1)
+    assert best.basis == "3 sets, 3 seeds, gaussian from resnet56"
+    assert found["multi_mse", "ahead"].verdict == "holds"
+    assert found["multi_cosine", "ahead"].verdict == "does not hold here (not told apart)"
+    assert found["gaussian without vww", "harmless"].verdict == "holds"
+    assert found["gaussian from resnet56", "harmless"].verdict == "does not hold here (the opposite)"
+    assert found["labels", "ahead"].verdict == found["best teacher", "ahead"].verdict == "not tested"
+
+
 @pytest.mark.shared
 @pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set")
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +119,7 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: py
     found = {file.stem: json.loads(file.read_text()) for file in here.glob("*.json")}
     assert len(found) == 8 + 8
     for result in found.values():
-        assert list(result["tasks"]) == list(images.SETS)
+        assert set(result["tasks"]) == {"CIFAR-10", "Fashion-MNIST", "MNIST"}
         assert all(0 <= task["value"] <= 1 and len(task["values"]) == 2 for task in result["tasks"].values())
     assert {name: found[f"teacher-{name}"]["width"] for name in ("mlperf", "birds")} == {"mlperf": 64, "birds": 1280}
     held = found["gaussian-0"]["held_out"]

@@ -271,8 +271,8 @@ class MixtureOfExperts(nn.Module):
     """[N, S, d] -> [N, S, d]; the bias is added once, to what the experts' outputs are aggregated to.
 
     Attributes:
-        watcher: called after each forward with probabilities [N, S, E], chosen [N, S, K] (E at padding), weights
-            [N, S, K] and a function that gives the chosen experts' outputs [N, S, K, d] (zero at padding).
+        watchers: each is called after each forward with probabilities [N, S, E], chosen [N, S, K] (E at padding),
+            weights [N, S, K] and a function that gives the chosen experts' outputs [N, S, K, d] (zero at padding).
     """
 
     def __init__(self, config: MoeEncoderConfig) -> None:
@@ -280,7 +280,7 @@ class MixtureOfExperts(nn.Module):
         self.config = config
         self.router = Router(config)
         self.experts = Experts(config)
-        self.watcher: Callable[[Tensor, Tensor, Tensor, Callable[[], Tensor]], None] | None = None
+        self.watchers: list[Callable[..., None]] = []
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """mask: bool [N, S], True = real; what is not goes to no expert."""
@@ -293,27 +293,231 @@ class MixtureOfExperts(nn.Module):
             chosen = chosen.masked_fill(~mask.flatten().unsqueeze(-1), config.num_experts)
         weights = weights.to(tokens.dtype)
         outputs, order = self.experts.mlp(tokens, chosen)
-        by_token = _Spread(outputs, order, chosen.shape)
+
+        def by_token() -> Tensor:
+            rows = outputs.new_zeros(chosen.numel(), outputs.shape[-1])
+            return rows.index_copy(0, order, outputs).unflatten(0, chosen.shape)
+
         if config.aggregation == "linear":
             weighted = outputs * weights.flatten().index_select(0, order).unsqueeze(-1)
             mixed = torch.zeros_like(tokens).index_add(0, order // chosen.shape[1], weighted.to(tokens.dtype))
         else:
             mixed = aggregate(by_token(), weights, config.aggregation).to(tokens.dtype)
-        if self.watcher is not None:
-            size = states.shape[:2]
-            seen = (x.unflatten(0, size) for x in (probabilities, chosen, weights))
-            self.watcher(*seen, lambda: by_token().unflatten(0, size))
+        size = states.shape[:2]
+        for watcher in self.watchers:
+            of_text = (x.unflatten(0, size) for x in (probabilities, chosen, weights))
+            watcher(*of_text, lambda: by_token().unflatten(0, size))
         return (mixed + self.experts.bias).view_as(states)
 
 
-class _Spread:
-    """Outputs sorted by expert [n, d] -> by token [T, K, d], once, when asked."""
+class Block(GradientCheckpointingLayer):
+    def __init__(self, config: MoeEncoderConfig, mixture: bool) -> None:
+        super().__init__()
+        self.attn = Attention(config)
+        self.norm1 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.mlp = MixtureOfExperts(config) if mixture else FeedForward(config)
+        self.norm2 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def __init__(self, outputs: Tensor, order: Tensor, shape: torch.Size) -> None:
-        self.outputs, self.order, self.shape, self.spread = outputs, order, shape, None
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        real: Tensor | None = None,
+        rotary: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        states = self.norm1(hidden_states + self.dropout(self.attn(hidden_states, attention_mask, rotary)))
+        return self.norm2(states + self.dropout(self.mlp(states, real)))
 
-    def __call__(self) -> Tensor:
-        if self.spread is None:
-            rows = self.outputs.new_zeros(self.shape.numel(), self.outputs.shape[-1])
-            self.spread = rows.index_copy(0, self.order, self.outputs).unflatten(0, self.shape)
-        return self.spread
+
+class Encoder(nn.Module):
+    def __init__(self, config: MoeEncoderConfig) -> None:
+        super().__init__()
+        mixtures = set(config.moe_layers or ())
+        self.layers = nn.ModuleList(Block(config, index in mixtures) for index in range(config.num_hidden_layers))
+
+
+class MoeEncoder(PreTrainedModel):
+    """Token ids -> the states of the last block, [N, S, d], as transformers' text encoders."""
+
+    config_class = MoeEncoderConfig
+    base_model_prefix = "moe_encoder"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_attention_backend = True
+    _no_split_modules = ["Embeddings", "Block"]  # noqa: RUF012
+
+    def __init__(self, config: MoeEncoderConfig) -> None:
+        super().__init__(config)
+        self.embeddings = Embeddings(config)
+        self.emb_ln = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.emb_drop = nn.Dropout(config.embedding_dropout)
+        self.encoder = Encoder(config)
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, ExpertLayers):
+            initialization.normal_(module.w1, std=self.config.initializer_range)
+            initialization.normal_(module.w2, std=self.config.initializer_range)
+            if module.b1 is not None:
+                initialization.zeros_(module.b1)
+        elif isinstance(module, Experts):
+            initialization.zeros_(module.bias)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embeddings.word_embeddings = value  # type: ignore[assignment]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput | tuple[Tensor, ...]:
+        """Attention mask [N, S], 1 = real. Other arguments that tokenizers or wrappers send are of no meaning here."""
+        config = self.config
+        states = self.emb_drop(self.emb_ln(self.embeddings(input_ids, token_type_ids, inputs_embeds)))
+        seen = [states]
+        mask = create_bidirectional_mask(config=config, inputs_embeds=states, attention_mask=attention_mask)
+        real = attention_mask.bool() if attention_mask is not None and attention_mask.dim() == 2 else None
+        rotary = None
+        if config.positions == "rotary":
+            size = config.hidden_size // config.num_attention_heads
+            rotary = rotary_tables(states.shape[1], size, config.rotary_base, states.device)
+        for block in self.encoder.layers:
+            states = block(states, mask, real, rotary)
+            seen.append(states)
+        wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        output = BaseModelOutput(last_hidden_state=states, hidden_states=tuple(seen) if wanted else None)
+        return output.to_tuple() if return_dict is False else output
+
+
+# From 1 - cos(angle) = _NEAR on sines are computed, below it their series, which is smooth down to 0.
+_NEAR, _TERMS = 0.05, 7
+# 1 - cos(pi - 1e-3): no middle beyond. 1 - cos(pi - 0.02): beyond, a vector pulls a Karcher mean nowhere.
+_OPPOSITE, _BEHIND = 1 + math.cos(1e-3), 1 + math.cos(0.02)
+# Shortest chord (squared) that is scaled up to length 1, and squared length up to which a vector counts as zero.
+_SHORTEST, _TINY = 1e-6, 1e-24
+_KARCHER_STEPS, _KARCHER_TOLERANCE = 10, 1e-6
+
+
+def aggregate(vectors: Tensor, weights: Tensor, mode: str) -> Tensor:
+    """One vector for K weighted ones by their radii and directions: [..., K, d], [..., K] >= 0 -> [..., d].
+
+    Args:
+        mode: "sba": radius sum w r, direction the barycentre on the sphere with weights w r (two vectors: slerp; more:
+            Karcher mean). "norm_free": the direction's weights are w. "unit": sba's direction, radius 1. "nlerp": the
+            weighted sum's direction with sba's radius.
+
+    Returns:
+        At least float32. The result is a combination of the vectors whose coefficients come from their K x K Gram
+        matrix. Zero vectors have no say, and only they or no weight give zero. Where directions cancel it is nlerp's,
+        its denominator at least 1e-3; the length is not promised there.
+
+    Source: SBA, eqs. 4 to 11.
+    """
+    with torch.autocast(vectors.device.type, enabled=False):
+        dtype = torch.promote_types(vectors.dtype, torch.float32)
+        vectors, weights = vectors.to(dtype), weights.to(dtype)
+        coefficients = _coefficients(vectors @ vectors.mT, weights, mode)
+        return (coefficients.unsqueeze(-2) @ vectors).squeeze(-2)
+
+
+def _coefficients(gram: Tensor, weights: Tensor, mode: str) -> Tensor:
+    squares = gram.diagonal(dim1=-2, dim2=-1)
+    zero = squares <= _TINY
+    inverse = squares.masked_fill(zero, 1).rsqrt().masked_fill(zero, 0)
+    pulls = weights * squares * inverse
+    radius = pulls.sum(-1, keepdim=True)
+    shares = weights.masked_fill(zero, 0) if mode == "norm_free" else pulls
+    total = shares.sum(-1, keepdim=True)
+    shares = shares / total.masked_fill(total == 0, math.inf)
+    cosines = gram * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)
+    middle = {1: _chord, 2: _slerp}.get(shares.shape[-1], _karcher) if mode != "nlerp" else _chord
+    direction = middle(shares, cosines) * inverse
+    return direction if mode == "unit" else radius * direction
+
+
+def _chord(shares: Tensor, cosines: Tensor) -> Tensor:
+    """The weighted sum of unit vectors, scaled to length 1."""
+    return shares / _square(shares, cosines).clamp_min(_SHORTEST).sqrt()
+
+
+def _slerp(shares: Tensor, cosines: Tensor) -> Tensor:
+    """sin(t_i a) / sin(a) for both shares t_i; every branch gets inputs it can take."""
+    x = 1 - cosines[..., 0, 1].unsqueeze(-1)
+    near, opposite = x < _NEAR, x > _OPPOSITE
+    middle = x.masked_fill(near | opposite, 1)
+    on_arc = (shares * _angle(middle)).sin() * _inverse_sine(middle)
+    close = shares * _series(shares.square(), x.masked_fill(~near, 0))
+    return torch.where(near, close, torch.where(opposite, _chord(shares, cosines), on_arc))
+
+
+def _karcher(shares: Tensor, cosines: Tensor) -> Tensor:
+    """The weighted Karcher mean, held by its coefficients, by repeated log and exp maps from the chord."""
+    start = point = _chord(shares, cosines)
+    for _ in range(_KARCHER_STEPS):
+        image = _apply(cosines, point)
+        pulls = shares * _angle_over_sine(1 - image)
+        tangent = pulls - (pulls * image).sum(-1, keepdim=True) * point
+        square = _square(tangent, cosines).clamp_min(0)
+        moving = square > _KARCHER_TOLERANCE**2
+        if not bool(moving.any()):
+            break
+        small = square < 1e-4
+        angle, few = square.masked_fill(small, 1).sqrt(), square.masked_fill(~small, 0)
+        cosine = torch.where(small, 1 - few / 2 + few.square() / 24, angle.cos())
+        sine = torch.where(small, 1 - few / 6 + few.square() / 120, angle.sin() / angle)
+        point = torch.where(moving, cosine * point + sine * tangent, point)
+    return torch.where(_square(shares, cosines) <= _SHORTEST, start, _chord(point, cosines))
+
+
+def _angle_over_sine(x: Tensor) -> Tensor:
+    """a / sin(a) for x = 1 - cos(a); 0 from pi - 0.02 on."""
+    near, behind = x < _NEAR, x > _BEHIND
+    away = x.masked_fill(near | behind, 1)
+    limit = _series(torch.zeros_like(x), x.masked_fill(~near, 0))
+    return torch.where(near, limit, (_angle(away) * _inverse_sine(away)).masked_fill(behind, 0))
+
+
+def _series(square: Tensor, x: Tensor) -> Tensor:
+    """sin(t a) / (t sin(a)) as a power series in x = 1 - cos(a), from t squared; t = 0: the limit."""
+    total = torch.ones_like(square * x)
+    for n in reversed(range(_TERMS)):
+        total = 1 + ((n + 1) ** 2 - square) * (x / ((2 * n + 3) * (n + 1))) * total
+    return total
+
+
+def _angle(x: Tensor) -> Tensor:
+    """The angle in (0, pi) for x = 1 - cos(angle), without arccos's infinite slope at its ends."""
+    return 2 * torch.atan2(x.sqrt(), (2 - x).sqrt())
+
+
+def _inverse_sine(x: Tensor) -> Tensor:
+    return (x * (2 - x)).rsqrt()
+
+
+def _apply(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def _square(vector: Tensor, cosines: Tensor) -> Tensor:
+    """Squared length [..., 1] of a combination of unit vectors."""
+    return (vector * _apply(cosines, vector)).sum(-1, keepdim=True)
+
+
+MoeEncoderConfig.register_for_auto_class()
+MoeEncoder.register_for_auto_class("AutoModel")
+if __name__.startswith("distilvec."):  # a copy in a model's folder is run by whoever named that folder, for it alone
+    from transformers import AutoConfig, AutoModel
+
+    AutoConfig.register(MoeEncoderConfig.model_type, MoeEncoderConfig)
+    AutoModel.register(MoeEncoderConfig, MoeEncoder)
