@@ -24,6 +24,10 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("sharpness.py", (), True),
     ("alignment.py", (), False),
     ("headline.py", (), False),
+    # The teachers of many_text.py; it takes headline.py's student as one more.
+    ("text_teachers.py", (), False),
+    ("many_text.py", ("--rows", "main", "--seeds", "3"), True),
+    ("many_text.py", ("--rows", "all"), True),
     ("cross_tokenizer.py", (), True),
     ("cross_tokenizer.py", ("--rows", "ablations,repairs", "--sets", "sick,stsb", "--seeds", "1"), True),
     ("cross_tokenizer.py", ("--rows", "paper-ablations", "--sets", "sick,stsb", "--seeds", "1"), True),

@@ -1,0 +1,244 @@
+"""The rows of many_text.py, and the page and the picture of what it has found so far."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Found = dict[str, Any]
+#: Millions of parameters that the picture names.
+TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
+TEACHERS = ("minilm", "words", "lsa", "chars", "spine")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method with its options.
+
+    Attributes:
+        only: the one teacher; all where None.
+        together: all teachers' vectors side by side, as one teacher's.
+        like: the row whose learning rate it takes.
+        shrink: of the student.
+    """
+
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    only: str | None = None
+    together: bool = False
+    like: str | None = None
+    shrink: dict[str, Any] | None = None
+
+
+#: The published code's settings of kernels and units, for the squared error that its likelihood should amount to.
+AS_CODE = {"vectors": "raw", "teacher_weight": "sum", "width_factor": 1.4}
+ROWS: dict[str, Row] = {
+    "gaussian": Row("gaussian"),
+    "multi_mse": Row("multi_mse"),
+    "multi_cosine": Row("multi_cosine"),
+    **{f"gaussian from {name}": Row("gaussian", only=name, like="gaussian") for name in TEACHERS},
+    "gaussian paper": Row("gaussian", {"preset": "paper"}, like="gaussian"),
+    "gaussian code": Row("gaussian", {"preset": "code"}, like="gaussian"),
+    "multi_mse as gaussian code": Row("multi_mse", AS_CODE, like="gaussian"),
+    "cosine side by side": Row("cosine", together=True),
+    "talas": Row("talas"),
+    "gaussian depth 2": Row("gaussian", {"depth": 2}, like="gaussian"),
+    "gaussian depth 5": Row("gaussian", {"depth": 5}, like="gaussian"),
+    "gaussian, two layers": Row("gaussian", like="gaussian", shrink={"layers": 2}),
+    "gaussian, two layers, 4000 pieces": Row("gaussian", like="gaussian", shrink={"layers": 2, "vocabulary": 4000}),
+}
+SETS = {
+    "main": ("gaussian", "multi_mse", "multi_cosine"),
+    "single": tuple(name for name, row in ROWS.items() if row.only),
+    "presets": ("gaussian paper", "gaussian code", "multi_mse as gaussian code"),
+    "others": ("cosine side by side", "talas"),
+    "depth": ("gaussian depth 2", "gaussian depth 5"),
+    "sizes": ("gaussian, two layers", "gaussian, two layers, 4000 pieces"),
+}
+#: Depth is left to the molecules, where a row is cheaper: `--rows depth`.
+SETS["all"] = tuple(row for name in ("main", "single", "presets", "others", "sizes") for row in SETS[name])
+
+
+def file_name(row: str) -> str:
+    return row.replace(",", "").replace(" ", "_")
+
+
+def write_page(here: Path) -> str:
+    """Write table.md, and a picture per corpus, of everything that is there.
+
+    Args:
+        here: has a folder per corpus.
+    """
+    lines = [HEADER]
+    for folder in sorted(path for path in here.glob("*") if (path / "setup.json").exists()):
+        teachers = _read(folder / "setup.json")["teachers"]
+        references = {name: _read(file) for name in [*teachers, "untrained"] if (file := _reference(folder, name))}
+        trained = {row: runs for row in ROWS if (runs := _runs(folder, row))}
+        lines += ["", f"## Corpus `{folder.name}`", "", *_scores(references, trained)]
+        lines += ["", "### What is left of each teacher", "", *_per_teacher(teachers, references, trained)]
+        lines += _bound(trained)
+        if references and trained:
+            draw(folder / "frontier.svg", teachers, references, trained)
+            lines += ["", f"![average against parameters]({folder.name}/frontier.svg)"]
+    page = "\n".join(lines) + "\n"
+    here.mkdir(parents=True, exist_ok=True)
+    (here / "table.md").write_text(page, encoding="utf-8")
+    return page
+
+
+def _reference(folder: Path, name: str) -> Path | None:
+    file = folder / "references" / f"{name}.json"
+    return file if file.exists() else None
+
+
+def _runs(folder: Path, row: str) -> list[Found]:
+    files = folder.glob(f"{file_name(row)}-[0-9]*.json")
+    return [found for file in sorted(files) if (found := _read(file))["row"] == row]
+
+
+def _scores(references: dict[str, Found], trained: dict[str, list[Found]]) -> list[str]:
+    lines = [
+        "| row | seeds | lr | parameters | Avg-In | Avg-Out | Avg | Avg without overlap | clusters | ms/step |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, found in references.items():
+        title = "untrained student" if name == "untrained" else f"teacher `{name}`, {found['width']} numbers"
+        lines.append(_line(title, [found], "", "", ""))
+    for name, runs in trained.items():
+        speed = np.mean([1e3 * run["training_seconds"] / run["steps"] for run in runs])
+        lines.append(_line(name, runs, str(len(runs)), f"{runs[0]['lr']:g}", f"{speed:.0f}"))
+    return lines
+
+
+def _line(name: str, runs: list[Found], seeds: str, lr: str, speed: str) -> str:
+    cells = [_cell([run["averages"][group] for run in runs]) for group in ("in", "out", "all")]
+    cells.append(_cell([run["clean_averages"]["all"] for run in runs]))
+    cells.append(_cell([run["clustering"]["value"] for run in runs]))
+    size = f"{runs[0]['parameters'] / 1e6:.2f} M"
+    return f"| {name} | {seeds} | {lr} | {size} | {' | '.join(cells)} | {speed} |"
+
+
+def _per_teacher(teachers: list[str], references: dict[str, Found], trained: dict[str, list[Found]]) -> list[str]:
+    head = [f"{name}: {what}" for name in teachers for what in ("linear", "kernel", "calibration")]
+    lines = [f"| row | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
+    rows = {("untrained student" if n == "untrained" else f"teacher `{n}`"): [run] for n, run in references.items()}
+    for name, runs in {**rows, **trained}.items():
+        cells = []
+        for teacher in teachers:
+            cells.append(_number([run["per_teacher"][teacher]["linear_explained"] for run in runs]))
+            held = [run.get("held_out", {}) for run in runs]
+            cells += [
+                _number([each.get(f"{term}:{teacher}") for each in held]) for term in ("explained", "calibration")
+            ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def _bound(trained: dict[str, list[Found]]) -> list[str]:
+    """Whether the published bound makes the likelihood a squared error."""
+    runs = [run for run in trained.get("gaussian code", []) if "bound" in run]
+    if not runs:
+        return []
+    lines = ["", "### The published bound of the deviations (`gaussian code`)", ""]
+    lines += [
+        "| teacher | inverse deviation / its bound | correlation of -log-likelihood and squared error |",
+        "|---|---|---|",
+    ]
+    for name in runs[0]["bound"]:
+        cells = [_number([run["bound"][name][key] for run in runs], 3) for key in ("share_of_bound", "correlation")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def draw(file: Path, teachers: list[str], references: dict[str, Found], trained: dict[str, list[Found]]) -> None:
+    """Average over the nine sets against parameters; the line joins those that nothing smaller beats."""
+    from matplotlib.figure import Figure
+
+    from distilvec.report.plots import LINE, ROLE_COLOURS, ROLE_MARKERS, style
+
+    points = [
+        (name, run["parameters"], 100 * run["averages"]["all"], name in teachers) for name, run in references.items()
+    ]
+    points += [
+        (name, runs[0]["parameters"], 100 * float(np.mean([run["averages"]["all"] for run in runs])), False)
+        for name, runs in trained.items()
+    ]
+    best, top = [], -np.inf
+    for _, size, score, _ in sorted(points, key=lambda point: (point[1], -point[2])):
+        if score > top:
+            best.append((size, score))
+            top = score
+    with style():
+        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+        axes = figure.add_subplot()
+        axes.step(*zip(*best), where="post", color=LINE, linewidth=1)
+        for teacher in (True, False):
+            chosen = [point for point in points if point[3] is teacher]
+            axes.scatter(
+                [point[1] for point in chosen],
+                [point[2] for point in chosen],
+                s=22,
+                marker=ROLE_MARKERS["teacher" if teacher else "student"],
+                color=ROLE_COLOURS["teacher" if teacher else "student"],
+                label="teachers" if teacher else "students",
+            )
+        _label(axes, points)
+        axes.set_xscale("log")
+        axes.set_xlim(right=2.5 * max(point[1] for point in points))  # room for the names
+        ticks = [tick for tick in TICKS if axes.get_xlim()[0] < 1e6 * tick < axes.get_xlim()[1]]
+        axes.set_xticks([1e6 * tick for tick in ticks], [f"{tick:g} M" for tick in ticks])
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel("parameters")
+        axes.set_ylabel("average of the nine sets, percent")
+        axes.grid(axis="y")
+        axes.legend(loc="lower right")
+        figure.savefig(file, facecolor="white", metadata={"Date": None, "Creator": None})
+
+
+def _label(axes: Any, points: list[tuple[str, float, float, bool]]) -> None:
+    """Names beside the points, moved apart where they are of about one size: students mostly are."""
+    span = max(point[2] for point in points) - min(point[2] for point in points)
+    last: dict[int, float] = {}
+    for name, size, score, _ in sorted(points, key=lambda point: point[2]):
+        place = round(4 * float(np.log10(size)))
+        height = max(score, last.get(place, -np.inf) + 0.035 * max(span, 1e-6))
+        last[place] = height
+        axes.annotate(name, (size, score), xytext=(1.07 * size, height), fontsize=6, va="center")
+
+
+def _cell(values: list[float]) -> str:
+    mean = 100 * float(np.mean(values))
+    return f"{mean:.2f} ± {100 * float(np.std(values, ddof=1)):.2f}" if len(values) > 1 else f"{mean:.2f}"
+
+
+def _number(values: list[float | None], digits: int = 2) -> str:
+    """Mean and deviation over seeds, nothing where there is nothing."""
+    there = [value for value in values if value is not None]
+    if not there:
+        return ""
+    spread = f" ± {np.std(there, ddof=1):.{digits}f}" if len(there) > 1 else ""
+    return f"{np.mean(there):.{digits}f}{spread}"
+
+
+def _read(file: Path) -> Found:
+    found: Found = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+HEADER = """# Many text teachers, one student
+
+Made by `python experiments/many_text.py` (its header says who the teachers are, and how learning rates were chosen).
+Averages are plain means of the nine sets' main metrics in percent; clusters: V-measure on Banking77's test texts, mean
+of five starts; ± is the standard deviation over seeds, where there are several. "Without overlap" leaves out test rows
+whose texts are in the corpus. On held-out texts of the corpus, per teacher: `linear` and `kernel`, the share of its
+variance (mean over coordinates) that a ridge map of the vectors and the trained kernel explain; `calibration`, the
+mean squared standardised residual, which is 1 where the predicted deviations are right. Cosine methods do not fit
+lengths, so that their kernels' share says little.
+
+What was cut, against the paper: four or five teachers of which one is a transformer (two with `spine`) instead of
+four large ones, 13,561 texts instead of 6.3 million, two epochs, batch 32, one student instead of three sizes (and
+two cuts of it), probes on at most 10,000 seeded rows, one seed but for the main rows, one clustering set."""

@@ -1,0 +1,125 @@
+"""experiments/many_text.py and its teachers, tiny, on the shared data."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+
+pytestmark = [
+    pytest.mark.shared,
+    pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set"),
+]
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder the scripts work in; they are imported afresh, because they look for it then."""
+    monkeypatch.setenv("DISTILVEC_WORK", str(tmp_path))
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+    neighbours = {file.stem for file in EXPERIMENTS.glob("*.py")}
+    for name in neighbours & set(sys.modules):
+        monkeypatch.delitem(sys.modules, name)
+    yield tmp_path
+    for name in neighbours & set(sys.modules):
+        del sys.modules[name]
+
+
+def test_teachers_know_alike_texts_and_are_kept(work: Path) -> None:
+    teachers = importlib.import_module("text_teachers")
+    folder = work / "teachers"
+    teachers.build(folder, teachers.QUICK, 3000)
+    texts = [
+        "A dog runs on the grass.",
+        "The dog is running over the grass.",
+        "Who was the president in 1960?",
+        "",
+        "ψ",
+    ]
+    for name, settings in teachers.QUICK.items():
+        found = teachers.load(name, folder)(texts)
+        assert found.shape == (5, settings["width"]) and found.dtype == np.float32
+        assert found[0] @ found[1] > found[0] @ found[2] + 0.1, name
+        assert np.linalg.norm(found[:3], axis=1) == pytest.approx(1, abs=1e-5)
+        assert not found[3].any()  # nothing is known of it: zeros, not NaN
+        order = teachers.load(name, folder)(texts[::-1])[::-1]
+        np.testing.assert_allclose(order, found, atol=1e-6)
+    assert not any(file.suffix not in (".npy", ".json") for file in folder.rglob("*") if file.is_file())
+
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.npy")}
+    teachers.build(folder, {**teachers.QUICK, "chars": {**teachers.QUICK["chars"], "width": 8}}, 3000)
+    changed = {file.parent.name for file, when in before.items() if file.stat().st_mtime_ns != when}
+    assert changed == {"chars"}  # what was built as asked stays, what was built otherwise is built again
+
+
+def test_a_teacher_that_is_not_built_says_how(work: Path) -> None:
+    from distilvec.errors import EnvironmentProblem
+
+    teachers = importlib.import_module("text_teachers")
+    with pytest.raises(EnvironmentProblem, match="words is not built"):
+        teachers.words(["a text"])
+
+
+def test_positive_information_by_hand(work: Path) -> None:
+    teachers = importlib.import_module("text_teachers")
+    # Two texts, "0 1" and "0 2 1", window 2: neighbours count 1, those two apart 0.5; -1 is an unknown word.
+    counts = teachers.cooccurrences(np.array([0, 1, 0, 2, 1, -1]), np.array([0, 0, 1, 1, 1, 1]), 3, 2).toarray()
+    np.testing.assert_allclose(counts, [[0, 1.5, 1], [1.5, 0, 1], [1, 1, 0]])
+    found = teachers.positive_information(teachers.sparse.csr_matrix(counts), 1.0).toarray()
+    # n = 7, n(0) = n(1) = 2.5, n(2) = 2: log(1.5 * 7 / 6.25) and log(7 / 5)
+    expected = np.log([[1, 1.68, 1.4], [1.68, 1, 1.4], [1.4, 1.4, 1]])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_rows_are_made_kept_and_shown(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = importlib.import_module("many_text")
+    monkeypatch.setattr(script, "GRID", (1e-3,))
+    monkeypatch.setattr(sys, "argv", ["many_text.py", "--quick", "--rows", "gaussian code;gaussian from lsa"])
+    script.main()
+    here = work / "many_text-quick" / "results" / "talas"
+    teachers = ["minilm", "words", "lsa", "chars"]
+    code, single = (read(here / f"{name}-0.json") for name in ("gaussian_code", "gaussian_from_lsa"))
+    assert code["teachers"] == teachers and single["teachers"] == ["lsa"]
+    assert {f"{term}:{name}" for term in ("nll", "explained", "calibration") for name in teachers} <= set(
+        code["held_out"]
+    )
+    assert set(single["held_out"]) == {"nll:lsa", "explained:lsa", "calibration:lsa"}
+    for found in (code, single, read(here / "references" / "untrained.json")):
+        assert len(found["tasks"]) == 9 and set(found["per_teacher"]) == set(teachers)
+        assert 0 < found["averages"]["all"] < 1 and 0 < found["clustering"]["value"] <= 1
+    assert read(here / "references" / "lsa.json")["per_teacher"]["lsa"]["cka"] == pytest.approx(1, abs=1e-3)
+    assert all(0.13 < code["bound"][name]["share_of_bound"] < 1 for name in teachers)  # between e^-2 and 1
+    shown = capsys.readouterr().out
+    assert "| gaussian from lsa | 1 | 0.001 |" in shown and "teacher `words`, 24 numbers" in shown
+    assert (here / "frontier.svg").stat().st_size < 100_000
+
+    monkeypatch.setattr(script.ManyText, "train", None)  # all that is asked for is there
+    script.main()
+    (here / "setup.json").write_text(json.dumps({**read(here / "setup.json"), "epochs": 1.0}))
+    with pytest.raises(SystemExit, match="other teachers"):
+        script.main()
+
+
+def test_a_linear_map_explains_what_it_can(work: Path) -> None:
+    explained = importlib.import_module("many_text").linear_explained
+    draw = np.random.default_rng(0).normal
+    seen, new, matrix = draw(size=(400, 6)), draw(size=(300, 6)), draw(size=(6, 4))
+    assert explained(seen, seen @ matrix + 3, new, new @ matrix + 3) == pytest.approx(1, abs=1e-3)
+    noise = [draw(size=(count, 4)) * np.sqrt((matrix**2).sum(0)) for count in (400, 300)]  # as much as there is signal
+    assert explained(seen, seen @ matrix + noise[0], new, new @ matrix + noise[1]) == pytest.approx(0.5, abs=0.1)
+
+
+def read(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
