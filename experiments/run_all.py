@@ -43,6 +43,8 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ),
     ("molecules.py", ("--seeds", "3"), True),
     ("molecules.py", ("--rows", "large"), True),
+    ("images.py", (), True),
+    ("images.py", ("--rows", "vit", "--seeds", "1"), True),
     ("claims.py", (), False),
 )
 

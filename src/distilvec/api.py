@@ -150,6 +150,27 @@ def load(path: str | Path) -> SentenceTransformer | OnnxEncoder:
     return with_kernels(student, path)
 
 
+def look_at_geometry(
+    model: str, data: Path, *, text: str = "text", limit: int = 500, output: Path | None = None
+) -> str:
+    """The geometry of a model's vectors on a file's texts, as a page: `distilvec geometry`."""
+    import tempfile
+
+    from distilvec.corpus import read_corpus
+    from distilvec.judging.geometry import geometry
+    from distilvec.report.geometry import geometry_markdown, write_geometry
+    from distilvec.students import load_student
+
+    with tempfile.TemporaryDirectory(prefix="distilvec-geometry-") as place:
+        texts = read_corpus(str(data), place, text=text, holdout=0.0, limit=limit).texts()
+    found = geometry(load_student(model), texts)
+    name = Path(model).name
+    if output is None:
+        return geometry_markdown(found, name)
+    page = write_geometry(found, name, output)
+    return f"{geometry_markdown(found, name)}\nwritten to {page}"
+
+
 def shrink_model(
     model: str,
     output: Path,

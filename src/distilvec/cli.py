@@ -285,6 +285,20 @@ def align(
     align_command(text, student, teacher, mode, picture)
 
 
+@app.command()
+def geometry(
+    model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id")],
+    data: Annotated[Path, typer.Option("--data", help="texts: any file that a corpus can be read from")],
+    text: Annotated[str, typer.Option(help="text column")] = "text",
+    limit: Annotated[int, typer.Option(help="look at so many texts", min=2)] = 500,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="also write numbers and pictures here")] = None,
+) -> None:
+    """How an embedder's vectors fill their space; in mixtures of experts, how the active experts lie."""
+    from distilvec.api import look_at_geometry
+
+    typer.echo(look_at_geometry(model, data, text=text, limit=limit, output=output))
+
+
 @app.command("finetune")
 def finetune_command(
     model: Annotated[str, typer.Argument(help="sentence-transformers or transformers folder, or hub id")],

@@ -12,6 +12,7 @@ GROUP_NAMES = {"in": "in-domain", "out": "out-of-domain", "all": "average", "ret
 METRIC_NAMES = {
     "macro_f1": "macro F1",
     "accuracy": "accuracy",
+    "auroc": "AUROC",
     "r2": "R²",
     "average_precision": "average precision",
     "spearman": "Spearman",

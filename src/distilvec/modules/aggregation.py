@@ -1,0 +1,56 @@
+"""Switching how a loaded model adds up its experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from distilvec.errors import DistilvecError, nearest
+from distilvec.modules.expert_head import ExpertHead
+from distilvec.modules.moe_encoder import AGGREGATIONS, MoeEncoderConfig
+
+__all__ = ["set_aggregation"]
+
+_HEAD = ("linear", "sba")
+
+
+def set_aggregation(model: nn.Module, mode: str, normalize_weights: bool | None = None) -> None:
+    """Choose the aggregation of every mixture of experts in a model; it is saved with the model.
+
+    Args:
+        model: a sentence-transformers or transformers model with mixtures in its encoder (`MoeEncoder`), a DistillMoE
+            head (`ExpertHead`), or both.
+        mode: "linear" (the model as it was made), "sba", "norm_free", "unit" or "nlerp", as in
+            `distilvec.functional.spherical_aggregate`; a head knows "linear" and "sba" only.
+        normalize_weights: whether an encoder divides a token's router weights by their sum; None leaves that as it
+            is. A head's always sum to 1.
+
+    Raises:
+        DistilvecError: an unknown mode, one that a head does not know, or no mixture; nothing is changed then.
+    """
+    if mode not in AGGREGATIONS:
+        raise DistilvecError(f'There is no aggregation "{mode}"', remedy=nearest(mode, AGGREGATIONS))
+    heads = [module for module in model.modules() if isinstance(module, ExpertHead)]
+    configs = list({id(config): config for module in model.modules() if (config := _config(module))}.values())
+    if not heads and not configs:
+        raise DistilvecError(
+            "this model has no mixture of experts whose aggregation could be chosen",
+            remedy="Use a mixture-of-experts encoder (distilvec.students.upcycle makes one) or a DistillMoE student.",
+        )
+    if heads and mode not in _HEAD:
+        raise DistilvecError(
+            f'a DistillMoE head cannot aggregate by "{mode}"', remedy=f"It knows {' and '.join(_HEAD)} only."
+        )
+    for head in heads:
+        head.aggregation = mode
+    for config in configs:
+        config.aggregation = mode
+        if normalize_weights is not None:
+            config.normalize_weights = normalize_weights
+
+
+def _config(module: nn.Module) -> Any:
+    """Of a mixture-of-experts encoder, also one whose class came with its folder."""
+    config = getattr(module, "config", None)
+    return config if getattr(config, "model_type", None) == MoeEncoderConfig.model_type else None
