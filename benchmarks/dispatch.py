@@ -164,7 +164,7 @@ def measure_aggregation(model: MoeEncoder, shape: tuple[int, int], options: argp
     steps |= {f"alone {mode}": lambda mode=mode: alone(mode) for mode in AGGREGATIONS}
     times = take_turns(steps, options.rounds, options.device)
     least = {name: min(taken) for name, taken in times.items()}
-    mixtures = len(model.config.moe_layers or ())
+    mixtures = model.config.layer_kinds.count("mixture")
     return [
         {
             "batch": shape[0],

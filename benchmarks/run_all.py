@@ -1,5 +1,5 @@
 """All benchmarks one after another, with their defaults: store, encode, step, allocator, alignment,
-token_steps, expert_head, many_teachers.
+token_steps, expert_head, many_teachers, dispatch.
 
     OMP_NUM_THREADS=2 python benchmarks/run_all.py
 
@@ -7,8 +7,9 @@ store: making, opening and reading a store of 10 million rows. encode: a teacher
 sentence-transformers' encode. step: time and memory of a training step of every method. allocator: what
 keeping freed memory gains. alignment: aligning tokens against plain Python; it needs the shared data
 (DISTILVEC_DATA). token_steps: steps of the methods that look inside the teacher. expert_head: the latency that
-DistillMoE's head adds. many_teachers: what one more teacher adds to a step of gaussian. Each writes its
-figures to benchmarks/results/NAME.json and NAME.md. They take half an hour together on 2 cores.
+DistillMoE's head adds. many_teachers: what one more teacher adds to a step of gaussian. dispatch: sparse dispatch
+to experts, and aggregation on the sphere. Each writes its figures to benchmarks/results/NAME.json and NAME.md. They
+take half an hour together on 2 cores.
 """
 
 from __future__ import annotations
@@ -19,7 +20,17 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BENCHMARKS = ("store", "encode", "step", "allocator", "alignment", "token_steps", "expert_head", "many_teachers")
+BENCHMARKS = (
+    "store",
+    "encode",
+    "step",
+    "allocator",
+    "alignment",
+    "token_steps",
+    "expert_head",
+    "many_teachers",
+    "dispatch",
+)
 
 
 def main() -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from distilvec.corpus import Corpus, read_corpus
+from distilvec.modules.aggregation import set_aggregation
 from distilvec.recipe import Recipe, StudentSection, TeacherSection
-from distilvec.students import StudentTap, fresh, fresh_molecule, fresh_resnet, load_student, shrink
+from distilvec.students import StudentTap, fresh, fresh_molecule, fresh_resnet, load_student, shrink, upcycle
 from distilvec.tasks.base import Task
 from distilvec.tasks.table import build_task
 
@@ -58,6 +59,10 @@ def make_student(
         student = fresh_resnet(**section.resnet.model_dump())
     elif section.molecule is not None:
         student = fresh_molecule(**section.molecule.model_dump())
+    if section.upcycle is not None:
+        student = upcycle(student, **section.upcycle.model_dump(), seed=seed)
+    if section.aggregation is not None:
+        set_aggregation(student, section.aggregation, section.normalize_weights)
     if section.max_length:
         student.max_seq_length = min(section.max_length, student.max_seq_length or section.max_length)
     return student

@@ -130,6 +130,15 @@ class MoleculeSection(Section):
     dropout: float = Field(0.0, ge=0, lt=1)
 
 
+class UpcycleSection(Section):
+    """Turn a dense encoder into a mixture of experts, each a copy of its feed-forward block."""
+
+    experts: int = Field(8, ge=1)
+    top_k: int = Field(2, ge=1, description="experts that a token goes to")
+    every: int = Field(2, ge=1, description="a mixture in every so many blocks")
+    noise: float = Field(0.01, ge=0, description="of the copies, relative to the weights")
+
+
 class StudentSection(Section):
     """The student: exactly one of model, shrink, fresh, resnet and molecule."""
 
@@ -138,6 +147,13 @@ class StudentSection(Section):
     fresh: FreshSection | None = None
     resnet: ResnetSection | None = None
     molecule: MoleculeSection | None = None
+    upcycle: UpcycleSection | None = Field(None, description="of model or shrink: make its blocks mixtures of experts")
+    aggregation: Literal["linear", "sba", "norm_free", "unit", "nlerp"] | None = Field(
+        None, description="how a mixture-of-experts encoder adds its experts up; null = as it was saved"
+    )
+    normalize_weights: bool | None = Field(
+        None, description="with aggregation: divide a token's router weights by their sum; null = as it was saved"
+    )
     max_length: int | None = Field(None, gt=0)
     pooling: PoolingChoice | None = Field(
         None,
@@ -156,6 +172,10 @@ class StudentSection(Section):
         sources = (self.model, self.shrink, self.fresh, self.resnet, self.molecule)
         if sum(source is not None for source in sources) != 1:
             raise ValueError("give exactly one of model, shrink, fresh, resnet and molecule")
+        if self.upcycle is not None and self.model is None and self.shrink is None:
+            raise ValueError("upcycle needs a dense text encoder: give model or shrink")
+        if self.normalize_weights is not None and self.aggregation is None:
+            raise ValueError("normalize_weights goes with aggregation")
         if self.fresh is not None and self.pooling not in (None, "mean"):
             raise ValueError("a fresh student has mean pooling")
         if self.router and self.space == "own":
@@ -320,11 +340,35 @@ class Recipe(Section):
             raise _explain(error, cls, where, lines or {}) from error
         recipe.resolve_method(where, lines or {})
         recipe._check_training(where, lines or {})
-        if recipe.student.space is None:
-            from distilvec.methods.table import resolve
-
-            recipe.student.space = resolve(recipe.method.name).implied_space
+        recipe._settle_space(where, lines or {})
         return recipe
+
+    def _settle_space(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
+        """Fill in the space that the method implies; refuse the teacher's where no map leads there."""
+        from distilvec.methods.base import Method
+        from distilvec.methods.table import resolve
+
+        method = resolve(self.method.name)
+        several = len(self.teachers) > 1 and self.combine == "separate"
+        if self.student.space is None:
+            self.student.space = "own" if several else method.implied_space
+        if self.student.space != "teacher":
+            return
+        if not several and method.teacher_map is not Method.teacher_map:
+            return
+        line = lines.get(("student", "space"), lines.get(("student",)))
+        place = ", ".join(part for part in (where, f"line {line}" if line else None, "student.space") if part)
+        if several:
+            raise DistilvecError(
+                f"{len(self.teachers)} teachers have a space each, and a student cannot live in all of them",
+                where=place,
+                remedy="Use space: own, one teacher, or combine: concatenate.",
+            )
+        raise DistilvecError(
+            f'method "{self.method.name}" has no linear map into its teacher\'s space',
+            where=place,
+            remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas, distilcse).",
+        )
 
     def _check_training(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
         """Refuse training keys now, not after hours of teaching."""

@@ -13,7 +13,7 @@ import torch
 from distilvec.combining import combine
 from distilvec.corpus import Corpus
 from distilvec.corpus.keys import Modality
-from distilvec.errors import DistilvecError, Interrupted
+from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import wanted_of
 from distilvec.methods.table import build_method
@@ -27,6 +27,7 @@ from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teache
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training import LiveSource, SignalSource, StoreSource, Ticker
 from distilvec.training.distiller import describe
+from distilvec.training.items import check_modality
 
 if TYPE_CHECKING:
     pass
@@ -119,7 +120,7 @@ def teach(
     ]
     if recipe.combine == "separate" or len(taught) == 1 or shard is not None:
         return taught
-    ticker = Ticker("combining the teachers")
+    ticker = Ticker("combining the teachers", f"{corpus.modality}s")
     teacher, store, filled, seen = combine(taught, recipe.combine, corpus, stores, recipe.teachers[0].storage, ticker)
     return [Taught(teacher, seen, store, filled)]
 
@@ -131,17 +132,22 @@ def wanted_signals(recipe: Recipe, corpus: Corpus, teachers: Sequence[Teacher]) 
         DistilvecError: the method cannot work with this student or these teachers.
     """
     method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
-    if not method.inside:
-        return [Wanted() for _ in teachers]
-    if recipe.combine != "separate" and len(teachers) > 1:
+    if method.inside and recipe.combine != "separate" and len(teachers) > 1:
         raise DistilvecError(
             f"{recipe.method.name} looks at the tokens or class predictions of each teacher, which cannot be combined",
             where="combine",
             remedy="Use combine: separate, or a method on sentence vectors (`distilvec methods`).",
         )
+    nothing = [Wanted() for _ in teachers]
+    if recipe.student.fresh is not None and not method.inside:
+        return nothing  # it fits by construction, and training its tokenizer takes a while
+    # Made here too, so that what does not fit is said before teaching, not after it.
     student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
+    check_modality(student, corpus.modality, "student")
     info = describe(StudentTap(student).info, make_task(recipe, corpus, student))
     needs = method.needs(info, [teacher_info(teacher) for teacher in teachers])
+    if not method.inside:
+        return nothing
     found = [wanted_of(needs, number) for number in range(len(teachers))]
     for teacher, wanted in zip(teachers, found, strict=True):
         teacher.refuse(wanted)
@@ -169,7 +175,10 @@ def teach_one(
     teacher = open_teacher(section, modality=corpus.modality) if teacher is None else teacher
     seen = check_teacher(teacher, corpus.teacher_texts(np.asarray(corpus.train_rows)[:256]), corpus.modality)
     store = SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
-    arguments: dict[str, Any] = {"shard": shard, "progress": Ticker(f"teaching with {section.name}")}
+    arguments: dict[str, Any] = {
+        "shard": shard,
+        "progress": Ticker(f"teaching with {section.name}", f"{corpus.modality}s"),
+    }
     texts, keys = _TeacherTexts(corpus), corpus.teacher_keys
     with StopSignals() as signals:
         arguments["stop"] = lambda: signals.number is not None
@@ -180,10 +189,17 @@ def teach_one(
     if signals.number is not None:
         raise Interrupted(
             f"teaching was stopped by {signals.name}; the vectors of {filled.present + filled.taught:,} of "
-            f"{filled.distinct:,} texts are kept",
+            f"{filled.distinct:,} {corpus.modality}s are kept",
             where=str(store.path),
             remedy="Run the same command again to go on.",
             number=signals.number,
+        )
+    statistics = store.statistics()
+    if statistics.count > 1 and not np.asarray(statistics.std).any():
+        raise DataError(
+            f"all its {statistics.count:,} vectors are the same, so there is nothing to learn from it",
+            where=f"teacher {section.name}",
+            remedy="Look at what it is given and what it returns.",
         )
     return Taught(teacher, seen, store, filled, section.live, wanted, section.weight)
 

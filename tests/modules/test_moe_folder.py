@@ -20,7 +20,7 @@ from tests.modules.nomic_moe import TEXTS
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
-from distilvec.students import load_student, ship
+from distilvec.students import load_student, ship, shrink
 
 # Opens a model twice, the second time from what it saved of the first.
 READER = """
@@ -146,6 +146,13 @@ def test_every_weight_is_accounted_for(tensors: dict[str, torch.Tensor], tmp_pat
 def test_other_architectures_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         opened(nomic_moe.write(tmp_path / "other", **changes))
+
+
+def test_blocks_can_be_cut_out(published: Path, tmp_path: Path) -> None:
+    cut, _ = shrink(opened(published), layers=[1, 4], vocabulary=200, texts=TEXTS)
+    assert cut[0].model.config.layer_kinds == ["dense", "mixture"]
+    ship(cut, tmp_path / "cut")
+    assert np.array_equal(opened(tmp_path / "cut").encode(TEXTS), cut.encode(TEXTS))
 
 
 def test_renormalised_weights_are_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from distilvec.corpus.folders import folder_fingerprint, holds_images, image_rows
+from distilvec.corpus.folders import IMAGE_SUFFIXES, folder_fingerprint, holds_images, image_rows
 from distilvec.corpus.keys import Modality
 from distilvec.corpus.readers import SUFFIXES, Row, file_kind, read_file, require_columns, shown
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
@@ -58,6 +58,8 @@ def find_source(source: Any, modality: Modality | None = "text") -> Source:
         return _dataset(_from_hub(source), source, modality or "text")
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
+        if not path.exists() and not path.suffix and not path.is_symlink():
+            raise DataError("there is no such file or folder", where=str(path), remedy="Check the path.")
         return _folder(path, modality) if path.is_dir() else _files([path], str(path), modality)
     if _is_dataset(source):
         return _dataset(source, "the data set", modality or "text")
@@ -140,7 +142,8 @@ def _folder(path: Path, modality: Modality | None) -> Source:
             )
         return _images(path)
     if not files:
-        raise DataError("no file in this folder can be read", where=str(path), remedy=f"Known: {', '.join(SUFFIXES)}.")
+        known = sorted(IMAGE_SUFFIXES) if modality == "image" else SUFFIXES
+        raise DataError("no file in this folder can be read", where=str(path), remedy=f"Known: {', '.join(known)}.")
     if NPZ not in {file.suffix for file in files} and len({file_kind(file) == ".txt" for file in files}) > 1:
         plain = next(file.name for file in files if file_kind(file) == ".txt")
         raise DataError(

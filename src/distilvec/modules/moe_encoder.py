@@ -32,6 +32,7 @@ __all__ = ["AGGREGATIONS", "MoeEncoder", "MoeEncoderConfig"]
 
 AGGREGATIONS = ("linear", "sba", "norm_free", "unit", "nlerp")
 _POSITIONS = ("rotary", "absolute")
+_KINDS = ("dense", "mixture")
 
 
 class MoeEncoderConfig(PreTrainedConfig):
@@ -43,7 +44,7 @@ class MoeEncoderConfig(PreTrainedConfig):
         position_padding: of an absolute table, the row of padding; positions count from the next one on (RoBERTa).
             None: they count from 0, whatever is padding (BERT).
         rotary_base: of the rotation's wave lengths.
-        moe_layers: indices, from 0, of the blocks with a mixture; None = every odd one.
+        layer_kinds: "dense" or "mixture" for each block; None = "mixture" for every second one.
         num_experts: E, in each mixture.
         experts_per_token: K, 1 <= K <= E.
         normalize_weights: whether the weights of a token's K experts are divided by their sum.
@@ -73,7 +74,7 @@ class MoeEncoderConfig(PreTrainedConfig):
     positions: str = "rotary"
     position_padding: int | None = None
     rotary_base: float = 10000.0
-    moe_layers: list[int] | None = None
+    layer_kinds: list[str] | None = None
     num_experts: int = 8
     experts_per_token: int = 2
     normalize_weights: bool = False
@@ -82,16 +83,16 @@ class MoeEncoderConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        if self.moe_layers is None:
-            self.moe_layers = list(range(1, self.num_hidden_layers, 2))
+        if self.layer_kinds is None:
+            self.layer_kinds = [_KINDS[index % 2] for index in range(self.num_hidden_layers)]
         if self.aggregation not in AGGREGATIONS or self.positions not in _POSITIONS:
             raise ValueError(f"aggregation is one of {AGGREGATIONS}, positions one of {_POSITIONS}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(f"{self.num_attention_heads} heads do not divide a width of {self.hidden_size}")
         if not 1 <= self.experts_per_token <= self.num_experts:
             raise ValueError(f"{self.experts_per_token} of {self.num_experts} experts cannot be chosen")
-        if not set(self.moe_layers) <= set(range(self.num_hidden_layers)):
-            raise ValueError(f"there are {self.num_hidden_layers} blocks, and moe_layers is {self.moe_layers}")
+        if len(self.layer_kinds) != self.num_hidden_layers or not set(self.layer_kinds) <= set(_KINDS):
+            raise ValueError(f"each of {self.num_hidden_layers} blocks is one of {_KINDS}, not {self.layer_kinds}")
 
 
 class Embeddings(nn.Module):
@@ -117,7 +118,7 @@ class Embeddings(nn.Module):
             return torch.arange(words.shape[1], device=words.device).unsqueeze(0)
         if input_ids is None:
             return torch.arange(words.shape[1], device=words.device).unsqueeze(0) + self.padding_idx + 1
-        real = input_ids != self.padding_idx
+        real = input_ids.ne(-1 if self.word_embeddings.padding_idx is None else self.word_embeddings.padding_idx)
         return real.cumsum(1) * real + self.padding_idx
 
 
@@ -333,8 +334,7 @@ class Block(GradientCheckpointingLayer):
 class Encoder(nn.Module):
     def __init__(self, config: MoeEncoderConfig) -> None:
         super().__init__()
-        mixtures = set(config.moe_layers or ())
-        self.layers = nn.ModuleList(Block(config, index in mixtures) for index in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(Block(config, kind == "mixture") for kind in config.layer_kinds or ())
 
 
 class MoeEncoder(PreTrainedModel):
@@ -490,9 +490,11 @@ def _angle_over_sine(x: Tensor) -> Tensor:
 
 def _series(square: Tensor, x: Tensor) -> Tensor:
     """sin(t a) / (t sin(a)) as a power series in x = 1 - cos(a), from t squared; t = 0: the limit."""
-    total = torch.ones_like(square * x)
-    for n in reversed(range(_TERMS)):
-        total = 1 + ((n + 1) ** 2 - square) * (x / ((2 * n + 3) * (n + 1))) * total
+    both = square * x
+    one = total = torch.ones_like(both)
+    for n in reversed(range(_TERMS)):  # times ((n + 1)^2 - t^2) x / ((2n + 3) (n + 1)), in three kernels
+        scale = (2 * n + 3) * (n + 1)
+        total = torch.addcmul(one, torch.sub(x * ((n + 1) ** 2 / scale), both, alpha=1 / scale), total)
     return total
 
 

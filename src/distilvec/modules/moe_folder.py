@@ -161,7 +161,7 @@ def _translate(file: Path) -> MoeEncoderConfig:
     every = given["moe_every_n_layers"]
     try:
         return MoeEncoderConfig(
-            moe_layers=[index for index in range(given["n_layer"]) if every and index % every == 1],
+            layer_kinds=["mixture" if every and index % every == 1 else "dense" for index in range(given["n_layer"])],
             normalize_weights=bool(normalize),
             **{ours: given[theirs] for theirs, ours in _SIZES.items()},
         )

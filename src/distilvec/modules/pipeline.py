@@ -27,6 +27,11 @@ def open_pipeline(source: str, **arguments: Any) -> SentenceTransformer:
     """
     from sentence_transformers import SentenceTransformer
 
+    from distilvec.modules.moe_folder import is_nomic_moe, open_moe
+
+    if is_nomic_moe(source, **arguments):
+        return open_moe(source, **arguments)
+    import_module("distilvec.modules.moe_encoder")  # registers its type with transformers
     # The method is private, and the only way to name classes; both ends of the supported range have it.
     return SentenceTransformer._load_with_module_classes(source, _own_modules(source), **arguments)
 

@@ -97,7 +97,7 @@ def describe_run(
         ),
         held_out=fitted.held_out,
         alarms=verdict.alarms,
-        notes=_notes(fitted, corpus, filled),
+        notes=_notes(fitted, corpus, filled, names),
         log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
         spaces=spaces_of(verdict, teachers[0][0].name, labels_of(texts, corpus.modality), corpus),
         layers=layers_of(untrained, student, verdict.vectors.get(teachers[0][0].name), texts),
@@ -198,13 +198,17 @@ def _provenance(student: Mapping[str, Any]) -> str:
     return str(student["model"])
 
 
-def _notes(fitted: Any, corpus: Any, filled: Sequence[Any]) -> list[str]:
+def _notes(fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[str]) -> list[str]:
     """What a reader of the numbers should know."""
     found = []
     if fitted.skipped:
         found.append(f"{fitted.skipped:,} sharpness-aware steps were left out because their gradient was not finite.")
     if corpus.audit.shared:
         found.append(f"{corpus.audit.shared:,} held-out texts stand in a training pair too and are on neither side.")
+    if len(teachers) > 1:
+        found.append(
+            f"What is kept, the agreement and the free baseline are measured against the first teacher, {teachers[0]}."
+        )
     absent = sum(each.absent for each in filled)
     if absent:
         found.append(f"The teachers had no vector for {absent:,} texts; these count for nothing in their terms.")

@@ -33,7 +33,7 @@ def pack(vectors: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray | None
             raise DataError(
                 f"a vector has a value of {np.abs(vectors[row]).max():.4g}, float16 ends at 65504",
                 where=f"row {row} of the vectors",
-                remedy='Store with dtype="float32".',
+                remedy="Keep this teacher's vectors in float32 (storage: float32 in a recipe).",
             )
         return values, None
     return vectors.astype(np.float32, copy=True), None

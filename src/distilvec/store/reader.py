@@ -71,13 +71,16 @@ class SignalStore:
             write_format(folder, wanted)
         store = cls.open(folder)
         check_same_teacher(store._format.fingerprint, wanted.fingerprint, folder)
+        if not len(store) and store._format != wanted:  # nothing is lost by making it anew
+            write_format(folder, wanted)
+            store = cls.open(folder)
         for name in ("width", "dtype"):
             found, asked = getattr(store._format, name), getattr(wanted, name)
             if found != asked:
                 raise DistilvecError(
                     f"the store has {name} {found}, not {asked}",
                     where=str(folder),
-                    remedy=f"Use another folder, or {name} {found}.",
+                    remedy=f"Use another folder, or {name} {found}; or remove this one, and it is made again.",
                 )
         return store
 

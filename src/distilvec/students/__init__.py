@@ -9,6 +9,7 @@ from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.ship import in_teacher_space, router, ship
 from distilvec.students.shrink import ShrinkReport, shrink
 from distilvec.students.tap import StudentTap
+from distilvec.students.upcycle import upcycle
 
 __all__ = [
     "ShrinkReport",
@@ -25,4 +26,5 @@ __all__ = [
     "router",
     "ship",
     "shrink",
+    "upcycle",
 ]

@@ -95,6 +95,8 @@ def lacks_pooler(folder: str | Path) -> bool:
     from safetensors import safe_open
     from transformers import MODEL_MAPPING, AutoConfig
 
+    from distilvec.modules import moe_encoder  # noqa: F401  it registers its type
+
     weights = Path(folder) / "model.safetensors"
     if not weights.is_file() or not (Path(folder) / "config.json").is_file():
         return False

@@ -189,7 +189,7 @@ def student_name(student: SentenceTransformer) -> str:
     transformer = find_transformer(student)
     path = getattr(getattr(transformer, "config", None), "_name_or_path", "") or ""
     folder = Path(path)
-    if folder.is_dir():
+    if path and folder.is_dir():
         return folder.resolve().name
     return path or student.model_card_data.base_model or "student"
 

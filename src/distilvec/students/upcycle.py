@@ -104,7 +104,7 @@ def _configuration(dense: Any, experts: int, top_k: int, every: int) -> MoeEncod
         embedding_dropout=dense.hidden_dropout_prob,
         positions="absolute",
         position_padding=dense.pad_token_id if _TYPES[dense.model_type] else None,
-        moe_layers=list(range(every - 1, dense.num_hidden_layers, every)),
+        layer_kinds=["dense" if number % every else "mixture" for number in range(1, dense.num_hidden_layers + 1)],
         num_experts=experts,
         experts_per_token=top_k,
         normalize_weights=True,
@@ -124,7 +124,7 @@ def _weights(dense: dict[str, Tensor], config: MoeEncoderConfig, noise: float, s
         found.update({f"{ours}.{part}": dense[f"{theirs}.{part}"] for part in ("weight", "bias")})
 
     both("embeddings.LayerNorm", "emb_ln")
-    for index in range(config.num_hidden_layers):
+    for index, kind in enumerate(config.layer_kinds or ()):
         old, new = f"encoder.layer.{index}", f"encoder.layers.{index}"
         for part in ("weight", "bias"):
             joined = [dense[f"{old}.attention.self.{name}.{part}"] for name in ("query", "key", "value")]
@@ -132,7 +132,7 @@ def _weights(dense: dict[str, Tensor], config: MoeEncoderConfig, noise: float, s
         both(f"{old}.attention.output.dense", f"{new}.attn.out_proj")
         both(f"{old}.attention.output.LayerNorm", f"{new}.norm1")
         both(f"{old}.output.LayerNorm", f"{new}.norm2")
-        if index not in (config.moe_layers or ()):
+        if kind == "dense":
             both(f"{old}.intermediate.dense", f"{new}.mlp.fc1")
             both(f"{old}.output.dense", f"{new}.mlp.fc2")
             continue

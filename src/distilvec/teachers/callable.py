@@ -21,8 +21,8 @@ from distilvec.teachers.cards import TeacherCard, fingerprint
 
 logger = logging.getLogger(__name__)
 
-# Mistakes in the function itself: asking again would give the same.
-_MISTAKES = (TypeError, NameError, AttributeError, ImportError, NotImplementedError)
+# Mistakes in the function itself: asking again would give the same. An image may be a data URI in place of a path.
+_MISTAKES = (TypeError, NameError, AttributeError, ImportError, NotImplementedError, FileNotFoundError)
 _LONGEST_WAIT = 60.0
 
 
@@ -125,7 +125,8 @@ class CallTeacher(SentenceTeacher):
                 raise DistilvecError(
                     f"the function fails with {type(problem).__name__}: {problem}",
                     where=self._where,
-                    remedy="It is called with one list of texts; try it by itself.",
+                    remedy="It is called with one list of items: texts, SMILES, or paths and data URIs of images "
+                    "(distilvec.corpus.images.open_image opens both); try it by itself.",
                 ) from problem
             except Exception as problem:  # whatever a service's client raises
                 if attempt == self._attempts:

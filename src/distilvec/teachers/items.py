@@ -74,7 +74,11 @@ class ItemTeacher(SentenceTeacher):
         try:
             features: dict[str, Any] = dict(self.model.preprocess(list(texts)))
         except (OSError, ValueError) as problem:
-            raise DataError(f"an item cannot be read ({problem})", where=self.card.name) from problem
+            raise DataError(
+                f"an item cannot be read ({problem})",
+                where=self.card.name,
+                remedy="Does the corpus hold what this model reads? corpus.modality says so.",
+            ) from problem
         device = self.model.device
         features = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in features.items()}
         for module in self.model.children():

@@ -136,6 +136,8 @@ def _of_items(
     """The teacher of images or molecules that a file or folder holds; None where a text model is to read SMILES."""
     from distilvec.teachers.items import ItemTeacher, open_network
 
+    if Path(model).suffix == ".safetensors" and not Path(model).exists():
+        raise DistilvecError("there is no such file", where=str(model), remedy="Check the path.")
     if Path(model).is_file():
         return open_network(Path(model), name, device)
     import torch
@@ -146,11 +148,11 @@ def _of_items(
     folder = locate(model, trust_remote_code)
     opened = open_model(folder, str(model), device=device, dtype=torch.float32, trust_remote_code=trust_remote_code)
     if modality not in item_kinds(opened):
-        if modality == "molecule":
+        if modality == "molecule" and "text" in item_kinds(opened):
             return None
         raise DistilvecError(
-            f"it reads {' and '.join(item_kinds(opened))} items, and the corpus holds images",
+            f"it reads {' and '.join(item_kinds(opened))} items, and the corpus holds {modality}s",
             where=name,
-            remedy="Choose a model of images, or set corpus.modality if the corpus was taken for something else.",
+            remedy="Choose another model, or set corpus.modality if the corpus was taken for something else.",
         )
     return ItemTeacher(opened, name=name, source=folder)
