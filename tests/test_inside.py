@@ -180,3 +180,25 @@ def test_the_report_shows_the_inside(
     shown = (done.folder / "report.html").read_text(encoding="utf-8")
     assert "How tokens relate" in shown and ("What the experts say" in shown) == (measure != "attention")
     assert (done.folder / "figures" / "tokens.svg").is_file()
+
+
+def test_a_mixture_of_experts_is_trained_with_an_even_load(
+    data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    student = {"upcycle": {"experts": 4, "noise": 0.1}, "aggregation": "sba", "router_balance": 0.1}
+    done = run(recipe(data, tmp_path / "out", tiny_model_folders, {"name": "cosine"}, student=student))
+    balances = [entry["term/router_balance"] for entry in done.record.log if "term/router_balance" in entry]
+    assert balances and all(1 - 1e-3 <= value <= 4 for value in balances)
+    model = load_student(done.folder / "student", device="cpu")
+    assert model[0].model.config.aggregation == "sba"
+    assert done.record.student is not None and done.record.student.remote_code
+    gate = [tensor for name, tensor in weights(done.folder / "student").items() if "router" in name]
+    untouched = weights_of_router(tiny_model_folders, student)
+    assert gate and not any(torch.equal(one, other) for one, other in zip(gate, untouched, strict=True))
+
+
+def weights_of_router(models: dict[str, Path], student: dict[str, Any]) -> list[torch.Tensor]:
+    from distilvec.students import upcycle
+
+    fresh = upcycle(load_student(models["xlmr"], device="cpu"), **student["upcycle"], seed=0)
+    return [tensor.detach() for name, tensor in fresh.state_dict().items() if "router" in name]

@@ -151,6 +151,9 @@ class StudentSection(Section):
     aggregation: Literal["linear", "sba", "norm_free", "unit", "nlerp"] | None = Field(
         None, description="how a mixture-of-experts encoder adds its experts up; null = as it was saved"
     )
+    router_balance: float = Field(
+        0.0, ge=0, description="of a mixture-of-experts encoder: weight of the loss that keeps its routers' load even"
+    )
     normalize_weights: bool | None = Field(
         None, description="with aggregation: divide a token's router weights by their sum; null = as it was saved"
     )

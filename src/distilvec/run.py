@@ -156,6 +156,7 @@ def train_student(
         lookup=store_lookup([each.store for each in taught], corpus),
         save_student=save,
         task=task,
+        router_balance=recipe.student.router_balance,
     )
     return student, fitted
 

@@ -33,6 +33,8 @@ class Distiller(nn.Module):
         method: built before the optimiser is made (its heads exist).
         teachers: what is known of each teacher, in the order of the signals.
         task: a supervised task beside the method: L = alpha * task + (1 - alpha) * (the method's terms).
+        router_balance: weight of the loss that keeps the load of a mixture-of-experts student's routers even; added to
+            all else.
 
     Attributes:
         trains_student: False in a method's stages that train the heads alone; the trainer sets it.
@@ -44,9 +46,15 @@ class Distiller(nn.Module):
         method: Method,
         teachers: Sequence[TeacherInfo],
         task: Task | None = None,
+        router_balance: float = 0.0,
     ) -> None:
         super().__init__()
         self.student, self.method, self.task = student, method, task
+        self.router_balance = router_balance
+        if router_balance:
+            from distilvec.modules.routing import hand_out_routing
+
+            hand_out_routing(student)
         self.tap = StudentTap(student)
         self.needs: Needs = method.needs(describe(self.tap.info, task), teachers)
         if self.needs.coupled and self.needs.tokens.student and world_size() > 1:
@@ -107,7 +115,18 @@ class Distiller(nn.Module):
         codes = labels if self.task is None or labels is None else self.task.codes(labels)
         batch = Batch(keys, Batch.equal_items(keys), codes, domain, group, role)
         terms = self._with_task(self.method(output, signals, batch), output.logits, labels, batch)
+        if self.router_balance and self.trains_student:
+            terms["router_balance"] = Term(self._balance(output), None, self.router_balance)
         return self._reduce(terms, domain, local=not gathered)
+
+    def _balance(self, output: StudentOutput) -> Tensor:
+        """[] over the tokens of all processes."""
+        from distilvec.modules.routing import router_balance
+
+        sums = [output.extras[name].flatten(0, 1) for name in ("router_load", "router_probability")]
+        if world_size() > 1:
+            sums = [gather_rows(each) for each in sums]
+        return router_balance(*sums)
 
     def _with_task(
         self, terms: dict[str, Term], logits: Tensor | None, labels: Tensor | None, batch: Batch

@@ -91,6 +91,7 @@ def fit(
     lookup: Callable[[int, torch.Tensor], torch.Tensor] | None = None,
     save_student: Callable[[Path, Method], None] | None = None,
     task: Task | None = None,
+    router_balance: float = 0.0,
 ) -> Fitted:
     """Train `student` in place.
 
@@ -107,6 +108,7 @@ def fit(
         lookup: see `Method.lookup`.
         save_student: writes the student as it ships (for `push_to_hub`).
         task: a supervised task beside the method; its head is trained in place.
+        router_balance: see `Distiller`.
 
     Raises:
         DistilvecError: a method that cannot work with this student or these teachers, a refused training key, a
@@ -122,7 +124,7 @@ def fit(
     checkpoint = _open_checkpoints(folder / "checkpoints", resume)
     args.eval_on_start = args.eval_on_start and checkpoint is None
     trainer = DistillationTrainer(
-        _build(student, method, teachers, sample, training.seed, lookup, task).to(args.device),
+        _build(student, method, teachers, sample, training.seed, lookup, task, router_balance).to(args.device),
         args,
         rows=rows,
         collator=Collator(corpus, tokens, sources, partners),
@@ -206,6 +208,7 @@ def _build(
     seed: int,
     lookup: Callable[[int, torch.Tensor], torch.Tensor] | None,
     task: Task | None,
+    router_balance: float,
 ) -> Distiller:
     """The method with its heads, which start from the sample, around the student."""
     from transformers import set_seed
@@ -214,7 +217,7 @@ def _build(
     method.build(describe(StudentTap(student).info, task), teachers, sample)
     method.lookup = lookup
     method.attach(student)
-    return Distiller(student, method, teachers, task)
+    return Distiller(student, method, teachers, task, router_balance)
 
 
 def _open_checkpoints(folder: Path, resume: bool) -> Path | None:
