@@ -10,7 +10,7 @@ import yaml
 
 from distilvec.report.parts import CorpusFacts, StudentFacts, TeacherFacts, clip, short_source
 from distilvec.report.record import Record
-from distilvec.report.words import duration, millions, number, share, size
+from distilvec.report.words import about, duration, millions, number, share, size
 
 RECIPE_LENGTH = 20_000
 
@@ -24,7 +24,7 @@ class Fact:
     meaning: str = ""
 
 
-def agreement_facts(agreement: dict[str, Any]) -> list[Fact]:
+def agreement_facts(agreement: dict[str, Any], items: str = "texts") -> list[Fact]:
     """What `judging.agreement` found, with what each number says."""
     origin = {
         "head": "after the trained linear head",
@@ -49,7 +49,7 @@ def agreement_facts(agreement: dict[str, Any]) -> list[Fact]:
     ]
     shares = ("neighbours", "index_recall")
     return [
-        Fact(name, share(agreement[key]) if key in shares else f"{agreement[key]:.3f}", meaning)
+        Fact(name, share(agreement[key]) if key in shares else f"{agreement[key]:.3f}", about(items, meaning))
         for key, name, meaning in lines
         if isinstance(agreement.get(key), int | float)
     ]
@@ -75,7 +75,7 @@ def corpus_facts(corpus: CorpusFacts) -> list[Fact]:
         ),
         ("fingerprint", corpus.fingerprint or None),
     ]
-    return [Fact(name, value) for name, value in lines if value is not None]
+    return [Fact(about(f"{corpus.modality}s", name), value) for name, value in lines if value is not None]
 
 
 def cost_facts(record: Record) -> list[Fact]:
@@ -83,8 +83,10 @@ def cost_facts(record: Record) -> list[Fact]:
     cost = record.cost
     if cost is None:
         return []
-    rate = f" ({number(cost.teacher_texts_per_second)} texts per second)" if cost.teacher_texts_per_second else ""
-    taught = f", {cost.texts_taught:,} texts" if cost.texts_taught is not None else ""
+    rate = (
+        f" ({number(cost.teacher_texts_per_second)} {record.items} per second)" if cost.teacher_texts_per_second else ""
+    )
+    taught = f", {cost.texts_taught:,} {record.items}" if cost.texts_taught is not None else ""
     steps = f", {cost.steps:,} steps" if cost.steps is not None else ""
     per = (
         f" ({1e3 * cost.training_seconds / cost.steps:,.0f} ms a step)" if cost.steps and cost.training_seconds else ""

@@ -116,9 +116,13 @@ def _tiles(record: Record) -> str:
         times = ""
         if teacher is not None and teacher.texts_per_second:
             times = f"{student.texts_per_second / teacher.texts_per_second:.1f} × the teacher"
-        delay = f"one text: {words.number(student.latency_p50_ms)} ms" if student.latency_p50_ms else ""
+        delay = f"one {record.items[:-1]}: {words.number(student.latency_p50_ms)} ms" if student.latency_p50_ms else ""
         tiles.append(
-            ("texts per second", words.number(student.texts_per_second), " · ".join(p for p in (times, delay) if p))
+            (
+                f"{record.items} per second",
+                words.number(student.texts_per_second),
+                " · ".join(p for p in (times, delay) if p),
+            )
         )
     made = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span>'

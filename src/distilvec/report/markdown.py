@@ -42,7 +42,7 @@ def render_markdown(record: Record, figures: Sequence[Path] = ()) -> str:
     if record.tasks():
         parts += ["### Task by task", task_grid(record).markdown(), *_pictures(pictures, "scores")]
     agreement = [
-        fact_table(agreement_facts(record.agreement)),
+        fact_table(agreement_facts(record.agreement, record.items)),
         *_pictures(pictures, "map", "layers", "alignment", "tokens"),
     ]
     reproduced = teacher_grid(record)

@@ -20,6 +20,7 @@ from distilvec.report.parts import Comparison, SpaceMap, TeacherFacts, clip
 from distilvec.report.plots import point_colours
 from distilvec.report.record import Record
 from distilvec.report.table import Cell, Grid, main_grid, supervised_grid, task_grid, teacher_grid
+from distilvec.report.words import about
 
 
 def sections(record: Record, drawn: dict[str, str]) -> list[tuple[str, str, str]]:
@@ -68,19 +69,23 @@ def _tone(record: Record, found: Comparison) -> str:
 
 def _agreement(record: Record, drawn: dict[str, str]) -> str:
     text = ""
-    facts = agreement_facts(record.agreement)
+    facts = agreement_facts(record.agreement, record.items)
     if facts:
         items = record.agreement.get("items")
-        on = f" Measured on {items:,} held-out texts, which are not trained on." if isinstance(items, int) else ""
-        text += f'<p class="lead">How much of the teacher\'s view of the texts the student shares.{on}</p>'
+        on = (
+            f" Measured on {items:,} held-out {record.items}, which are not trained on."
+            if isinstance(items, int)
+            else ""
+        )
+        text += f'<p class="lead">How much of the teacher\'s view of the {record.items} the student shares.{on}</p>'
         text += fact_table(facts)
     reproduced = teacher_grid(record)
     if reproduced.rows:
         text += f"<h3>Each teacher, on held-out {record.items}</h3>" + table(reproduced, "wide")
     if record.collapse:
-        text += "<h3>Is the space in use?</h3>" + _collapse(record.collapse)
+        text += "<h3>Is the space in use?</h3>" + about(record.items, _collapse(record.collapse))
     if record.spaces is not None and record.spaces.texts:
-        text += "<h3>Both spaces</h3>" + _map(record.spaces)
+        text += "<h3>Both spaces</h3>" + _map(record.spaces, record.items)
     if "layers" in drawn:
         text += "<h3>Layer by layer</h3>"
         text += figure(drawn, "layers", "1 = the two layers tell texts apart in the same way, 0 = in unrelated ways.")
@@ -113,7 +118,7 @@ def _collapse(collapse: dict[str, dict[str, Any]]) -> str:
     )
 
 
-def _map(spaces: SpaceMap) -> str:
+def _map(spaces: SpaceMap, items: str) -> str:
     how = f" ({escape(spaces.projection)})" if spaces.projection else ""
     names = list(dict.fromkeys(spaces.groups or []))
     colours = dict(zip(spaces.groups or [], point_colours(spaces), strict=False)) if spaces.groups else {}
@@ -127,16 +132,16 @@ def _map(spaces: SpaceMap) -> str:
     return (
         f'<figure><div id="map"></div>{legend}<p id="map-text"></p>'
         "<noscript><p>The map needs JavaScript; it is also in figures/map.svg.</p></noscript>"
-        f"<figcaption>{len(spaces.texts)} texts in the plane{how}. Point at one to see where the other space has it. "
-        f"A text's colour is {told}, in both maps. A plane shows only part of a space with hundreds of dimensions."
-        "</figcaption></figure>"
+        f"<figcaption>{len(spaces.texts)} {items} in the plane{how}. Point at one to see where the other space has it. "
+        + about(items, f"A text's colour is {told}, in both maps. ")
+        + "A plane shows only part of a space with hundreds of dimensions.</figcaption></figure>"
     )
 
 
 def _training(drawn: dict[str, str]) -> str:
     caption = (
         "Every term of the loss before its weight; the strong line is a running mean. "
-        "Held-out measures (orange) are on texts that are not trained on."
+        "Held-out measures (orange) are on what is not trained on."
     )
     text = figure(drawn, "training", caption)
     if "gate" in drawn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from distilvec.report.parts import Comparison, ModelRow, ScoreEntry, grouped
 from distilvec.report.record import Record
@@ -181,6 +182,21 @@ def statement(found: Comparison) -> str:
 def metric(score: ScoreEntry) -> str:
     """The metric's name as it is printed."""
     return METRIC_NAMES.get(score.metric, score.metric)
+
+
+def about(items: str, sentence: str) -> str:
+    """A sentence of ours about texts, said of images or molecules.
+
+    >>> about("images", "A text's colour; two texts")
+    "An image's colour; two images"
+    """
+    if items == "texts":
+        return sentence
+    one = items.removesuffix("s")
+    sentence = re.sub(r"\btexts\b", items, sentence)
+    if one[0] in "aeiou":
+        sentence = re.sub(r"\b([Aa]) text\b", rf"\1n {one}", sentence)
+    return re.sub(r"\btext\b", one, sentence)
 
 
 def _upper(text: str) -> str:
