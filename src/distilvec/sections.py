@@ -1,0 +1,244 @@
+"""The sections of a recipe, as typed models of its YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
+
+from distilvec.modules.pipeline import PoolingChoice
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_default=True)
+
+
+class CorpusSection(Section):
+    """Where the training items come from: texts, images or molecules."""
+
+    path: str | list[Any] = Field(
+        description="file, folder of files or of images, hub:NAME, or (from Python) a list or dataset"
+    )
+    modality: Literal["text", "image", "molecule"] | None = Field(
+        None, description="null: image for a folder of images and .npz, molecule for .smi, else text"
+    )
+    text: str | list[str] = Field(
+        "text",
+        description="text column, or the columns of a pair or triplet; "
+        "left at text, it is the column image of images (.npz: the only such array) and smiles of molecules",
+    )
+    label: str | None = Field(None, description="label column")
+    domain: str | None = Field(None, description="column naming each item's domain (for DISAM and reports)")
+    role: str | None = Field(None, description="column telling queries from documents")
+    teacher_text: str | None = Field(None, description="column the teacher reads instead (translation)")
+    holdout: float = Field(0.02, ge=0, lt=0.5, description="share kept out of training, by content hash")
+    limit: int | None = Field(None, gt=0, description="stop after so many rows")
+    max_characters: int = Field(20_000, gt=0, description="longer texts are rejected")
+    components: Literal["largest", "keep", "reject"] = Field(
+        "largest", description="of molecules made of several (salts): keep the largest, keep all, or reject the row"
+    )
+    strict: bool = Field(False, description="fail on the first bad row instead of counting it")
+
+
+class TeacherSection(Section):
+    """One frozen teacher: a model, a callable, or vectors from elsewhere."""
+
+    name: str = Field("teacher", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    model: str | None = Field(None, description="sentence-transformers or transformers folder or hub id")
+    call: str | Callable[[list[str]], Any] | None = Field(
+        None, description="module:function from a list of texts to vectors; from Python also the function itself"
+    )
+    vectors: str | None = Field(None, description=".npy file or parquet file with a vector column")
+    texts: str | None = Field(None, description="texts of the vectors, one per row")
+    prompt: str | None = Field(None, description="put before every text; null = the teacher's own default")
+    max_length: int | None = Field(None, gt=0)
+    pooling: PoolingChoice | None = Field(
+        None, description="of a transformers folder that says nothing about it; null = mean, or last if it is causal"
+    )
+    trust_remote_code: bool = False
+    batch_size: int = Field(64, gt=0, description="texts per call of a callable teacher")
+    rate_limit: float | None = Field(None, gt=0, description="calls per second of a callable teacher")
+    dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
+        None, description="computation of a model; null = bfloat16 on CUDA, float32 elsewhere"
+    )
+    keys: str | None = Field(None, description="content keys of the vectors instead of texts: .npy, uint8 [n, 16]")
+    storage: Literal["float16", "float32", "int8"] = Field("float16", description="how the store keeps its vectors")
+    weight: float = Field(1.0, gt=0, description="how much it counts beside the other teachers")
+    live: bool = Field(
+        False, description="token states, attention and logits come from the teacher while training, not from the store"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> TeacherSection:
+        if sum(source is not None for source in (self.model, self.call, self.vectors)) != 1:
+            raise ValueError("give exactly one of model, call and vectors")
+        return self
+
+    @field_serializer("call", when_used="json")
+    def _name_the_function(self, call: str | Callable[[list[str]], Any] | None) -> str | None:
+        """A saved recipe names a function as module:function; it runs again where that can be imported."""
+        if call is None or isinstance(call, str):
+            return call
+        owner = call if hasattr(call, "__qualname__") else type(call)
+        return f"{owner.__module__}:{owner.__qualname__}"
+
+
+class ShrinkSection(Section):
+    """A student cut out of another model."""
+
+    of: str = Field(description="name of a teacher of this recipe, a folder or a hub id")
+    layers: int | list[int] | None = Field(None, description="how many blocks (evenly spaced), or which (1-based)")
+    vocabulary: int | None = Field(None, gt=0, description="keep at most so many pieces, those the corpus uses")
+
+
+class FreshSection(Section):
+    """A student with random weights."""
+
+    layers: int = Field(4, gt=0)
+    width: int = Field(256, gt=0)
+    heads: int | None = Field(None, gt=0)
+    tokenizer: str | None = Field(None, description="folder or id; null = byte-level BPE trained on the corpus")
+    vocabulary: int = Field(8192, gt=300)
+    embeddings_from: str | None = Field(None, description="teacher or folder whose token embeddings are averaged")
+
+
+class ResnetSection(Section):
+    """A residual network of CIFAR style with random weights, for images."""
+
+    depth: int = Field(20, ge=8, description="6 n + 2: 20, 32, 44, 56")
+    width: int = Field(16, gt=0, description="channels of the first stage; the vector has four times as many numbers")
+    image_size: int = Field(32, ge=4, description="images are resized to this height and width")
+
+
+class MoleculeSection(Section):
+    """A graph network with random weights, for molecules (extra `molecules`)."""
+
+    kind: Literal["gine", "gin", "gcn", "sage", "gat", "tag"] = "gine"
+    layers: int = Field(10, gt=0)
+    width: int = Field(512, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
+class UpcycleSection(Section):
+    """Turn a dense encoder into a mixture of experts, each a copy of its feed-forward block."""
+
+    experts: int = Field(8, ge=1)
+    top_k: int = Field(2, ge=1, description="experts that a token goes to")
+    every: int = Field(2, ge=1, description="a mixture in every so many blocks")
+    noise: float = Field(0.01, ge=0, description="of the copies, relative to the weights")
+
+
+class StudentSection(Section):
+    """The student: exactly one of model, shrink, fresh, resnet and molecule."""
+
+    model: str | None = Field(None, description="sentence-transformers or transformers folder or hub id")
+    shrink: ShrinkSection | None = None
+    fresh: FreshSection | None = None
+    resnet: ResnetSection | None = None
+    molecule: MoleculeSection | None = None
+    upcycle: UpcycleSection | None = Field(None, description="of model or shrink: make its blocks mixtures of experts")
+    aggregation: Literal["linear", "sba", "norm_free", "unit", "nlerp"] | None = Field(
+        None, description="how a mixture-of-experts encoder adds its experts up; null = as it was saved"
+    )
+    router_balance: float = Field(
+        0.0, ge=0, description="of a mixture-of-experts encoder: weight of the loss that keeps its routers' load even"
+    )
+    normalize_weights: bool | None = Field(
+        None, description="with aggregation: divide a token's router weights by their sum; null = as it was saved"
+    )
+    max_length: int | None = Field(None, gt=0)
+    pooling: PoolingChoice | None = Field(
+        None,
+        description="of a transformers folder (model, shrink.of) that says nothing about it; "
+        "null = the teacher's where it is cut from one, else mean, or last if it is causal",
+    )
+    space: Literal["own", "teacher"] | None = Field(
+        None, description="teacher: fold the projection in, share its index; null = own, or what the method implies"
+    )
+    fold: bool = Field(False, description="replace DistillMoE's head by a linear map, which loads plainly")
+    router: bool = Field(False, description="pack student queries with teacher documents (space: teacher)")
+    trust_remote_code: bool = False
+
+    @model_validator(mode="after")
+    def _one_source(self) -> StudentSection:
+        sources = (self.model, self.shrink, self.fresh, self.resnet, self.molecule)
+        if sum(source is not None for source in sources) != 1:
+            raise ValueError("give exactly one of model, shrink, fresh, resnet and molecule")
+        if self.upcycle is not None and self.model is None and self.shrink is None:
+            raise ValueError("upcycle needs a dense text encoder: give model or shrink")
+        if self.normalize_weights is not None and self.aggregation is None:
+            raise ValueError("normalize_weights goes with aggregation")
+        if self.fresh is not None and self.pooling not in (None, "mean"):
+            raise ValueError("a fresh student has mean pooling")
+        if self.router and self.space == "own":
+            raise ValueError("router needs space: teacher")
+        if self.router:
+            self.__dict__["space"] = "teacher"
+        return self
+
+
+class MethodSection(BaseModel):
+    """The method and its options; the options belong to the method's own schema."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = "talas"
+    matryoshka: list[int] | None = Field(None, description="also train these prefixes of the student's vector")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+class SharpnessSection(Section):
+    """Sharpness-aware steps around the base optimiser."""
+
+    kind: Literal["sam", "asam", "disam"] = "asam"
+    rho: float | None = Field(None, ge=0, description="null: asam 0.5, sam 0.05, disam 0.01")
+    eta: float = Field(0.01, ge=0)
+    every: int = Field(1, gt=0)
+    scale: Literal["elementwise", "filter", "layer"] = "elementwise"
+    bias: Literal["one", "abs", "exclude"] = "exclude"
+    heads: bool = Field(True, description="perturb the heads too")
+    fresh_dropout: bool = Field(False, description="new dropout masks in the second pass, as TALAS's code does")
+    per: Literal["micro", "batch"] = Field("micro", description="perturb per micro-batch or per accumulated batch")
+    ascent: Literal["global", "local"] = Field("global", description="local: leave out the all-reduce of the ascent")
+    domains: float | None = Field(None, ge=0, description="disam: weight of the variance between domains (0.1)")
+
+
+class OptimizerSection(Section):
+    lr: float = Field(2e-5, gt=0)
+    heads_lr: float | None = Field(1e-4, gt=0, description="learning rate of the heads; null = lr")
+    weight_decay: float = Field(0.01, ge=0)
+    sharpness: SharpnessSection | None = None
+
+
+class TrainingSection(BaseModel):
+    """Length, batches and checkpoints; further keys go to transformers.TrainingArguments."""
+
+    model_config = ConfigDict(extra="allow", validate_default=True)
+    epochs: float = Field(2, gt=0)
+    batch_size: int = Field(32, gt=0, description="items per optimiser step and accumulation step, over all processes")
+    seed: int = Field(0, ge=0)
+    evaluate_every: int | None = Field(None, gt=0, description="held-out agreement every so many steps")
+    save_every: int | None = Field(None, gt=0, description="checkpoint every so many steps")
+    patience: int | None = Field(None, gt=0, description="stop after so many evaluations without a better metric")
+    best: str | None = Field(None, description="metric of the best checkpoint, e.g. agreement_cosine")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+class JudgingSection(Section):
+    tasks: list[Any] = Field(default_factory=list, description="names, files or task descriptions")
+    agreement: bool = Field(True, description="agreement with the teacher on held-out texts")
+    speed: bool = Field(True, description="latency at batch 1 and throughput")
+
+    @field_validator("tasks")
+    @classmethod
+    def _kinds(cls, tasks: list[Any]) -> list[Any]:
+        for task in tasks:
+            if isinstance(task, bool | int | float):
+                raise ValueError(f"a task is a name, a file or a description, not {task!r}")
+        return tasks
