@@ -147,7 +147,8 @@ class Bench:
             labelled = min(CIFAR_IMAGES, size.pool or CIFAR_IMAGES)
             corpus |= {"path": str(data("cifar10")), "text": "train_images", "limit": labelled}
             epochs *= self.images / labelled
-        method = {} if supervised else {"width": size.kernel}
+        # Kernels start from nothing, as published; the student does too.
+        method = {} if supervised else {"width": size.kernel, "init": "random"}
         return Recipe.build(
             {
                 "corpus": corpus,

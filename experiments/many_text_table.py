@@ -41,6 +41,9 @@ ROWS: dict[str, Row] = {
     "multi_mse": Row("multi_mse"),
     "multi_cosine": Row("multi_cosine"),
     **{f"gaussian from {name}": Row("gaussian", only=name, like="gaussian") for name in TEACHERS},
+    "gaussian random start": Row("gaussian", {"init": "random"}),
+    "multi_mse random start": Row("multi_mse", {"init": "random"}),
+    "multi_cosine random start": Row("multi_cosine", {"init": "random"}),
     "gaussian paper": Row("gaussian", {"preset": "paper"}, like="gaussian"),
     "gaussian code": Row("gaussian", {"preset": "code"}, like="gaussian"),
     "multi_mse as gaussian code": Row("multi_mse", AS_CODE, like="gaussian"),
@@ -54,13 +57,14 @@ ROWS: dict[str, Row] = {
 SETS = {
     "main": ("gaussian", "multi_mse", "multi_cosine"),
     "single": tuple(name for name, row in ROWS.items() if row.only),
+    "starts": ("gaussian random start", "multi_mse random start", "multi_cosine random start"),
     "presets": ("gaussian paper", "gaussian code", "multi_mse as gaussian code"),
     "others": ("cosine side by side", "talas"),
     "depth": ("gaussian depth 2", "gaussian depth 5"),
     "sizes": ("gaussian, two layers", "gaussian, two layers, 4000 pieces"),
 }
 #: Depth is left to the molecules, where a row is cheaper: `--rows depth`.
-SETS["all"] = tuple(row for name in ("main", "single", "presets", "others", "sizes") for row in SETS[name])
+SETS["all"] = tuple(row for name in ("main", "single", "starts", "presets", "others", "sizes") for row in SETS[name])
 
 
 def file_name(row: str) -> str:

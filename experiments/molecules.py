@@ -109,6 +109,7 @@ class Bench:
                     "name": row.method or "gaussian",
                     "depth": row.depth,
                     "width": 1024 if row.large else KERNEL_WIDTH,
+                    "init": "random",  # as published; the student starts from nothing too
                 },
                 "training": {
                     "epochs": epochs,

@@ -239,3 +239,25 @@ def test_code_preset_on_raw_unit_vectors_is_squared_error(world) -> None:
         values.sum().backward()
         optimizer.step()
     assert float(torch.tanh(spread).mean()) > 0.95, "the deviation has reached its bound"
+
+
+@pytest.mark.parametrize("options", [{}, {"bound": "tanh"}, {"components": 2}, {"vectors": "raw"}], ids=str)
+def test_a_ridge_start_knows_what_a_linear_map_knows(world, options) -> None:
+    """Before any training: the explained share of the best linear map, and deviations that fit what it leaves."""
+    torch.manual_seed(0)
+    world.encoder.eval()
+    with torch.no_grad():
+        embedding = world.output(range(64)).embedding[0]
+        clean = embedding @ torch.randn(12, 6)
+        world.vectors = [clean / clean.std(0) + 0.5 * torch.randn(64, 6)]
+    terms = terms_of(world, world.method("gaussian", width=32, **options), range(64))
+    assert 0.6 < terms["explained"].values.mean().item() < 0.9
+    assert 0.7 < terms["calibration"].values.mean().item() < 1.4
+    random = terms_of(world, world.method("gaussian", width=32, init="random", **options), range(64))
+    assert random["explained"].values.mean().item() < 0.3
+
+
+@pytest.mark.parametrize("name", ["gaussian", "multi_mse", "multi_cosine"])
+def test_published_presets_start_from_nothing(name) -> None:
+    assert build_options(name, {"preset": "paper"}).init == "random"
+    assert build_options(name, {}).init == "ridge"

@@ -30,8 +30,8 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 class GaussianOptions(KernelOptions):
     presets = {  # noqa: RUF012
-        "paper": {"vectors": "raw", "teacher_weight": "sum"},
-        "code": {"vectors": "raw", "teacher_weight": "sum", "bound": "tanh", "width_factor": 1.4},
+        "paper": {"vectors": "raw", "teacher_weight": "sum", "init": "random"},
+        "code": {"vectors": "raw", "teacher_weight": "sum", "bound": "tanh", "width_factor": 1.4, "init": "random"},
     }
 
     bound: Literal["soft", "tanh"] = Field("soft", description="of the deviation: soft clamp [S] or exp(tanh) [C]")
@@ -84,6 +84,11 @@ class Gaussian(KernelMethod):
         with torch.no_grad():
             calibration = _calibration(kernel, target, log_variance, live, per_component * count)
         return values, {"calibration": calibration}
+
+    def said(self, log_variance: Tensor) -> Tensor:
+        if self.options.bound == "soft":
+            return 10 * torch.atanh((log_variance / 10).clamp(-0.99, 0.99))
+        return torch.atanh((-log_variance / 2).clamp(-0.99, 0.99))
 
     def keep(self, folder: Path) -> None:
         if self.options.keep_kernels:

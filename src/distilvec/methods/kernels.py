@@ -35,6 +35,11 @@ class KernelOptions(Options):
     width_factor: float | None = Field(
         None, gt=0, description="hidden layers so many times as wide as the teacher's vector instead; 1.4 [C]"
     )
+    init: parts.Init = Field(
+        "ridge",
+        description="a kernel's mean starts as the ridge map of the untrained student, which is added to its network "
+        "[S], or from nothing [P, C]",
+    )
     teacher_weight: Literal["mean", "sum", "per_dim"] = Field(
         "mean",
         description="mean: every teacher counts the same [S]; sum: each dimension does, added up [C, Alg. 1]; "
@@ -70,6 +75,7 @@ class KernelMethod(Method):
             components=getattr(options, "components", 1),
             spread=self.spread,
             triangular=getattr(options, "covariance", "diagonal") == "triangular",
+            linear=options.init == "ridge",
         )
         self.suffixes = [name.removeprefix("x") for name in parts.names("x", teachers)]
         dims = []
@@ -77,6 +83,10 @@ class KernelMethod(Method):
             mean, std = _statistics(teacher, signals)
             self.kernels.learn_units(number, mean, std, standardise=options.vectors == "standardised")
             dims.append(int(self.kernels.live(number).sum()))
+            if options.init == "ridge" and signals.present.any():
+                target = self.kernels.standardise(number, parts.sentence(signals)[signals.present].float())
+                source = sample.student.embedding[0][signals.present].float()
+                self.kernels.start_linear(number, source, target, self.said)
         self.weights = self._weights(teachers, dims)
 
     def _weights(self, teachers: Sequence[TeacherInfo], dims: Sequence[int]) -> list[float]:
@@ -100,6 +110,10 @@ class KernelMethod(Method):
             for name, value in {"explained": explained, **seen}.items():
                 terms[name + suffix] = parts.counted(value, signals.present, 0.0)
         return terms
+
+    def said(self, log_variance: Tensor) -> Tensor:
+        """What a kernel has to say for this log-variance, [D]; the inverse of its bound."""
+        return log_variance
 
     def compare(self, kernel: Kernel, target: Tensor, live: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss per coordinate, [V, B], and what else is logged.

@@ -19,7 +19,10 @@ from distilvec.modules.kernel_head import Kernel
 
 
 class MultiCosineOptions(KernelOptions):
-    presets = {"paper": {"teacher_weight": "sum"}, "code": {"teacher_weight": "sum"}}  # noqa: RUF012
+    presets = {  # noqa: RUF012
+        "paper": {"teacher_weight": "sum", "init": "random"},
+        "code": {"teacher_weight": "sum", "init": "random"},
+    }
 
     vectors: Literal["standardised", "raw"] = Field("raw", description="the teachers' own vectors, or standardised")
     teacher_weight: Literal["mean", "sum"] = Field("mean", description="mean or sum over the teachers")

@@ -16,8 +16,8 @@ from distilvec.modules.kernel_head import Kernel
 
 class MultiMSEOptions(KernelOptions):
     presets = {  # noqa: RUF012
-        "paper": {"vectors": "raw", "teacher_weight": "sum"},
-        "code": {"vectors": "raw", "depth": 2},
+        "paper": {"vectors": "raw", "teacher_weight": "sum", "init": "random"},
+        "code": {"vectors": "raw", "depth": 2, "init": "random"},
     }
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.projection import ridge_map
 
 __all__ = ["GaussianKernels", "Kernel", "has_kernels"]
 
@@ -52,6 +53,7 @@ class GaussianKernels(nn.Module):
         components: n >= 1 Gaussians per teacher.
         spread: whether deviations are predicted.
         triangular: one trained unit lower triangular matrix per teacher, so that coordinates may go together.
+        linear: whether a linear map of the student's vector is added to the network's mean; `start_linear` fits it.
 
     Attributes:
         shift, scale: per teacher float32 [D_k], what `standardise` takes away and divides by.
@@ -75,13 +77,15 @@ class GaussianKernels(nn.Module):
         components: int = 1,
         spread: bool = True,
         triangular: bool = False,
+        linear: bool = False,
     ) -> None:
         super().__init__()
         if min(width, depth, hidden, components, *widths) <= 0 or len(names) != len(widths):
             raise DistilvecError("a kernel needs positive sizes, and each teacher a name", where="kernels")
         self.width, self.names, self.widths = width, list(names), list(widths)
         self.depth, self.hidden, self.components = depth, hidden, components
-        self.spread, self.triangular = spread, triangular
+        self.spread, self.triangular, self.linear = spread, triangular, linear
+        self.maps = nn.ModuleList(nn.Linear(width, size) for size in (widths if linear else []))
         self.members: list[list[int]] = [
             [number for number, size in enumerate(widths) if size == each] for each in dict.fromkeys(widths)
         ]
@@ -129,6 +133,31 @@ class GaussianKernels(nn.Module):
         self.shift(teacher).copy_(mean if standardise else torch.zeros_like(mean))
         self.scale(teacher).copy_(deviation if standardise else torch.ones_like(std))
 
+    @torch.no_grad()
+    def start_linear(self, teacher: int, source: Tensor, target: Tensor, inverse: Callable[[Tensor], Tensor]) -> None:
+        """Start a kernel at the best linear map, with the deviations that it leaves, and its network near nothing.
+
+        Args:
+            source: [n, d] student vectors.
+            target: [n, D_k] in the kernel's units.
+            inverse: log-variance -> what the head has to say for it.
+        """
+        centre, middle = source.mean(0), target.mean(0)
+        weight = ridge_map(source - centre, target - middle).float()
+        linear = cast(nn.Linear, self.maps[teacher])
+        linear.weight.copy_(weight)
+        linear.bias.copy_(middle - weight @ centre)
+        group = next(number for number, members in enumerate(self.members) if teacher in members)
+        stack, place = cast(_Stack, self.stacks[group]), self.members[group].index(teacher)
+        # Not zero: nothing would reach the layers before.
+        stack.weights[-1][place] *= 0.1
+        stack.biases[-1][place] *= 0.1
+        if self.spread:
+            left = (target - linear(source)).var(0, correction=0).clamp_min(1e-4)
+            size = self.components * self.widths[teacher]
+            said = inverse(left.log()).repeat(self.components)
+            stack.biases[-1][place, 0, size : 2 * size] = said
+
     def standardise(self, teacher: int, vectors: Tensor) -> Tensor:
         """[..., D_k] in the teacher's own units -> mean 0 and deviation 1 per coordinate."""
         return (vectors - self.shift(teacher)) / self.scale(teacher)
@@ -139,12 +168,14 @@ class GaussianKernels(nn.Module):
         found: list[Kernel | None] = [None] * len(self.widths)
         for members, stack in zip(self.members, self.stacks, strict=True):
             for teacher, values in zip(members, stack(rows).unbind(0), strict=True):
-                found[teacher] = self._kernel(teacher, values.unflatten(0, vectors.shape[:-1]))
+                found[teacher] = self._kernel(teacher, values.unflatten(0, vectors.shape[:-1]), vectors)
         return [kernel for kernel in found if kernel is not None]
 
-    def _kernel(self, teacher: int, values: Tensor) -> Kernel:
+    def _kernel(self, teacher: int, values: Tensor, vectors: Tensor) -> Kernel:
         parts, size = self.components, self.components * self.widths[teacher]
         mean = values[..., :size].unflatten(-1, (parts, -1))
+        if self.linear:
+            mean = mean + self.maps[teacher](vectors).unsqueeze(-2)
         spread = values[..., size : 2 * size].unflatten(-1, (parts, -1)) if self.spread else None
         weights = values[..., -parts:].float().log_softmax(-1) if parts > 1 else None
         factor = None
@@ -155,7 +186,7 @@ class GaussianKernels(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """What it is made from, as JSON values."""
-        keys = ("width", "names", "widths", "depth", "hidden", "components", "spread", "triangular")
+        keys = ("width", "names", "widths", "depth", "hidden", "components", "spread", "triangular", "linear")
         return {key: getattr(self, key) for key in keys}
 
     def save(self, folder: str | Path, **more: Any) -> None:
