@@ -99,7 +99,7 @@ def teach(
     recipe = recipe_of(teacher, "none", corpus, "simcse", output, **sections)
     if len(recipe.teachers) > 1:
         raise DistilvecError("teach fills one teacher's store", remedy="Call it once per teacher.")
-    return start(recipe, shard=shard)[0].store
+    return start(recipe, shard=shard, vectors_only=True)[0].store
 
 
 def evaluate(model: Any, tasks: Any, output: str | Path | None = None, *, name: str | None = None) -> Judgement:

@@ -102,21 +102,22 @@ def teach(
     *,
     shard: tuple[int, int] | None = None,
     teachers: Sequence[Teacher] | None = None,
+    vectors_only: bool = False,
 ) -> list[Taught]:
     """Fill the stores of all teachers with what they lack; only a share of it with `shard` = (i, n).
 
     Args:
         teachers: the recipe's, where they are open already.
+        vectors_only: teach sentence vectors, whatever the method wants; the recipe's student is not looked at.
     """
     corpus = prepare_corpus(recipe) if corpus is None else corpus
     if teachers is None:
         teachers = [open_teacher(section, recipe.corpus, corpus.modality) for section in recipe.teachers]
     stores = recipe.place / "stores"
+    wanted = [NOTHING for _ in teachers] if vectors_only else wanted_signals(recipe, corpus, teachers)
     taught = [
-        teach_one(section, corpus, stores, shard, teacher=teacher, wanted=wanted)
-        for section, teacher, wanted in zip(
-            recipe.teachers, teachers, wanted_signals(recipe, corpus, teachers), strict=True
-        )
+        teach_one(section, corpus, stores, shard, teacher=teacher, wanted=each)
+        for section, teacher, each in zip(recipe.teachers, teachers, wanted, strict=True)
     ]
     if recipe.combine == "separate" or len(taught) == 1 or shard is not None:
         return taught
