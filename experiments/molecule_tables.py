@@ -273,7 +273,7 @@ columns of the shared task files (1 = best) among the models of each table, with
 its seeds first. Intervals are of the difference of average ranks, by drawing tasks; columns of one file (27 of SIDER,
 12 of Tox21) are not independent, so they are somewhat too narrow.
 
-Cut against the paper: 20,000 molecules and 10 epochs (paper: 250,000 and 400, two millions and 200), GINE of 5 layers
+Cut against the paper: 20,000 molecules and 6 epochs (paper: 250,000 and 400, two millions and 200), GINE of 5 layers
 x 128 (10 x 512), kernels with hidden layers of 256 (1,024), learning rate 1e-3 falling to 0 (1e-4 constant), one to
 three seeds of training, seven teachers that are smaller and older than the paper's, MoleculeNet columns in place of
 TDC's, probes that see 50,000 items in training (200,000 for numbers; 1,000,000) and at most 100 epochs (as there). Not

@@ -1,7 +1,7 @@
 """Many teachers of molecules, one student (the many-teachers paper's molecules: Table 2, Figures 4, 5, 8-10, 12).
 
-    python experiments/molecules.py                       # all rows but `large`: about 95 minutes on one core
-    python experiments/molecules.py --rows main --seeds 3 # about 12 minutes for each further seed
+    python experiments/molecules.py                       # all rows but `large`: about 80 minutes on one core
+    python experiments/molecules.py --rows main --seeds 3 # about 9 minutes for each further seed
     python experiments/molecules.py --rows main,depth --seeds 1
     python experiments/molecules.py --rows large          # 10 layers x 512, a fifth of the epochs
     python experiments/molecules.py --table
