@@ -59,7 +59,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "gaussian": {"method": "gaussian", "options": {"width": 16, "depth": 2}, "training": TRAINING},
     "gaussian-asam": {
         "method": "gaussian",
-        "options": {"width": 16, "depth": 2},
+        "options": {"width": 16, "depth": 2, "init": "random"},
         "training": ACCUMULATED,
         "sharpness": ASAM,
     },

@@ -36,14 +36,17 @@ class GaussianOptions(KernelOptions):
 
     bound: Literal["soft", "tanh"] = Field("soft", description="of the deviation: soft clamp [S] or exp(tanh) [C]")
     covariance: Literal["diagonal", "triangular"] = Field(
-        "diagonal", description="triangular: coordinates go together, by one trained matrix per teacher"
+        "diagonal", description="diagonal [P, C], or triangular: coordinates go together, by one trained matrix [S]"
     )
-    components: int = Field(1, ge=1, description="Gaussians per teacher, a mixture")
+    components: int = Field(1, ge=1, description="Gaussians per teacher: 1 [P, C], or a mixture [S]")
     beta_nll: float = Field(
-        0.0, ge=0, le=1, description="weigh each coordinate by variance^beta, so that badly fitted ones still learn"
+        0.0,
+        ge=0,
+        le=1,
+        description="weigh each coordinate by variance^beta, so that badly fitted ones still learn; 0 [P, C]",
     )
     keep_kernels: bool = Field(
-        False, description="save the kernels beside the student: distilvec.load(path).explain(items)"
+        False, description="save the kernels beside the student, for distilvec.load(path).explain(items) [S]"
     )
 
     @model_validator(mode="after")

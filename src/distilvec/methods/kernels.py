@@ -30,7 +30,7 @@ class KernelOptions(Options):
         "standardised",
         description="teachers' coordinates at mean 0, deviation 1 over the store [S], or as they are [C]",
     )
-    depth: int = Field(3, ge=1, description="hidden layers of a kernel (2, 3 and 5 in the paper)")
+    depth: int = Field(3, ge=1, description="hidden layers of a kernel; 2, 3 and 5 [P]")
     width: int = Field(1024, ge=1, description="of a kernel's hidden layers [P, molecules]")
     width_factor: float | None = Field(
         None, gt=0, description="hidden layers so many times as wide as the teacher's vector instead; 1.4 [C]"
@@ -83,7 +83,7 @@ class KernelMethod(Method):
             mean, std = _statistics(teacher, signals)
             self.kernels.learn_units(number, mean, std, standardise=options.vectors == "standardised")
             dims.append(int(self.kernels.live(number).sum()))
-            if options.init == "ridge" and signals.present.any():
+            if options.init == "ridge" and int(signals.present.sum()) > 1:
                 target = self.kernels.standardise(number, parts.sentence(signals)[signals.present].float())
                 source = sample.student.embedding[0][signals.present].float()
                 self.kernels.start_linear(number, source, target, self.said)

@@ -24,8 +24,10 @@ class MultiCosineOptions(KernelOptions):
         "code": {"teacher_weight": "sum", "init": "random"},
     }
 
-    vectors: Literal["standardised", "raw"] = Field("raw", description="the teachers' own vectors, or standardised")
-    teacher_weight: Literal["mean", "sum"] = Field("mean", description="mean or sum over the teachers")
+    vectors: Literal["standardised", "raw"] = Field(
+        "raw", description="the teachers' own vectors [P, C], or standardised [S]"
+    )
+    teacher_weight: Literal["mean", "sum"] = Field("mean", description="mean over the teachers [S], or sum [P, C]")
 
 
 class MultiCosine(KernelMethod):

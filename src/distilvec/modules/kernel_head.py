@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.modules.projection import ridge_map
+from distilvec.modules.projection import validated_ridge
 
 __all__ = ["GaussianKernels", "Kernel", "has_kernels"]
 
@@ -135,27 +135,26 @@ class GaussianKernels(nn.Module):
 
     @torch.no_grad()
     def start_linear(self, teacher: int, source: Tensor, target: Tensor, inverse: Callable[[Tensor], Tensor]) -> None:
-        """Start a kernel at the best linear map, with the deviations that it leaves, and its network near nothing.
+        """Start a kernel at the best linear map, with the deviations that it leaves on rows that it has not seen, and
+        its network near nothing.
 
         Args:
             source: [n, d] student vectors.
             target: [n, D_k] in the kernel's units.
             inverse: log-variance -> what the head has to say for it.
         """
-        centre, middle = source.mean(0), target.mean(0)
-        weight = ridge_map(source - centre, target - middle).float()
+        weight, bias, left = validated_ridge(source, target)
         linear = cast(nn.Linear, self.maps[teacher])
         linear.weight.copy_(weight)
-        linear.bias.copy_(middle - weight @ centre)
+        linear.bias.copy_(bias)
         group = next(number for number, members in enumerate(self.members) if teacher in members)
         stack, place = cast(_Stack, self.stacks[group]), self.members[group].index(teacher)
         # Not zero: nothing would reach the layers before.
         stack.weights[-1][place] *= 0.1
         stack.biases[-1][place] *= 0.1
         if self.spread:
-            left = (target - linear(source)).var(0, correction=0).clamp_min(1e-4)
             size = self.components * self.widths[teacher]
-            said = inverse(left.log()).repeat(self.components)
+            said = inverse(left.clamp_min(1e-4).log()).repeat(self.components)
             stack.biases[-1][place, 0, size : 2 * size] = said
 
     def standardise(self, teacher: int, vectors: Tensor) -> Tensor:

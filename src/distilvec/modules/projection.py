@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError, nearest
 
-__all__ = ["projection", "ridge_map"]
+__all__ = ["projection", "ridge_map", "validated_ridge"]
 
 
 @torch.no_grad()
@@ -55,6 +55,40 @@ def ridge_map(source: Tensor, target: Tensor, ridge: float = 1e-2, present: Tens
     gram.diagonal().add_(ridge * trace / source.shape[1])
     weight = torch.linalg.solve(gram, inputs.mT @ outputs).mT.contiguous()
     return weight if source.dtype == torch.float64 else weight.float()
+
+
+RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
+
+
+@torch.no_grad()
+def validated_ridge(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The affine map with the ridge that predicts best what it has not seen, and what such predictions miss.
+
+    Every row is predicted by the map fitted to all others (leave-one-out, in closed form), for each of `RIDGES` times
+    the mean eigenvalue of the centred E^T E.
+
+    Args:
+        source: E [n, d], n >= 2.
+        target: T [n, D].
+
+    Returns:
+        weight [D, d], bias [D], and the variance [D] of the leave-one-out residuals; float32.
+    """
+    inputs, outputs = source.double(), target.double()
+    centre, middle = inputs.mean(0), outputs.mean(0)
+    left, values, right = torch.linalg.svd(inputs - centre, full_matrices=False)
+    seen, scale = left.mT @ (outputs - middle), values.square().mean().clamp_min(1e-12)
+    best: tuple[float, Tensor, Tensor] | None = None
+    for ridge in RIDGES:
+        kept = values.square() / (values.square() + ridge * scale)
+        leverage = (left.square() @ kept + 1 / len(inputs)).clamp_max(1 - 1e-6)
+        missed = (outputs - middle - left @ (kept[:, None] * seen)) / (1 - leverage)[:, None]
+        error = missed.square().mean(0)
+        if best is None or float(error.mean()) < best[0]:
+            best = float(error.mean()), error, ((kept / values.clamp_min(1e-12))[:, None] * seen).mT @ right
+    assert best is not None
+    weight = best[2]
+    return weight.float(), (middle - weight @ centre).float(), best[1].float()
 
 
 def projection(
