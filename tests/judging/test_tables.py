@@ -95,7 +95,7 @@ def test_zst_without_zstandard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def _flipped(content: bytes) -> bytes:
     """Compressed, with one byte in the middle changed."""
-    packed = bytearray(gzip.compress(content))
+    packed = bytearray(gzip.compress(content, mtime=0))
     packed[len(packed) // 2] ^= 0xFF
     return bytes(packed)
 
@@ -110,7 +110,7 @@ def _flipped(content: bytes) -> bytes:
         ("t.json", b'[{"text": "a"},\n {]', r"t\.json, line 2: this is not JSON"),
         ("t.json", b'{"text": "a"}', r"t\.json: a JSON file holds a list"),
         ("t.jsonl.gz", b"not gzip", r"t\.jsonl\.gz: the file cannot be read"),
-        ("t.jsonl.gz", gzip.compress(b'{"text": "a"}' * 50)[:-12], r"t\.jsonl\.gz: the file cannot be read"),
+        ("t.jsonl.gz", gzip.compress(b'{"text": "a"}' * 50, mtime=0)[:-12], r"t\.jsonl\.gz: the file cannot be read"),
         ("t.csv", b'text,label\n"two\nlines",a\nb\n', r"t\.csv, line 4: 1 fields, but the header has 2"),
         ("t.csv", b'text,label\n"open,a\n', r"t\.csv, line 2: this is not valid"),
         ("t.jsonl.zst", b"not zstd at all", r"t\.jsonl\.zst: the file cannot be read"),
