@@ -93,6 +93,8 @@ MAIN: dict[str, Row] = {
 ON_STATES = {f"{name} on states": Row(name, {"form": "embedding"}) for name in ("mined", "cdm")}
 
 EXPERTS = ("cosine", "contrast", "margin")
+#: How DistillMoE's head adds its experts up; `distillmoe` is linear.
+AGGREGATION = {"distillmoe sba": Row("distillmoe", {"aggregation": "sba"}, like="distillmoe")}
 #: DistillMoE's table 11.
 FIXED = ((0.2, 0.6, 0.2), (0.3, 0.3, 0.3), (0.7, 0.2, 0.1), (0.1, 0.2, 0.7), (0.4, 0.4, 0.2), (0.4, 0.5, 0.1))
 ALL_LAYERS = 4  # of the student
@@ -146,6 +148,7 @@ def repairs() -> dict[str, Row]:
 GROUPS: dict[str, dict[str, Row]] = {
     "main": MAIN,
     "states": ON_STATES,
+    "aggregation": AGGREGATION,
     "ablations": ablations(None),
     "paper-ablations": ablations("paper"),
     "repairs": repairs(),
