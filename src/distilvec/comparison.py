@@ -30,6 +30,7 @@ from distilvec.judging import (
     automatic_tasks,
     judge,
     load_tasks,
+    settle,
 )
 from distilvec.measuring import held_out
 from distilvec.methods.table import build_method, resolve
@@ -123,6 +124,8 @@ def compare(
         [open_teacher(section, recipe.corpus, corpus.modality) for section in recipe.teachers],
     )
     bench.check(variants)
+    if bench.teachers[0].card.kind != "vectors":
+        settle(tasks, CachedEncoder(bench.teachers[0]))
     bench.taught = {name: teach(variant, corpus, teachers=bench.teachers) for name, variant in variants.items()}
     rates = {name: bench.tuned_rate(name, variant) for name, variant in variants.items()} if tune else {}
     results: dict[str, list[Scores]] = {name: [] for name in variants}

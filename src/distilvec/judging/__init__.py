@@ -6,17 +6,21 @@ from distilvec.judging.benchmarks import MtebTask
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.judging.clustering import ClusteringTask
 from distilvec.judging.collapse import collapse
+from distilvec.judging.drift import Drift, drift
 from distilvec.judging.encoder import CachedEncoder, RidgeMapped, apply_map
-from distilvec.judging.loading import TaskSpec, load_task, load_tasks
+from distilvec.judging.hardest import HardItem, hardest
+from distilvec.judging.loading import load_task, load_tasks
+from distilvec.judging.neighbours import NeighbourTask
 from distilvec.judging.perceptron import PerceptronSettings, PerceptronTask, disagreement
 from distilvec.judging.probes import ClassificationTask, RegressionTask
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.similarity import PairTask, SimilarityTask
+from distilvec.judging.spec import TaskSpec
 from distilvec.judging.speed import speed
 from distilvec.judging.suite import Judgement, judge
 from distilvec.judging.talas import talas_tasks
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import Task, settle
 from distilvec.judging.verdict import FREE, TRAINED, UNTRAINED, Verdict, judge_run
 
 __all__ = [
@@ -27,8 +31,11 @@ __all__ = [
     "ClassificationTask",
     "ClusteringTask",
     "Difference",
+    "Drift",
+    "HardItem",
     "Judgement",
     "MtebTask",
+    "NeighbourTask",
     "Outputs",
     "PairTask",
     "PerceptronSettings",
@@ -46,6 +53,8 @@ __all__ = [
     "automatic_tasks",
     "collapse",
     "disagreement",
+    "drift",
+    "hardest",
     "judge",
     "judge_run",
     "linear_map",
@@ -53,6 +62,7 @@ __all__ = [
     "load_tasks",
     "paired_bootstrap",
     "ridge_map",
+    "settle",
     "speed",
     "talas_tasks",
 ]

@@ -81,6 +81,37 @@ def agreement(
     }
 
 
+def likeness(
+    reference: Array, other: Array, *, sample: int = 2_000, neighbours: int = 10, seed: int = 0
+) -> dict[str, float]:
+    """How alike two sets of vectors of the same texts are, whatever their widths: part of `agreement`.
+
+    Args:
+        reference: [n, D].
+        other: [n, d], in the same order.
+        sample, neighbours, seed: as in `agreement`.
+
+    Returns:
+        `neighbours` and `similarity_spearman`.
+
+    Raises:
+        DataError: different numbers of rows, or fewer than four.
+    """
+    if len(reference) != len(other) or len(reference) < 4:
+        raise DataError(
+            f"{len(reference)} and {len(other)} vectors cannot be compared",
+            remedy="Give both models' vectors of the same texts, at least four.",
+        )
+    if len(reference) > sample:
+        rows = np.sort(np.random.default_rng(seed).choice(len(reference), sample, replace=False))
+        reference, other = reference[rows], other[rows]
+    a, b, k = unit(reference), unit(other), min(neighbours, len(reference) - 1)
+    return {
+        "neighbours": _overlap(_nearest(a, a, k), _nearest(b, b, k)),
+        "similarity_spearman": _matrices(a, b, seed)["similarity_spearman"],
+    }
+
+
 def linear_map(linear: Any) -> Array:
     """An `nn.Linear` as the map [d, D], with a last row for its bias where it has one."""
     weight = linear.weight.detach().float().cpu().numpy().T

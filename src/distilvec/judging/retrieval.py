@@ -29,6 +29,7 @@ class RetrievalTask(Task):
         queries: query texts.
         documents: document texts.
         relevance: query row -> {document row: relevance}; 0 or less = not relevant.
+        own: the document that each query is itself, which is taken out of what is found for it.
     """
 
     kind: ClassVar[str] = "retrieval"
@@ -42,6 +43,7 @@ class RetrievalTask(Task):
         *,
         domain: str | None = None,
         seed: int = 0,
+        own: Sequence[int] | None = None,
     ) -> None:
         super().__init__(name, domain, seed)
         wanted = {q: {d: float(g) for d, g in found.items() if g > 0} for q, found in relevance.items()}
@@ -56,6 +58,7 @@ class RetrievalTask(Task):
         self.queries = [queries[q] for q in rows]
         self.documents = list(documents)
         self.relevance = [wanted[q] for q in rows]
+        self.own = None if own is None else np.asarray(own, dtype=np.int64)[rows]
         self.unjudged = len(queries) - len(rows)
         self._bm25: dict[str, float] | None = None
 
@@ -78,7 +81,7 @@ class RetrievalTask(Task):
     def score(self, encode: Encode) -> Score:
         documents = unit(side(encode, "document")(self.documents))
         queries = unit(side(encode, "query")(self.queries))
-        values = self._judge(top_rows(queries, documents, DEPTH))
+        values = self._judge(self._others(top_rows(queries, documents, self._depth)))
         details: dict[str, Any] = {key: float(column.mean()) for key, column in values.items() if key != "ndcg@10"}
         details |= {"documents": len(self.documents), "queries_without_answer": self.unjudged}
         details["bm25"] = self.bm25()
@@ -99,11 +102,25 @@ class RetrievalTask(Task):
             tokens = bm25s.tokenize(self.documents, stopwords="en", show_progress=False)
             index.index(tokens, show_progress=False)
             asked = bm25s.tokenize(self.queries, stopwords="en", show_progress=False)
-            depth = min(DEPTH, len(self.documents))
+            depth = min(self._depth, len(self.documents))
             found, scores = index.retrieve(asked, k=depth, show_progress=False)
             ranked = np.where(np.asarray(scores) > 0, np.asarray(found), -1)  # score 0: no word in common
-            self._bm25 = {key: float(column.mean()) for key, column in self._judge(ranked).items()}
+            self._bm25 = {key: float(column.mean()) for key, column in self._judge(self._others(ranked)).items()}
         return self._bm25
+
+    @property
+    def _depth(self) -> int:
+        """How many documents are looked up, so that `DEPTH` are left without the query itself."""
+        return DEPTH + (self.own is not None)
+
+    def _others(self, ranked: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Ranked rows [queries, k] -> [queries, at most DEPTH] without the query itself."""
+        if self.own is None:
+            return ranked
+        itself = ranked == self.own[:, None]
+        order = np.argsort(itself, axis=1, kind="stable")
+        moved = np.take_along_axis(np.where(itself, -1, ranked), order, axis=1)
+        return moved[:, :DEPTH]
 
     def _judge(self, ranked: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.float64]]:
         """Per-query figures of ranked document rows [queries, <= DEPTH]; -1 = nothing."""

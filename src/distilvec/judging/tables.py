@@ -15,7 +15,7 @@ from typing import Any
 
 from distilvec.errors import DataError, EnvironmentProblem, nearest
 
-SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
 COMPRESSED = (".gz", ".zst")
 
 
@@ -74,7 +74,7 @@ class Table:
 
 def read_table(source: str | Path | Sequence[Mapping[str, Any]]) -> Table:
     """Read .jsonl, .json (a list of objects), .csv, .tsv (also .gz, .zst) or .parquet, or take rows from
-    Python.
+    Python. The lines of a .txt are the column `text`.
 
     Raises:
         DataError: the file is missing, empty, of an unknown kind, or broken; with the line.
@@ -107,6 +107,9 @@ def _read_file(path: Path) -> Table:
         content = _bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"this is not UTF-8 ({error})", where=str(path)) from error
+    if kind == ".txt":
+        lines = [(number, line.strip()) for number, line in enumerate(content.splitlines(), 1) if line.strip()]
+        return Table(str(path), [{"text": line} for _, line in lines], [number for number, _ in lines])
     if kind == ".jsonl":
         return _filled(path, _jsonl(path, content))
     if kind == ".json":

@@ -20,7 +20,7 @@ class Task(ABC):
 
     Attributes:
         name: unique among the tasks of a run; the bootstrap's draws depend on it.
-        kind: classification, regression, pairs, similarity, clustering, retrieval.
+        kind: classification, regression, pairs, similarity, clustering, retrieval, perceptron.
         domain: "in" or "out" of the training corpus's domain, None where the distinction makes no sense.
     """
 
@@ -38,6 +38,9 @@ class Task(ABC):
     @abstractmethod
     def score(self, encode: Encode) -> Score:
         """Score an encoder: texts -> [n, width]."""
+
+    def settle(self, teacher: Encode) -> None:  # noqa: B027 - most tasks know their answers
+        """Told the teacher's encoder before anything is scored, where there is a teacher: some truths are its own."""
 
     @abstractmethod
     def test_items(self) -> list[tuple[str, ...]]:
@@ -73,6 +76,12 @@ class Task(ABC):
             details=details,
             seed=self.seed,
         )
+
+
+def settle(tasks: Sequence[Task], teacher: Encode) -> None:
+    """Tell all tasks the teacher's encoder."""
+    for task in tasks:
+        task.settle(teacher)
 
 
 def same_length(name: str, **columns: Sequence[Any] | None) -> None:

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from distilvec.judging.agreement import agreement
 from distilvec.judging.collapse import collapse
 from distilvec.judging.encoder import CachedEncoder, RidgeMapped
+from distilvec.judging.hardest import HardItem, hardest
 from distilvec.judging.speed import speed
 from distilvec.judging.suite import Judgement, judge
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import Task, settle
 
 #: Names of the rows that every report has, beside the teacher's.
 UNTRAINED, FREE, TRAINED = "untrained student", "free baseline", "student"
@@ -28,6 +29,7 @@ class Verdict:
     Attributes:
         judged: scores of every model; None without tasks.
         agreement: of the student with the teacher on held-out texts.
+        hardest: the held-out texts on which student and teacher disagree most.
         collapse: model -> signs of collapse on held-out texts.
         speed: model -> latency and throughput.
         vectors: model -> [n, width] of the held-out texts.
@@ -37,6 +39,7 @@ class Verdict:
 
     judged: Judgement | None = None
     agreement: dict[str, Any] = field(default_factory=dict)
+    hardest: list[HardItem] = field(default_factory=list)
     collapse: dict[str, dict[str, Any]] = field(default_factory=dict)
     speed: dict[str, dict[str, Any]] = field(default_factory=dict)
     vectors: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
@@ -79,6 +82,8 @@ def judge_run(
         for name, model in models.items()
     }
     if tasks:
+        if teacher in encoders:
+            settle(tasks, encoders[teacher])
         found.judged = judge(encoders, tasks)
         references = [name for name in (UNTRAINED, FREE) if name in encoders]
         found.alarms += found.judged.alarms(TRAINED, references)
@@ -86,6 +91,7 @@ def judge_run(
         found.vectors = {name: encoders[name](texts) for name in (UNTRAINED, TRAINED) if name in encoders}
         found.vectors[teacher] = teacher_vectors
         found.agreement = agreement(teacher_vectors, found.vectors[TRAINED], teacher_map, shared_space=shared_space)
+        found.hardest = hardest(texts, teacher_vectors, found.vectors[TRAINED])
         found.collapse = {name: collapse(vectors) for name, vectors in found.vectors.items()}
         found.alarms += found.collapse[TRAINED].pop("alarms", [])
     if with_speed and len(texts):

@@ -11,6 +11,7 @@ from distilvec.report.record import (
     Comparison,
     CorpusFacts,
     Cost,
+    HardText,
     ModelRow,
     Record,
     Role,
@@ -96,12 +97,25 @@ def describe_run(
             store_bytes=sum(folder_bytes(Path(each[2].path)) for each in teachers),
         ),
         held_out=fitted.held_out,
+        hardest=_hardest(verdict, corpus),
         alarms=verdict.alarms,
         notes=_notes(fitted, corpus, filled, names),
         log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
         spaces=spaces_of(verdict, teachers[0][0].name, labels_of(texts, corpus.modality), corpus),
         layers=layers_of(untrained, student, verdict.vectors.get(teachers[0][0].name), texts),
     )
+
+
+def _hardest(verdict: Verdict, corpus: Any) -> list[HardText]:
+    """As people read them: images by their paths, not by their data."""
+    found = verdict.hardest
+    columns = [
+        labels_of([getattr(item, name) for item in found], corpus.modality) for name in ("text", "teacher", "student")
+    ]
+    return [
+        HardText(text=text, overlap=item.overlap, teacher=teacher, student=student)
+        for item, text, teacher, student in zip(found, *columns, strict=True)
+    ]
 
 
 def _rows(cards: Sequence[Any], size: Mapping[str, Any], on_disk: int, verdict: Verdict) -> list[ModelRow]:
@@ -183,6 +197,8 @@ def _provenance(student: Mapping[str, Any]) -> str:
         if cut["vocabulary"]:
             parts.append(f"at most {cut['vocabulary']:,} word pieces")
         return ", ".join(parts)
+    if student["static"]:
+        return f"table of the vectors that {student['static']['of']} gives its word pieces, reduced and weighed"
     if student["fresh"]:
         size = student["fresh"]
         start = (

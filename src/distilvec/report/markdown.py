@@ -14,7 +14,7 @@ from distilvec.report.facts import (
     teacher_facts,
 )
 from distilvec.report.record import Record
-from distilvec.report.table import escape_markdown, main_grid, supervised_grid, task_grid, teacher_grid
+from distilvec.report.table import escape_markdown, hardest_grid, main_grid, supervised_grid, task_grid, teacher_grid
 from distilvec.report.words import verdict
 
 CAPTIONS = {
@@ -45,11 +45,14 @@ def render_markdown(record: Record, figures: Sequence[Path] = ()) -> str:
         fact_table(agreement_facts(record.agreement, record.items)),
         *_pictures(pictures, "map", "layers", "alignment", "tokens"),
     ]
+    if record.hardest:
+        agreement += [f"### The {record.items} on which they differ most", hardest_grid(record).markdown()]
     reproduced = teacher_grid(record)
     if reproduced.rows:
         agreement += [f"### Each teacher, on held-out {record.items}", reproduced.markdown()]
     sections = [
         ("## How far it agrees with the teacher", agreement),
+        ("## Compressed", [record.compression.grid().markdown()] if record.compression else []),
         ("## How training went", _pictures(pictures, "training", "gate", "experts")),
         ("## What it cost", [fact_table(cost_facts(record))]),
         ("## What went in", [fact_table(corpus_facts(record.corpus)), _rejected(record)] if record.corpus else []),

@@ -233,6 +233,20 @@ class ExpertMap(Part):
     points: list[list[tuple[float, float]]]
 
 
+class HardText(Part):
+    """A held-out item whose neighbours student and teacher see differently.
+
+    Attributes:
+        overlap: share of the nearest neighbours that both have.
+        teacher, student: the item that each of them finds nearest.
+    """
+
+    text: str
+    overlap: float
+    teacher: str
+    student: str
+
+
 class LayerSimilarity(Part):
     """values[i][j]: how alike layer i of the student and column j are, in [0, 1].
 

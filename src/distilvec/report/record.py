@@ -14,12 +14,14 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.report.compressed import Compression
 from distilvec.report.parts import (
     AlignedText,
     Comparison,
     CorpusFacts,
     Cost,
     ExpertMap,
+    HardText,
     LayerSimilarity,
     Machine,
     ModelRow,
@@ -37,6 +39,7 @@ __all__ = [
     "Comparison",
     "CorpusFacts",
     "Cost",
+    "HardText",
     "LayerSimilarity",
     "Machine",
     "ModelRow",
@@ -81,10 +84,12 @@ class Record(Part):
     notes: list[str] = Field(default_factory=list)
     log: list[dict[str, Any]] = Field(default_factory=list)
     spaces: SpaceMap | None = None
+    hardest: list[HardText] = Field(default_factory=list)
     layers: LayerSimilarity | None = None
     alignment: AlignedText | None = None
     token_maps: TokenMaps | None = None
     experts: ExpertMap | None = None
+    compression: Compression | None = None
 
     @field_validator("collapse", mode="before")
     @classmethod

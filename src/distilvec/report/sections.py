@@ -19,7 +19,7 @@ from distilvec.report.markup import bullets, card_row, fact_table, figure, table
 from distilvec.report.parts import Comparison, SpaceMap, TeacherFacts, clip
 from distilvec.report.plots import point_colours
 from distilvec.report.record import Record
-from distilvec.report.table import Cell, Grid, main_grid, supervised_grid, task_grid, teacher_grid
+from distilvec.report.table import Cell, Grid, hardest_grid, main_grid, supervised_grid, task_grid, teacher_grid
 from distilvec.report.words import about
 
 
@@ -27,6 +27,7 @@ def sections(record: Record, drawn: dict[str, str]) -> list[tuple[str, str, str]
     return [
         ("scores", "What the student keeps", _scores(record, drawn)),
         ("agreement", "How far it agrees with the teacher", _agreement(record, drawn)),
+        ("compressed", "Compressed", _compressed(record)),
         ("training", "How training went", _training(drawn)),
         ("cost", "What it cost", fact_table(cost_facts(record))),
         ("data", "What went in", _data(record)),
@@ -82,6 +83,9 @@ def _agreement(record: Record, drawn: dict[str, str]) -> str:
     reproduced = teacher_grid(record)
     if reproduced.rows:
         text += f"<h3>Each teacher, on held-out {record.items}</h3>" + table(reproduced, "wide")
+    if record.hardest:
+        lead = f"Held-out {record.items} whose nearest neighbours among the others are not those that the teacher sees."
+        text += f"<h3>Where they differ most</h3><p>{lead}</p>{table(hardest_grid(record), 'wide')}"
     if record.collapse:
         text += "<h3>Is the space in use?</h3>" + about(record.items, _collapse(record.collapse))
     if record.spaces is not None and record.spaces.texts:
@@ -96,6 +100,13 @@ def _agreement(record: Record, drawn: dict[str, str]) -> str:
         text += "<h3>How tokens relate</h3>"
         text += figure(drawn, "tokens", "The last block's map of the same text: teacher, student before and after.")
     return text
+
+
+def _compressed(record: Record) -> str:
+    if record.compression is None:
+        return ""
+    grid = record.compression.grid()
+    return table(grid, "wide") + bullets(grid.notes, "plain")
 
 
 def _collapse(collapse: dict[str, dict[str, Any]]) -> str:

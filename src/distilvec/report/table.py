@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distilvec.report.parts import ModelRow, ScoreEntry
+from distilvec.report.parts import ModelRow, ScoreEntry, clip
 from distilvec.report.record import Record
 from distilvec.report.words import (
     ABSENT,
@@ -18,6 +18,7 @@ from distilvec.report.words import (
     number,
     percent,
     points,
+    share,
     size,
     span,
     statement,
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from distilvec.judging import Judgement, Score
+
+
+#: Characters of a text in a table.
+LONGEST = 120
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,21 @@ def teacher_grid(record: Record) -> Grid:
     return Grid(["teacher", *(columns[term] for term in shown)], rows, [])
 
 
+def hardest_grid(record: Record) -> Grid:
+    """The held-out items on which student and teacher disagree most."""
+    rows = [
+        [
+            Cell(clip(item.text, LONGEST)),
+            Cell(share(item.overlap)),
+            Cell(clip(item.teacher, LONGEST)),
+            Cell(clip(item.student, LONGEST)),
+        ]
+        for item in record.hardest
+    ]
+    header = [record.items.removesuffix("s"), "shared neighbours", "nearest to the teacher", "nearest to the student"]
+    return Grid(header, rows, [])
+
+
 def terminal_table(record: Record) -> Table:
     """The main table for the terminal, with what the intervals support below it."""
     return main_grid(record).rich(title=record.title)
@@ -170,6 +190,8 @@ def show_table(record: Record) -> None:
     reproduced = teacher_grid(record)
     if reproduced.rows:
         console.print(reproduced.rich(title=f"Each teacher, on held-out {record.items}"))
+    if record.compression is not None:
+        console.print(record.compression.grid().rich(title="Compressed"))
     for alarm in record.alarms:
         console.print(f"Alarm: {alarm}", style="bold red", markup=False, highlight=False)
 

@@ -64,7 +64,7 @@ def size(count: float | None) -> str:
     """Bytes with a decimal unit: "21.8 MB"."""
     if count is None:
         return ABSENT
-    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= limit:
             return f"{count / limit:,.1f} {unit}"
     return f"{count:.0f} B"

@@ -1,0 +1,214 @@
+"""Tasks made of their descriptions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from distilvec.corpus.folders import IMAGE_SUFFIXES
+from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.judging.clustering import ClusteringTask
+from distilvec.judging.neighbours import NeighbourTask
+from distilvec.judging.perceptron import IMAGES, MOLECULES, PerceptronTask
+from distilvec.judging.probes import ClassificationTask, Columns, RegressionTask
+from distilvec.judging.retrieval import RetrievalTask
+from distilvec.judging.similarity import PairTask, SimilarityTask
+from distilvec.judging.spec import TaskSpec
+from distilvec.judging.tables import Table, read_table
+from distilvec.judging.tasks import Task
+
+
+def build_task(spec: TaskSpec, folder: Path) -> Task:
+    """The task of a description whose files are relative to a folder."""
+    return _BUILDERS[spec.kind](spec, _Files(spec, folder))
+
+
+class _Files:
+    """Reads a description's files, with paths relative to one folder."""
+
+    def __init__(self, spec: TaskSpec, folder: Path) -> None:
+        self._spec, self._folder = spec, folder
+        self._excluded = {text.casefold() for text in spec.exclude}
+
+    def table(self, key: str) -> Table:
+        source = getattr(self._spec, key)
+        if source is None:
+            where = f"task {self._spec.name}"
+            raise DistilvecError(f'the key "{key}" is missing, {self._spec.kind} needs it', where=where)
+        return read_table(self._folder / source if isinstance(source, str) else source)
+
+    def item(self, text: str) -> str:
+        """A text as it is, and the path of an image relative to the folder as an absolute one."""
+        path = self._folder / text
+        return str(path.absolute()) if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() else text
+
+    def test(self, *columns: str) -> Table:
+        """The test table, less the items that have an excluded text in one of the columns."""
+        table = self.table("test")
+        if not self._excluded:
+            return table
+        texts = zip(*(table.texts(column) for column in columns), strict=True)
+        kept = [i for i, item in enumerate(texts) if not any(text.casefold() in self._excluded for text in item)]
+        if not kept:
+            raise DataError("every test item is excluded", where=table.source)
+        return Table(table.source, [table.rows[i] for i in kept], [table.lines[i] for i in kept], table.unit)
+
+
+def _probe_columns(spec: TaskSpec, files: _Files) -> tuple[Columns, Columns, Columns | None]:
+    def columns(table: Table) -> Columns:
+        if spec.kind == "regression":
+            return table.texts(spec.text), table.numbers(spec.score)
+        return table.texts(spec.text), table.labels(spec.label)
+
+    validation = columns(files.table("validation")) if spec.validation is not None else None
+    return columns(files.table("train")), columns(files.test(spec.text)), validation
+
+
+def _classification(spec: TaskSpec, files: _Files) -> Task:
+    return ClassificationTask(spec.name, *_probe_columns(spec, files), **_probe_options(spec))
+
+
+def _regression(spec: TaskSpec, files: _Files) -> Task:
+    return RegressionTask(spec.name, *_probe_columns(spec, files), **_probe_options(spec))
+
+
+def _probe_options(spec: TaskSpec) -> dict[str, Any]:
+    return {"protocol": spec.protocol, "max_train": spec.max_train, **_common(spec)}
+
+
+def _perceptron(spec: TaskSpec, files: _Files) -> Task:
+    def columns(table: Table) -> Columns:
+        answers = table.numbers(spec.score) if spec.target == "regression" else table.labels(spec.label)
+        return [files.item(text) for text in table.texts(spec.text)], answers
+
+    if spec.exclude and spec.test is None:
+        raise DistilvecError("exclude is for a split that is given: name the test file", where=f"task {spec.name}")
+    return PerceptronTask(
+        spec.name,
+        columns(files.table("train")),
+        None if spec.test is None else columns(files.test(spec.text)),
+        None if spec.validation is None else columns(files.table("validation")),
+        target=spec.target,
+        log=spec.log,
+        seeds=range(spec.seeds),
+        settings=IMAGES if spec.probe == "images" else MOLECULES,
+        **_common(spec),
+    )
+
+
+def _common(spec: TaskSpec) -> dict[str, Any]:
+    return {"domain": spec.domain, "seed": spec.seed}
+
+
+def _similarity(spec: TaskSpec, files: _Files) -> Task:
+    table = files.test(spec.text1, spec.text2)
+    columns = table.texts(spec.text1), table.texts(spec.text2), table.numbers(spec.score)
+    return SimilarityTask(spec.name, *columns, **_common(spec))
+
+
+def _pairs(spec: TaskSpec, files: _Files) -> Task:
+    table = files.test(spec.text1, spec.text2)
+    alike = _alike(spec, table)
+    return PairTask(spec.name, table.texts(spec.text1), table.texts(spec.text2), alike, **_common(spec))
+
+
+def _alike(spec: TaskSpec, table: Table) -> list[bool]:
+    labels = table.labels(spec.label)
+    if spec.positive is not None:
+        positive = str(int(spec.positive)) if isinstance(spec.positive, bool) else str(spec.positive)
+        if positive not in labels:
+            raise DataError(
+                f'no row has the label "{positive}"',
+                where=f"{table.source}, column {spec.label}",
+                remedy=nearest(positive, set(labels)),
+            )
+        return [label == positive for label in labels]
+    meaning = {"1": True, "0": False, "true": True, "false": False}
+    for row, label in enumerate(labels):
+        if label.lower() not in meaning:
+            remedy = "Say which label means alike with the key positive."
+            raise DataError(f'0 or 1 was expected, not "{label}"', where=table.where(row, spec.label), remedy=remedy)
+    return [meaning[label.lower()] for label in labels]
+
+
+def _clustering(spec: TaskSpec, files: _Files) -> Task:
+    table = files.test(spec.text)
+    columns = table.texts(spec.text), table.labels(spec.label)
+    return ClusteringTask(spec.name, *columns, max_items=spec.max_items, **_common(spec))
+
+
+def _retrieval(spec: TaskSpec, files: _Files) -> Task:
+    if spec.test is not None:
+        table = files.test(spec.query, spec.document)
+        pairs = table.texts(spec.query), table.texts(spec.document)
+        return RetrievalTask.from_pairs(spec.name, *pairs, **_common(spec))
+    queries, corpus, qrels = (files.table(key) for key in ("queries", "corpus", "qrels"))
+    query_row = _rows_by_id(queries)
+    document_row = _rows_by_id(corpus)
+    relevance: dict[int, dict[int, float]] = {}
+    query_column = _first(qrels, "query_id", "query-id")
+    document_column = _first(qrels, "doc_id", "corpus_id", "corpus-id")
+    grade_column = _first(qrels, "relevance", "score")
+    judged = zip(qrels.labels(query_column), qrels.labels(document_column), qrels.numbers(grade_column), strict=True)
+    for row, (query, document, grade) in enumerate(judged):
+        for name, known, column in (
+            (query, query_row, query_column),
+            (document, document_row, document_column),
+        ):
+            if name not in known:
+                raise DataError(f'there is no item with the id "{name}"', where=qrels.where(row, column))
+        relevance.setdefault(query_row[query], {})[document_row[document]] = grade
+    documents = corpus.texts(spec.text)
+    if corpus.has("title"):
+        documents = [
+            f"{row.get('title') or ''} {text}".strip() for row, text in zip(corpus.rows, documents, strict=True)
+        ]
+    return RetrievalTask(spec.name, queries.texts(spec.text), documents, relevance, **_common(spec))
+
+
+def _first(table: Table, *names: str) -> str:
+    found = next((name for name in names if table.has(name)), None)
+    if found is None:
+        raise DataError(f"one of the columns {', '.join(names)} is needed", where=table.source)
+    return found
+
+
+def _rows_by_id(table: Table) -> dict[str, int]:
+    column = _first(table, "_id", "id")
+    rows: dict[str, int] = {}
+    for row, name in enumerate(table.labels(column)):
+        if name in rows:
+            raise DataError(f'the id "{name}" is there twice', where=table.where(row, column))
+        rows[name] = row
+    return rows
+
+
+def _neighbours(spec: TaskSpec, files: _Files) -> Task:
+    queries = None if spec.queries is None else _texts(files.table("queries"), spec.query, spec.text)
+    return NeighbourTask(
+        spec.name,
+        files.table("corpus").texts(spec.text),
+        queries,
+        teacher=spec.teacher,
+        depth=spec.depth,
+        max_items=spec.max_items,
+        max_queries=spec.max_queries,
+        **_common(spec),
+    )
+
+
+def _texts(table: Table, *columns: str) -> list[str]:
+    """The first of the columns that the table has."""
+    return table.texts(next((column for column in columns if table.has(column)), columns[0]))
+
+
+_BUILDERS = {
+    "classification": _classification,
+    "regression": _regression,
+    "pairs": _pairs,
+    "similarity": _similarity,
+    "clustering": _clustering,
+    "retrieval": _retrieval,
+    "neighbours": _neighbours,
+    "perceptron": _perceptron,
+}

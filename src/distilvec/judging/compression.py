@@ -1,0 +1,126 @@
+"""Vectors made smaller: cut short, as bytes, as bits; and what is left of their geometry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DistilvecError
+from distilvec.judging.encoder import CachedEncoder, Vectors
+from distilvec.judging.tasks import unit
+
+Array = npt.NDArray[Any]
+Precision = Literal["float32", "int8", "binary"]
+#: Narrower prefixes are not tried unless they are asked for.
+NARROWEST = 32
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to keep a vector: so many of its first numbers, each as four bytes, one byte or one bit.
+
+    Attributes:
+        width: numbers kept.
+        precision: of each.
+    """
+
+    width: int
+    precision: Precision = "float32"
+
+    @property
+    def bytes_per_vector(self) -> int:
+        return {"float32": 4 * self.width, "int8": self.width, "binary": -(-self.width // 8)}[self.precision]
+
+    def stored(self, vectors: Array, limit: float) -> Array:
+        """What an index keeps of vectors [n, d]: float32 [n, w], int8 [n, w], or uint8 [n, ceil(w / 8)] of bits.
+
+        Args:
+            vectors: cut to `width` and brought to length 1 first.
+            limit: of `calibrated`; int8 spreads its 256 steps over -limit to limit, alike for every dimension, so that
+                products of bytes are proportional to products of vectors. Larger numbers are clipped.
+        """
+        from sentence_transformers.util.quantization import quantize_embeddings
+
+        short = unit(np.asarray(vectors)[:, : self.width])
+        if self.precision == "int8":
+            ranges = np.stack([np.full(short.shape[1], -limit), np.full(short.shape[1], limit)])
+            return np.asarray(quantize_embeddings(short, precision="int8", ranges=ranges))
+        if self.precision == "binary":
+            return np.asarray(quantize_embeddings(short, precision="ubinary"))
+        return short
+
+    def compared(self, vectors: Array, limit: float) -> Vectors:
+        """float32 [n, w] whose cosines are those of the stored vectors; of bits, -1 and 1: 1 - 2 Hamming / w."""
+        stored = self.stored(vectors, limit)
+        if self.precision == "binary":
+            stored = 2.0 * np.unpackbits(stored, axis=1, count=min(self.width, np.shape(vectors)[1])) - 1.0
+        return stored.astype(np.float32)
+
+
+def calibrated(vectors: Array, width: int) -> float:
+    """The largest absolute number among vectors [n, d] that are cut to `width` and brought to length 1.
+
+    Raises:
+        DistilvecError: there are none, or all are zero.
+    """
+    short = unit(np.asarray(vectors)[:, :width])
+    limit = float(np.abs(short).max()) if short.size else 0.0
+    if limit == 0:
+        raise DistilvecError("int8 vectors are calibrated on vectors, and there are none but zeros")
+    return limit
+
+
+def forms(width: int, widths: Sequence[int] | None = None) -> list[Form]:
+    """The full width and prefixes of it, widest first, each as numbers, bytes and bits.
+
+    Args:
+        width: d.
+        widths: prefixes; None = halves, down to 32.
+
+    Raises:
+        DistilvecError: a prefix is not between 1 and d.
+
+    >>> [(form.width, form.precision) for form in forms(64)][:4]
+    [(64, 'float32'), (64, 'int8'), (64, 'binary'), (32, 'float32')]
+    """
+    if widths is None:
+        halves = [width // 2**power for power in range(1, 16) if width % 2**power == 0]
+        widths = [half for half in halves if half >= NARROWEST]
+    wrong = next((each for each in widths if not 1 <= each <= width), None)
+    if wrong is not None:
+        raise DistilvecError(
+            f"a vector of {width} numbers cannot be cut to {wrong}", remedy=f"Choose widths from 1 to {width}."
+        )
+    wanted = sorted({width, *widths}, reverse=True)
+    kinds: tuple[Precision, ...] = ("float32", "int8", "binary")
+    return [Form(each, kind) for each in wanted for kind in kinds]
+
+
+class CompressedEncoder:
+    """A model whose vectors come back as they are stored: what the evaluators score.
+
+    Args:
+        encode: of the whole vectors, which are kept for all forms.
+        form: how they are stored.
+        limit: of `calibrated` for the form's width.
+    """
+
+    def __init__(self, encode: CachedEncoder, form: Form, limit: float) -> None:
+        self._encode, self._form, self._limit = encode, form, limit
+
+    def __call__(self, texts: Sequence[str]) -> Vectors:
+        return self._form.compared(self._encode(texts), self._limit)
+
+    encode = __call__
+
+    def query(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of search queries."""
+        return self._form.compared(self._encode.query(texts), self._limit)
+
+    def document(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of documents to be found."""
+        return self._form.compared(self._encode.document(texts), self._limit)

@@ -1,0 +1,129 @@
+"""Whether two corpora are the same kind of text to a model, and which texts are new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from distilvec.errors import DataError
+from distilvec.judging.encoder import CachedEncoder
+from distilvec.judging.retrieval import top_rows
+from distilvec.judging.tasks import distinct, unit
+
+FEWEST = 20
+_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far a corpus is from another one.
+
+    Attributes:
+        old, new: different texts that were compared.
+        shared: texts that are in both.
+        separability: area under the ROC curve of a linear classifier that tells the two apart on texts it was not
+            fitted on: 0.5 = they cannot be told apart, 1 = always.
+        interval: 95 % interval of it over the folds' texts (Hanley and McNeil 1982).
+        novel: share of the new texts that are further from their nearest old text than 95 % of the old texts are from
+            theirs. 0.05 where nothing changed.
+        examples: the most novel texts, each with its nearest old one and their cosine, worst first.
+    """
+
+    old: int
+    new: int
+    shared: int
+    separability: float
+    interval: tuple[float, float]
+    novel: float
+    examples: list[tuple[str, str, float]] = field(default_factory=list)
+
+    def sentence(self) -> str:
+        """What it means."""
+        if self.interval[0] <= 0.5:
+            return "No drift is shown: a classifier cannot tell the two corpora apart."
+        size = "slightly" if self.separability < 0.65 else "clearly" if self.separability < 0.9 else "entirely"
+        return (
+            f"The corpora differ {size}: a classifier tells them apart with an area of {self.separability:.2f} "
+            f"({self.interval[0]:.2f} to {self.interval[1]:.2f}; 0.5 = not at all), and {100 * self.novel:.0f} % of "
+            "the new texts are further from the old ones than all but 5 % of these are from each other."
+        )
+
+
+def drift(
+    model: Any, old: Sequence[str], new: Sequence[str], *, sample: int = 5_000, count: int = 10, seed: int = 0
+) -> Drift:
+    """Compare two corpora in a model's space.
+
+    The test is a classifier two-sample test (Lopez-Paz and Oquab 2017, arXiv:1610.06545) with a logistic regression on
+    unit vectors in five folds. A small classifier's area far from 0.5 says that the difference is one that the model
+    sees; it does not say that a student trained on the old texts is worse on the new ones. `judge` it on both for that.
+
+    Args:
+        model: whatever `CachedEncoder` takes.
+        old, new: texts; equal ones are one. Texts that are in both are left out of the comparison and counted.
+        sample: a seeded sample of so many of each.
+        count: how many examples.
+
+    Raises:
+        DataError: fewer than 20 different texts on a side.
+    """
+    before, after = distinct(old), distinct(new)
+    known = set(before)
+    fresh = [text for text in after if text not in known]
+    shared = len(after) - len(fresh)
+    if len(before) < FEWEST or len(after) < FEWEST:
+        raise DataError(f"{len(before)} and {len(after)} different texts are too few to compare, {FEWEST} are needed")
+    if len(fresh) < FEWEST:
+        return Drift(len(before), len(after), shared, 0.5, (0.5, 0.5), 0.0)
+    generator = np.random.default_rng(seed)
+    before, fresh = _some(before, sample, generator), _some(fresh, sample, generator)
+    encode = model if isinstance(model, CachedEncoder) else CachedEncoder(model)
+    left, right = unit(encode(before)), unit(encode(fresh))
+    area = _area(left, right, seed)
+    distances = 1 - _nearest(left, left, itself=True)[1]
+    rows, cosines = _nearest(right, left, itself=False)
+    novel = float(((1 - cosines) > np.quantile(distances, 0.95)).mean())
+    worst = np.argsort(cosines, kind="stable")[:count]
+    examples = [(fresh[i], before[rows[i]], float(cosines[i])) for i in worst]
+    # Texts in both are neither new nor different: they count as not novel.
+    novel *= 1 - shared / len(after)
+    return Drift(len(before), len(after), shared, area, _interval(area, len(left), len(right)), novel, examples)
+
+
+def _some(texts: list[str], limit: int, generator: np.random.Generator) -> list[str]:
+    if len(texts) <= limit:
+        return texts
+    return [texts[row] for row in np.sort(generator.choice(len(texts), limit, replace=False))]
+
+
+def _nearest(queries: Any, documents: Any, *, itself: bool) -> tuple[Any, Any]:
+    """Row and cosine of the nearest document; of the nearest other one where the two are the same texts."""
+    rows = top_rows(queries, documents, 1 + itself)
+    if itself:
+        own = rows[:, 0] == np.arange(len(rows))
+        rows = np.where(own, rows[:, 1], rows[:, 0])[:, None]
+    return rows[:, 0], (queries * documents[rows[:, 0]]).sum(1)
+
+
+def _area(left: Any, right: Any, seed: int) -> float:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    features = np.concatenate([left, right])
+    labels = np.repeat([0, 1], [len(left), len(right)])
+    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    model = LogisticRegression(C=1.0, class_weight="balanced", max_iter=1000)
+    scores = cross_val_predict(model, features, labels, cv=folds, method="decision_function")
+    return float(roc_auc_score(labels, scores))
+
+
+def _interval(area: float, old: int, new: int) -> tuple[float, float]:
+    """Hanley and McNeil's standard error of an area under the curve."""
+    q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)
+    variance = (area * (1 - area) + (new - 1) * (q1 - area**2) + (old - 1) * (q2 - area**2)) / (old * new)
+    half = 1.96 * float(np.sqrt(max(variance, 0.0)))
+    return max(area - half, 0.0), min(area + half, 1.0)

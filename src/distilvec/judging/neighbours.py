@@ -1,0 +1,100 @@
+"""Retrieval on an unlabelled corpus: the teacher's nearest neighbours are what should be found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.judging.encoder import CachedEncoder, Encode
+from distilvec.judging.retrieval import RetrievalTask, top_rows
+from distilvec.judging.scores import Score
+from distilvec.judging.tasks import distinct, side, unit
+
+
+class NeighbourTask(RetrievalTask):
+    """nDCG@10 of a search whose right answers are the documents that the teacher finds first.
+
+    It says whether a student's search would show what the teacher's shows, on texts that nobody has judged. It cannot
+    say which of the two is right where they differ: a student better than its teacher loses here.
+
+    Args:
+        name: unique name.
+        documents: of the corpus; equal ones are one.
+        queries: a log of real ones; None = documents, each of which looks for the others.
+        teacher: folder or hub id of the model whose search is the truth; None = the run's teacher (`settle`).
+        depth: how many of the teacher's first documents are right, all alike.
+        max_items: cap on the documents, a seeded sample.
+        max_queries: cap on the queries, a seeded sample.
+        domain, seed: see `Task`.
+
+    Raises:
+        DataError: fewer documents than `depth` and one more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        documents: Sequence[str],
+        queries: Sequence[str] | None = None,
+        *,
+        teacher: str | None = None,
+        depth: int = 10,
+        max_items: int | None = None,
+        max_queries: int = 500,
+        domain: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        generator = np.random.default_rng(seed)
+        kept = _some(distinct(documents), max_items, generator)
+        if len(kept) <= depth:
+            raise DataError(
+                f"{len(kept)} different documents are too few to look for {depth} of them", where=f"task {name}"
+            )
+        asked = _some(distinct(kept if queries is None else queries), max_queries, generator)
+        rows = {text: row for row, text in enumerate(kept)}
+        # A query that is a document finds itself first in every model: that says nothing.
+        itself = [rows.get(text, -1) for text in asked]
+        pending = {row: {0: 1.0} for row in range(len(asked))}
+        super().__init__(name, asked, kept, pending, domain=domain, seed=seed, own=itself)
+        self.teacher, self.depth, self._settled = teacher, depth, False
+
+    def settle(self, teacher: Encode) -> None:
+        if self._settled or self.teacher is not None:
+            return
+        self._take_truth(teacher)
+
+    def score(self, encode: Encode) -> Score:
+        """Score an encoder.
+
+        Raises:
+            DistilvecError: there is no teacher to say what is right.
+        """
+        if not self._settled:
+            if self.teacher is None:
+                raise DistilvecError(
+                    "the teacher's nearest neighbours are what should be found here, and there is no teacher",
+                    where=f"task {self.name}",
+                    remedy="Name one in the task: teacher: FOLDER.",
+                )
+            from distilvec.teachers import load_teacher
+
+            self._take_truth(CachedEncoder(load_teacher(model=self.teacher), name=self.teacher))
+        return super().score(encode)
+
+    def _take_truth(self, teacher: Encode) -> None:
+        documents, queries = (
+            unit(side(teacher, kind)(texts)) for kind, texts in (("document", self.documents), ("query", self.queries))
+        )
+        first = self._others(top_rows(queries, documents, self._depth))[:, : self.depth]
+        self.relevance = [{int(row): 1.0 for row in found if row >= 0} for found in first]
+        self._bm25, self._settled = None, True
+
+
+def _some(texts: list[str], limit: int | None, generator: np.random.Generator) -> list[str]:
+    if limit is None or len(texts) <= limit:
+        return texts
+    chosen: Any = np.sort(generator.choice(len(texts), limit, replace=False))
+    return [texts[row] for row in chosen]

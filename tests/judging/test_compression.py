@@ -1,0 +1,106 @@
+"""Shorter, int8 and binary vectors: what is stored, what is compared, what is scored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.judging.agreement import agreement, likeness
+from distilvec.judging.compression import CompressedEncoder, Form, calibrated, forms
+from distilvec.judging.encoder import CachedEncoder
+
+
+@pytest.fixture(scope="module")
+def vectors() -> np.ndarray:
+    """float32 [200, 96]; the first numbers carry the most, one dimension is large."""
+    rng = np.random.default_rng(0)
+    found = rng.normal(size=(200, 96)) / np.sqrt(1 + np.arange(96))
+    found[:, 5] += 2
+    return found.astype(np.float32)
+
+
+def test_forms_are_prefixes_in_three_precisions() -> None:
+    assert [form.width for form in forms(384)][::3] == [384, 192, 96, 48]
+    assert [form.width for form in forms(100)][::3] == [100, 50]
+    assert [form.width for form in forms(24)][::3] == [24]
+    assert [form.width for form in forms(8, [3, 8, 3])][::3] == [8, 3]
+    assert [form.precision for form in forms(8, [])] == ["float32", "int8", "binary"]
+    for wrong in (0, 9):
+        with pytest.raises(DistilvecError, match="cannot be cut"):
+            forms(8, [wrong])
+
+
+def test_bytes_are_those_of_what_is_stored(vectors: np.ndarray) -> None:
+    for form in [*forms(96), Form(13), Form(13, "int8"), Form(13, "binary")]:
+        stored = form.stored(vectors, calibrated(vectors, form.width))
+        assert stored.nbytes == len(vectors) * form.bytes_per_vector
+        assert form.compared(vectors, 1.0).shape == (200, form.width)
+
+
+def test_shorter_vectors_are_brought_to_length_one(vectors: np.ndarray) -> None:
+    short = vectors[:, :32]
+    expected = short / np.linalg.norm(short, axis=1, keepdims=True)
+    np.testing.assert_allclose(Form(32).compared(vectors, 1.0), expected, rtol=1e-5)
+
+
+def test_bytes_keep_products(vectors: np.ndarray) -> None:
+    form = Form(96, "int8")
+    limit = calibrated(vectors[:100], 96)
+    whole, codes = Form(96).compared(vectors, limit), form.compared(vectors, limit)
+    assert codes.min() >= -128 and codes.max() <= 127 and (codes == codes.round()).all()
+    step = 2 * limit / 255
+    inside = np.abs(whole) < limit
+    assert np.abs(codes * step + step - whole)[inside].max() <= 0.51 * step
+    kept = likeness(whole, codes)
+    assert kept["similarity_spearman"] > 0.999 and kept["neighbours"] > 0.95
+    # Ranges of each dimension's own, the library's default, spoil the products of codes.
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    own = quantize_embeddings(whole, "int8", calibration_embeddings=whole[:100]).astype(np.float32)
+    assert likeness(whole, own)["neighbours"] < kept["neighbours"]
+
+
+def test_bits_are_signs_and_their_cosine_is_hamming(vectors: np.ndarray) -> None:
+    form = Form(20, "binary")
+    signs = form.compared(vectors, 1.0)
+    np.testing.assert_array_equal(signs, np.where(vectors[:, :20] > 0, 1, -1))
+    stored = form.stored(vectors, 1.0)
+    hamming = np.unpackbits(stored[0] ^ stored[1]).sum()
+    assert signs[0] @ signs[1] / 20 == pytest.approx(1 - 2 * hamming / 20)
+
+
+def test_calibration_needs_vectors(vectors: np.ndarray) -> None:
+    assert calibrated(vectors, 96) == np.abs(Form(96).compared(vectors, 1.0)).max()
+    assert calibrated(vectors[:1], 1) == 1
+    for nothing in (vectors[:0], np.zeros((3, 4))):
+        with pytest.raises(DistilvecError, match="none but zeros"):
+            calibrated(nothing, 4)
+
+
+def test_likeness_is_that_of_agreement(vectors: np.ndarray) -> None:
+    other = vectors[:, :24]
+    whole = agreement(vectors, other)
+    assert likeness(vectors, other) == {name: whole[name] for name in ("neighbours", "similarity_spearman")}
+    assert likeness(vectors, vectors)["neighbours"] == 1
+    with pytest.raises(DataError, match="cannot be compared"):
+        likeness(vectors, other[:-1])
+
+
+def test_the_encoder_compresses_each_side() -> None:
+    class Two:
+        """Queries and documents are read differently."""
+
+        prompts = {"query": "q: ", "document": "d: "}
+
+        def encode(self, texts: list[str]) -> np.ndarray:
+            return np.array([[len(text), 1.0, -1.0] for text in texts])
+
+        def encode_query(self, texts: list[str]) -> np.ndarray:
+            return -self.encode(texts)
+
+        encode_document = encode
+
+    encode = CompressedEncoder(CachedEncoder(Two()), Form(2, "binary"), 1.0)
+    assert encode(["ab"]).tolist() == encode.encode(["ab"]).tolist() == encode.document(["ab"]).tolist() == [[1, 1]]
+    assert encode.query(["ab"]).tolist() == [[-1, -1]]

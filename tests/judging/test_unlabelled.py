@@ -1,0 +1,146 @@
+"""Judging without labels: the teacher's search as truth, the hardest items, drift."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.judging import NeighbourTask, drift, hardest, judge, load_task, settle
+
+WORDS = ["cat", "dog", "train", "bridge", "bread", "soup", "violin", "drum", "river", "cloud"]
+
+
+class Planted:
+    """Vectors by text, from a generator that the text seeds; noise as wished."""
+
+    def __init__(self, noise: float = 0.0, width: int = 12) -> None:
+        self.noise, self.width, self.asked = noise, width, 0
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        self.asked += len(texts)
+        found = []
+        for text in texts:
+            seed = sum(ord(letter) * (place + 1) for place, letter in enumerate(text))
+            true = np.random.default_rng(seed).normal(size=self.width)
+            found.append(true + self.noise * np.random.default_rng(seed + 1).normal(size=self.width))
+        return np.array(found, dtype=np.float32)
+
+
+def documents(count: int = 60) -> list[str]:
+    return [f"{WORDS[i % 10]} number {i}" for i in range(count)]
+
+
+def test_the_teacher_finds_everything_and_noise_costs() -> None:
+    tasks = [NeighbourTask("search", documents(), max_queries=40)]
+    teacher = Planted()
+    settle(tasks, _encoder(teacher))
+    models = {"teacher": teacher, "near": Planted(0.3), "far": Planted(3.0), "random": Planted(1e6)}
+    found = judge(models, tasks)
+    values = [found.scores[name]["search"].value for name in models]
+    assert values[0] == 1.0
+    assert values[0] > values[1] > values[2] > values[3] - 0.05 and values[3] < 0.4
+    assert found.scores["near"]["search"].kind == "retrieval"
+    assert found.scores["near"]["search"].details["documents"] == 60
+    assert "retrieval" in found.averages("near") and "all" not in found.averages("near")
+
+
+def _encoder(model: Planted):
+    from distilvec.judging import CachedEncoder
+
+    return CachedEncoder(model)
+
+
+def test_a_query_never_finds_itself() -> None:
+    """By hand: the right answers are the ten documents with the highest cosine, the query left out."""
+    task = NeighbourTask("search", documents(30), max_queries=5, seed=3)
+    teacher = Planted()
+    task.settle(_encoder(teacher))
+    vectors = teacher.encode(task.documents)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    for query, right in zip(task.queries, task.relevance, strict=True):
+        row = task.documents.index(query)
+        order = [i for i in np.argsort(-(vectors @ vectors[row])) if i != row][:10]
+        assert set(right) == set(order)
+
+
+def test_real_queries_are_looked_up_as_they_are() -> None:
+    log = ["where is the cat?", "a loud drum", "where is the cat?", "cat number 0"]
+    task = NeighbourTask("search", documents(40), log, depth=3)
+    task.settle(_encoder(Planted()))
+    assert task.queries == log[:2] + log[3:]
+    assert [len(right) for right in task.relevance] == [3, 3, 3]
+    assert task.documents.index("cat number 0") not in task.relevance[2]
+    score = judge({"teacher": Planted()}, [task]).scores["teacher"]["search"]
+    assert (score.details["recall@10"] == 1.0 and score.details["bm25"] is None) or score.details["bm25"]["ndcg@10"] < 1
+
+
+def test_without_a_teacher_it_says_so() -> None:
+    with pytest.raises(DistilvecError, match="there is no teacher") as caught:
+        judge({"model": Planted()}, [NeighbourTask("search", documents())])
+    assert "teacher: FOLDER" in str(caught.value.remedy)
+    with pytest.raises(DataError, match="10 different documents are too few"):
+        NeighbourTask("search", documents(10) * 3)
+
+
+def test_from_files_with_a_real_teacher(tmp_path: Path, real_teacher_folder: Path, sentences: list[str]) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(text.replace("\n", " ") for text in sentences[:40]) + "\n\n")
+    (tmp_path / "log.jsonl").write_text('{"query": "how do I open a file?"}\n{"query": "sort a list"}\n')
+    spec = {"name": "own", "kind": "neighbours", "corpus": "texts.txt", "queries": "log.jsonl", "depth": 3}
+    task = load_task({**spec, "teacher": str(real_teacher_folder)}, tmp_path)
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(real_teacher_folder), device="cpu")
+    task.settle(_encoder(Planted()))  # the task's own teacher stands
+    assert judge({"itself": model}, [task]).scores["itself"]["own"].value == pytest.approx(1.0)
+    assert load_task(spec, tmp_path).queries == ["how do I open a file?", "sort a list"]
+
+
+def test_the_hardest_item_is_the_one_that_moved() -> None:
+    rng = np.random.default_rng(0)
+    centres = 5 * np.eye(8)
+    vectors = np.concatenate([centres[i] + 0.3 * rng.normal(size=(15, 8)) for i in range(4)]).astype(np.float32)
+    texts = [f"group {i // 15}, text {i}" for i in range(60)]
+    student = vectors @ rng.normal(size=(8, 8)).astype(np.float32) * 0 + vectors
+    student = student.copy()
+    student[7] = centres[3]
+    found = hardest(texts, vectors, student, count=3)
+    assert found[0].text == texts[7] and found[0].overlap == 0
+    assert found[0].teacher.startswith("group 0") and found[0].student.startswith("group 3")
+    assert found[0].overlap <= found[1].overlap <= found[2].overlap
+    same = hardest(texts, vectors, 3 * vectors, count=60)
+    assert len(same) == 60 and all(item.overlap == 1 and item.teacher == item.student for item in same)
+
+
+def test_hardest_with_few_equal_or_mismatched_items() -> None:
+    assert hardest(["a", "b"], np.eye(2), np.eye(2)) == []
+    equal = hardest(["a", "b", "c", "d"], np.ones((4, 3)), np.ones((4, 3)))
+    assert len(equal) == 4 and all(0 <= item.overlap <= 1 and item.teacher != item.text for item in equal)
+    with pytest.raises(DataError, match="do not belong together"):
+        hardest(["a", "b", "c"], np.eye(3), np.eye(2))
+
+
+def test_drift_of_the_same_kind_of_text_is_not_shown() -> None:
+    texts = [f"{WORDS[i % 10]} {i}" for i in range(400)]
+    found = drift(Planted(), texts[:200], texts[200:])
+    assert found.interval[0] <= 0.5 <= found.interval[1] + 0.03
+    assert found.novel < 0.15 and found.shared == 0
+    assert "No drift is shown" in found.sentence() or "slightly" in found.sentence()
+
+
+def test_drift_of_another_kind_of_text_is(real_teacher_folder: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    old = [f"The {word} was seen near the {other} today." for word in WORDS for other in WORDS[:3]]
+    new = [f"Error {i}: connection to host db{i} refused after {i} retries" for i in range(28)] + old[:4]
+    model = SentenceTransformer(str(real_teacher_folder), device="cpu")
+    found = drift(model, old, new)
+    assert found.shared == 4 and found.separability > 0.95 and found.interval[0] > 0.9
+    assert found.novel == pytest.approx(28 / 32) and len(found.examples) == 10
+    assert found.examples[0][2] <= found.examples[-1][2] and found.examples[0][0].startswith("Error")
+    assert "entirely" in found.sentence()
+    assert drift(model, old, old).separability == 0.5
+    with pytest.raises(DataError, match="too few to compare"):
+        drift(model, old[:5], new)
