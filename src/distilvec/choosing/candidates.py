@@ -1,0 +1,110 @@
+"""Which students are worth a look: a teacher cut to fewer layers and pieces, narrower ones, static ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from distilvec.modules.blocks import find_blocks, find_transformer
+from distilvec.recipe import Recipe, StudentSection
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+#: Parts of the blocks and of the word pieces that are kept where nothing is asked for.
+LAYER_SHARES = (1 / 6, 1 / 3, 1 / 2, 1.0)
+PIECE_SHARE = 1 / 6
+#: Of a static student, beside the teacher's own.
+STATIC_WIDTH = 256
+#: A vocabulary below this many pieces is not worth pruning.
+FEWEST_PIECES = 2000
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A student that could be trained.
+
+    Attributes:
+        name: what it is, in a few words.
+        source: the keys of the recipe's student section that make it: `shrink`, `fresh` ...
+    """
+
+    name: str
+    source: dict[str, Any]
+
+    def section(self, template: StudentSection) -> StudentSection:
+        """The student section with this source; the template's other keys (length, space, pooling) stay."""
+        kept = template.model_dump(include={"max_length", "pooling", "space", "router", "fold", "trust_remote_code"})
+        if "fresh" in self.source:
+            kept["pooling"] = None  # it has mean pooling, whatever the source of the others has
+        return StudentSection.model_validate(kept | self.source)
+
+
+def candidates(
+    of: str | None,
+    source: SentenceTransformer | None,
+    layers: Sequence[int] | None = None,
+    vocabularies: Sequence[int] | None = None,
+) -> list[Candidate]:
+    """The candidates, small and large.
+
+    Args:
+        of: what students are cut from: a teacher's name, a folder or a hub id; None where there is no model.
+        source: that model.
+        layers: numbers of blocks to try; None: a sixth, a third, a half and all of them.
+        vocabularies: numbers of word pieces to try; as many as there are, or more, means all. None: a sixth and all.
+    """
+    transformer = None if source is None else find_transformer(source)
+    blocks = None if transformer is None else find_blocks(transformer.model)
+    if of is None or source is None or transformer is None or blocks is None:
+        return [_fresh(2, 256, None), _fresh(4, 384, None)]
+    count = len(blocks[1])
+    pieces = transformer.model.get_input_embeddings().weight.shape[0]
+    depths = sorted({max(1, round(share * count)) for share in LAYER_SHARES} if layers is None else set(layers))
+    tables = _tables(pieces, vocabularies)
+    found = [
+        _cut(of, depth, table)
+        for depth in depths
+        for table in tables
+        if depth < count or table is not None  # all of both is the model itself
+    ]
+    width = source.get_embedding_dimension()
+    if width is not None and width >= 128:
+        found.append(_fresh(max(2, round(count / 3)), width // 64 * 32, of))
+    return [*found, *(_static(of, dimensions, table) for dimensions in (STATIC_WIDTH, None) for table in tables)]
+
+
+def own_candidate(recipe: Recipe) -> Candidate | None:
+    """The recipe's own student, unless it is to be chosen."""
+    if recipe.student.auto is not None:
+        return None
+    return Candidate("the recipe's", recipe.student.model_dump(exclude_none=True))
+
+
+def _tables(pieces: int, asked: Sequence[int] | None) -> list[int | None]:
+    """Numbers of word pieces; None is all of them."""
+    if asked is not None:
+        fewer = sorted({number for number in asked if number < pieces})
+        return [*fewer, *([None] if any(number >= pieces for number in asked) else [])]
+    sixth = 100 * round(pieces * PIECE_SHARE / 100)
+    return [sixth, None] if sixth >= FEWEST_PIECES else [None]
+
+
+def _cut(of: str, layers: int, vocabulary: int | None) -> Candidate:
+    name = f"{layers} layer{'s' if layers > 1 else ''}, {_pieces(vocabulary)}"
+    return Candidate(name, {"shrink": {"of": of, "layers": layers, "vocabulary": vocabulary}})
+
+
+def _static(of: str, dimensions: int | None, vocabulary: int | None) -> Candidate:
+    name = f"static, {dimensions or 'all'} dimensions, {_pieces(vocabulary)}"
+    return Candidate(name, {"static": {"of": of, "dimensions": dimensions, "vocabulary": vocabulary}})
+
+
+def _pieces(vocabulary: int | None) -> str:
+    return "all pieces" if vocabulary is None else f"{vocabulary:,} pieces"
+
+
+def _fresh(layers: int, width: int, of: str | None) -> Candidate:
+    section = {"layers": layers, "width": width, "vocabulary": 8192, "embeddings_from": of}
+    return Candidate(f"fresh, {layers} layers of {width}", {"fresh": section})

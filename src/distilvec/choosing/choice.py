@@ -1,0 +1,155 @@
+"""The table of candidates, and which of them is the smallest that is predicted to keep enough."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from distilvec.choosing.measuring import GROUPS, Measured
+from distilvec.choosing.prediction import RUNS, Prediction, predict, residuals, shares, worst
+from distilvec.report.table import Cell, Grid
+from distilvec.report.words import ABSENT, millions, number, size
+
+NAMES = {"all": "tasks", "retrieval": "retrieval", "agreement": "agreement"}
+
+
+@dataclass
+class Choice:
+    """All candidates with what was measured, and the one that is named.
+
+    Attributes:
+        keep: share of the teacher that is to be kept, in (0, 1].
+        teacher: its row.
+        rows: the candidates, from few parameters to many.
+        texts: texts of the sample.
+        tasks: names of the tasks; without them, agreement decides.
+        probe_steps: steps of the short training of each; 0 = none.
+        notes: candidates that could not be made.
+    """
+
+    keep: float
+    teacher: Measured
+    rows: list[Measured]
+    texts: int
+    tasks: list[str] = field(default_factory=list)
+    probe_steps: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def measures(self) -> list[str]:
+        """What has to be kept, each for itself."""
+        found = [group for group in GROUPS if any(group in row.kept.get("free", {}) for row in self.rows)]
+        return found or ["agreement"]
+
+    @property
+    def by_tasks(self) -> bool:
+        """Whether tasks decide, and not agreement."""
+        return self.measures != ["agreement"]
+
+    def start(self, row: Measured, measure: str) -> float:
+        """What a candidate keeps without training: as it is or behind the ridge map, whichever is more."""
+        return max(row.kept[way][measure] for way in ("untrained", "free") if measure in row.kept.get(way, {}))
+
+    def prediction(self, row: Measured) -> Prediction:
+        """What it will keep once it is trained: of tasks and of retrieval, the one that promises less."""
+        probe = row.kept.get("probe", {})
+        static = _is_static(row)
+        return worst([predict(self.start(row, each), probe.get(each), static=static) for each in self.measures])
+
+    @property
+    def chosen(self) -> Measured | None:
+        """The smallest whose prediction reaches `keep`; None where none does."""
+        return next((row for row in self.rows if self.prediction(row).middle >= self.keep), None)
+
+    @property
+    def best(self) -> Measured:
+        """The chosen one, or the most promising where none reaches `keep`."""
+        return self.chosen or max(self.rows, key=lambda row: self.prediction(row).middle)
+
+    def verdict(self) -> str:
+        """Which one, and how sure that is."""
+        row, goal = self.best, f"{100 * self.keep:g} %"
+        what = "the teacher on the tasks" if self.by_tasks else "the teacher (mean cosine on held-out texts)"
+        if self.chosen is None:
+            return (
+                f"No candidate is predicted to keep {goal} of {what}; the most promising, {row.name}, is predicted to "
+                f"keep {self.prediction(row)}."
+            )
+        sure = next((each for each in self.rows if self.prediction(each).low >= self.keep), None)
+        safer = "no candidate reaches it at the low end of its interval"
+        if sure is row:
+            safer = "it does so even at the low end of its interval"
+        elif sure is not None:
+            safer = f"the smallest that does so even at the low end of its interval is {sure.name}"
+        return f"Smallest candidate predicted to keep {goal} of {what}: {row.name}, {self.prediction(row)}; {safer}."
+
+    def how(self) -> list[str]:
+        """How the prediction was made."""
+        low, middle, high = (f"{100 * share:.0f}" for share in shares())
+        misses = max(abs(miss) for miss in residuals().values())
+        found = [
+            "free: the untrained candidate behind a ridge map into the teacher's space, fitted to "
+            f"{self.texts:,} texts; agreement: its mean cosine with the teacher on held-out ones; untrained: as it is.",
+            f"predicted: the larger of both plus {middle} % of the gap that is left (from {low} to {high} %), which is "
+            f"what training closed in {len(RUNS)} committed runs with students of one teacher; predicting a student "
+            f"from the others' runs missed by up to {misses:.1f} points. Other teachers, tasks and training lengths "
+            "may do otherwise, and the error of the tasks' own scores is not in it.",
+        ]
+        if any(_is_static(row) for row in self.rows):
+            found.append(
+                f"Static students are not among those runs: from nothing to {middle} % of the gap is assumed for them, "
+                f"and {low} % in the middle."
+            )
+        if self.probe_steps:
+            found.append(f"probe: after {self.probe_steps} steps with cosine; a floor for the prediction.")
+        if not self.by_tasks:
+            found.append(
+                "Without tasks the prediction is about agreement, which the committed runs do not cover: it borrows "
+                "their shares. Scores on tasks fall much more slowly than the mean cosine: name some; a task of kind "
+                "neighbours needs no labels."
+            )
+        return [*found, *self.notes]
+
+    def grid(self) -> Grid:
+        """One row per model, as measured."""
+        ways = [way for way in ("untrained", "free", "probe") if any(way in row.kept for row in self.rows)]
+        shown = self.measures if self.by_tasks else (["agreement"] if self.probe_steps else [])
+        header = ["student", "parameters", "on disk", "texts/s", "p50 / p95 ms", "agreement"]
+        header += [f"{NAMES[each]} %: {' / '.join(self._ways(each, ways))}" for each in shown]
+        rows = []
+        for row in [self.teacher, *self.rows]:
+            cells = [row.name, millions(row.parameters), size(row.size_bytes), *_speed(row), _fraction(row.agreement)]
+            cells += ["" if row is self.teacher else _kept(row, each, self._ways(each, ways)) for each in shown]
+            rows.append([Cell(text) for text in [*cells, "" if row is self.teacher else str(self.prediction(row))]])
+        return Grid([*header, "predicted"], rows, [])
+
+    def _ways(self, measure: str, ways: list[str]) -> list[str]:
+        return [way for way in ways if any(measure in row.kept.get(way, {}) for row in self.rows)]
+
+    def text(self) -> str:
+        """What a terminal shows."""
+        return "\n".join([self.grid().text(), "", self.verdict(), *self.how()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values: what was measured, predicted and chosen."""
+        candidates = [asdict(row) | {"predicted": asdict(self.prediction(row))} for row in self.rows]
+        return asdict(self) | {"rows": candidates, "chosen": self.best.name, "verdict": self.verdict()}
+
+
+def _is_static(row: Measured) -> bool:
+    return "static" in (row.section or {})
+
+
+def _speed(row: Measured) -> list[str]:
+    if not row.speed:
+        return [ABSENT, ABSENT]
+    latency = f"{row.speed['latency_p50_ms']:.1f} / {row.speed['latency_p95_ms']:.1f}"
+    return [number(round(row.speed["texts_per_second"])), latency]
+
+
+def _fraction(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.3f}"
+
+
+def _kept(row: Measured, measure: str, ways: list[str]) -> str:
+    return " / ".join(f"{100 * row.kept[way][measure]:.1f}" for way in ways)

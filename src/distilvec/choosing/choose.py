@@ -1,0 +1,155 @@
+"""Measure candidates for a recipe, and settle a recipe that leaves the student open."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distilvec.choosing.candidates import Candidate, candidates, own_candidate
+from distilvec.choosing.choice import Choice
+from distilvec.choosing.measuring import Bench, Measured, measure, measure_teacher
+from distilvec.choosing.sample import sampled
+from distilvec.errors import DistilvecError, Interrupted
+from distilvec.judging import CachedEncoder, Judgement, Task, automatic_tasks, judge, load_tasks
+from distilvec.judging import settle as settle_tasks
+from distilvec.preparing import prepare_corpus
+from distilvec.recipe import Recipe
+from distilvec.students import load_student
+from distilvec.teachers import Teacher
+from distilvec.teaching import teach
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
+SAMPLE = 4000
+KEEP = 0.95
+#: Texts that word pieces are chosen by; counting all of a large corpus once per candidate would take hours.
+COUNTED = 100_000
+
+
+def choose(
+    recipe: Recipe,
+    *,
+    keep: float = KEEP,
+    sample: int = SAMPLE,
+    probe_steps: int = 0,
+    layers: Sequence[int] | None = None,
+    vocabularies: Sequence[int] | None = None,
+) -> Choice:
+    """Measure candidate students before any training, and name the smallest that will keep enough.
+
+    The teachers encode a sample of the corpus, once, into the stores that a run of the recipe goes on with. Each
+    candidate is made, saved, timed and scored: agreement of the free baseline (the untrained candidate behind a ridge
+    map) with the teacher on held-out texts, and what untrained candidate and free baseline keep of the teacher's
+    scores on the recipe's tasks (or on those that the corpus allows). What training will add is predicted as
+    `distilvec.choosing.prediction` says.
+
+    Args:
+        recipe: its own student is one of the candidates, unless it is `auto`.
+        keep: share of the teacher's score on the tasks (of retrieval too, where there is some); without tasks, mean
+            cosine with the teacher. In (0, 1].
+        sample: texts that are encoded and compared, at least 100.
+        probe_steps: also train every candidate for so many steps with `cosine`; a better floor, at some cost.
+        layers, vocabularies: sizes to try instead of the default ones.
+
+    Raises:
+        DistilvecError: no candidate can be made, a value is out of range, the items are no texts.
+    """
+    _check(keep, sample)
+    corpus = prepare_corpus(recipe)
+    if corpus.modality != "text":
+        raise DistilvecError(
+            f"candidates are made for texts, and the corpus holds {corpus.modality}s",
+            where="plan",
+            remedy="Compare the sizes of docs/images.md or docs/molecules.md by training them.",
+        )
+    tasks = load_tasks(recipe.judging.tasks) or automatic_tasks(corpus)
+    few = sampled(corpus, sample)
+    taught = teach(recipe, few, vectors_only=True)
+    first = taught[0].teacher
+    with_tasks = bool(tasks) and first.card.kind != "vectors"
+    judged = _judge_teacher(first, tasks) if with_tasks else None
+    whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
+    bench = Bench(recipe, whole, few, taught, tasks if with_tasks else [], judged, probe_steps)
+    of, source = _source(recipe)
+    own = own_candidate(recipe)
+    wanted = [*([own] if own else []), *candidates(of, source, layers, vocabularies)]
+    rows, notes = _measure_all(wanted, bench)
+    if tasks and not with_tasks:
+        notes.append("The teacher is a file of vectors and cannot be scored on the tasks; agreement decides.")
+    if whole is not corpus:
+        notes.append(f"Word pieces were chosen by {COUNTED:,} of the texts; a run chooses by all.")
+    names = [task.name for task in bench.tasks]
+    return Choice(keep, measure_teacher(bench), rows, len(few.train_rows), names, probe_steps, notes)
+
+
+def settle(recipe: Recipe, *, resume: bool = False) -> Recipe:
+    """A recipe with `student: auto` as one that names its student; any other as it is.
+
+    What was measured is kept in `plan.json` in the output folder. With `resume` the student of the run that is there
+    is taken, and nothing is measured again.
+    """
+    auto = recipe.student.auto
+    if auto is None:
+        return recipe
+    out = Path(recipe.output)
+    if resume and (out / "recipe.yaml").is_file():
+        return recipe.model_copy(update={"student": Recipe.load(out / "recipe.yaml").student})
+    choice = choose(recipe, keep=auto.keep, probe_steps=auto.probe_steps)
+    row = choice.best
+    logger.info("%s", choice.text())
+    assert row.section is not None
+    logger.log(logging.INFO if choice.chosen is not None else logging.WARNING, "student: auto has chosen %s", row.name)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "plan.json").write_text(json.dumps(choice.to_dict(), indent=1) + "\n", encoding="utf-8")
+    # Through the recipe's own validation, so that a saved recipe is one that loads.
+    return Recipe.build(recipe.model_dump() | {"student": row.section})
+
+
+def _judge_teacher(teacher: Teacher, tasks: Sequence[Task]) -> Judgement:
+    """The teacher's scores; tasks whose truth is the teacher's own search take it first."""
+    encoder = CachedEncoder(teacher, name=teacher.card.name)
+    settle_tasks(tasks, encoder)
+    return judge({teacher.card.name: encoder}, tasks)
+
+
+def _check(keep: float, sample: int) -> None:
+    if not 0 < keep <= 1:
+        raise DistilvecError(f"keep is {keep:g}, a share in (0, 1] is wanted", where="plan", remedy="For example 0.95.")
+    if sample < 100:
+        raise DistilvecError(f"a sample of {sample} texts says nothing", where="plan", remedy="Take at least 100.")
+
+
+def _source(recipe: Recipe) -> tuple[str | None, SentenceTransformer | None]:
+    """What students are cut from: what `auto` or the recipe's own section names, else the first teacher that is one."""
+    teachers = {each.name: each for each in recipe.teachers if each.model}
+    student = recipe.student
+    named = student.auto.of if student.auto else student.shrink.of if student.shrink else None
+    of = named or next(iter(teachers), None)
+    if of is None:
+        return None, None
+    section = teachers.get(of)
+    if section is None:
+        return of, load_student(of, pooling=student.pooling)
+    return of, load_student(str(section.model), pooling=student.pooling or section.pooling)
+
+
+def _measure_all(wanted: Sequence[Candidate], bench: Bench) -> tuple[list[Measured], list[str]]:
+    """The candidates that can be made, from few parameters to many, and why the others cannot."""
+    rows: list[Measured] = []
+    notes: list[str] = []
+    for number, candidate in enumerate(wanted, start=1):
+        logger.info("candidate %d of %d: %s", number, len(wanted), candidate.name)
+        try:
+            rows.append(measure(candidate, bench))
+        except Interrupted:
+            raise
+        except DistilvecError as error:
+            notes.append(f"{candidate.name}: left out, {error}")
+    if not rows:
+        raise DistilvecError("no candidate can be made", where="plan", remedy=" ".join(notes))
+    return sorted(rows, key=lambda row: row.parameters or 0), notes

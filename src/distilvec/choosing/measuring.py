@@ -1,0 +1,220 @@
+"""What a candidate is before it is trained: its size, its speed here, and what it keeps of the teacher for free."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from distilvec.choosing.candidates import Candidate
+from distilvec.corpus import Corpus
+from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement, judge, linear_map, ridge_map, speed
+from distilvec.judging.tasks import Task
+from distilvec.methods.base import Method
+from distilvec.methods.table import build_method
+from distilvec.modules.blocks import parameters
+from distilvec.preparing import make_student, make_task
+from distilvec.recipe import OptimizerSection, Recipe, TrainingSection
+from distilvec.report.surroundings import folder_bytes
+from distilvec.students import StudentTap, load_student, ship
+from distilvec.teaching import Taught, teacher_info
+from distilvec.training import Fitted, fit
+from distilvec.training.distiller import describe
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+#: Texts that speed is measured on, and seconds of it.
+TIMED, SECONDS = 128, 1.5
+PROBE_BATCH, PROBE_LR = 32, 5e-4
+#: Groups of tasks that a student has to keep, each for itself.
+GROUPS = ("all", "retrieval")
+
+
+@dataclass
+class Measured:
+    """A candidate, or the teacher.
+
+    Attributes:
+        name: see `Candidate`.
+        parameters, size_bytes: of what would ship; None where not known.
+        speed: see `distilvec.judging.speed`; empty where it was not measured.
+        agreement: mean cosine of the free baseline with the teacher on held-out texts.
+        kept: fraction of the teacher's score, by way of reaching it ("untrained", "free", "probe") and by what is
+            kept: "all" (average of the tasks without retrieval), "retrieval", and "agreement".
+        section: the student section that makes it, None for the teacher.
+    """
+
+    name: str
+    parameters: int | None
+    size_bytes: int | None
+    speed: dict[str, Any] = field(default_factory=dict)
+    agreement: float | None = None
+    kept: dict[str, dict[str, float]] = field(default_factory=dict)
+    section: dict[str, Any] | None = None
+
+
+@dataclass
+class Bench:
+    """What all candidates are measured on.
+
+    Attributes:
+        recipe: for the student section's other keys, the teachers and the seed.
+        whole: the corpus that word pieces are chosen by.
+        sample: some thousand texts of it.
+        taught: the teachers, with vectors of the sample.
+        tasks, judged: the tasks, and the teacher's scores on them (None without tasks).
+        probe_steps: steps of a short training; 0 = none.
+    """
+
+    recipe: Recipe
+    whole: Corpus
+    sample: Corpus
+    taught: Sequence[Taught]
+    tasks: Sequence[Task]
+    judged: Judgement | None
+    probe_steps: int = 0
+
+    @property
+    def teacher(self) -> str:
+        return self.taught[0].teacher.card.name
+
+    def train(self) -> tuple[list[str], npt.NDArray[np.float32]]:
+        """Texts that maps are fitted to, and the first teacher's vectors."""
+        return self._of(self.sample.train_rows)
+
+    def held_out(self) -> tuple[list[str], npt.NDArray[np.float32]]:
+        """Texts that agreement is measured on, and the first teacher's vectors."""
+        return self._of(self.sample.holdout_rows)
+
+    def timed(self) -> list[str]:
+        """Texts that speed is measured on."""
+        texts = self.sample.texts(self.sample.train_rows)
+        return [texts[row] for row in np.linspace(0, len(texts) - 1, min(TIMED, len(texts))).astype(int)]
+
+    def _of(self, rows: Any) -> tuple[list[str], npt.NDArray[np.float32]]:
+        store, rows = self.taught[0].store, np.asarray(rows)
+        numbers = store.rows(self.sample.teacher_keys[rows])
+        rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
+        return self.sample.texts(rows), store.read(numbers)
+
+
+def measure_teacher(bench: Bench) -> Measured:
+    """The row that the others are compared with."""
+    teacher = bench.taught[0].teacher
+    card, model = teacher.card, getattr(teacher, "model", None)
+    size = getattr(card, "size_bytes", None) or (card.parameters * 4 if card.parameters else None)
+    timed = {} if card.kind == "vectors" else speed(model or teacher, bench.timed(), singles=30, seconds=SECONDS)
+    return Measured(card.name, card.parameters, size, timed, 1.0)
+
+
+def measure(candidate: Candidate, bench: Bench) -> Measured:
+    """Make a candidate, and measure it as it would ship.
+
+    Raises:
+        DistilvecError: it cannot be made (the vocabulary is below the floor of single characters, say), or the
+            recipe's method cannot train it.
+    """
+    section = candidate.section(bench.recipe.student)
+    student = make_student(section, bench.recipe.teachers, bench.whole, bench.recipe.training.seed)
+    refuse_misfits(student, bench)
+    encoder = CachedEncoder(student, name=candidate.name)
+    texts, wanted = bench.train()
+    free = ridge_map(encoder(texts), wanted)
+    found = _shipped(candidate, section.space == "teacher", student, free, bench)
+    found.section = section.model_dump(exclude_none=True, exclude_defaults=True)
+    held, vectors = bench.held_out()
+    found.agreement = float(agreement(vectors, encoder(held), free)["cosine"])
+    found.kept["free"] = {
+        "agreement": found.agreement,
+        **_tasks_kept(f"{candidate.name}, free", RidgeMapped(encoder, free), bench),
+    }
+    found.kept["untrained"] = _tasks_kept(f"{candidate.name}, untrained", encoder, bench)
+    if bench.probe_steps:
+        found.kept["probe"] = _probe(candidate.name, student, bench)
+    return found
+
+
+def _shipped(
+    candidate: Candidate, in_space: bool, student: SentenceTransformer, free: npt.NDArray[Any], bench: Bench
+) -> Measured:
+    """Size and speed of the folder that people would load, the map into the teacher's space included where wanted."""
+    head = None
+    if in_space:
+        head = torch.nn.Linear(free.shape[0], free.shape[1], bias=False)
+        head.weight.data = torch.from_numpy(np.ascontiguousarray(free.T))
+    with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as place:
+        folder = Path(place) / "student"
+        ship(student, folder, space="teacher" if in_space else "own", teacher_map=head)
+        shipped = load_student(str(folder))
+        timed = speed(shipped, bench.timed(), singles=30, seconds=SECONDS)
+        return Measured(candidate.name, parameters(shipped), folder_bytes(folder), timed)
+
+
+def _tasks_kept(name: str, model: Any, bench: Bench) -> dict[str, float]:
+    """Group -> fraction of the teacher's average over its tasks."""
+    if bench.judged is None:
+        return {}
+    own = judge({name: model}, bench.tasks).averages(name)
+    teacher = bench.judged.averages(bench.teacher)
+    return {group: own[group] / teacher[group] for group in GROUPS if teacher.get(group, 0) > 0}
+
+
+def _probe(name: str, student: SentenceTransformer, bench: Bench) -> dict[str, float]:
+    """What a short training with `cosine` on the sample makes of it; the student is changed."""
+    training = {"max_steps": bench.probe_steps, "batch_size": PROBE_BATCH, "seed": bench.recipe.training.seed}
+    optimizer = OptimizerSection(lr=PROBE_LR, heads_lr=PROBE_LR)
+    method = build_method("cosine", {})
+    short_training(student, method, bench.sample, bench.taught[:1], training, optimizer)
+    encoder = CachedEncoder(student, name=name)
+    held, vectors = bench.held_out()
+    head = method.teacher_map()
+    assert head is not None
+    reached = float(agreement(vectors, encoder(held), linear_map(head))["cosine"])
+    return {"agreement": reached, **_tasks_kept(f"{name}, probe", encoder, bench)}
+
+
+def short_training(
+    student: SentenceTransformer,
+    method: Method,
+    sample: Corpus,
+    taught: Sequence[Taught],
+    training: dict[str, Any],
+    optimizer: OptimizerSection,
+) -> Fitted:
+    """Train a student for a few steps on a sample, and leave nothing behind but the trained student.
+
+    Args:
+        training: keys of the recipe's section, with `max_steps`; nothing is evaluated or kept on the way.
+    """
+    rows = np.concatenate([sample.train_rows, sample.holdout_rows])
+    quiet = {"save_every": 10**9, "evaluate_every": None, "best": None, "patience": None}
+    with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as place:
+        return fit(
+            student,
+            method,
+            [each.info for each in taught],
+            sample,
+            [each.source(sample, rows, Path(place)) for each in taught],
+            training=TrainingSection.model_validate({**training, **quiet}),
+            optimizer=optimizer,
+            folder=Path(place),
+        )
+
+
+def refuse_misfits(student: SentenceTransformer, bench: Bench) -> None:
+    """Let the recipe's method say now that it cannot train this candidate.
+
+    Raises:
+        DistilvecError: whatever the method says (too few layers, no tokens).
+    """
+    recipe = bench.recipe
+    method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
+    info = describe(StudentTap(student).info, make_task(recipe, bench.whole, student))
+    method.needs(info, [teacher_info(each.teacher) for each in bench.taught])

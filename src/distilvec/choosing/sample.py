@@ -1,0 +1,84 @@
+"""A few thousand items of a corpus, spread over all of it, as a corpus of their own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from distilvec.corpus import Corpus
+from distilvec.errors import DataError
+
+#: With fewer held-out items an agreement says nothing; with more than this it gets no clearer.
+FEWEST, MOST = 20, 1000
+
+
+class SampledCorpus:
+    """Some rows of a corpus under new numbers; what is not about rows is the corpus' own.
+
+    Args:
+        corpus: the whole one.
+        train, holdout: its rows that are taken, ascending.
+    """
+
+    def __init__(self, corpus: Corpus, train: np.ndarray, holdout: np.ndarray) -> None:
+        self._corpus = corpus
+        self._rows = np.sort(np.concatenate([train, holdout]))
+        self.train_rows = np.searchsorted(self._rows, train)
+        self.holdout_rows = np.searchsorted(self._rows, holdout)
+        self.keys = corpus.keys[self._rows]
+        same = corpus.teacher_keys is corpus.keys
+        self.teacher_keys = self.keys if same else corpus.teacher_keys[self._rows]
+        self.labels, self.domains, self.groups, self.roles = (
+            None if values is None else values[self._rows]
+            for values in (corpus.labels, corpus.domains, corpus.groups, corpus.roles)
+        )
+        chosen = hashlib.blake2b(self._rows.tobytes(), digest_size=8).hexdigest()
+        self.fingerprint = f"{corpus.fingerprint}-{chosen}"
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def texts(self, rows: Sequence[int] | np.ndarray | None = None) -> list[str]:
+        """What the student reads, for rows of the sample."""
+        return self._corpus.texts(self._rows if rows is None else self._rows[np.asarray(rows, np.int64)])
+
+    def teacher_texts(self, rows: Sequence[int] | np.ndarray | None = None) -> list[str]:
+        """What the teacher reads, for rows of the sample."""
+        return self._corpus.teacher_texts(self._rows if rows is None else self._rows[np.asarray(rows, np.int64)])
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._corpus, name)
+
+
+def sampled(corpus: Corpus, limit: int) -> Corpus:
+    """At most `limit` items, evenly spaced over the corpus: a fifth of them held out, at most 1,000.
+
+    The corpus' own held-out items are taken; where it has fewer than 20, a fifth of the training items (at least 20)
+    stand in for them.
+
+    Raises:
+        DataError: fewer than 40 items are left.
+    """
+    train, holdout = np.asarray(corpus.train_rows), np.asarray(corpus.holdout_rows)
+    if len(holdout) < FEWEST:
+        holdout = _spread(train, max(FEWEST, len(train) // 5))
+        train = np.setdiff1d(train, holdout)
+    holdout = _spread(holdout, min(MOST, limit // 5))
+    train = _spread(train, limit - len(holdout))
+    if len(holdout) < FEWEST or len(train) < FEWEST:
+        raise DataError(
+            f"{len(train)} texts to fit a map to and {len(holdout)} to judge it on are too few to compare students",
+            where="corpus",
+            remedy=f"Give at least {FEWEST} of each.",
+        )
+    return cast(Corpus, SampledCorpus(corpus, train, holdout))
+
+
+def _spread(rows: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of the rows, evenly spaced."""
+    if len(rows) <= most:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, most).astype(int)]
