@@ -106,6 +106,35 @@ def set_length(model: SentenceTransformer, wanted: int | None, name: str) -> Non
         model.max_seq_length = limit
 
 
+def token_limit(model: SentenceTransformer) -> int | None:
+    """Tokens that a model reads of a text; None = all."""
+    bare = _bare_tokenizer(model)
+    if bare is not None:
+        return None if bare.truncation is None else int(bare.truncation["max_length"])
+    length = model.max_seq_length
+    return None if length is None or length > 10**9 else int(length)
+
+
+def limit_length(model: SentenceTransformer, tokens: int) -> None:
+    """Let a model read at most so many tokens of a text, and never more than it does already."""
+    limit = token_limit(model)
+    tokens = tokens if limit is None else min(tokens, limit)
+    bare = _bare_tokenizer(model)
+    if bare is None:
+        model.max_seq_length = tokens
+    else:
+        # The tokenizer's file keeps this, so whoever opens the model reads as much.
+        bare.enable_truncation(tokens)
+
+
+def _bare_tokenizer(model: SentenceTransformer) -> Any | None:
+    """The `tokenizers.Tokenizer` of static embeddings, which know of no length; None of any other model."""
+    from tokenizers import Tokenizer
+
+    tokenizer = getattr(model[0], "tokenizer", None)
+    return tokenizer if isinstance(tokenizer, Tokenizer) else None
+
+
 def set_pooling(model: SentenceTransformer, wanted: PoolingChoice | None, *, bare: bool, name: str) -> None:
     """Choose the pooling of a model whose folder says nothing about it; a folder that does is right.
 

@@ -8,6 +8,7 @@ from distilvec.students.molecule import fresh_molecule
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.ship import in_teacher_space, router, ship
 from distilvec.students.shrink import ShrinkReport, shrink
+from distilvec.students.static import static
 from distilvec.students.tap import StudentTap
 from distilvec.students.upcycle import upcycle
 
@@ -26,5 +27,6 @@ __all__ = [
     "router",
     "ship",
     "shrink",
+    "static",
     "upcycle",
 ]

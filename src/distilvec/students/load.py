@@ -13,7 +13,7 @@ from torch import nn
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer, parameters
-from distilvec.modules.pipeline import PoolingChoice, item_kinds, open_pipeline, set_length, set_pooling
+from distilvec.modules.pipeline import PoolingChoice, item_kinds, open_pipeline, set_length, set_pooling, token_limit
 from distilvec.modules.vision import is_vision, open_vision
 
 if TYPE_CHECKING:
@@ -128,7 +128,6 @@ def describe_student(student: SentenceTransformer) -> dict[str, Any]:
         if isinstance(module, nn.Embedding | nn.EmbeddingBag)
     }
     pooling = next((module.pooling_mode for module in student.children() if isinstance(module, Pooling)), None)
-    length = student.max_seq_length
     tokenizer = getattr(student[0], "tokenizer", None) if "text" in item_kinds(student) else None
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     return {
@@ -138,7 +137,7 @@ def describe_student(student: SentenceTransformer) -> dict[str, Any]:
         "bytes": sum(tensor.numel() * tensor.element_size() for tensor in student.parameters()),
         "layers": None if found is None else len(found[1]),
         "width": student.get_embedding_dimension(),
-        "max_length": None if length is None or length > 10**9 else int(length),
+        "max_length": token_limit(student),
         "tokenizer": None if backend is None else tokenizer_kind(backend),
         "vocabulary": None if backend is None else backend.get_vocab_size(with_added_tokens=True),
         "pooling": pooling,

@@ -94,7 +94,7 @@ class StudentTap:
         self._refuse(features, layers, tokens, attention)
         features = dict(features)
         special = features.pop("special_tokens_mask", None)
-        mask, content = self._masks(features, special)
+        mask, content = self.masks(features, special)
         rows = self._repeat(features, views)
         given = set(rows)
         pooled: Tensor | None = None
@@ -143,7 +143,7 @@ class StudentTap:
             [self._pooling({**context, "token_embeddings": state})["sentence_embedding"] for state in states]
         )
 
-    def _masks(self, features: dict[str, Tensor], special: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    def masks(self, features: dict[str, Tensor], special: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Not padding; not padding and not special: bool [B, S] each, None without an attention mask."""
         if "attention_mask" not in features:
             return None, None

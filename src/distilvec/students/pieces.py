@@ -1,0 +1,148 @@
+"""What a model makes of each of its word pieces, read alone."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.modules.blocks import find_transformer
+from distilvec.modules.task_head import sentence_vectors
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
+
+#: Places that a tokenizer keeps free, as BERT, T5 and Gemma name them: no text holds them.
+_FREE = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<\|?reserved.*\d+\|?>")
+
+
+def readable_pieces(tokenizer: Any) -> npt.NDArray[np.int64]:
+    """Ids, ascending, of the pieces that a text can hold: neither special tokens nor places kept free.
+
+    Args:
+        tokenizer: a fast transformers tokenizer.
+    """
+    backend = tokenizer.backend_tokenizer
+    special = set(tokenizer.all_special_ids)
+    special |= {index for index, token in backend.get_added_tokens_decoder().items() if token.special}
+    pieces = backend.get_vocab(with_added_tokens=True)
+    found = sorted(index for piece, index in pieces.items() if index not in special and not _FREE.fullmatch(piece))
+    return np.asarray(found, dtype=np.int64)
+
+
+def piece_vectors(
+    model: SentenceTransformer,
+    ids: npt.NDArray[np.int64],
+    *,
+    cache: str | Path | None = None,
+    batch_size: int = 512,
+) -> npt.NDArray[np.float32]:
+    """The sentence vector of each piece, read alone between the special tokens that go around a text.
+
+    The whole model is run, up to but excluding a final `Normalize`, in eval mode, without a prompt.
+
+    Args:
+        model: a text transformer with a fast tokenizer.
+        ids: [n] of the tokenizer, for example `readable_pieces(model.tokenizer)`.
+        cache: folder in which the vectors are kept, and found again by the model, its tokenizer and the ids.
+        batch_size: pieces per forward.
+
+    Returns:
+        [n, D].
+
+    Raises:
+        DistilvecError: the model has no transformer with a fast tokenizer.
+        EnvironmentProblem: the cache cannot be written.
+    """
+    tokenizer = fast_tokenizer_of(model)
+    before, after = _surroundings(tokenizer)
+    file = None if cache is None else Path(cache) / f"pieces-{_fingerprint(model, before, after, ids)}.npy"
+    if file is not None and file.is_file():
+        return np.asarray(np.load(file), dtype=np.float32)
+    logger.info("reading %d word pieces one by one", len(ids))
+    was_training = model.training
+    model.eval()
+    parts = [_read(model, ids[start : start + batch_size], before, after) for start in range(0, len(ids), batch_size)]
+    model.train(was_training)
+    found = np.concatenate(parts)
+    if file is not None:
+        _keep(file, found)
+    return found
+
+
+def fast_tokenizer_of(model: SentenceTransformer) -> Any:
+    """The transformers tokenizer of a text transformer.
+
+    Raises:
+        DistilvecError: the model is another thing, or its tokenizer is not a fast one.
+    """
+    tokenizer = getattr(find_transformer(model), "tokenizer", None)
+    if tokenizer is None or not hasattr(tokenizer, "backend_tokenizer"):
+        raise DistilvecError(
+            "only a text transformer with a fast tokenizer has word pieces that can be read one by one",
+            remedy="Make the static student of a BERT-like, ModernBERT-like or decoder model.",
+        )
+    return tokenizer
+
+
+@torch.inference_mode()
+def _read(
+    model: SentenceTransformer, pieces: npt.NDArray[np.int64], before: list[int], after: list[int]
+) -> npt.NDArray[np.float32]:
+    """Ids [n] -> vectors [n, D]; all rows are equally long, so there is no padding."""
+    rows = np.array([[*before, piece, *after] for piece in pieces.tolist()], dtype=np.int64)
+    ids = torch.from_numpy(rows).to(model.device)
+    vectors = sentence_vectors(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    return np.asarray(vectors.float().cpu().numpy(), dtype=np.float32)
+
+
+def _surroundings(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Ids that the tokenizer puts before and after a text."""
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    places = range(len(whole) - len(plain) + 1)
+    start = next((place for place in places if whole[place : place + len(plain)] == plain), None)
+    if start is None:
+        raise DistilvecError("this tokenizer changes a text when it puts special tokens around it")
+    return whole[:start], whole[start + len(plain) :]
+
+
+def _fingerprint(model: SentenceTransformer, before: list[int], after: list[int], ids: npt.NDArray[np.int64]) -> str:
+    """32 hex digits over weights, modules and ids: what decides the vectors."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(f"{model}|{before}|{after}".encode())
+    digest.update(ids.astype(np.int64).tobytes())
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _keep(file: Path, vectors: npt.NDArray[np.float32]) -> None:
+    """Write under another name and rename; several processes may do so at once."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as out:
+            np.save(out, vectors)
+        partial.replace(file)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the vectors of the word pieces cannot be written ({error.strerror or error})",
+            where=str(file.parent),
+            remedy="Make room or choose another place.",
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
