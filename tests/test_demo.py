@@ -29,3 +29,11 @@ def test_a_small_demo_ends_with_a_student_and_a_report(
 
 def test_a_method_without_a_map_keeps_its_own_space(tmp_path: Path, real_teacher_folder: Path) -> None:
     assert demo_recipe(tmp_path, method="simcse", texts=200).student.space == "own"
+
+
+def test_a_static_student_is_a_table_that_cosine_trains(tmp_path: Path, real_teacher_folder: Path) -> None:
+    recipe = demo_recipe(tmp_path, student="static", texts=200)
+    assert recipe.student.static is not None and recipe.student.static.of == "teacher"
+    assert (recipe.method.name, recipe.student.space) == ("cosine", "teacher")
+    assert recipe.optimizer.lr > demo_recipe(tmp_path, texts=200).optimizer.lr
+    assert demo_recipe(tmp_path, student="static", method="mse", texts=200).method.name == "mse"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from distilvec.judging.loading import TaskSpec
+from distilvec.judging.spec import TaskSpec
 from distilvec.recipe import Recipe
 from distilvec.training.arguments import training_arguments
 

@@ -216,3 +216,12 @@ def test_a_model_without_transformer_is_refused(tmp_path: Path) -> None:
     model.save(str(tmp_path / "static"), create_model_card=False)
     with pytest.raises(DistilvecError, match="starts with StaticEmbedding"):
         export_onnx(tmp_path / "static", tmp_path / "out")
+
+
+def test_mixtures_of_experts_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    from distilvec.students import load_student, ship, upcycle
+
+    ship(upcycle(load_student(tiny_bert), experts=2, every=1), tmp_path / "mixture")
+    with pytest.raises(DistilvecError, match="mixture of experts, whose sparse dispatch"):
+        export_onnx(tmp_path / "mixture", tmp_path / "out")
+    assert not list(tmp_path.glob("out/*"))

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from distilvec.api import distill, evaluate, load, teach, train
+    from distilvec.api import choose, distill, evaluate, load, teach, train
     from distilvec.comparison import compare
     from distilvec.errors import DistilvecError
     from distilvec.recipe import Recipe
@@ -18,6 +18,7 @@ __all__ = [
     "DistilvecError",
     "Recipe",
     "SignalStore",
+    "choose",
     "compare",
     "distill",
     "evaluate",
@@ -33,6 +34,7 @@ _HOMES = {
     "DistilvecError": "distilvec.errors",
     "Recipe": "distilvec.recipe",
     "SignalStore": "distilvec.store",
+    "choose": "distilvec.api",
     "compare": "distilvec.comparison",
     "distill": "distilvec.api",
     "evaluate": "distilvec.api",

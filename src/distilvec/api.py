@@ -1,4 +1,4 @@
-"""What people call from Python: `distill`, `teach`, `train`, `evaluate`, `load`.
+"""What people call from Python: `distill`, `choose`, `teach`, `train`, `evaluate`, `load`.
 
 A run from Python leaves the same recipe.yaml as one from the command line, so values that YAML cannot hold become
 files: texts, rows, data sets and arrays are written below `output/given/` and the recipe names those files. A
@@ -7,8 +7,10 @@ function is named as module:function; such a recipe runs again where that can be
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from distilvec.recipe import Recipe
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from distilvec.choosing import Choice
     from distilvec.export import OnnxEncoder
     from distilvec.judging import Judgement
     from distilvec.run import Run
@@ -43,7 +46,8 @@ def distill(
     Args:
         teacher: folder or hub id, a function from a list of texts to vectors [n, D], a dictionary with the keys of
             the recipe's teacher section (`vectors` and `texts` may be values), or a list of these.
-        student: folder or hub id, or the recipe's student section, e.g. `{"shrink": {"of": "teacher", "layers": 2}}`.
+        student: folder or hub id, or the recipe's student section, e.g. `{"shrink": {"of": "teacher", "layers": 2}}`;
+            `"auto"` chooses one before training, as `choose` does.
         corpus: file, folder or hub:NAME; a list of texts or of dictionaries, a `datasets.Dataset`; or the recipe's
             corpus section, in which `path` may be any of these.
         method: name, or a dictionary with `name` and its options.
@@ -102,6 +106,49 @@ def teach(
     return start(recipe, shard=shard, vectors_only=True)[0].store
 
 
+def choose(
+    teacher: Any,
+    corpus: Any,
+    tasks: Sequence[Any] = (),
+    *,
+    keep: float = 0.95,
+    output: str | Path | None = None,
+    method: str | Mapping[str, Any] = "cosine",
+    **options: Any,
+) -> Choice:
+    """Candidate students before any training, and the smallest that is predicted to keep enough: `distilvec plan`.
+
+    Args:
+        teacher, corpus: as for `distill`.
+        tasks: what the student has to be good at; without any, agreement with the teacher decides.
+        keep: share of the teacher that is to be kept, in (0, 1].
+        output: folder in which the teacher's vectors are kept, for a later `distill` into it; None: nowhere.
+        method: of the later training; candidates that it cannot train are left out.
+        **options: `sample`, `probe_steps`, `layers` and `vocabularies` of `distilvec.choosing.choose`.
+
+    Returns:
+        The choice: `text()` is the table, `best.section` the student section for `distill`.
+
+    Raises:
+        DistilvecError: see `distilvec.choosing.choose`.
+    """
+    from distilvec.choosing import choose as start
+
+    with kept_or_temporary(output) as place:
+        recipe = recipe_of(teacher, {"auto": {}}, corpus, method, place, judging={"tasks": list(tasks)})
+        return start(recipe, keep=keep, **options)
+
+
+@contextlib.contextmanager
+def kept_or_temporary(output: str | Path | None) -> Iterator[str]:
+    """A folder that stays, or one that goes when it is left."""
+    if output is not None:
+        yield str(output)
+        return
+    with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as place:
+        yield place
+
+
 def evaluate(model: Any, tasks: Any, output: str | Path | None = None, *, name: str | None = None) -> Judgement:
     """Score any model with the evaluators that score teachers and students.
 
@@ -150,27 +197,6 @@ def load(path: str | Path) -> SentenceTransformer | OnnxEncoder:
     return with_kernels(student, path)
 
 
-def look_at_geometry(
-    model: str, data: Path, *, text: str = "text", limit: int = 500, output: Path | None = None
-) -> str:
-    """The geometry of a model's vectors on a file's texts, as a page: `distilvec geometry`."""
-    import tempfile
-
-    from distilvec.corpus import read_corpus
-    from distilvec.judging.geometry import geometry
-    from distilvec.report.geometry import geometry_markdown, write_geometry
-    from distilvec.students import load_student
-
-    with tempfile.TemporaryDirectory(prefix="distilvec-geometry-") as place:
-        texts = read_corpus(str(data), place, text=text, holdout=0.0, limit=limit).texts()
-    found = geometry(load_student(model), texts)
-    name = Path(model).name
-    if output is None:
-        return geometry_markdown(found, name)
-    page = write_geometry(found, name, output)
-    return f"{geometry_markdown(found, name)}\nwritten to {page}"
-
-
 def shrink_model(
     model: str,
     output: Path,
@@ -181,8 +207,6 @@ def shrink_model(
     text: str = "text",
 ) -> str:
     """Shrink a model into a folder and say what was kept: `distilvec shrink`."""
-    import tempfile
-
     from distilvec.corpus import read_corpus
     from distilvec.students import ship, shrink
 
@@ -219,7 +243,7 @@ def recipe_of(
     data = {
         "corpus": _corpus_section(corpus, given),
         "teachers": [_teacher_section(each, name, given) for each, name in zip(teachers, names, strict=True)],
-        "student": dict(student) if isinstance(student, Mapping) else {"model": str(student)},
+        "student": dict(student) if isinstance(student, Mapping) else _student_section(str(student)),
         "method": dict(method) if isinstance(method, Mapping) else {"name": method},
         "output": str(output),
         **{name: str(value) if isinstance(value, Path) else value for name, value in sections.items()},
@@ -251,6 +275,10 @@ def read_tasks(tasks: Any) -> list[Any]:
         found.append(load_task(spec))
     unique(found)
     return found
+
+
+def _student_section(student: str) -> dict[str, Any]:
+    return {"auto": {}} if student == "auto" else {"model": student}
 
 
 def _corpus_section(corpus: Any, given: Path) -> dict[str, Any]:

@@ -8,13 +8,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
+from distilvec import commands
+from distilvec.commands import Changes, Engine, Output
 from distilvec.errors import DistilvecError
 
 app = typer.Typer(
@@ -26,10 +27,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 RecipeFile = Annotated[Path, typer.Argument(help="recipe in YAML", metavar="RECIPE")]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", help="change a value: training.epochs=2", metavar="KEY=VALUE")
-]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="output folder instead of the recipe's")]
 
 
 def _version(asked: bool) -> None:
@@ -76,21 +73,6 @@ def _recipe(path: Path, changes: list[str] | None, output: Path | None) -> Any:
     return Recipe.load(path, [*(changes or []), *extra])
 
 
-class Task(StrEnum):
-    """Kinds of supervised tasks."""
-
-    classification = "classification"
-    pairs = "pairs"
-    similarity = "similarity"
-
-
-class Encoding(StrEnum):
-    """How a pair of texts is read."""
-
-    joint = "joint"
-    separate = "separate"
-
-
 @app.command("run")
 def run_command(
     recipe: RecipeFile,
@@ -123,8 +105,10 @@ def _finish(run: Any) -> None:
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="output folder")] = Path("distilvec-demo"),
     teacher: Annotated[str | None, typer.Option(help="another teacher: folder or hub id")] = None,
-    method: Annotated[str, typer.Option(help="another method")] = "talas",
-    student: Annotated[str | None, typer.Option(help="another student: folder or hub id")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="another method; default talas, of a static student cosine")
+    ] = None,
+    student: Annotated[str | None, typer.Option(help="another student: folder, hub id, or the word static")] = None,
     cross_tokenizer: Annotated[
         bool, typer.Option("--cross-tokenizer", help="a student with its own byte-level BPE")
     ] = False,
@@ -157,21 +141,33 @@ def teach(
     shard: Annotated[
         str | None, typer.Option(help="i/n: only this share, so that n processes can teach at once")
     ] = None,
+    engine: Annotated[Engine, typer.Option(help="ray: a pool of workers (extra ray)")] = Engine.process,
+    workers: Annotated[
+        int | None, typer.Option(help="of Ray; default one per GPU, else one per two processors", min=1)
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="of a Ray cluster; default one on this machine")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say bytes per text and in all; do nothing")] = False,
 ) -> None:
     """Fill the stores of a recipe's teachers, and nothing else."""
     share = _shard(shard)
+    if engine is Engine.process and (workers or address):
+        raise DistilvecError("--workers and --address are Ray's", remedy="Add --engine ray.")
+    if engine is Engine.ray and share:
+        raise DistilvecError("Ray's workers take their shares themselves", where="--shard", remedy="Leave it out.")
     loaded = _recipe(recipe, changes, output)
     if dry_run:
         from distilvec.plan import plan
 
         typer.echo(plan(loaded, teaching_only=True).text())
         return
-    from distilvec.teaching import teach as start
+    from distilvec.scaling import teach_alone, teach_with_ray
 
-    for taught in start(loaded, shard=share):
-        new, seconds = taught.filled.taught, taught.filled.seconds
-        typer.echo(f"{taught.store.path}: {len(taught.store):,} rows, {new:,} new in {seconds:.1f} s")
+    if engine is Engine.ray:
+        done = teach_with_ray(loaded, workers=workers, address=address)
+    else:
+        done = teach_alone(loaded, share)
+    for store, filled in done:
+        typer.echo(f"{store.path}: {len(store):,} rows, {filled.taught:,} new in {filled.seconds:.1f} s")
 
 
 def _shard(text: str | None) -> tuple[int, int] | None:
@@ -197,21 +193,6 @@ def train(
 
 
 @app.command()
-def evaluate(
-    model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id, or an exported folder")],
-    tasks: Annotated[
-        list[str], typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")
-    ],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="write the scores as JSON here")] = None,
-) -> None:
-    """Score any model with the evaluators that score teachers and students."""
-    from distilvec.api import evaluate as start
-    from distilvec.report import show_scores
-
-    show_scores(start(model, tasks, output))
-
-
-@app.command()
 def compare(
     recipe: RecipeFile,
     methods: Annotated[list[str], typer.Option("--method", "-m", help="a method, or name:key=value,key=value")],
@@ -231,130 +212,23 @@ def compare(
     typer.echo(start(loaded, methods, seeds=seeds, tune=tune, reference=reference).table())
 
 
-@app.command()
-def shrink(
-    model: Annotated[str, typer.Argument(help="folder or hub id")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="where the smaller model goes")],
-    layers: Annotated[str | None, typer.Option(help="how many blocks (evenly spaced), or which: 1,6")] = None,
-    vocabulary: Annotated[int | None, typer.Option(help="keep at most so many pieces")] = None,
-    corpus: Annotated[Path | None, typer.Option(help="texts whose pieces are kept")] = None,
-    text: Annotated[str, typer.Option(help="text column of the corpus")] = "text",
-) -> None:
-    """Cut layers and vocabulary from a model; prints parameters before and after."""
-    kept = _layers(layers)
-    from distilvec.api import shrink_model
-
-    typer.echo(shrink_model(model, output, layers=kept, vocabulary=vocabulary, corpus=corpus, text=text))
-
-
-def _layers(text: str | None) -> int | list[int] | None:
-    if text is None:
-        return None
-    parts = text.split(",")
-    if not all(part.strip().isdigit() for part in parts):
-        raise DistilvecError(
-            f'"{text}" is neither a number nor a list of blocks', where="--layers", remedy="For example 2 or 1,6."
-        )
-    numbers = [int(part) for part in parts]
-    return numbers[0] if len(numbers) == 1 else numbers
-
-
-@app.command()
-def export(
-    model: Annotated[Path, typer.Argument(help="student folder")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="folder for the ONNX files")],
-    quantize: Annotated[bool, typer.Option(help="also int8")] = True,
-) -> None:
-    """The whole pipeline as ONNX, float and int8, with agreement, size and speed."""
-    from distilvec.export import export_onnx
-
-    typer.echo(export_onnx(model, output, quantize=quantize).table())
-
-
-@app.command()
-def align(
-    text: Annotated[str, typer.Argument(help="a sentence")],
-    student: Annotated[str, typer.Option(help="student model or tokenizer: folder, tokenizer.json or hub id")],
-    teacher: Annotated[str, typer.Option(help="teacher model or tokenizer")],
-    mode: Annotated[str, typer.Option(help="strict, path, full, reciprocal or spans")] = "strict",
-    picture: Annotated[Path | None, typer.Option(help="also draw it into this .png or .svg file")] = None,
-) -> None:
-    """Show which tokens of a student and of a teacher stand for the same piece of a sentence."""
-    from distilvec.alignment.drawing import align_command
-
-    align_command(text, student, teacher, mode, picture)
-
-
-@app.command()
-def geometry(
-    model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id")],
-    data: Annotated[Path, typer.Option("--data", help="texts: any file that a corpus can be read from")],
-    text: Annotated[str, typer.Option(help="text column")] = "text",
-    limit: Annotated[int, typer.Option(help="look at so many texts", min=2)] = 500,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="also write numbers and pictures here")] = None,
-) -> None:
-    """How an embedder's vectors fill their space; in mixtures of experts, how the active experts lie."""
-    from distilvec.api import look_at_geometry
-
-    typer.echo(look_at_geometry(model, data, text=text, limit=limit, output=output))
-
-
-@app.command("finetune")
-def finetune_command(
-    model: Annotated[str, typer.Argument(help="sentence-transformers or transformers folder, or hub id")],
-    data: Annotated[Path, typer.Option("--data", help="labelled texts or pairs")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="folder of the new model")],
-    task: Annotated[Task, typer.Option(help="what the labels are")] = Task.classification,
-    text: Annotated[list[str] | None, typer.Option(help="text column; twice for pairs")] = None,
-    label: Annotated[str, typer.Option(help="column with class names or scores")] = "label",
-    encoding: Annotated[Encoding | None, typer.Option(help="of pairs; default joint")] = None,
-    validation: Annotated[Path | None, typer.Option(help="labelled file that chooses the best epoch")] = None,
-    test: Annotated[Path | None, typer.Option(help="labelled file, scored once at the end")] = None,
-    max_length: Annotated[int | None, typer.Option(help="tokens per text or joint pair", min=1)] = None,
-    lora: Annotated[bool, typer.Option("--lora", help="train low-rank adapters and merge them")] = False,
-    lora_rank: Annotated[int, typer.Option(help="rank of the adapters", min=1)] = 256,
-    epochs: Annotated[float, typer.Option(help="passes over the data")] = 3,
-    batch_size: Annotated[int, typer.Option(help="texts or pairs per step", min=1)] = 16,
-    lr: Annotated[float | None, typer.Option(help="learning rate; default 2e-5, with --lora 1e-4")] = None,
-    seed: Annotated[int, typer.Option(help="of order, head and dropout", min=0)] = 0,
-) -> None:
-    """Fine-tune a model on labelled texts; run again, it goes on where it was."""
-    from distilvec.finetune import finetune, finetune_scores
-
-    folder = finetune(
-        model,
-        data,
-        output,
-        task=task.value,
-        encoding=None if encoding is None else encoding.value,
-        label=label,
-        validation=validation,
-        test=test,
-        text=None if not text else text[0] if len(text) == 1 else text,
-        max_length=max_length,
-        lora={"rank": lora_rank} if lora else False,
-        training={"epochs": epochs, "batch_size": batch_size, "seed": seed},
-        optimizer={"lr": lr} if lr else {},
-    )
-    for name, scores in finetune_scores(folder).items():
-        typer.echo(f"{name:<10}  " + "  ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
-    typer.echo(f"model       {folder}")
-
-
-@app.command()
-def methods(name: Annotated[str | None, typer.Argument(help="show this method's options")] = None) -> None:
-    """List the methods, or the options of one with defaults and where they come from."""
-    from distilvec.methods.table import show_method, show_methods
-
-    typer.echo(show_method(name) if name else show_methods())
-
-
-@app.command()
-def doctor() -> None:
-    """Versions, devices, and what each extra would add."""
-    from distilvec.doctor import report
-
-    typer.echo(report())
+for _command in (
+    commands.plan,
+    commands.evaluate,
+    commands.shrink,
+    commands.export,
+    commands.push,
+    commands.align,
+    commands.geometry,
+    commands.compress,
+    commands.drift,
+    commands.finetune,
+    commands.methods,
+    commands.doctor,
+    commands.size,
+    commands.clean,
+):
+    app.command()(_command)
 
 
 def main(arguments: list[str] | None = None) -> None:

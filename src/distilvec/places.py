@@ -31,7 +31,12 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
     replace(data.get("task"), ("validation", "test"))
     if isinstance(student, dict):
         names = {each.get("name", "teacher") for each in listed(data.get("teachers")) if isinstance(each, dict)}
-        for part, key in (("shrink", "of"), ("fresh", "embeddings_from"), ("fresh", "tokenizer")):
+        for part, key in (
+            ("shrink", "of"),
+            ("auto", "of"),
+            ("fresh", "embeddings_from"),
+            ("fresh", "tokenizer"),
+        ):
             section = student.get(part)
             if isinstance(section, dict) and section.get(key) not in names:
                 replace(section, (key,))

@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from distilvec.corpus.groups import rows_with_companions
 from distilvec.judging import automatic_tasks, load_tasks
 from distilvec.methods.table import build_method
-from distilvec.preparing import make_student, prepare_corpus
+from distilvec.preparing import make_student, make_task, prepare_corpus
 from distilvec.recipe import Recipe, TrainingSection
 from distilvec.store import FillReport, SignalStore, fill_signals
+from distilvec.students import StudentTap
 from distilvec.teachers import Teacher, TeacherReport, check_teacher
 from distilvec.teaching import Taught, open_teacher, wanted_signals
 from distilvec.training import fit
+from distilvec.training.distiller import describe
+from distilvec.training.fit import companions_of
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus
@@ -72,7 +76,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False) -> Plan:
         corpus = prepare_corpus(recipe.model_copy(update={"cache": str(place)}))
         _describe_corpus(corpus, found)
         chosen = np.linspace(0, len(corpus.train_rows) - 1, min(PROBE_TEXTS, len(corpus.train_rows))).astype(int)
-        rows = np.asarray(corpus.train_rows)[chosen]
+        rows = _whole_groups(corpus, np.asarray(corpus.train_rows)[chosen])
         taught, seconds, disk = _probe_teachers(recipe, corpus, rows, place, found)
         if not teaching_only:
             trained, kept = _probe_student(recipe, corpus, rows, taught, place=place, found=found)
@@ -165,20 +169,24 @@ def _probe_student(
     student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
     method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
     accumulation = recipe.training.arguments.get("gradient_accumulation_steps", 1)
+    task, infos = make_task(recipe, corpus, student), [each.info for each in taught]
+    most = companions_of(method.needs(describe(StudentTap(student).info, task), infos), task, corpus)
+    items = len(rows_with_companions(corpus, corpus.train_rows, most)[0])
     begun = time.perf_counter()
     fitted = fit(
         student,
         method,
-        [each.info for each in taught],
+        infos,
         _Rows(corpus, rows),  # type: ignore[arg-type]
-        [each.source(corpus, rows, place) for each in taught],
-        training=_short(recipe.training, len(rows)),
+        [each.source(corpus, rows, place, task) for each in taught],
+        training=_short(recipe.training, len(rows_with_companions(corpus, rows, most)[0])),
         optimizer=recipe.optimizer,
         folder=place / "probe-run",
+        task=task,
     )
     setup = time.perf_counter() - begun - fitted.seconds
     per_step = fitted.seconds / max(fitted.steps, 1)
-    per_epoch = max(1, int(np.ceil(len(corpus.train_rows) / recipe.training.batch_size / accumulation)))
+    per_epoch = max(1, int(np.ceil(items / recipe.training.batch_size / accumulation)))
     asked = recipe.training.arguments.get("max_steps", 0)
     steps = asked if asked > 0 else int(np.ceil(per_epoch * recipe.training.epochs))
     folded = recipe.student.space == "teacher"
@@ -207,6 +215,14 @@ def _short(training: TrainingSection, rows: int) -> TrainingSection:
         "max_steps": PROBE_STEPS,
     }
     return TrainingSection.model_validate(values)
+
+
+def _whole_groups(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+    """The rows, and those that form pairs or triplets with them."""
+    if corpus.groups is None:
+        return rows
+    groups, train = np.asarray(corpus.groups), np.asarray(corpus.train_rows)
+    return train[np.isin(groups[train], groups[rows])]
 
 
 class _Rows:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from distilvec.corpus import Corpus, read_corpus
+from distilvec.errors import DistilvecError
 from distilvec.modules.aggregation import set_aggregation
+from distilvec.modules.pipeline import limit_length
 from distilvec.recipe import Recipe, StudentSection, TeacherSection
-from distilvec.students import StudentTap, fresh, fresh_molecule, fresh_resnet, load_student, shrink, upcycle
+from distilvec.students import StudentTap, fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
 from distilvec.tasks.base import Task
 from distilvec.tasks.table import build_task
 
@@ -55,16 +57,31 @@ def make_student(
             texts=corpus.texts(corpus.train_rows),
             init_from=source(size.embeddings_from) if size.embeddings_from else None,
         )
+    elif section.static is not None:
+        table = section.static
+        student = static(
+            source(table.of),
+            dimensions=table.dimensions,
+            vocabulary=table.vocabulary,
+            texts=corpus.texts(corpus.train_rows),
+            cache=corpus.folder.parent / "pieces",
+        )
     elif section.resnet is not None:
         student = fresh_resnet(**section.resnet.model_dump())
     elif section.molecule is not None:
         student = fresh_molecule(**section.molecule.model_dump())
+    else:
+        raise DistilvecError(
+            "it has not been chosen yet",
+            where="student.auto",
+            remedy="`distilvec plan RECIPE` names a student; `run` and `train` choose it themselves.",
+        )
     if section.upcycle is not None:
         student = upcycle(student, **section.upcycle.model_dump(), seed=seed)
     if section.aggregation is not None:
         set_aggregation(student, section.aggregation, section.normalize_weights)
     if section.max_length:
-        student.max_seq_length = min(section.max_length, student.max_seq_length or section.max_length)
+        limit_length(student, section.max_length)
     return student
 
 

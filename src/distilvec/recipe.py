@@ -16,6 +16,7 @@ from distilvec import plain_yaml
 from distilvec.errors import DistilvecError, nearest
 from distilvec.places import find_files
 from distilvec.sections import (
+    AutoSection,
     CorpusSection,
     FreshSection,
     JudgingSection,
@@ -26,6 +27,7 @@ from distilvec.sections import (
     Section,
     SharpnessSection,
     ShrinkSection,
+    StaticSection,
     StudentSection,
     TeacherSection,
     TrainingSection,
@@ -34,6 +36,7 @@ from distilvec.sections import (
 from distilvec.tasks.section import TaskSection
 
 __all__ = [
+    "AutoSection",
     "CorpusSection",
     "FreshSection",
     "JudgingSection",
@@ -45,6 +48,7 @@ __all__ = [
     "Section",
     "SharpnessSection",
     "ShrinkSection",
+    "StaticSection",
     "StudentSection",
     "TeacherSection",
     "TrainingSection",
@@ -140,9 +144,23 @@ class Recipe(Section):
         except ValidationError as error:
             raise _explain(error, cls, where, lines or {}) from error
         recipe.resolve_method(where, lines or {})
+        recipe._check_items(where, lines or {})
         recipe._check_training(where, lines or {})
         recipe._settle_space(where, lines or {})
         return recipe
+
+    def _check_items(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
+        """Refuse single texts for a method that trains on pairs."""
+        from distilvec.methods.table import resolve
+
+        if not resolve(self.method.name).trains_on_pairs or (isinstance(self.corpus.text, list) and not self.task):
+            return
+        line = lines.get(("corpus", "text"), lines.get(("corpus",)))
+        raise DistilvecError(
+            f'method "{self.method.name}" trains on pairs or triplets of texts, without a task',
+            where=", ".join(part for part in (where, f"line {line}" if line else None, "corpus.text") if part),
+            remedy="Name the columns of anchor and positive (and negatives): text: [anchor, positive].",
+        )
 
     def _settle_space(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
         """Fill in the space that the method implies; refuse the teacher's where no map leads there."""

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from distilvec.choosing import settle
+from distilvec.compressing import compress_run
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.judging import (
@@ -75,6 +77,7 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
             f"the whole job in {processes()} processes would judge and report {processes()} times",
             remedy="Train with `torchrun ... -m distilvec.cli train RECIPE`, then `distilvec run RECIPE --resume`.",
         )
+    recipe = settle(recipe, resume=resume)
     out = output_folder(recipe, resume)
     tasks = load_tasks(recipe.judging.tasks)
     corpus = prepare_corpus(recipe)
@@ -95,6 +98,7 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     record.alignment = aligned_text(shipped, corpus, taught)
     show_inside(record, untrained, student, corpus, taught, fitted)
     record.supervised = judge_task(recipe, out / "student", taught)
+    record.compression = compress_run(recipe, shipped, corpus, tasks)
     record.write(out)
     write_card(record, out / "student")
     return Run(out, shipped, record)
@@ -157,6 +161,7 @@ def train_student(
         save_student=save,
         task=task,
         router_balance=recipe.student.router_balance,
+        remember=recipe.student.remember,
     )
     return student, fitted
 
@@ -231,6 +236,13 @@ def folding_texts(corpus: Corpus) -> list[str]:
 
 def train(recipe: Recipe, *, resume: bool = False) -> Path:
     """Teach what is missing, train, save the student; no judging. Returns the student's folder."""
+    if processes() > 1 and recipe.student.auto is not None:
+        raise DistilvecError(
+            f"{processes()} processes would each choose a student",
+            where="student.auto",
+            remedy="Run `distilvec plan RECIPE` first, and write the student that it names into the recipe.",
+        )
+    recipe = settle(recipe, resume=resume)
     out = output_folder(recipe, resume)
     corpus = prepare_corpus(recipe)
     taught = teach(recipe, corpus)

@@ -120,6 +120,22 @@ class MoleculeSection(Section):
     dropout: float = Field(0.0, ge=0, lt=1)
 
 
+class StaticSection(Section):
+    """A student without blocks: a table of the teacher's vectors of its word pieces, and their weighted mean."""
+
+    of: str = Field(description="name of a teacher of this recipe, a folder or a hub id")
+    dimensions: int | None = Field(256, gt=0, description="at most so many principal axes; null = all")
+    vocabulary: int | None = Field(None, gt=0, description="keep at most so many pieces, those the corpus uses")
+
+
+class AutoSection(Section):
+    """A student that is chosen before training, as `distilvec plan` does."""
+
+    keep: float = Field(0.95, gt=0, le=1, description="share of the teacher that the student is predicted to keep")
+    of: str | None = Field(None, description="what students are cut from; null = the first teacher that is a model")
+    probe_steps: int = Field(0, ge=0, description="train every candidate for so many steps first")
+
+
 class UpcycleSection(Section):
     """Turn a dense encoder into a mixture of experts, each a copy of its feed-forward block."""
 
@@ -130,19 +146,27 @@ class UpcycleSection(Section):
 
 
 class StudentSection(Section):
-    """The student: exactly one of model, shrink, fresh, resnet and molecule."""
+    """The student: exactly one of model, shrink, fresh, static, resnet, molecule and auto."""
 
     model: str | None = Field(None, description="sentence-transformers or transformers folder or hub id")
     shrink: ShrinkSection | None = None
     fresh: FreshSection | None = None
+    static: StaticSection | None = None
     resnet: ResnetSection | None = None
     molecule: MoleculeSection | None = None
+    auto: AutoSection | None = Field(None, description="chosen before training; `student: auto` for short")
     upcycle: UpcycleSection | None = Field(None, description="of model or shrink: make its blocks mixtures of experts")
     aggregation: Literal["linear", "sba", "norm_free", "unit", "nlerp"] | None = Field(
         None, description="how a mixture-of-experts encoder adds its experts up; null = as it was saved"
     )
     router_balance: float = Field(
         0.0, ge=0, description="of a mixture-of-experts encoder: weight of the loss that keeps its routers' load even"
+    )
+    remember: float = Field(
+        0.0,
+        ge=0,
+        description="weight of a term that holds the student's vectors where they were before training: for one that "
+        "goes on learning on new texts and should not forget the old ones",
     )
     normalize_weights: bool | None = Field(
         None, description="with aggregation: divide a token's router weights by their sum; null = as it was saved"
@@ -160,13 +184,20 @@ class StudentSection(Section):
     router: bool = Field(False, description="pack student queries with teacher documents (space: teacher)")
     trust_remote_code: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, data: Any) -> Any:
+        return {"auto": {}} if data == "auto" else data
+
     @model_validator(mode="after")
     def _one_source(self) -> StudentSection:
-        sources = (self.model, self.shrink, self.fresh, self.resnet, self.molecule)
+        sources = (self.model, self.shrink, self.fresh, self.static, self.resnet, self.molecule, self.auto)
         if sum(source is not None for source in sources) != 1:
-            raise ValueError("give exactly one of model, shrink, fresh, resnet and molecule")
+            raise ValueError("give exactly one of model, shrink, fresh, static, resnet, molecule and auto")
         if self.upcycle is not None and self.model is None and self.shrink is None:
             raise ValueError("upcycle needs a dense text encoder: give model or shrink")
+        if self.remember and self.model is None:
+            raise ValueError("remember is for a student that has been trained before: give model")
         if self.normalize_weights is not None and self.aggregation is None:
             raise ValueError("normalize_weights goes with aggregation")
         if self.fresh is not None and self.pooling not in (None, "mean"):
@@ -219,6 +250,12 @@ class TrainingSection(BaseModel):
     model_config = ConfigDict(extra="allow", validate_default=True)
     epochs: float = Field(2, gt=0)
     batch_size: int = Field(32, gt=0, description="items per optimiser step and accumulation step, over all processes")
+    mini_batch_size: int | None = Field(
+        None,
+        gt=0,
+        description="gradient caching: the student reads so many texts at a time, while the loss sees the whole batch; "
+        "memory for few, at the price of a second forward pass",
+    )
     seed: int = Field(0, ge=0)
     evaluate_every: int | None = Field(None, gt=0, description="held-out agreement every so many steps")
     save_every: int | None = Field(None, gt=0, description="checkpoint every so many steps")
@@ -234,6 +271,9 @@ class JudgingSection(Section):
     tasks: list[Any] = Field(default_factory=list, description="names, files or task descriptions")
     agreement: bool = Field(True, description="agreement with the teacher on held-out texts")
     speed: bool = Field(True, description="latency at batch 1 and throughput")
+    compression: bool = Field(
+        False, description="also score shorter, int8 and binary vectors, float16 weights and ONNX, on held-out texts"
+    )
 
     @field_validator("tasks")
     @classmethod

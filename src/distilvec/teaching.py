@@ -140,8 +140,8 @@ def wanted_signals(recipe: Recipe, corpus: Corpus, teachers: Sequence[Teacher]) 
             remedy="Use combine: separate, or a method on sentence vectors (`distilvec methods`).",
         )
     nothing = [Wanted() for _ in teachers]
-    if recipe.student.fresh is not None and not method.inside:
-        return nothing  # it fits by construction, and training its tokenizer takes a while
+    if not method.inside and (recipe.student.fresh is not None or recipe.student.auto is not None):
+        return nothing  # it fits by construction, and training its tokenizer takes a while; or it is not chosen yet
     # Made here too, so that what does not fit is said before teaching, not after it.
     student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
     check_modality(student, corpus.modality, "student")
@@ -174,23 +174,56 @@ def teach_one(
         Interrupted: Ctrl-C or SIGTERM; the batch is finished and all that was encoded is kept.
     """
     teacher = open_teacher(section, modality=corpus.modality) if teacher is None else teacher
-    seen = check_teacher(teacher, corpus.teacher_texts(np.asarray(corpus.train_rows)[:256]), corpus.modality)
-    store = SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
-    arguments: dict[str, Any] = {
-        "shard": shard,
-        "progress": Ticker(f"teaching with {section.name}", f"{corpus.modality}s"),
-    }
-    texts, keys = _TeacherTexts(corpus), corpus.teacher_keys
+    seen, store = open_store(section, corpus, stores, teacher)
+    ticker = Ticker(f"teaching with {section.name}", f"{corpus.modality}s")
+    stored = NOTHING if section.live else wanted
     with StopSignals() as signals:
-        arguments["stop"] = lambda: signals.number is not None
-        if wanted.signals and not section.live:
-            filled = fill_signals(store, teacher, texts, keys, wanted, **arguments)
-        else:
-            filled = fill(store, teacher, texts, keys, **arguments)
+
+        def stop() -> bool:
+            return signals.number is not None
+
+        filled = fill_store(store, teacher, corpus, stored, shard=shard, progress=ticker, stop=stop)
+    finish(section, store, filled, corpus.modality, signals)
+    return Taught(teacher, seen, store, filled, section.live, wanted, section.weight)
+
+
+def open_store(
+    section: TeacherSection, corpus: Corpus, stores: Path, teacher: Teacher
+) -> tuple[TeacherReport, SignalStore]:
+    """What is seen of a teacher beforehand, and its store, made where there is none."""
+    seen = check_teacher(teacher, corpus.teacher_texts(np.asarray(corpus.train_rows)[:256]), corpus.modality)
+    return seen, SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
+
+
+def fill_store(
+    store: SignalStore,
+    teacher: Teacher,
+    corpus: Corpus,
+    wanted: Wanted = NOTHING,
+    rows: np.ndarray | None = None,
+    **options: Any,
+) -> FillReport:
+    """Teach what a store lacks of a corpus, or of some rows of it; options are those of `fill`."""
+    texts = _TeacherTexts(corpus, rows)
+    keys = corpus.teacher_keys if rows is None else corpus.teacher_keys[rows]
+    if wanted.signals:
+        return fill_signals(store, teacher, texts, keys, wanted, **options)
+    return fill(store, teacher, texts, keys, **options)
+
+
+def finish(
+    section: TeacherSection, store: SignalStore, filled: FillReport, modality: Modality, signals: StopSignals
+) -> None:
+    """Say so where teaching was stopped, or where there is nothing to learn from what was taught.
+
+    Raises:
+        Interrupted: a signal came.
+        DataError: all vectors are the same.
+    """
     if signals.number is not None:
         raise Interrupted(
             f"teaching was stopped by {signals.name}; the vectors of {filled.present + filled.taught:,} of "
-            f"{filled.distinct:,} {corpus.modality}s are kept",
+            f"{filled.distinct:,} {modality}s are kept",
             where=str(store.path),
             remedy="Run the same command again to go on.",
             number=signals.number,
@@ -202,19 +235,19 @@ def teach_one(
             where=f"teacher {section.name}",
             remedy="Look at what it is given and what it returns.",
         )
-    return Taught(teacher, seen, store, filled, section.live, wanted, section.weight)
 
 
 class _TeacherTexts(Sequence[str]):
-    """What the teacher reads, fetched a row at a time from the mapped corpus."""
+    """What the teacher reads, of all rows or of some, fetched a row at a time from the mapped corpus."""
 
-    def __init__(self, corpus: Corpus) -> None:
+    def __init__(self, corpus: Corpus, rows: np.ndarray | None = None) -> None:
         self._corpus = corpus
+        self._rows: range | np.ndarray = range(len(corpus)) if rows is None else rows
 
     def __len__(self) -> int:
-        return len(self._corpus)
+        return len(self._rows)
 
     def __getitem__(self, row: Any) -> Any:
         if isinstance(row, slice):
-            return self._corpus.teacher_texts(np.arange(len(self))[row])
-        return self._corpus.teacher_texts(np.array([row]))[0]
+            return self._corpus.teacher_texts(np.asarray(self._rows[row]))
+        return self._corpus.teacher_texts([int(self._rows[row])])[0]

@@ -16,8 +16,8 @@ from distilvec.students import StudentTap, shrink
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 ROWS = 16
-#: The others are tried on real models in test_token_models and in tests/test_inside.py.
-SENTENCE_METHODS = [name for name in TABLE if not resolve(name).inside and name != "sft"]
+#: The others are tried on real models in test_token_models, test_mnrl and tests/test_inside.py.
+SENTENCE_METHODS = [name for name in TABLE if not resolve(name).inside and name not in {"sft", "mnrl"}]
 
 
 class Run:

@@ -70,8 +70,8 @@ def about_teacher(term_name: str) -> bool:
 
 
 #: Methods that look at tokens or logits: test_emo, test_distillmoe, test_token_models and test_baselines ask the same
-#: of them, with signals of that kind.
-ELSEWHERE = {"emo", "distillmoe", "sft", "uld", "mined", "dskd", "multilevel_ot", "cdm"}
+#: of them, with signals of that kind; test_mnrl does with pairs.
+ELSEWHERE = {"emo", "distillmoe", "sft", "uld", "mined", "dskd", "multilevel_ot", "cdm", "mnrl"}
 
 
 def test_every_method_of_the_table_is_in_the_suite() -> None:

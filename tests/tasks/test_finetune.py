@@ -123,7 +123,7 @@ def test_pairs_and_similarity(
 def test_adapters_are_trained_alone_and_merged(tiny_bert: Path, files: dict[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("peft", reason="peft is not installed")
     lora = {"rank": 8, "alpha": 16, "dropout": 0.0}
-    options = {**QUICK, "optimizer": {"lr": 1e-2, "heads_lr": 1e-2}}
+    options = {"training": {"epochs": 8, "batch_size": 16}, "optimizer": {"lr": 1e-2, "heads_lr": 1e-2}}
     out = finetune(tiny_bert, files["train"], tmp_path / "out", lora=lora, test=files["test"], **options)
     assert finetune_scores(out)["test"]["accuracy"] > 0.7
     assert "A plain sentence-transformers model" in (out / "README.md").read_text()

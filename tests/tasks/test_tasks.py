@@ -12,8 +12,8 @@ from sklearn import metrics as sk
 from tests.tasks import labelled
 
 from distilvec.corpus import read_corpus
+from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DataError, DistilvecError
-from distilvec.tasks.base import partner_rows
 from distilvec.tasks.labels import class_names, encode_labels, teacher_order
 from distilvec.tasks.section import TaskSection
 from distilvec.tasks.table import TABLE, build_task, resolve
@@ -89,13 +89,14 @@ def test_a_separate_pair_is_found_in_its_batch() -> None:
     assert (embedding.grad.abs().sum((0, 2)) > 0).tolist() == [True, True, True, False, True]
 
 
-def test_partner_rows_of_a_real_corpus(tmp_path: Path) -> None:
+def test_companions_of_a_real_corpus(tmp_path: Path) -> None:
     file = labelled.write(tmp_path / "pairs.jsonl", labelled.pairs(30))
     corpus = read_corpus(file, tmp_path / "out", text=["text1", "text2"], label="label", holdout=0)
     assert corpus.groups is not None and corpus.roles is not None and corpus.labels is not None
-    partners = partner_rows(corpus.groups, corpus.roles)
-    assert (partners[partners] == np.arange(60)).all()
-    assert (corpus.groups[partners] == corpus.groups).all() and (corpus.roles[partners] != corpus.roles).all()
+    rows, partners = rows_with_companions(corpus, corpus.train_rows, 1)
+    assert partners is not None and partners.shape == (60, 1)
+    assert (corpus.roles[rows] == 0).all() and (corpus.roles[partners[rows, 0]] == 1).all() and len(rows) == 30
+    assert (corpus.groups[partners[rows, 0]] == corpus.groups[rows]).all()
     task = build_task(section("pairs", encoding="separate"), 4, corpus.labels, corpus.label_names)
     assert task.head.labels == ["0", "1"]
 

@@ -27,7 +27,10 @@ Job = dict[str, Any]
 
 
 def prepare(folder: Path, count: int = 80) -> Path:
-    """A corpus with three domains, a store of random vectors for it, a student with dropout and one without."""
+    """A corpus with three domains, one of triplets of its texts, a store of random vectors, two students.
+
+    One has dropout, the other (`still`) has none.
+    """
     from tests import tiny_models
     from tests.english import sentences
 
@@ -40,6 +43,11 @@ def prepare(folder: Path, count: int = 80) -> Path:
     store = SignalStore.create(folder / "store", CARD, WIDTH, "float32")
     with store.writer("random") as writer:
         writer.add(corpus.keys, np.random.default_rng(5).standard_normal((len(corpus), WIDTH)).astype(np.float32))
+    triplets = [
+        {"anchor": text, "positive": texts[(number + 1) % count], "negative": texts[(number + 7) % count]}
+        for number, text in enumerate(texts)
+    ]
+    read_corpus(triplets, folder / "triplets", text=["anchor", "positive", "negative"], holdout=0.0)
     tiny_models.build("bert", folder / "student")
     still = folder / "still"
     tiny_models.build("bert", still)
@@ -52,7 +60,7 @@ def prepare(folder: Path, count: int = 80) -> Path:
 CARD = {"name": "random", "kind": "vectors", "fingerprint": "f" * 16}
 
 
-def parts(home: Path, student: str = "student") -> dict[str, Any]:
+def parts(home: Path, student: str = "student", corpus: str = "corpus") -> dict[str, Any]:
     """Student, corpus, teachers and sources as `fit` takes them."""
     import torch
 
@@ -62,13 +70,13 @@ def parts(home: Path, student: str = "student") -> dict[str, Any]:
     from distilvec.teachers import TeacherInfo
     from distilvec.training import StoreSource
 
-    corpus, store = Corpus.open(home / "corpus"), SignalStore.open(home / "store")
+    items, store = Corpus.open(home / corpus), SignalStore.open(home / "store")
     info = TeacherInfo("random", WIDTH, mean=torch.zeros(WIDTH), std=torch.ones(WIDTH))
     return {
         "student": load_student(home / student, device="cpu"),
         "teachers": [info],
-        "corpus": corpus,
-        "sources": [StoreSource(store, corpus)],
+        "corpus": items,
+        "sources": [StoreSource(store, items)],
     }
 
 
@@ -92,8 +100,8 @@ class Poisoned:
 def train(job: Job) -> None:
     """Run `fit` as the job says and write all weights to `final.safetensors`.
 
-    home, out; method, options, training, optimizer; student; matryoshka; resume; train_rows (60 where it is silent);
-    evaluate (a metric per call, or none); die, slow, limit (see below).
+    home, out; method, options, training, optimizer; student; corpus; matryoshka; remember; resume;
+    train_rows (60 where it is silent); evaluate (a metric per call, or none); die, slow, limit (see below).
     """
     import torch
     from safetensors.torch import save_file
@@ -105,7 +113,7 @@ def train(job: Job) -> None:
 
     torch.set_num_threads(1)
     home, out = Path(job["home"]), Path(job["out"])
-    given = parts(home, job.get("student", "student"))
+    given = parts(home, job.get("student", "student"), job.get("corpus", "corpus"))
     corpus, store = given["corpus"], given["sources"][0].store
     corpus.train_rows = corpus.train_rows[: job.get("train_rows", 60)]
     torch.manual_seed(0)
@@ -126,6 +134,7 @@ def train(job: Job) -> None:
         cache=home,
         resume=job.get("resume", False),
         evaluate=(lambda student, method: {"score": next(calls)}) if "evaluate" in job else None,
+        remember=job.get("remember", 0.0),
         lookup=lambda teacher, keys: torch.from_numpy(store.read(store.rows(keys.cpu().numpy()))),
     )
     state = {f"student.{name}": value for name, value in given["student"].state_dict().items()}

@@ -63,6 +63,15 @@ JOBS: dict[str, dict[str, Any]] = {
         "training": ACCUMULATED,
         "sharpness": ASAM,
     },
+    "cosine-remember": {"method": "cosine", "training": TRAINING, "remember": 1.0},
+    "talas-remember": {"method": "talas", "training": TRAINING, "remember": 1.0},
+    # Triplets: 16 of them in 4 batches.
+    "mnrl": {"method": "mnrl", "corpus": "triplets", "training": TRAINING | {"batch_size": 4}},
+    "mnrl-cached": {
+        "method": "mnrl",
+        "corpus": "triplets",
+        "training": TRAINING | {"batch_size": 4, "mini_batch_size": 2},
+    },
     "jasper_stella": {"method": "jasper_stella", "options": {"heads_share": 0.5}, "training": TRAINING},
     "jasper_stella-asam": {
         "method": "jasper_stella",
@@ -120,7 +129,7 @@ def test_two_processes_equal_one(start: Starter, home: Path, tmp_path: Path, nam
     )
     assert moved > 3e-3
     assert one.keys() == first.keys() == second.keys()
-    assert name.startswith("relational") or any(key.startswith("method.") for key in one)
+    assert name.startswith(("relational", "mnrl")) or any(key.startswith("method.") for key in one)
     for key in one:
         assert torch.equal(first[key], second[key]), key
         torch.testing.assert_close(

@@ -34,6 +34,13 @@ JOBS: dict[str, dict[str, Any]] = {
         "optimizer": ASAM,
     },
     "jasper_stella": {"method": "jasper_stella", "options": {"heads_share": 0.4}, "training": TRAINING},
+    "remember": {"method": "cosine", "training": TRAINING, "remember": 1.0},
+    "mnrl-cached": {
+        "method": "mnrl",
+        "corpus": "triplets",
+        "training": TRAINING | {"mini_batch_size": 4, "save_every": 2},
+        "optimizer": ASAM,
+    },
 }
 
 
@@ -89,6 +96,8 @@ def check_same(out: Path, whole: Path) -> None:
         ("distilcse-accumulated", "step:5"),
         ("matryoshka-distilcse", "step:6"),
         ("jasper_stella", "step:9"),
+        ("mnrl-cached", "step:3"),
+        ("remember", "step:7"),
     ],
 )
 def test_killed_then_resumed(

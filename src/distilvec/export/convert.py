@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.export.encoder import CONFIG, FILES, INPUTS, Precision, load_onnx, need
 from distilvec.export.outcome import ExportReport, Variant
+from distilvec.modules.routing import mixtures
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -113,6 +114,12 @@ def _check_model(student: SentenceTransformer, where: str) -> None:
             f"only a text transformer with a fast tokenizer can be exported; this model starts with {kind}",
             where=where,
             remedy="For a Router, export the two models one by one.",
+        )
+    if mixtures(parts[0].model):
+        raise DistilvecError(
+            "this is a mixture of experts, whose sparse dispatch depends on its input and cannot become a fixed graph",
+            where=where,
+            remedy="Distil it into a dense student, and export that.",
         )
     prompts = any(student.prompts.values())
     if prompts and any(isinstance(part, Pooling) and not part.include_prompt for part in parts):

@@ -51,6 +51,9 @@ class Needs(NamedTuple):
         logits: class logits, one entry per teacher (empty = none).
         alignment: alignment mode, one entry per teacher (empty = none); several are joined by "+".
         coupled: whether rows of a batch enter each other's loss, so that ranks must see the whole batch.
+        companions: how many further texts of its pair or triplet each item brings into the batch: 0 = none, every
+            text is an item; 1 = an anchor and its positive; None = its negatives too. A batch of B items then holds
+            the B anchors and all their companions.
     """
 
     views: int = 1
@@ -61,6 +64,7 @@ class Needs(NamedTuple):
     logits: tuple[bool, ...] = ()
     alignment: tuple[str | None, ...] = ()
     coupled: bool = False
+    companions: int | None = 0
 
 
 def wanted_of(needs: Needs, teacher: int) -> Wanted:
@@ -139,6 +143,7 @@ class Method(nn.Module):
         summary: one line for `distilvec methods`.
         paper: where it comes from.
         implied_space: the space in which its student ships where the recipe does not say.
+        trains_on_pairs: whether its items are pairs or triplets, not single texts.
         inside: whether it may ask the teachers for more than sentence vectors.
         lookup: (teacher index, keys uint8 [n, 16]) -> [n, D] sentence vectors; set before training where the
             signals come from stores, so that a method can keep keys instead of vectors.
@@ -149,6 +154,7 @@ class Method(nn.Module):
     paper: ClassVar[str]
     Options: ClassVar[type[BaseOptions]]
     implied_space: ClassVar[Literal["own", "teacher"]] = "own"
+    trains_on_pairs: ClassVar[bool] = False
     inside: bool = False
     lookup: Callable[[int, Tensor], Tensor] | None = None
 

@@ -36,6 +36,7 @@ TABLE = {
     "multi_cosine": "distilvec.methods.multi_cosine:MultiCosine",
     "emo": "distilvec.methods.emo:EMO",
     "distillmoe": "distilvec.methods.distillmoe:DistillMoE",
+    "mnrl": "distilvec.methods.mnrl:MNRL",
     "sft": "distilvec.methods.sft:SFT",
     "uld": "distilvec.methods.uld:ULD",
     "mined": "distilvec.methods.mined:MinED",

@@ -79,7 +79,7 @@ def check_layers(method: str, student: StudentInfo, teachers: Sequence[TeacherIn
             raise DistilvecError(
                 f"{method} looks at token states or attention, and this model shows none",
                 where=info.name,
-                remedy="Take a transformer, or a method that works on sentence vectors, such as talas.",
+                remedy="Take a transformer, or a method that works on sentence vectors, such as cosine.",
             )
         if count > info.layers:
             raise DistilvecError(

@@ -56,6 +56,7 @@ def fill(
     progress: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
     part_bytes: int = PART_BYTES,
+    index: bool = True,
 ) -> FillReport:
     """Encode the texts whose keys the store lacks. Killed and started again, it goes on where it was.
 
@@ -70,6 +71,7 @@ def fill(
         progress: called with (done, total) distinct items, first with what was there already.
         stop: asked after every batch; once it says yes, what is encoded is written and the report covers that much.
         part_bytes: size of a part, at most 256 MiB; what a kill can cost is one part, or five minutes.
+        index: write the table of keys at the end. Of many short calls only the last needs to.
 
     Raises:
         DistilvecError: where the teacher is not the store's, or shapes do not agree.
@@ -93,13 +95,14 @@ def fill(
     began = time.monotonic()
     covered, absent, parts = 0, 0, list[str]()
     if len(todo):
-        with store.writer(part_bytes=part_bytes) as writer:
+        with store.writer(part_bytes=part_bytes, index=index) as writer:
             covered, absent = _write(writer, teacher, texts, keys, todo, goes_on)
         parts = writer.parts
         store.refresh()
     if absent:
         logger.warning("the teacher has nothing for %s of %s texts", f"{absent:,}", f"{total:,}")
-    store.build_index()  # a killed run may have left none
+    if index:
+        store.build_index()  # a killed run may have left none
     return FillReport(
         items=len(texts),
         distinct=total,

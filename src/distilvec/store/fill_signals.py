@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ def fill_signals(
     progress: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
     part_bytes: int = PART_BYTES,
+    index: bool = True,
 ) -> FillReport:
     """Let the teacher read the texts for which the store lacks a sentence vector or any of the wanted signals.
 
@@ -76,22 +77,18 @@ def fill_signals(
     if progress:
         progress(done, len(distinct))
     if len(todo):
-        with store.writer(part_bytes=part_bytes) as writer, ThreadPoolExecutor(1, "distilvec-store") as pool:
+        pool = ThreadPoolExecutor(1, "distilvec-store")
+        with store.writer(part_bytes=part_bytes, index=index) as writer, pool:
             writers = {name: signal.writer(writer.name, part_bytes) for name, signal in signals.items()}
             writing: Future[None] | None = None
             try:
-                for start in range(0, len(todo), _CHUNK):
-                    rows = todo[start : start + _CHUNK]
-                    for local, seen in teacher.observe([texts[int(row)] for row in rows], wanted):
-                        if writing is not None:
-                            writing.result()
-                        at = rows[np.asarray(local)]
-                        writing = pool.submit(_add, writer, writers, keys, at, seen, wanted, needed)
-                        done += len(at)
-                        if progress:
-                            progress(done, len(distinct))
-                        if stop():
-                            break
+                for at, seen in _observed(teacher, texts, todo, wanted):
+                    if writing is not None:
+                        writing.result()
+                    writing = pool.submit(_add, writer, writers, keys, at, seen, wanted, needed)
+                    done += len(at)
+                    if progress:
+                        progress(done, len(distinct))
                     if stop():
                         break
                 if writing is not None:
@@ -101,7 +98,8 @@ def fill_signals(
                     each.flush()
         parts = writer.parts
         store.refresh()
-    store.build_index()
+    if index:
+        store.build_index()
     return FillReport(
         items=len(texts),
         distinct=len(distinct),
@@ -111,6 +109,16 @@ def fill_signals(
         parts=parts,
         set_aside=dict(store.bad),
     )
+
+
+def _observed(
+    teacher: Any, texts: Sequence[str], todo: np.ndarray, wanted: Wanted
+) -> Iterator[tuple[np.ndarray, TeacherSignals]]:
+    """Positions in `texts` and what the teacher says of them, batch by batch, until all of `todo` is covered."""
+    for start in range(0, len(todo), _CHUNK):
+        rows = todo[start : start + _CHUNK]
+        for local, seen in teacher.observe([texts[int(row)] for row in rows], wanted):
+            yield rows[np.asarray(local)], seen
 
 
 def _keep_vocabulary(store: SignalStore, teacher: Any, wanted: Wanted) -> None:

@@ -283,9 +283,9 @@ class SignalStore:
             build_index(self.path, lambda: scan_parts(self.path, self._format)[0])
             self.refresh()
 
-    def writer(self, name: str | None = None, part_bytes: int = PART_BYTES) -> StoreWriter:
+    def writer(self, name: str | None = None, part_bytes: int = PART_BYTES, *, index: bool = True) -> StoreWriter:
         """A writer that adds parts, see `StoreWriter`. Call `refresh` to see them here."""
-        return StoreWriter(self.path, self._format, name, part_bytes)
+        return StoreWriter(self.path, self._format, name, part_bytes, index=index)
 
     def verify(self) -> list[str]:
         """Read all bytes, of all signals, and set aside the parts whose checksum does not agree; their names.

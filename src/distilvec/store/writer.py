@@ -41,6 +41,7 @@ class StoreWriter:
         name: of this writer; letters, digits, dot, dash, underscore. None takes a free one.
         part_bytes: size of a part, at most 256 MiB.
         part_seconds: age at which a part is written though it is not full.
+        index: bring the table of keys up to date when it closes.
 
     Raises:
         DistilvecError: for a bad name or size, or where an open writer has the name.
@@ -53,10 +54,12 @@ class StoreWriter:
         name: str | None = None,
         part_bytes: int = PART_BYTES,
         part_seconds: float = PART_SECONDS,
+        *,
+        index: bool = True,
     ) -> None:
         if not 1 <= part_bytes <= MOST_PART_BYTES:
             raise DistilvecError(f"a part has 1 to {MOST_PART_BYTES} bytes, not {part_bytes}")
-        self._folder, self._store, self._seconds = folder, store, part_seconds
+        self._folder, self._store, self._seconds, self._index = folder, store, part_seconds, index
         row_bytes = KEY_BYTES + store.width * np.dtype(DTYPES[store.dtype]).itemsize
         self._part_rows = max(1, part_bytes // (row_bytes + 4 * (store.dtype == "int8")))
         self._exit = ExitStack()
@@ -186,11 +189,12 @@ class StoreWriter:
         self._clear()
 
     def close(self) -> None:
-        """Write the rest, bring the table of keys up to date, and give the name free."""
+        """Write the rest, bring the table of keys up to date where that was asked for, and give the name free."""
         with self._exit:
             self.flush()
             self._usable = False
-            build_index(self._folder, lambda: scan_parts(self._folder, self._store)[0])
+            if self._index:
+                build_index(self._folder, lambda: scan_parts(self._folder, self._store)[0])
 
     def __enter__(self) -> StoreWriter:
         return self

@@ -72,19 +72,3 @@ class Task(nn.Module, ABC):
 def _partners(group: Tensor, role: Tensor) -> Tensor:
     """bool [B, B]: the other text of a row's pair."""
     return (group[:, None] == group[None, :]) & (role.eq(0)[:, None] != role.eq(0)[None, :])
-
-
-def partner_rows(groups: np.ndarray, roles: np.ndarray) -> np.ndarray:
-    """Row of each item's partner in a corpus of pairs, int64 [n]; -1 where it has none.
-
-    A batch of pairs is a batch of first texts with the rows of their partners.
-
-    >>> partner_rows(np.array([0, 0, 1, 2, 2]), np.array([0, 1, 0, 0, 1])).tolist()
-    [1, 0, -1, 4, 3]
-    """
-    found = np.full(len(groups), -1, np.int64)
-    order = np.lexsort((roles, groups))
-    left, right = order[:-1], order[1:]
-    pairs = (groups[left] == groups[right]) & (roles[left] == 0) & (roles[right] != 0)
-    found[left[pairs]], found[right[pairs]] = right[pairs], left[pairs]
-    return found

@@ -60,8 +60,8 @@ class Collator:
         corpus: the prepared corpus.
         tokens: its token ids, or its prepared items, for the student.
         sources: one per teacher, in the recipe's order.
-        partners: corpus row of each row's partner in a pair, -1 for none; where given, a batch of first texts is
-            followed by their partners.
+        companions: int64 [n, m], corpus rows of the rest of each anchor's pair or triplet; where given, a batch of
+            anchors is followed by all their positives, then by all their negatives.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Collator:
         corpus: Corpus,
         tokens: TokenizedCorpus | PreparedCorpus,
         sources: Sequence[SignalSource],
-        partners: np.ndarray | None = None,
+        companions: np.ndarray | None = None,
     ) -> None:
-        self.tokens, self.sources, self.partners = tokens, list(sources), partners
+        self.tokens, self.sources, self.companions = tokens, list(sources), companions
         self.keys = corpus.keys
         self.columns = {
             name: values
@@ -84,10 +84,22 @@ class Collator:
             if values is not None
         }
 
-    def __call__(self, rows: Sequence[int]) -> dict[str, Any]:
+    def expand(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Rows that a batch is drawn from -> all rows of the batch."""
         index = np.asarray(rows, dtype=np.int64)
-        if self.partners is not None:
-            index = np.concatenate([index, self.partners[index]])
+        if self.companions is None:
+            return index
+        return np.concatenate([index, self.companions[index].T.ravel()])
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """Tokens of each item's longest text, int [n]: batches are made of items of similar length."""
+        lengths = self.tokens.lengths[rows]
+        if self.companions is None:
+            return lengths
+        return np.maximum(lengths, self.tokens.lengths[self.companions[rows]].max(1))
+
+    def __call__(self, rows: Sequence[int]) -> dict[str, Any]:
+        index = self.expand(rows)
         columns = {name: torch.from_numpy(np.asarray(values[index])) for name, values in self.columns.items()}
         features = self.tokens.features(index)
         return {

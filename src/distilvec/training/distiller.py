@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DistilvecError
+from distilvec.functional import cosine_distance
 from distilvec.methods.base import Method, Needs, Term
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
+from distilvec.training.caching import in_mini_batches
 from distilvec.training.distributed import gather_fields, gather_rows, sum_over_ranks, world_size
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ class Distiller(nn.Module):
         task: a supervised task beside the method: L = alpha * task + (1 - alpha) * (the method's terms).
         router_balance: weight of the loss that keeps the load of a mixture-of-experts student's routers even; added to
             all else.
+        mini_batch_size: how many items the student reads at a time (gradient caching); None = the whole batch.
+        former: the student before training, frozen; never part of the module.
+        remember: weight of the cosine distance between the student's vectors and those of `former`; added to all else.
 
     Attributes:
         trains_student: False in a method's stages that train the heads alone; the trainer sets it.
@@ -47,6 +52,9 @@ class Distiller(nn.Module):
         teachers: Sequence[TeacherInfo],
         task: Task | None = None,
         router_balance: float = 0.0,
+        mini_batch_size: int | None = None,
+        former: SentenceTransformer | None = None,
+        remember: float = 0.0,
     ) -> None:
         super().__init__()
         self.student, self.method, self.task = student, method, task
@@ -64,6 +72,15 @@ class Distiller(nn.Module):
                 remedy="Train in one process, or choose options whose terms stay within an item "
                 "(`distilvec methods NAME`).",
             )
+        self.mini_batch_size = mini_batch_size
+        if mini_batch_size is not None and (self.needs.tokens.student or self.needs.attention.student):
+            raise DistilvecError(
+                f"{method.name} looks at the student's tokens, which gradient caching does not keep",
+                where="training.mini_batch_size",
+                remedy="Leave it out; gradient_checkpointing saves memory here.",
+            )
+        self.remember = remember
+        self._former = [StudentTap(former)] if former is not None and remember else []
         self.trains_student = True
 
     @property
@@ -73,6 +90,8 @@ class Distiller(nn.Module):
 
     def observe(self, features: dict[str, Tensor]) -> StudentOutput:
         """One student forward for all the views that the method wants."""
+        if self.mini_batch_size is not None:
+            return in_mini_batches(self.tap, features, self.mini_batch_size, self.needs.views, self.needs.layers)
         return self.tap(
             features,
             views=self.needs.views,
@@ -102,8 +121,10 @@ class Distiller(nn.Module):
         else:
             output = self._heads_only(features)
         signals = [TeacherSignals(**teacher) for teacher in teachers]
+        former = self._remembered(features)
         gathered = self.gathers
         if gathered:
+            former = None if former is None else gather_rows(former)
             output = gather_fields(output, {"embedding": 1, "layers": 2})
             signals = [gather_fields(signal, {"sentence": 0, "present": 0, "logits": 0}) for signal in signals]
             keys = gather_rows(keys)
@@ -115,9 +136,18 @@ class Distiller(nn.Module):
         codes = labels if self.task is None or labels is None else self.task.codes(labels)
         batch = Batch(keys, Batch.equal_items(keys), codes, domain, group, role)
         terms = self._with_task(self.method(output, signals, batch), output.logits, labels, batch)
+        if former is not None:
+            terms["remember"] = Term(cosine_distance(output.embedding, former), None, self.remember)
         if self.router_balance and self.trains_student:
             terms["router_balance"] = Term(self._balance(output), None, self.router_balance)
         return self._reduce(terms, domain, local=not gathered)
+
+    @torch.no_grad()
+    def _remembered(self, features: dict[str, Tensor]) -> Tensor | None:
+        """[B, d], what the student said of these items before training."""
+        if not self._former or not self.trains_student:
+            return None
+        return self._former[0](features, views=1).embedding[0]
 
     def _balance(self, output: StudentOutput) -> Tensor:
         """[] over the tokens of all processes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import resource
 import signal
 import time
@@ -14,12 +15,13 @@ import numpy as np
 import torch
 
 from distilvec.allocator import keep_freed_memory
+from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.interruption import StopSignals
-from distilvec.methods.base import Method, Sample, wanted_of
+from distilvec.methods.base import Method, Needs, Sample, wanted_of
 from distilvec.modules.projection import ridge_map
 from distilvec.students.tap import StudentTap
-from distilvec.tasks.base import Task, partner_rows
+from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training.arguments import training_arguments
 from distilvec.training.callbacks import Progress, RunLog, StopPolitely, Ticker
@@ -92,6 +94,7 @@ def fit(
     save_student: Callable[[Path, Method], None] | None = None,
     task: Task | None = None,
     router_balance: float = 0.0,
+    remember: float = 0.0,
 ) -> Fitted:
     """Train `student` in place.
 
@@ -108,13 +111,14 @@ def fit(
         lookup: see `Method.lookup`.
         save_student: writes the student as it ships (for `push_to_hub`).
         task: a supervised task beside the method; its head is trained in place.
-        router_balance: see `Distiller`.
+        router_balance, remember: see `Distiller`.
 
     Raises:
         DistilvecError: a method that cannot work with this student or these teachers, a refused training key, a
             loss that is not finite, an interruption (with how to go on).
     """
-    rows, partners = _items(corpus, task)
+    needs = method.needs(describe(StudentTap(student).info, task), teachers)
+    rows, companions = rows_with_companions(corpus, corpus.train_rows, companions_of(needs, task, corpus))
     _check(rows, corpus, optimizer)
     # First, because it also joins the other processes of a distributed run.
     args = training_arguments(training, optimizer, folder / "checkpoints", len(rows))
@@ -123,11 +127,23 @@ def fit(
     )
     checkpoint = _open_checkpoints(folder / "checkpoints", resume)
     args.eval_on_start = args.eval_on_start and checkpoint is None
+    distiller = _build(
+        student,
+        method,
+        teachers,
+        sample,
+        training.seed,
+        lookup,
+        task=task,
+        router_balance=router_balance,
+        remember=remember,
+        mini_batch_size=training.mini_batch_size,
+    )
     trainer = DistillationTrainer(
-        _build(student, method, teachers, sample, training.seed, lookup, task, router_balance).to(args.device),
+        distiller.to(args.device),
         args,
         rows=rows,
-        collator=Collator(corpus, tokens, sources, partners),
+        collator=Collator(corpus, tokens, sources, companions),
         heads_lr=optimizer.heads_lr,
         sharpness=optimizer.sharpness.model_dump() if optimizer.sharpness else None,
         evaluate=None if evaluate is None else (lambda: evaluate(student, method)),
@@ -139,7 +155,7 @@ def fit(
     student.eval()
     fitted = _outcome(student, method, trainer, sample, tokens, rows, seconds)
     if task is None:
-        held = np.asarray(corpus.holdout_rows)[:HELD_OUT]
+        held = rows_with_companions(corpus, corpus.holdout_rows, needs.companions)[0][:HELD_OUT]
         fitted.held_out = held_out_terms(trainer.distiller, trainer.collator, held, training.batch_size)
     return fitted
 
@@ -163,14 +179,21 @@ def held_out_terms(distiller: Distiller, collator: Collator, rows: np.ndarray, b
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def _items(corpus: Corpus, task: Task | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """The rows that are trained on; where a task reads pairs apart, their first texts, and everyone's partner."""
-    rows = np.asarray(corpus.train_rows)
-    if task is None or task.encoding != "separate":
-        return rows, None
-    partners = partner_rows(np.asarray(corpus.groups), np.asarray(corpus.roles))
-    first = np.asarray(corpus.roles)[rows] == 0
-    return rows[first & (partners[rows] >= 0)], partners
+def companions_of(needs: Needs, task: Task | None, corpus: Corpus) -> int | None:
+    """How many texts of its pair or triplet an item brings: what the method wants, or a task that reads pairs apart.
+
+    Raises:
+        DistilvecError: the method trains on pairs, and the corpus has none.
+    """
+    if needs.companions == 0:
+        return 1 if task is not None and task.encoding == "separate" else 0
+    if corpus.groups is None:
+        raise DistilvecError(
+            "this method trains on pairs or triplets, and the corpus has single texts",
+            where="corpus.text",
+            remedy="Name the columns of anchor and positive (and negatives): text: [anchor, positive].",
+        )
+    return needs.companions
 
 
 def _observe(
@@ -207,17 +230,17 @@ def _build(
     sample: Sample,
     seed: int,
     lookup: Callable[[int, torch.Tensor], torch.Tensor] | None,
-    task: Task | None,
-    router_balance: float,
+    **beside: Any,
 ) -> Distiller:
     """The method with its heads, which start from the sample, around the student."""
     from transformers import set_seed
 
     set_seed(seed)
-    method.build(describe(StudentTap(student).info, task), teachers, sample)
+    former = copy.deepcopy(student).eval().requires_grad_(False) if beside["remember"] else None
+    method.build(describe(StudentTap(student).info, beside["task"]), teachers, sample)
     method.lookup = lookup
     method.attach(student)
-    return Distiller(student, method, teachers, task, router_balance)
+    return Distiller(student, method, teachers, former=former, **beside)
 
 
 def _open_checkpoints(folder: Path, resume: bool) -> Path | None:
@@ -311,7 +334,7 @@ def _outcome(
         heads=sum(p.numel() for p in method.parameters()),
         skipped=trainer.sharp_step.skipped if trainer.sharp_step else 0,
         task=trainer.distiller.task,
-        tokens=int(tokens.lengths[rows].sum()),
+        tokens=int(tokens.lengths[trainer.collator.expand(rows)].sum()),
     )
 
 

@@ -160,6 +160,8 @@ class _Tokenize:
     def __init__(self, tokenizer: Any, length: float | None, prompt: str, *, pairs: bool = False) -> None:
         self.tokenizer, self.prompt = tokenizer, prompt
         self.bags = not hasattr(tokenizer, "backend_tokenizer")  # static embeddings hold a bare `tokenizers.Tokenizer`
+        if self.bags:  # the tokenizer itself cuts, if anything does
+            length = tokenizer.truncation["max_length"] if tokenizer.truncation else None
         self.length = None if length is None or math.isinf(length) else int(length)
         self.size = tokenizer.get_vocab_size() if self.bags else len(tokenizer)
         self.types = pairs and not self.bags and "token_type_ids" in tokenizer.model_input_names
@@ -177,7 +179,8 @@ class _Tokenize:
         prompted = [split_pair(self.prompt + text) for text in texts]
         if self.bags:
             encodings = self.tokenizer.encode_batch(prompted, add_special_tokens=False)
-            return [[encoding.ids for encoding in encodings]], 0
+            cut = sum(bool(encoding.overflowing) for encoding in encodings)
+            return [[encoding.ids for encoding in encodings]], cut
         encoded = self.tokenizer(
             prompted,
             truncation=self.length is not None,

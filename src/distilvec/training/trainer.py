@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
@@ -96,7 +97,7 @@ class DistillationTrainer(CheckpointedTrainer):
         args = self.args
         seed = args.seed if args.data_seed is None else args.data_seed
         sampler = BucketedBatches(
-            self.collator.tokens.lengths[self.rows],
+            self.collator.lengths(np.asarray(self.rows)),
             args.per_device_train_batch_size * world_size(),
             seed=seed,
             rank=rank(),

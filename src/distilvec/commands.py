@@ -1,0 +1,317 @@
+"""Commands beside the main job's. `distilvec.cli` puts them into the command line."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from distilvec.errors import DistilvecError
+
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="change a value: training.epochs=2", metavar="KEY=VALUE")
+]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="output folder instead of the recipe's")]
+
+
+class Task(StrEnum):
+    """Kinds of supervised tasks."""
+
+    classification = "classification"
+    pairs = "pairs"
+    similarity = "similarity"
+
+
+class Engine(StrEnum):
+    """What teaches."""
+
+    process = "process"
+    ray = "ray"
+
+
+class Encoding(StrEnum):
+    """How a pair of texts is read."""
+
+    joint = "joint"
+    separate = "separate"
+
+
+def plan(
+    recipe: Annotated[Path | None, typer.Argument(help="recipe in YAML; or --teacher and --corpus")] = None,
+    changes: Changes = None,
+    output: Output = None,
+    teacher: Annotated[str | None, typer.Option(help="folder or hub id, instead of a recipe")] = None,
+    corpus: Annotated[str | None, typer.Option(help="texts, instead of a recipe")] = None,
+    text: Annotated[str, typer.Option(help="text column of --corpus")] = "text",
+    tasks: Annotated[list[str] | None, typer.Option("--task", "-t", help="task beside those of the recipe")] = None,
+    keep: Annotated[float, typer.Option(help="share of the teacher that the student has to keep")] = 0.95,
+    sample: Annotated[int, typer.Option(help="texts that the teacher encodes for it")] = 4000,
+    probe_steps: Annotated[int, typer.Option(help="train every candidate for so many steps", min=0)] = 0,
+    layers: Annotated[str | None, typer.Option(help="numbers of layers to try: 1,2,3")] = None,
+    vocabulary: Annotated[str | None, typer.Option(help="numbers of word pieces to try: 5000,10000")] = None,
+    rows: Annotated[float | None, typer.Option(help="instead: time, disk and cost for so many texts, e.g. 1e9")] = None,
+    devices: Annotated[str, typer.Option(help="with --rows: 8xH100, or 4 like this machine")] = "1",
+    price_per_hour: Annotated[float | None, typer.Option(help="with --rows: of one device")] = None,
+) -> None:
+    """Candidate students before any training: size, speed here, and what they are predicted to keep."""
+    with _planned(recipe, changes, output, teacher=teacher, corpus=corpus, text=text, tasks=tasks) as loaded:
+        if rows is not None:
+            from distilvec.scale import Devices, scale
+
+            typer.echo(scale(loaded, int(rows), Devices.read(devices), price_per_hour).text())
+            return
+        from distilvec.choosing import choose
+
+        sizes = {"layers": _numbers(layers, "--layers"), "vocabularies": _numbers(vocabulary, "--vocabulary")}
+        found = choose(loaded, keep=keep, sample=sample, probe_steps=probe_steps, **sizes)
+        typer.echo(found.text())
+
+
+@contextlib.contextmanager
+def _planned(
+    recipe: Path | None,
+    changes: list[str] | None,
+    output: Path | None,
+    *,
+    teacher: str | None,
+    corpus: str | None,
+    text: str,
+    tasks: Sequence[str] | None,
+) -> Iterator[Any]:
+    """What `distilvec plan` is about: a recipe's file, or a teacher and a corpus.
+
+    Raises:
+        DistilvecError: neither, or both.
+    """
+    if (recipe is None) == (teacher is None) or (teacher is None) != (corpus is None):
+        raise DistilvecError(
+            "candidates are compared for a recipe, or for a teacher and a corpus",
+            where="plan",
+            remedy="Give a recipe, or both --teacher and --corpus.",
+        )
+    from distilvec.api import kept_or_temporary, recipe_of
+    from distilvec.recipe import Recipe
+
+    if recipe is not None:
+        loaded = Recipe.load(recipe, [*(changes or []), *([f"output={output}"] if output else [])])
+        loaded.judging.tasks += tasks or []
+        yield loaded
+        return
+    with kept_or_temporary(output) as place:
+        section = {"path": corpus, "text": text}
+        yield recipe_of(teacher, {"auto": {}}, section, "cosine", place, judging={"tasks": list(tasks or [])})
+
+
+def _numbers(text: str | None, option: str) -> list[int] | None:
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) for part in parts):
+        raise DistilvecError(f'"{text}" is no list of numbers', where=option, remedy="For example 1,2,3.")
+    return [int(part) for part in parts]
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id, or an exported folder")],
+    tasks: Annotated[
+        list[str], typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")
+    ],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="write the scores as JSON here")] = None,
+) -> None:
+    """Score any model with the evaluators that score teachers and students."""
+    from distilvec.api import evaluate as start
+    from distilvec.report import show_scores
+
+    show_scores(start(model, tasks, output))
+
+
+def shrink(
+    model: Annotated[str, typer.Argument(help="folder or hub id")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="where the smaller model goes")],
+    layers: Annotated[str | None, typer.Option(help="how many blocks (evenly spaced), or which: 1,6")] = None,
+    vocabulary: Annotated[int | None, typer.Option(help="keep at most so many pieces")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="texts whose pieces are kept")] = None,
+    text: Annotated[str, typer.Option(help="text column of the corpus")] = "text",
+) -> None:
+    """Cut layers and vocabulary from a model; prints parameters before and after."""
+    kept = _layers(layers)
+    from distilvec.api import shrink_model
+
+    typer.echo(shrink_model(model, output, layers=kept, vocabulary=vocabulary, corpus=corpus, text=text))
+
+
+def _layers(text: str | None) -> int | list[int] | None:
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise DistilvecError(
+            f'"{text}" is neither a number nor a list of blocks', where="--layers", remedy="For example 2 or 1,6."
+        )
+    numbers = [int(part) for part in parts]
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def export(
+    model: Annotated[Path, typer.Argument(help="student folder")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="folder for the ONNX files")],
+    quantize: Annotated[bool, typer.Option(help="also int8")] = True,
+) -> None:
+    """The whole pipeline as ONNX, float and int8, with agreement, size and speed."""
+    from distilvec.export import export_onnx
+
+    typer.echo(export_onnx(model, output, quantize=quantize).table())
+
+
+def push(
+    folder: Annotated[Path, typer.Argument(help="a run's folder, or a student's")],
+    repository: Annotated[str, typer.Argument(help="on the Hugging Face Hub: name, or organisation/name")],
+    private: Annotated[bool, typer.Option("--private", help="where the repository is new")] = False,
+    message: Annotated[str | None, typer.Option(help="of the commit")] = None,
+) -> None:
+    """A student and its card to the Hugging Face Hub."""
+    from distilvec.pushing import push as start
+
+    typer.echo(start(folder, repository, private=private, message=message))
+
+
+def align(
+    text: Annotated[str, typer.Argument(help="a sentence")],
+    student: Annotated[str, typer.Option(help="student model or tokenizer: folder, tokenizer.json or hub id")],
+    teacher: Annotated[str, typer.Option(help="teacher model or tokenizer")],
+    mode: Annotated[str, typer.Option(help="strict, path, full, reciprocal or spans")] = "strict",
+    picture: Annotated[Path | None, typer.Option(help="also draw it into this .png or .svg file")] = None,
+) -> None:
+    """Show which tokens of a student and of a teacher stand for the same piece of a sentence."""
+    from distilvec.alignment.drawing import align_command
+
+    align_command(text, student, teacher, mode, picture)
+
+
+def geometry(
+    model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id")],
+    data: Annotated[Path, typer.Option("--data", help="texts: any file that a corpus can be read from")],
+    text: Annotated[str, typer.Option(help="text column")] = "text",
+    limit: Annotated[int, typer.Option(help="look at so many texts", min=2)] = 500,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="also write numbers and pictures here")] = None,
+) -> None:
+    """How an embedder's vectors fill their space; in mixtures of experts, how the active experts lie."""
+    from distilvec.looking import look_at_geometry
+
+    typer.echo(look_at_geometry(model, data, text=text, limit=limit, output=output))
+
+
+def compress(
+    model: Annotated[str, typer.Argument(help="student: folder or hub id")],
+    data: Annotated[Path, typer.Option("--data", help="texts: any file that a corpus can be read from")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="folder for compression.md and compression.json")],
+    tasks: Annotated[
+        list[str] | None, typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")
+    ] = None,
+    text: Annotated[str, typer.Option(help="text column")] = "text",
+    width: Annotated[list[int] | None, typer.Option(help="cut vectors to so many numbers; default halves")] = None,
+    limit: Annotated[int, typer.Option(help="compare on so many texts, and calibrate on as many", min=4)] = 1000,
+) -> None:
+    """Shorter, int8 and binary vectors, float16 weights, ONNX: score, bytes and speed in one table."""
+    from distilvec.looking import compress_model
+
+    typer.echo(compress_model(model, data, output, text=text, tasks=tasks or (), widths=width, limit=limit))
+
+
+def drift(
+    old: Annotated[Path, typer.Argument(help="texts of before: any file that a corpus can be read from")],
+    new: Annotated[Path, typer.Argument(help="texts of now")],
+    model: Annotated[str, typer.Option(help="whose eyes they are seen with: folder or hub id")],
+    text: Annotated[str, typer.Option(help="text column")] = "text",
+    limit: Annotated[int, typer.Option(help="compare so many texts of each", min=20)] = 5000,
+) -> None:
+    """Whether two corpora are the same kind of text to a model, and which texts are new."""
+    from distilvec.looking import look_at_drift
+
+    typer.echo(look_at_drift(model, old, new, text=text, limit=limit))
+
+
+def size(folder: Annotated[Path, typer.Argument(help="output folder of runs, or any folder above")]) -> None:
+    """What runs and teachings left in a folder, how large it is, and what is lost with it."""
+    from distilvec import housekeeping
+
+    typer.echo(housekeeping.text(housekeeping.pieces(folder), folder))
+
+
+def clean(
+    folder: Annotated[Path, typer.Argument(help="output folder of runs, or any folder above")],
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--what", help="checkpoints, left over, derived, tokens, corpus or store; default the first two"),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="remove it; without, only say what would go")] = False,
+) -> None:
+    """Remove checkpoints of finished runs and leftovers, or what else is named; never students and reports."""
+    from distilvec import housekeeping
+
+    chosen = housekeeping.clean(folder, kinds or housekeeping.USUAL, dry_run=not yes)  # type: ignore[arg-type]
+    if not chosen:
+        typer.echo(f"Nothing in {folder} can go.")
+        return
+    typer.echo(housekeeping.text(chosen, folder))
+    typer.echo("This is removed." if yes else "Nothing is removed yet: say --yes.")
+
+
+def finetune(
+    model: Annotated[str, typer.Argument(help="sentence-transformers or transformers folder, or hub id")],
+    data: Annotated[Path, typer.Option("--data", help="labelled texts or pairs")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="folder of the new model")],
+    task: Annotated[Task, typer.Option(help="what the labels are")] = Task.classification,
+    text: Annotated[list[str] | None, typer.Option(help="text column; twice for pairs")] = None,
+    label: Annotated[str, typer.Option(help="column with class names or scores")] = "label",
+    encoding: Annotated[Encoding | None, typer.Option(help="of pairs; default joint")] = None,
+    validation: Annotated[Path | None, typer.Option(help="labelled file that chooses the best epoch")] = None,
+    test: Annotated[Path | None, typer.Option(help="labelled file, scored once at the end")] = None,
+    max_length: Annotated[int | None, typer.Option(help="tokens per text or joint pair", min=1)] = None,
+    lora: Annotated[bool, typer.Option("--lora", help="train low-rank adapters and merge them")] = False,
+    lora_rank: Annotated[int, typer.Option(help="rank of the adapters", min=1)] = 256,
+    epochs: Annotated[float, typer.Option(help="passes over the data")] = 3,
+    batch_size: Annotated[int, typer.Option(help="texts or pairs per step", min=1)] = 16,
+    lr: Annotated[float | None, typer.Option(help="learning rate; default 2e-5, with --lora 1e-4")] = None,
+    seed: Annotated[int, typer.Option(help="of order, head and dropout", min=0)] = 0,
+) -> None:
+    """Fine-tune a model on labelled texts; run again, it goes on where it was."""
+    from distilvec.finetune import finetune as start
+    from distilvec.finetune import finetune_scores
+
+    folder = start(
+        model,
+        data,
+        output,
+        task=task.value,
+        encoding=None if encoding is None else encoding.value,
+        label=label,
+        validation=validation,
+        test=test,
+        text=None if not text else text[0] if len(text) == 1 else text,
+        max_length=max_length,
+        lora={"rank": lora_rank} if lora else False,
+        training={"epochs": epochs, "batch_size": batch_size, "seed": seed},
+        optimizer={"lr": lr} if lr else {},
+    )
+    for name, scores in finetune_scores(folder).items():
+        typer.echo(f"{name:<10}  " + "  ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
+    typer.echo(f"model       {folder}")
+
+
+def methods(name: Annotated[str | None, typer.Argument(help="show this method's options")] = None) -> None:
+    """List the methods, or the options of one with defaults and where they come from."""
+    from distilvec.methods.table import show_method, show_methods
+
+    typer.echo(show_method(name) if name else show_methods())
+
+
+def doctor() -> None:
+    """Versions, devices, and what each extra would add."""
+    from distilvec.doctor import report
+
+    typer.echo(report())

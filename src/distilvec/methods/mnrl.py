@@ -1,0 +1,89 @@
+"""Multiple-negatives ranking: each anchor finds its positive among all positives (and negatives) of the batch.
+
+    L = mean_i -log exp(cos(a_i, p_i) / tau) / sum_c exp(cos(a_i, c) / tau)
+
+over the candidates c: the positives of the batch and, with `hard_negatives`, all the negatives that its triplets bring.
+No teacher is used: this is ordinary fine-tuning on pairs and triplets, with everything else of the house around it. A
+candidate that is the anchor or its positive once more, or the positive of an equal anchor, is no negative; one that
+stands in the batch twice counts once.
+
+Source: Henderson et al. 2017 (arXiv:1705.00652), eq. 4; in this form the fine-tuning of the paper on spherical
+aggregation, eq. 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from distilvec.errors import DistilvecError
+from distilvec.functional import info_nce
+from distilvec.methods.base import (
+    Batch,
+    Method,
+    Needs,
+    Options,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+
+
+class MNRLOptions(Options):
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"hard_negatives": False}}
+
+    temperature: float = Field(0.05, gt=0, description="tau [P, C]")
+    hard_negatives: bool = Field(
+        True, description="triplets' negatives are candidates of every anchor [C, S]; in-batch positives alone [P]"
+    )
+
+
+class MNRL(Method):
+    """Terms: `ranking` [B], counted at the anchors."""
+
+    name = "mnrl"
+    summary = "fine-tuning on pairs and triplets: anchors find their positives in the batch; no teacher"
+    paper = "Henderson et al. 2017, Efficient natural language response suggestion (arXiv:1705.00652)"
+    Options = MNRLOptions
+    trains_on_pairs = True
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        return Needs(sentence=False, coupled=True, companions=None if self.options.hard_negatives else 1)
+
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
+        if batch.group is None or batch.role is None:
+            raise DistilvecError(
+                "this method trains on pairs or triplets, and the batch has single texts", where="mnrl"
+            )
+        values = ranking_loss(student.embedding[0], batch.group, batch.role, batch.duplicate, self.options.temperature)
+        anchors = batch.role.eq(0)
+        return {"ranking": Term(values.new_zeros(len(anchors)).masked_scatter(anchors, values), anchors)}
+
+
+def ranking_loss(embedding: Tensor, group: Tensor, role: Tensor, duplicate: Tensor, temperature: float) -> Tensor:
+    """-log softmax over the candidates of cos(anchor, candidate) / temperature, at each anchor's positive.
+
+    Args:
+        embedding: [N, d], rows of a batch in any order; every anchor's positive is among them.
+        group: int [N], equal for the rows of one pair or triplet.
+        role: int [N], anchor 0, positive 1, negative 2.
+        duplicate: bool [N, N], True where two rows are equal items.
+        temperature: > 0.
+
+    Returns:
+        [A], >= 0, one value for each of the A anchors in their order.
+    """
+    anchors, candidates = role.eq(0).nonzero().squeeze(1), role.ne(0).nonzero().squeeze(1)
+    together = group[anchors, None] == group[None, candidates]  # [A, C]
+    positive = role[candidates].eq(1)
+    targets = (together & positive).long().argmax(1)
+    owners = anchors[together.long().argmax(0)]  # each candidate's own anchor
+    equal = duplicate[anchors[:, None], candidates] | duplicate[candidates[targets][:, None], candidates]
+    answers = duplicate[anchors[:, None], owners] & positive
+    again = duplicate[candidates[:, None], candidates].tril(-1).any(1)
+    return info_nce(embedding[anchors], embedding[candidates], temperature, targets, equal | answers | again)

@@ -1,0 +1,103 @@
+"""A Ray cluster, local or given, and what a pool of workers takes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from distilvec.errors import DistilvecError, EnvironmentProblem
+
+#: Of a local cluster: numbers of rows pass through it, no texts and no vectors.
+_OBJECT_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class Pool:
+    """How many workers, and what each takes.
+
+    Attributes:
+        size: workers.
+        cpus: processors, and computing threads, of each.
+        gpus: of each: 0, 1, or a fraction where workers share a GPU.
+    """
+
+    size: int
+    cpus: int
+    gpus: float
+
+    @property
+    def each(self) -> dict[str, Any]:
+        """Ray's options for one worker."""
+        return {"num_cpus": self.cpus, "num_gpus": self.gpus}
+
+    def __str__(self) -> str:
+        device = f"{self.gpus:.2g} GPU" if self.gpus else f"{self.cpus} processors" if self.cpus > 1 else "a processor"
+        return f"Ray: {self.size} worker{'s' if self.size > 1 else ''}, each with {device}"
+
+
+@contextlib.contextmanager
+def cluster(address: str | None, workers: int | None) -> Iterator[Any]:
+    """The module ray, connected to the cluster at an address, or to a local one that ends with the block.
+
+    Raises:
+        EnvironmentProblem: Ray is not installed, or there is no such cluster.
+        DistilvecError: fewer than one worker, or this process is connected to a cluster already.
+    """
+    if workers is not None and workers < 1:
+        raise DistilvecError(f"at least one worker is needed, not {workers}", where="--workers")
+    ray = _ray()
+    if ray.is_initialized():
+        raise DistilvecError("this process is connected to a Ray cluster already", remedy="Call ray.shutdown() first.")
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # or every pool begins with a line that alarms for nothing
+    if address is None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a local cluster of ours tells nobody about itself
+        processors = max(len(os.sched_getaffinity(0)), workers or 1)
+        options |= {"num_cpus": processors, "include_dashboard": False, "object_store_memory": _OBJECT_BYTES}
+    try:
+        ray.init(address=address or "local", **options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise EnvironmentProblem(
+            f"the Ray cluster cannot be reached ({error})",
+            where=address or "a local cluster",
+            remedy="Look at `ray status`, or leave --address out for a cluster on this machine.",
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"teaching with Ray needs the package ray ({error})",
+            remedy="Install it: pip install 'distilvec[ray]'. Without it, `--shard` and torchrun do the same.",
+        ) from error
+    return ray
+
+
+def pool_of(ray: Any, workers: int | None) -> Pool:
+    """Workers for a cluster: a GPU each where it has some, else two processors each.
+
+    Raises:
+        EnvironmentProblem: no machine of the cluster has a processor.
+    """
+    nodes = [each for node in ray.nodes() if node["Alive"] and (each := node["Resources"]).get("CPU", 0) >= 1]
+    if not nodes:
+        raise EnvironmentProblem("no machine of the Ray cluster has a free processor", where="ray")
+    gpus, cpus = (int(sum(node.get(kind, 0) for node in nodes)) for kind in ("GPU", "CPU"))
+    if gpus:
+        return Pool(workers or gpus, 1, 1 / math.ceil((workers or gpus) / gpus))
+    size = workers or max(1, cpus // 2)
+    # The smallest machine takes its share of the workers.
+    share = min(int(node["CPU"]) for node in nodes) // math.ceil(size / len(nodes))
+    return Pool(size, max(1, share if workers else min(2, share)), 0)

@@ -1,0 +1,129 @@
+"""Gradient caching: the gradients of the whole batch, with the activations of a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests import tiny_models
+from torch import Tensor
+
+from distilvec.errors import DistilvecError
+from distilvec.functional import info_nce
+from distilvec.methods.table import build_method
+from distilvec.students import StudentTap, load_student
+from distilvec.students.output import StudentOutput
+from distilvec.teachers import TeacherInfo
+from distilvec.training.caching import in_mini_batches
+from distilvec.training.distiller import Distiller
+
+
+def opened(folder: Path) -> StudentTap:
+    return StudentTap(load_student(folder, device="cpu"))
+
+
+def coupled_loss(output: StudentOutput) -> Tensor:
+    """Every row enters every other row's loss."""
+    value = info_nce(output.embedding[0], output.embedding[-1].roll(1, 0), 0.1).mean()
+    return value if output.layers is None else value + output.layers.pow(2).mean(-1).std()
+
+
+def gradients(tap: StudentTap, observe: Callable[[], StudentOutput]) -> tuple[Tensor, list[Tensor]]:
+    student = tap._modules[0]
+    student.zero_grad()
+    loss = coupled_loss(observe())
+    loss.backward()
+    return loss.detach(), [p.grad.clone() for p in student.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("kind", ["bert", "qwen3"])
+@pytest.mark.parametrize("layers", [False, True])
+def test_the_gradients_are_those_of_the_whole_batch(
+    tiny_model_folders: dict[str, Path], sentences: list[str], kind: str, layers: bool
+) -> None:
+    tap = opened(tiny_model_folders[kind])
+    features = tap._modules[0].preprocess([text[:200] for text in sentences[:13]])
+    tap._modules[0].eval()
+    whole = gradients(tap, lambda: tap(features, 1, layers))
+    for size in (1, 4, 12, 13, 100):
+        cached = gradients(tap, lambda size=size: in_mini_batches(tap, features, size, 1, layers))
+        torch.testing.assert_close(cached[0], whole[0], rtol=1e-5, atol=1e-6)
+        assert len(cached[1]) == len(whole[1])
+        for found, expected in zip(cached[1], whole[1], strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-5)
+
+
+def test_masks_and_order_are_those_of_the_batch(tiny_bert: Path, sentences: list[str]) -> None:
+    tap = opened(tiny_bert)
+    features = tap._modules[0].preprocess(sentences[:10])
+    tap._modules[0].eval()
+    whole, cached = tap(features, 2, True), in_mini_batches(tap, features, 3, 2, True)
+    for name in ("embedding", "layers", "mask", "content"):
+        torch.testing.assert_close(getattr(cached, name), getattr(whole, name), rtol=1e-4, atol=1e-5)
+
+
+def test_both_passes_have_the_same_dropout(tmp_path: Path, sentences: list[str]) -> None:
+    """The gradient is the derivative of the value: a step against it does what the gradient says."""
+    tap = opened(tiny_models.build("bert", tmp_path / "bert"))
+    features = tap._modules[0].preprocess(sentences[:9])
+    tap._modules[0].train()
+    parameters = list(tap._modules[0].parameters())
+
+    def value() -> Tensor:
+        torch.manual_seed(3)
+        return coupled_loss(in_mini_batches(tap, features, 2, 2))
+
+    before = value()
+    before.backward()
+    with torch.no_grad():
+        squared = sum(float(p.grad.double().pow(2).sum()) for p in parameters if p.grad is not None)
+        step = 1e-3 / squared
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.sub_(step * parameter.grad)
+        after = value()
+    assert float((before - after).detach()) == pytest.approx(1e-3, rel=0.05)
+    # Two views of one text differ, so dropout is really there.
+    output = in_mini_batches(tap, features, 2, 2)
+    assert (output.embedding[0] - output.embedding[1]).abs().max() > 1e-3
+
+
+def test_less_is_kept_for_the_backward_pass(tiny_bert: Path, sentences: list[str]) -> None:
+    tap = opened(tiny_bert)
+    features = tap._modules[0].preprocess([text[:200] for text in sentences[:32]])
+
+    def kept(observe: Callable[[], StudentOutput]) -> int:
+        sizes: list[int] = []
+
+        def pack(tensor: Tensor) -> Tensor:
+            sizes.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            observe()
+        return sum(sizes)
+
+    assert kept(lambda: in_mini_batches(tap, features, 4)) < 0.05 * kept(lambda: tap(features, 1))
+
+
+def distiller(folder: Path, method: str, size: int | None, **options: Any) -> Distiller:
+    student = load_student(folder, device="cpu")
+    made = build_method(method, options)
+    info = TeacherInfo("teacher", 24, layers=2, hidden=24)
+    return Distiller(student, made, [info], mini_batch_size=size)
+
+
+def test_methods_that_look_at_tokens_are_refused(tiny_bert: Path) -> None:
+    with pytest.raises(DistilvecError, match=r"emo looks at the student's tokens") as caught:
+        distiller(tiny_bert, "emo", 4)
+    assert caught.value.where == "training.mini_batch_size"
+    assert distiller(tiny_bert, "simcse", 4).mini_batch_size == 4
+
+
+def test_bags_of_static_students_are_refused(tiny_bert: Path) -> None:
+    features = {"input_ids": torch.arange(7), "offsets": torch.tensor([0, 3])}
+    with pytest.raises(DistilvecError, match="cannot be cut into mini-batches"):
+        in_mini_batches(opened(tiny_bert), features, 1)
