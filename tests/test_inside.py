@@ -19,6 +19,7 @@ from distilvec.plan import plan
 from distilvec.recipe import Recipe
 from distilvec.run import run
 from distilvec.students import load_student
+from distilvec.tasks.examples import read_examples
 from distilvec.tasks.predictor import Predictor
 
 
@@ -104,6 +105,36 @@ def test_the_head_ships_and_opens_without_remote_code(
     assert any(type(module).__name__ == "ExpertHead" for module in model)
     assert (done.folder / "student" / "expert_head.py").is_file()
     assert "trust_remote_code=True" in (done.folder / "student" / "README.md").read_text()
+
+
+def test_compare_scores_the_supervised_task(data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]) -> None:
+    """The task is what a supervised comparison is about; the fine-tuned teacher stands beside the methods."""
+    from distilvec.comparison import compare
+
+    teacher = finetune(
+        tiny_model_folders["bert"],
+        data / "train.jsonl",
+        tmp_path / "teacher",
+        task="classification",
+        training={"epochs": 1, "batch_size": 16, "use_cpu": True},
+    )
+    task = {"kind": "classification", "label": "label", "alpha": 0.3, "test": str(data / "test.jsonl")}
+    given = recipe(
+        data,
+        tmp_path / "out",
+        tiny_model_folders,
+        {"name": "sft"},
+        teachers=[{"name": "teacher", "model": str(teacher)}],
+        task=task,
+    )
+    found = compare(given, ["sft", "uld"], seeds=1)
+    entries = found.compared.entries
+    assert set(entries) == {"teacher", "sft", "uld"}
+    assert all("supervised task" in row for row in entries.values())
+    assert "sft" not in found.compared.differences and "all" in found.compared.differences["uld"]
+    predictor = Predictor.load(next(tmp_path.glob("out/**/sft/seed-0/student")), device="cpu")
+    alone = predictor.evaluate(read_examples(data / "test.jsonl", "text", "label"))["accuracy"]
+    assert entries["sft"]["supervised task"].value == pytest.approx(alone)
 
 
 def test_a_supervised_run_with_a_fine_tuned_teacher(

@@ -32,13 +32,14 @@ from distilvec.judging import (
     load_tasks,
     settle,
 )
-from distilvec.measuring import held_out
+from distilvec.measuring import TASK, held_out, supervises, task_score
 from distilvec.methods.table import build_method, resolve
 from distilvec.preparing import make_student, make_task, prepare_corpus
 from distilvec.recipe import Recipe
 from distilvec.report import CompareTable, compare_table
 from distilvec.run import folding_texts, output_folder, ship_model, train_student
 from distilvec.students import StudentTap, load_student
+from distilvec.tasks.predictor import Predictor
 from distilvec.teaching import Taught, open_teacher, teach, teacher_info
 from distilvec.training.distiller import describe
 
@@ -112,8 +113,9 @@ def compare(
         raise DistilvecError(f"seeds is at least 1, not {seeds}", where="seeds")
     tasks = load_tasks(recipe.judging.tasks)
     corpus = prepare_corpus(recipe)
-    tasks = tasks or automatic_tasks(corpus)
-    if not tasks:
+    if not supervises(recipe):
+        tasks = tasks or automatic_tasks(corpus)
+    if not tasks and not supervises(recipe):
         raise DistilvecError(
             "there is nothing to judge the methods on", where="judging.tasks", remedy="Name tasks in the recipe."
         )
@@ -172,7 +174,8 @@ class _Bench:
         texts = folding_texts(self.corpus)
         ship_model(recipe, student, fitted.method, self.taught[name], place / "student", fitted.task, texts)
         self._judge_baselines(recipe, fitted)
-        judged = judge({TRAINED: load_student(str(place / "student"))}, self.tasks).scores[TRAINED]
+        judged = self._judged({TRAINED: load_student(str(place / "student"))})[TRAINED]
+        judged |= task_score(recipe, Predictor.load(place / "student")) if supervises(recipe) else {}
         _write(
             file,
             json.dumps({"identity": identity, "scores": {task: s.to_dict(outputs=True) for task, s in judged.items()}}),
@@ -184,15 +187,22 @@ class _Bench:
 
     def baselines(self) -> dict[str, list[Scores]]:
         """Teacher, untrained student and free baseline, one run each."""
-        found = _read(self.folder / "baselines.json").get("scores", {})
+        found = _read(self.folder / "baselines.json")
+        names = set(found.get("tasks", ()))
         return {
-            model: [{task: Score.from_dict(score) for task, score in scores.items()}] for model, scores in found.items()
+            model: [{task: Score.from_dict(score) for task, score in scores.items()}]
+            for model, scores in found.get("scores", {}).items()
+            if set(scores) == names  # a model without a head has no score on a supervised task
         }
+
+    def _judged(self, models: Mapping[str, Any]) -> dict[str, Scores]:
+        """Scores on the tasks that look at vectors; none where the recipe's task is all there is."""
+        return judge(models, self.tasks).scores if self.tasks else {model: {} for model in models}
 
     def _judge_baselines(self, recipe: Recipe, fitted: Fitted) -> None:
         """Judge them once, with the first run's student before training."""
         file = self.folder / "baselines.json"
-        names = [task.name for task in self.tasks]
+        names = [task.name for task in self.tasks] + ([TASK] if supervises(recipe) else [])
         if _read(file).get("tasks") == names:
             return
         untrained = CachedEncoder(make_student(recipe.student, recipe.teachers, self.corpus, recipe.training.seed))
@@ -201,9 +211,13 @@ class _Bench:
         models[UNTRAINED] = untrained
         if fitted.free_map:
             models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
+        judged = self._judged(models)
+        head = getattr(teacher, "head", None)
+        if head is not None and supervises(recipe):
+            judged[teacher.card.name] |= task_score(recipe, Predictor(teacher.model, head))  # type: ignore[attr-defined]
         scores = {
             model: {task: score.to_dict(outputs=True) for task, score in found.items()}
-            for model, found in judge(models, self.tasks).scores.items()
+            for model, found in judged.items()
         }
         _write(file, json.dumps({"tasks": names, "scores": scores}))
 

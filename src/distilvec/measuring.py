@@ -17,12 +17,15 @@ from distilvec.judging import (
     TRAINED,
     UNTRAINED,
     CachedEncoder,
+    Outputs,
     RidgeMapped,
+    Score,
     Verdict,
     agreement,
     judge_run,
     linear_map,
 )
+from distilvec.judging.bootstrap import make_score
 from distilvec.methods.base import Method
 from distilvec.recipe import Recipe
 from distilvec.report.parts import AlignedText
@@ -32,6 +35,9 @@ from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
 from distilvec.teaching import Taught
 from distilvec.training import Fitted
+
+#: What the supervised task is called among scores.
+TASK = "supervised task"
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -88,10 +94,29 @@ def task_examples(recipe: Recipe, file: str) -> Examples:
     return read_examples(file, recipe.corpus.text, recipe.task.label or recipe.corpus.label or "label")
 
 
+def supervises(recipe: Recipe) -> bool:
+    """Whether there is a supervised task with a test file."""
+    return recipe.task is not None and bool(recipe.task.test)
+
+
+def task_score(recipe: Recipe, predictor: Predictor) -> dict[str, Score]:
+    """A model's score on the recipe's supervised task: accuracy or Spearman, with interval and per-item results."""
+    assert recipe.task is not None and recipe.task.test is not None
+    examples = task_examples(recipe, recipe.task.test)
+    truth, logits = examples.targets(predictor.head), predictor.logits(examples.inputs)
+    if predictor.head.labels is None:
+        outputs = Outputs("spearman", np.asarray(truth, np.float32), logits[:, 0])
+    else:
+        outputs = Outputs("accuracy", np.asarray(truth, np.int32), logits.argmax(-1).astype(np.int32))
+    details = predictor.evaluate(examples)
+    return {TASK: make_score(task=TASK, kind="supervised", domain=None, outputs=outputs, details=details)}
+
+
 def judge_task(recipe: Recipe, folder: Path, taught: Sequence[Taught]) -> dict[str, dict[str, float]]:
     """Scores of student and teacher on the task's test file, by model; empty without one."""
-    if recipe.task is None or not recipe.task.test:
+    if not supervises(recipe):
         return {}
+    assert recipe.task is not None and recipe.task.test is not None
     examples = task_examples(recipe, recipe.task.test)
     found = {TRAINED: Predictor.load(folder).evaluate(examples)}
     for each in taught:
