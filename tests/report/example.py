@@ -112,6 +112,14 @@ def example(**changes: Any) -> Record:
             "index_recall": 0.584,
             "items": 797,
         },
+        "hardest": [
+            {
+                "text": "A text that the two see differently, " + "and that is long " * 12,
+                "overlap": 0.1,
+                "teacher": "What the teacher finds nearest.",
+                "student": "What the student finds nearest.",
+            }
+        ],
         "collapse": {
             "all-MiniLM-L6-v2": {
                 "mean_cosine": 0.06,

@@ -41,6 +41,7 @@ def hostile_record() -> Record:
         models=[{"name": HOSTILE, "role": "student", "scores": score}, {"name": "t", "role": "teacher"}],
         comparisons=[{"a": HOSTILE, "b": "t", "group": HOSTILE, "value": 0, "low": -1, "high": 1}],
         collapse={HOSTILE: {"mean_cosine": 0.5}},
+        hardest=[{"text": HOSTILE, "overlap": 0.1, "teacher": HOSTILE, "student": HOSTILE}],
         alarms=[HOSTILE],
         notes=[HOSTILE],
         log=[{"step": 1, HOSTILE: 1.0}, {"step": 2, HOSTILE: 2.0}],
@@ -55,7 +56,7 @@ def test_everything_of_the_record_is_there(page: str) -> None:
     parts = (
         "keeps 95.; not shown to be better; in-domain; What the intervals support; banking77; order of similarities; "
         "effective rank; tamd; held-out agreement cosine; 6 min 52 s; encoding error; STS-B; apache-2.0; "
-        "layers 1 and 6; anchored_layers: 2; 95 % interval"
+        "layers 1 and 6; anchored_layers: 2; 95 % interval; Where they differ most; What the student finds nearest."
     )
     for part in parts.split("; "):
         assert part in text, part

@@ -85,7 +85,7 @@ def _agreement(record: Record, drawn: dict[str, str]) -> str:
         text += f"<h3>Each teacher, on held-out {record.items}</h3>" + table(reproduced, "wide")
     if record.hardest:
         lead = f"Held-out {record.items} whose nearest neighbours among the others are not those that the teacher sees."
-        text += f"<h3>Where they differ most</h3><p>{lead}</p>{table(hardest_grid(record), 'wide')}"
+        text += f"<h3>Where they differ most</h3><p>{lead}</p>{table(hardest_grid(record), 'texts')}"
     if record.collapse:
         text += "<h3>Is the space in use?</h3>" + about(record.items, _collapse(record.collapse))
     if record.spaces is not None and record.spaces.texts:
