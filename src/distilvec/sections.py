@@ -65,6 +65,11 @@ class TeacherSection(Section):
     keys: str | None = Field(None, description="content keys of the vectors instead of texts: .npy, uint8 [n, 16]")
     storage: Literal["float16", "float32", "int8"] = Field("float16", description="how the store keeps its vectors")
     weight: float = Field(1.0, gt=0, description="how much it counts beside the other teachers")
+    token_axes: int | None = Field(
+        None,
+        gt=0,
+        description="keep token states on so many principal axes in the store, which then is smaller; null = whole",
+    )
     live: bool = Field(
         False, description="token states, attention and logits come from the teacher while training, not from the store"
     )
@@ -73,6 +78,8 @@ class TeacherSection(Section):
     def _one_source(self) -> TeacherSection:
         if sum(source is not None for source in (self.model, self.call, self.vectors)) != 1:
             raise ValueError("give exactly one of model, call and vectors")
+        if self.live and self.token_axes:
+            raise ValueError("token_axes is about the store, which a live teacher's token states never see")
         return self
 
     @field_serializer("call", when_used="json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from distilvec.methods.table import build_method
 from distilvec.preparing import make_student, make_task, prepare_corpus
 from distilvec.recipe import CorpusSection, Recipe, TeacherSection
 from distilvec.store import FillReport, SignalStore, fill, fill_signals
+from distilvec.store.remote import mirrored
 from distilvec.students import StudentTap
 from distilvec.tasks.base import Task
 from distilvec.tasks.labels import teacher_order
@@ -63,7 +65,7 @@ class Taught:
         """What a method may know of it."""
         statistics = self.store.statistics()
         return replace(
-            teacher_info(self.teacher),
+            teacher_info(self.teacher, self.wanted.axes),
             mean=torch.from_numpy(np.asarray(statistics.mean)).float(),
             std=torch.from_numpy(np.asarray(statistics.std)).float(),
             weight=self.weight,
@@ -77,14 +79,14 @@ class Taught:
         return StoreSource(self.store, corpus, rows, classes)
 
 
-def teacher_info(teacher: Teacher) -> TeacherInfo:
-    """What a method may know of a teacher that has not taught yet."""
+def teacher_info(teacher: Teacher, axes: int | None = None) -> TeacherInfo:
+    """What a method may know of a teacher that has not taught yet, and keeps its token states on so many axes."""
     card = teacher.card
     return TeacherInfo(
         name=card.name,
         width=card.width,
         layers=card.layers,
-        hidden=teacher.hidden,
+        hidden=axes or teacher.hidden,
         causal=teacher.causal,
         classes=teacher.classes,
     )
@@ -92,7 +94,7 @@ def teacher_info(teacher: Teacher) -> TeacherInfo:
 
 def open_teacher(section: TeacherSection, corpus: CorpusSection | None = None, modality: Modality = "text") -> Teacher:
     """The teacher of a section, for items of a modality."""
-    options = section.model_dump(exclude={"storage", "live", "weight"})
+    options = section.model_dump(exclude={"storage", "live", "weight", "token_axes"})
     return load_teacher(**options, modality=modality, components=corpus.components if corpus else "largest")
 
 
@@ -115,15 +117,22 @@ def teach(
         teachers = [open_teacher(section, recipe.corpus, corpus.modality) for section in recipe.teachers]
     stores = recipe.place / "stores"
     wanted = [NOTHING for _ in teachers] if vectors_only else wanted_signals(recipe, corpus, teachers)
-    taught = [
-        teach_one(section, corpus, stores, shard, teacher=teacher, wanted=each)
-        for section, teacher, each in zip(recipe.teachers, teachers, wanted, strict=True)
-    ]
+    taught = []
+    for section, teacher, each in zip(recipe.teachers, teachers, wanted, strict=True):
+        with copied(recipe, section):
+            taught.append(teach_one(section, corpus, stores, shard, teacher=teacher, wanted=each))
     if recipe.combine == "separate" or len(taught) == 1 or shard is not None:
         return taught
     ticker = Ticker("combining the teachers", f"{corpus.modality}s")
     teacher, store, filled, seen = combine(taught, recipe.combine, corpus, stores, recipe.teachers[0].storage, ticker)
     return [Taught(teacher, seen, store, filled)]
+
+
+def copied(recipe: Recipe, section: TeacherSection) -> AbstractContextManager[None]:
+    """While the block teaches, the store of a teacher and its copy on `remote`, where there is one, grow together."""
+    if recipe.remote is None:
+        return nullcontext()
+    return mirrored(recipe.place / "stores" / section.name, f"{recipe.remote.rstrip('/')}/{section.name}")
 
 
 def wanted_signals(recipe: Recipe, corpus: Corpus, teachers: Sequence[Teacher]) -> list[Wanted]:
@@ -146,10 +155,12 @@ def wanted_signals(recipe: Recipe, corpus: Corpus, teachers: Sequence[Teacher]) 
     student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
     check_modality(student, corpus.modality, "student")
     info = describe(StudentTap(student).info, make_task(recipe, corpus, student))
-    needs = method.needs(info, [teacher_info(teacher) for teacher in teachers])
+    sections = recipe.teachers
+    infos = [teacher_info(teacher, section.token_axes) for teacher, section in zip(teachers, sections, strict=True)]
+    needs = method.needs(info, infos)
     if not method.inside:
         return nothing
-    found = [wanted_of(needs, number) for number in range(len(teachers))]
+    found = [replace(wanted_of(needs, number), axes=section.token_axes) for number, section in enumerate(sections)]
     for teacher, wanted in zip(teachers, found, strict=True):
         teacher.refuse(wanted)
     return found

@@ -21,6 +21,7 @@ from distilvec.report.record import (
 )
 from distilvec.report.spaces import labels_of, layers_of, spaces_of
 from distilvec.report.surroundings import folder_bytes, git_state, library_versions, machine
+from distilvec.store.axes import TokenAxes, axes_of
 
 
 def describe_run(
@@ -183,9 +184,19 @@ def _teacher_facts(card: Any, seen: Any, store: Any) -> TeacherFacts:
     return TeacherFacts(
         **{key: value for key, value in card.to_dict().items() if key in TeacherFacts.model_fields},
         storage=store.dtype,
+        token_states=_token_states(axes_of(Path(store.path))),
         examples=[example.rendered for example in seen.examples],
         warnings=list(seen.warnings),
     )
+
+
+def _token_states(axes: Mapping[int, TokenAxes]) -> str | None:
+    """How much of the token states a store keeps; None where it keeps them whole, or has none."""
+    if not axes:
+        return None
+    width, count = next(iter(axes.values())).matrix.shape
+    kept = ", ".join(f"{100 * each.retained:.1f} % of layer {layer}'s" for layer, each in sorted(axes.items()))
+    return f"on {count} of {width} principal axes, which keep {kept} variance"
 
 
 def _provenance(student: Mapping[str, Any]) -> str:

@@ -120,6 +120,7 @@ def teacher_facts(teacher: TeacherFacts) -> list[Fact]:
         ("normalised", normalized),
         ("computed in", teacher.dtype),
         ("stored as", teacher.storage),
+        ("token states", teacher.token_states),
         ("fingerprint", teacher.fingerprint),
     ]
     return [Fact(name, value) for name, value in lines if value]

@@ -143,6 +143,7 @@ class TeacherFacts(Part):
     size_bytes: int | None = None
     fingerprint: str | None = None
     storage: str | None = None
+    token_states: str | None = None
     examples: list[str] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
 

@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from distilvec.errors import DistilvecError
+from distilvec.store.axes import TokenAxes, settle_axes
 from distilvec.store.fill import FillReport, distinct_positions
 from distilvec.store.layout import card_dict, check_same_teacher, key_words
 from distilvec.store.ragged import RaggedSignal
@@ -30,7 +31,7 @@ def open_signals(store: SignalStore, teacher: Any, wanted: Wanted) -> dict[str, 
     """The wanted signals of a store, entered where they are new."""
     layouts = dict.fromkeys(wanted.signals, (1, "float16"))
     for layer in wanted.tokens:
-        layouts[f"tokens-{layer}"] = (teacher.hidden, "float16")
+        layouts[f"tokens-{layer}"] = (wanted.axes or teacher.hidden, "float16")
     if "tokenids" in layouts:
         layouts["tokenids"] = (IDS_WIDTH, "int32")
     if wanted.logits:
@@ -65,6 +66,7 @@ def fill_signals(
     if len(texts) != len(keys):
         raise DistilvecError(f"expected one key per text, found {len(texts)} texts and {len(keys)} keys")
     teacher.refuse(wanted)
+    axes = settle_axes(store.path, teacher, texts, wanted)
     signals = open_signals(store, teacher, wanted)
     _keep_vocabulary(store, teacher, wanted)
     store.refresh()
@@ -85,7 +87,9 @@ def fill_signals(
                 for at, seen in _observed(teacher, texts, todo, wanted):
                     if writing is not None:
                         writing.result()
-                    writing = pool.submit(_add, writer, writers, keys, at, seen, wanted, needed)
+                    writing = pool.submit(
+                        _add, writer, writers, keys, at, reduced(unpadded(seen, wanted), axes), seen, needed
+                    )
                     done += len(at)
                     if progress:
                         progress(done, len(distinct))
@@ -148,15 +152,14 @@ def _add(
     writers: dict[str, Any],
     keys: np.ndarray,
     rows: np.ndarray,
+    items: dict[str, list[np.ndarray]],
     seen: TeacherSignals,
-    wanted: Wanted,
     needed: dict[str, np.ndarray],
 ) -> None:
     """Write of one batch what the store lacks; `needed` is bool over all texts, by signal."""
     new = needed["sentence"][rows]
     if new.any() and seen.sentence is not None:
         writer.add(keys[rows[new]], seen.sentence.numpy()[new])
-    items = unpadded(seen, wanted)
     for name, signal in writers.items():
         at = np.flatnonzero(needed[name][rows])
         if len(at):
@@ -183,6 +186,14 @@ def unpadded(seen: TeacherSignals, wanted: Wanted) -> dict[str, list[np.ndarray]
     if seen.logits is not None:
         found["logits"] = [row.numpy()[:, None] for row in seen.logits]
     return found
+
+
+def reduced(items: dict[str, list[np.ndarray]], axes: dict[int, TokenAxes]) -> dict[str, list[np.ndarray]]:
+    """The signals of a batch with token states on the axes of their layer, where it has any."""
+    short = {
+        name: [axes[layer].reduce(states) for states in items[name]] for layer in axes if (name := f"tokens-{layer}")
+    }
+    return {**items, **short}
 
 
 def _take(values: Tensor, at: Tensor) -> np.ndarray:

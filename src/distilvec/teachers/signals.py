@@ -45,12 +45,14 @@ class Wanted:
         attention: layers, 1 to L, whose head-averaged maps are wanted.
         logits: whether class logits are wanted.
         alignment: modes of alignment with the student's tokens.
+        axes: on how many principal axes a store keeps the token states; None = whole.
     """
 
     tokens: tuple[int, ...] = ()
     attention: tuple[int, ...] = ()
     logits: bool = False
     alignment: tuple[str, ...] = ()
+    axes: int | None = None
 
     @property
     def signals(self) -> tuple[str, ...]:

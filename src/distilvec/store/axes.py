@@ -1,0 +1,150 @@
+"""Token states on leading principal axes: a store of a tenth of the size, and what was lost by it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.store.files import disk_problems
+
+if TYPE_CHECKING:
+    from distilvec.teachers.signals import Wanted
+
+#: Texts that the axes are fitted to, evenly spaced over those that are taught.
+FITTED_TO = 512
+
+
+@dataclass(frozen=True)
+class TokenAxes:
+    """The axes of one layer.
+
+    Attributes:
+        matrix: float32 [H, k], orthonormal columns.
+        retained: share of the variance of the states around their mean that the axes keep, 0 to 1.
+        texts: that they were fitted to.
+    """
+
+    matrix: np.ndarray
+    retained: float
+    texts: int
+
+    def reduce(self, states: np.ndarray) -> np.ndarray:
+        """[T, H] -> [T, k]. Not centred: products of states, and so their cosines, stay what they were."""
+        return np.asarray(states, np.float32) @ self.matrix
+
+
+def axes_of(folder: Path) -> dict[int, TokenAxes]:
+    """Layer -> axes of a store; empty where token states are whole.
+
+    Raises:
+        DataError: a damaged file.
+    """
+    files = sorted(folder.glob("axes-tokens-*.safetensors"))
+    return {int(file.stem.removeprefix("axes-tokens-")): _read(file) for file in files}
+
+
+def settle_axes(folder: Path, teacher: Any, texts: Sequence[str], wanted: Wanted) -> dict[int, TokenAxes]:
+    """The axes of the wanted layers: those of the store, or where it has none fitted to a part of the texts.
+
+    Writers that begin at the same time agree on the first file that is there.
+
+    Args:
+        folder: the store.
+        texts: all that are to be taught, also by other writers.
+
+    Raises:
+        DistilvecError: more axes than the states have, or the store's have another number.
+    """
+    if wanted.axes is None:
+        return {}
+    if wanted.axes >= teacher.hidden:
+        raise DistilvecError(
+            f"{wanted.axes} axes were asked for, and the teacher's token states have {teacher.hidden} numbers",
+            where="token_axes",
+            remedy="Ask for fewer, or leave it out.",
+        )
+    found = axes_of(folder)
+    lacking = [layer for layer in wanted.tokens if layer not in found]
+    if lacking and len(texts):
+        for layer, axes in _fit(teacher, texts, lacking, wanted).items():
+            _write(folder / f"axes-tokens-{layer}.safetensors", axes)
+        found = axes_of(folder)
+    for layer in wanted.tokens:
+        if layer in found and found[layer].matrix.shape != (teacher.hidden, wanted.axes):
+            raise DistilvecError(
+                f"this store keeps token states on {found[layer].matrix.shape[1]} axes, and {wanted.axes} are wanted",
+                where=str(folder),
+                remedy="Use the number that it has, or another folder.",
+            )
+    return {layer: found[layer] for layer in wanted.tokens if layer in found}
+
+
+class _Moments:
+    """Sums over tokens of states and of their products."""
+
+    def __init__(self, size: int) -> None:
+        self.first = torch.zeros(size, dtype=torch.float64)
+        self.second = torch.zeros(size, size, dtype=torch.float64)
+        self.tokens = 0
+
+    def add(self, states: torch.Tensor) -> None:
+        """Take in states [T, H]."""
+        exact = states.double()
+        self.second += exact.T @ exact
+        self.first += exact.sum(0)
+        self.tokens += len(states)
+
+    def axes(self, count: int, texts: int) -> TokenAxes:
+        """Leading eigenvectors of the second moments."""
+        vectors = torch.linalg.eigh(self.second)[1][:, -count:].flip(1)
+        mean = self.first / max(self.tokens, 1)
+        centred = self.second / max(self.tokens, 1) - torch.outer(mean, mean)
+        kept = float((vectors * (centred @ vectors)).sum() / centred.trace().clamp_min(1e-30))
+        return TokenAxes(vectors.float().numpy(), min(max(kept, 0.0), 1.0), texts)
+
+
+def _fit(teacher: Any, texts: Sequence[str], layers: Sequence[int], wanted: Wanted) -> dict[int, TokenAxes]:
+    """Axes of the states of real tokens."""
+    assert wanted.axes is not None
+    rows = np.unique(np.linspace(0, len(texts) - 1, min(FITTED_TO, len(texts))).astype(int))
+    moments = {layer: _Moments(teacher.hidden) for layer in layers}
+    for _, seen in teacher.observe([texts[int(row)] for row in rows], wanted):
+        for layer, sums in moments.items():
+            sums.add(seen.tokens[layer][seen.mask])
+    return {layer: sums.axes(wanted.axes, len(rows)) for layer, sums in moments.items()}
+
+
+def _write(file: Path, axes: TokenAxes) -> None:
+    """Make the file, unless another writer was first."""
+    partial = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    with disk_problems(file):
+        matrix = torch.from_numpy(np.ascontiguousarray(axes.matrix))
+        save_file({"axes": matrix}, str(partial), {"retained": repr(axes.retained), "texts": str(axes.texts)})
+        try:
+            os.link(partial, file)
+        except FileExistsError:
+            pass
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _read(file: Path) -> TokenAxes:
+    try:
+        with safe_open(str(file), "np") as opened:
+            about = opened.metadata() or {}
+            return TokenAxes(opened.get_tensor("axes"), float(about["retained"]), int(about["texts"]))
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise DataError(
+            f"the axes of token states cannot be read ({error})",
+            where=str(file),
+            remedy="Without them the token states mean nothing: remove the store and teach again.",
+        ) from error
