@@ -17,12 +17,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from distilvec.errors import DistilvecError
-from distilvec.store import SignalStore, fill
+from distilvec.store import SignalStore, fill, fill_signals
 from distilvec.store import part as part_module
+from distilvec.teachers.signals import TeacherSignals, Wanted
 
-WIDTH = 16
+WIDTH, HIDDEN = 16, 8
+WANTED = Wanted(tokens=(1, 2))
 CARD = {"name": "hashes", "kind": "callable", "fingerprint": "f" * 16, "licence": "apache-2.0"}
 PART_BYTES = 8_000  # about 160 rows
 
@@ -46,6 +49,12 @@ def vectors(items: Sequence[str]) -> np.ndarray:
     )
 
 
+def token_states(item: str) -> np.ndarray:
+    """float32 [tokens, HIDDEN], the same for the same text; as many tokens as the text's length says."""
+    generator = np.random.default_rng(list(item[::-1].encode()))
+    return generator.standard_normal((1 + len(item) % 5, HIDDEN), dtype=np.float32)
+
+
 class HashTeacher:
     """Streams batches of 32 in order of length; counts what it encodes."""
 
@@ -60,6 +69,26 @@ class HashTeacher:
             self._on_batch(self.batches)
             self.encoded += len(rows)
             yield rows, vectors([items[row] for row in rows])
+
+    # as `fill_signals` wants it
+
+    hidden, vocabulary = HIDDEN, [f"word{number}" for number in range(64)]
+
+    def refuse(self, wanted: Wanted) -> None:
+        """It can give everything."""
+
+    def observe(self, items: Sequence[str], wanted: Wanted) -> Iterator[tuple[np.ndarray, TeacherSignals]]:
+        for rows, sentence in self.stream(items):
+            states = [token_states(items[row]) for row in rows]
+            longest = max(map(len, states))
+            mask = torch.arange(longest) < torch.tensor([[len(each)] for each in states])
+            padded = torch.zeros(len(rows), longest, HIDDEN)
+            padded[mask] = torch.from_numpy(np.concatenate(states))
+            ids = mask.long() * torch.arange(longest)
+            signals = TeacherSignals(torch.ones(len(rows), dtype=torch.bool), sentence=torch.from_numpy(sentence))
+            signals.mask = signals.content = mask
+            signals.ids, signals.tokens = ids, dict.fromkeys(wanted.tokens, padded)
+            yield rows, signals
 
 
 def die() -> None:
@@ -102,6 +131,7 @@ def main() -> int:
     parser.add_argument("--items", type=int, default=600)
     parser.add_argument("--shard", type=int, nargs=2)
     parser.add_argument("--die")
+    parser.add_argument("--signals", action="store_true", help="token states too")
     parser.add_argument("--limit", help="from this batch on, no file may grow beyond this many bytes")
     parser.add_argument("--slow", type=float, default=0.0, help="seconds per batch")
     given = parser.parse_args()
@@ -122,14 +152,11 @@ def main() -> int:
     teacher, items = HashTeacher(on_batch), texts(given.items)
     try:
         store = SignalStore.create(given.folder, CARD, WIDTH)
-        report = fill(
-            store,
-            teacher,
-            items,
-            keys(items),
-            tuple(given.shard) if given.shard else None,
-            part_bytes=PART_BYTES,
-        )
+        shard = tuple(given.shard) if given.shard else None
+        if given.signals:
+            report = fill_signals(store, teacher, items, keys(items), WANTED, shard, part_bytes=PART_BYTES)
+        else:
+            report = fill(store, teacher, items, keys(items), shard, part_bytes=PART_BYTES)
     except DistilvecError as error:
         sys.stderr.write(str(error))
         return error.exit_code

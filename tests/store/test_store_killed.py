@@ -13,7 +13,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from distilvec.store import SignalStore, fill, reader
+from distilvec.store import RaggedSignal, SignalStore, fill, fill_signals, reader
 
 Start = Callable[..., "subprocess.Popen[str]"]
 ITEMS = 600
@@ -68,6 +68,36 @@ def test_killed_anywhere_then_resumed(tmp_path: Path, filling: ModuleType, proce
     if point in complete_parts:
         assert kept >= 150 * complete_parts[point] or kept == len(set(texts))
     check_complete(tmp_path, filling)
+
+
+@pytest.mark.parametrize("point", ["encode:7", "half:1", "half:4", "disk:15", "disk:40"])
+def test_token_signals_killed_anywhere_then_resumed(
+    tmp_path: Path, filling: ModuleType, process: Start, point: str
+) -> None:
+    """Each signal has parts of its own, and a kill leaves some of them behind the others."""
+    items = 300
+    child = process(tmp_path, "--items", items, "--signals", "--die", point)
+    _, errors = child.communicate(timeout=120)
+    assert child.returncode == -signal.SIGKILL, errors
+
+    teacher, texts = filling.HashTeacher(), filling.texts(items)
+    keys = filling.keys(texts)
+    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
+    report = fill_signals(store, teacher, texts, keys, filling.WANTED, part_bytes=filling.PART_BYTES)
+    assert teacher.encoded == report.taught and report.present + report.taught == len(set(texts))
+    check = SignalStore.open(tmp_path, verify=True)
+    assert check.bad == {}
+    expected = filling.vectors(texts).astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(check.read(check.rows(keys)), expected)
+    for name in ("tokens-1", "tokens-2"):
+        found = RaggedSignal(tmp_path, name)
+        for text, states in zip(texts, found.read(found.rows(keys)), strict=True):
+            np.testing.assert_array_equal(states, filling.token_states(text).astype(np.float16))
+    ids = RaggedSignal(tmp_path, "tokenids")
+    assert [len(table) for table in ids.read(ids.rows(keys))] == [len(filling.token_states(text)) for text in texts]
+    # What was complete before the kill is not there twice.
+    assert len(check) == len(set(texts)) and len(found) == len(set(texts))
+    assert fill_signals(store, teacher, texts, keys, filling.WANTED).taught == 0
 
 
 def test_killed_from_outside_again_and_again(tmp_path: Path, filling: ModuleType, process: Start) -> None:
