@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,6 +106,38 @@ def test_the_head_ships_and_opens_without_remote_code(
     assert any(type(module).__name__ == "ExpertHead" for module in model)
     assert (done.folder / "student" / "expert_head.py").is_file()
     assert "trust_remote_code=True" in (done.folder / "student" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("method", "kinds"),
+    [(MOE, ("bert", "qwen3")), ({"name": "emo", "matryoshka": [8]}, ("bert",))],
+    ids=["distillmoe, two teachers", "emo, matryoshka"],
+)
+def test_several_teachers_prefixes_and_sharpness_go_together(
+    method: dict[str, Any], kinds: tuple[str, ...], data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    """Token signals of teachers with different tokenizers, in sharpness-aware steps."""
+    done = run(
+        recipe(
+            data,
+            tmp_path / "out",
+            tiny_model_folders,
+            method,
+            corpus={"limit": 32},
+            teachers=[{"name": kind, "model": str(tiny_model_folders[kind])} for kind in kinds],
+            optimizer={"sharpness": {"kind": "asam", "rho": 0.2}},
+        )
+    )
+    for kind in kinds:
+        assert list((tmp_path / "out" / "stores" / kind).glob("tokens-*.arrow")), kind
+    entries = [entry for entry in done.record.log if "loss" in entry]
+    assert entries and all(math.isfinite(entry["loss"]) and not entry.get("skipped_steps") for entry in entries)
+    terms = {name.removeprefix("term/") for name in entries[0] if name.startswith("term/")}
+    if len(kinds) > 1:
+        assert all(any(name.endswith(f":{kind}") for name in terms) for kind in kinds), terms
+    else:
+        assert {name.partition("@")[2] for name in terms} >= {"8", "32"}, terms
+    assert load_student(done.folder / "student", device="cpu").encode(["a text"]).shape[0] == 1
 
 
 def test_compare_scores_the_supervised_task(data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]) -> None:
