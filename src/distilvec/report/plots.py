@@ -245,7 +245,7 @@ def gate_figure(record: Record) -> Figure | None:
     }
     if not curves:
         return None
-    figure = _figure(6.4, 2.8)
+    figure = _figure(6.4, 2.6 + 0.2 * math.ceil(len(curves) / 3))
     axes = figure.add_subplot()
     for number, (name, (steps, values)) in enumerate(curves.items()):
         at, shown = thinned(steps, values)
@@ -254,7 +254,7 @@ def gate_figure(record: Record) -> Figure | None:
     axes.set_xlabel("step")
     axes.set_ylabel("weight of the gate")
     axes.grid(axis="y")
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(curves))
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=min(len(curves), 3))
     return figure
 
 
