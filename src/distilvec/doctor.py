@@ -14,6 +14,7 @@ EXTRAS = {
     "lora": (("peft",), "`distilvec finetune --lora`"),
     "mteb": (("mteb",), "benchmarks by name"),
     "zstd": (("zstandard",), "corpora compressed with zstd"),
+    "ray": (("ray",), "`distilvec teach --engine ray`"),
 }
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "pyarrow", "scikit-learn")
 

@@ -8,6 +8,11 @@ from typing import Any
 TASK_FILES = ("train", "validation", "test", "queries", "corpus", "qrels")
 
 
+def is_url(path: str) -> bool:
+    """Whether a path names a file system, as s3://bucket/folder does."""
+    return "://" in path
+
+
 def find_files(data: dict[str, Any], folder: Path) -> None:
     """Make the paths of a recipe absolute where they exist, so that a saved recipe runs from anywhere."""
 

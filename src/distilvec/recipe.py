@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError, nearest
-from distilvec.places import find_files
+from distilvec.places import find_files, is_url
 from distilvec.sections import (
     AutoSection,
     CorpusSection,
@@ -74,11 +74,23 @@ class Recipe(Section):
     judging: JudgingSection = Field(default_factory=JudgingSection)
     output: str = "out"
     cache: str | None = Field(None, description="where the prepared corpus and the stores are kept; null = output")
+    remote: str | None = Field(
+        None, description="address on object storage (s3://bucket/folder) where a copy of the stores is kept"
+    )
 
     @property
     def place(self) -> Path:
         """Where the prepared corpus, token ids and stores are kept."""
         return Path(self.cache or self.output)
+
+    @model_validator(mode="after")
+    def _folders_are_local(self) -> Recipe:
+        for name in ("output", "cache"):
+            if is_url(getattr(self, name) or ""):
+                raise ValueError(f"{name} is a folder of this machine; a copy of the stores elsewhere is remote: URL")
+        if self.remote is not None and not is_url(self.remote):
+            raise ValueError("remote is an address such as s3://bucket/folder or file:///folder")
+        return self
 
     @model_validator(mode="after")
     def _names_differ(self) -> Recipe:
@@ -214,7 +226,10 @@ class Recipe(Section):
 
     def to_yaml(self) -> str:
         """The resolved recipe; loading it again gives the same recipe."""
-        return plain_yaml.write(self.model_dump(mode="json"))
+        content = self.model_dump(mode="json")
+        if self.remote is None:  # a run that an earlier version began, which did not know the key, can be resumed
+            del content["remote"]
+        return plain_yaml.write(content)
 
 
 def _apply(data: dict[str, Any], change: str) -> None:

@@ -215,7 +215,7 @@ def fill_store(
     **options: Any,
 ) -> FillReport:
     """Teach what a store lacks of a corpus, or of some rows of it; options are those of `fill`."""
-    texts = _TeacherTexts(corpus, rows)
+    texts = TeacherTexts(corpus, rows)
     keys = corpus.teacher_keys if rows is None else corpus.teacher_keys[rows]
     if wanted.signals:
         return fill_signals(store, teacher, texts, keys, wanted, **options)
@@ -248,7 +248,7 @@ def finish(
         )
 
 
-class _TeacherTexts(Sequence[str]):
+class TeacherTexts(Sequence[str]):
     """What the teacher reads, of all rows or of some, fetched a row at a time from the mapped corpus."""
 
     def __init__(self, corpus: Corpus, rows: np.ndarray | None = None) -> None:

@@ -1,9 +1,11 @@
-"""Teaching with Ray, on a cluster of two nodes: the content is that of one process, whoever dies."""
+"""Teaching with Ray: the content is that of one process, whoever dies."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,26 +14,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.scaling.content import same_content
+from tests.scaling.content import same_content, same_signals
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.recipe import Recipe
 from distilvec.scaling import teach_alone, teach_with_ray
-from distilvec.scaling.ledger import MOST_ATTEMPTS, Ledger
+from distilvec.scaling.ledger import MOST_ATTEMPTS, Ledger, refuse_deadly
 from distilvec.scaling.pool import Pool, pool_of
+from distilvec.scaling.ray_engine import chunk_rows, lacking
 from distilvec.store import RaggedSignal, SignalStore
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    """Address of a cluster of two nodes with a processor each, on this machine."""
+    """Address of a cluster on this machine, with processors for two workers."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+    node = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
     found = Cluster(initialize_head=True, head_node_args=node)
-    found.add_node(num_cpus=1, object_store_memory=80 << 20)
     yield found.address
     found.shutdown()
 
@@ -54,40 +56,36 @@ def recipe_of(folder: Path, teacher: dict[str, Any], student: Path, output: str,
     return Recipe.build({**sections, **more})
 
 
-def test_two_workers_teach_what_one_process_teaches(
-    cluster: str, tmp_path: Path, texts: list[str], tiny_bert: Path
-) -> None:
-    one = teach_alone(recipe_of(tmp_path, {"model": str(tiny_bert)}, tiny_bert, "one"))[0][0]
-    recipe = recipe_of(tmp_path, {"model": str(tiny_bert)}, tiny_bert, "two")
-    ((two, filled),) = teach_with_ray(recipe, workers=2, address=cluster, chunk=12)
-    same_content(one, two)
+def test_all_signals_are_those_of_one_process(cluster: str, tmp_path: Path, texts: list[str], tiny_bert: Path) -> None:
+    alone, pool = (
+        recipe_of(tmp_path, {"model": str(tiny_bert), "token_axes": 8}, tiny_bert, output, method={"name": "emo"})
+        for output in ("alone", "pool")
+    )
+    one = teach_alone(alone)[0][0]
+    ((other, filled),) = teach_with_ray(pool, workers=1, address=cluster, chunk=12)
+    same_content(one, other)
+    same_signals(one, other)
     assert (filled.taught, filled.present, filled.absent) == (len(texts), 0, 0)
     assert len(filled.parts) == 10
-    assert [file.suffix for file in (two.path / "derived").iterdir()] == [".npy"]
-    ((_, again),) = teach_with_ray(recipe, workers=2, address=cluster)
-    assert (again.present, again.taught, again.parts) == (len(texts), 0, [])
+    assert [file.suffix for file in (other.path / "derived").iterdir()] == [".npy"]
 
 
-def test_token_signals_too(cluster: str, tmp_path: Path, texts: list[str], tiny_bert: Path) -> None:
-    stores = []
-    for output in ("one", "two"):
-        recipe = recipe_of(tmp_path, {"model": str(tiny_bert)}, tiny_bert, output, method={"name": "emo"})
-        done = teach_alone(recipe) if output == "one" else teach_with_ray(recipe, address=cluster, chunk=40)
-        stores.append(done[0][0])
-    same_content(*stores)
-    names = {file.name.split("-")[0] for file in stores[0].path.glob("*.arrow")}
-    assert names == {file.name.split("-")[0] for file in stores[1].path.glob("*.arrow")} and len(names) > 1
+SLOW = """
+import time
+
+def embed(texts):
+    time.sleep(0.2)
+    return [[float(len(text)), 1.0] for text in texts]
+"""
 
 
-def embedder(folder: Path, per_batch: float = 0.0, deadly: str | None = None) -> Callable[[list[str]], np.ndarray]:
-    """A function that leaves its process's number in a folder, takes its time, and may kill its process at a text."""
+def embedder(folder: Path, per_batch: float = 0.0) -> Callable[[list[str]], np.ndarray]:
+    """A function that leaves its process's number in a folder and takes its time."""
 
     def embed(batch: list[str]) -> np.ndarray:
         (folder / f"pid-{os.getpid()}").touch()
         if len(batch) > 1:
             time.sleep(per_batch)
-        if deadly in batch and (folder / "deadly").exists():
-            os.kill(os.getpid(), signal.SIGKILL)
         return np.array([[len(text), text.count("e"), text.count(" "), 1.0] for text in batch])
 
     return embed
@@ -97,24 +95,27 @@ def teacher_of(folder: Path, **options: Any) -> dict[str, Any]:
     return {"call": embedder(folder, **options), "batch_size": 4}
 
 
-def test_a_killed_worker_costs_at_most_its_part(
+def test_two_workers_of_whom_one_is_killed_go_on_with_what_is_missing(
     cluster: str, tmp_path: Path, texts: list[str], tiny_bert: Path
 ) -> None:
     recipe = recipe_of(tmp_path, teacher_of(tmp_path, per_batch=0.1), tiny_bert, "out")
     store, killed = Path(recipe.output) / "stores/mine", []
+    present = teach_alone(recipe, (0, 4))[0][1].taught
+    alone, before = {os.getpid()}, len(list(store.glob("sentence-*.json")))
 
     def kill() -> None:
-        while len(list(store.glob("sentence-*.json"))) < 2:
+        while len(list(store.glob("sentence-*.json"))) < before + 2 or not held(store):
             time.sleep(0.01)
         killed.extend(held(store))
         os.kill(killed[0], signal.SIGKILL)
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
-    ((found, filled),) = teach_with_ray(recipe, workers=2, address=cluster, chunk=12)
+    ((found, filled),) = teach_with_ray(recipe, workers=2, address=cluster, chunk=8)
     thread.join(10)
-    assert killed and len(list(tmp_path.glob("pid-*"))) >= 3  # two workers, and the one that took the dead one's place
-    assert filled.taught == len(texts) == len(found)
+    assert killed and not {*killed} & alone
+    assert (filled.present, filled.taught) == (present, len(texts) - present)
+    assert len(list(tmp_path.glob("pid-*"))) >= 4  # this one, two workers, and the one that took the dead one's place
     same_content(teach_alone(recipe_of(tmp_path, teacher_of(tmp_path), tiny_bert, "one"))[0][0], found)
     assert SignalStore.open(found.path, verify=True).bad == {}
 
@@ -126,39 +127,56 @@ def held(store: Path) -> list[int]:
     return [int(line[4]) for line in lines if line[1] == "FLOCK" and int(line[5].rsplit(":", 1)[1]) in locks]
 
 
-def test_texts_that_kill_every_worker_are_named(
-    cluster: str, tmp_path: Path, texts: list[str], tiny_bert: Path
-) -> None:
-    recipe = recipe_of(tmp_path, teacher_of(tmp_path, deadly=texts[70]), tiny_bert, "out")
-    (tmp_path / "deadly").touch()
-    with pytest.raises(DistilvecError, match=rf"{MOST_ATTEMPTS} workers died .* rows 60 to 79"):
-        teach_with_ray(recipe, workers=1, address=cluster, chunk=20)
-    kept = len(SignalStore.open(Path(recipe.output) / "stores/mine"))
-    assert kept >= 60
-    (tmp_path / "deadly").unlink()
-    ((store, filled),) = teach_with_ray(recipe, workers=1, address=cluster)
-    assert (len(store), filled.present) == (len(texts), kept)
-
-
 def test_a_workers_error_is_the_drivers(cluster: str, tmp_path: Path, texts: list[str], tiny_bert: Path) -> None:
     def embed(batch: list[str]) -> np.ndarray:
         return np.array([[np.nan if text == texts[100] else len(text), 1.0] for text in batch])
 
-    recipe = recipe_of(tmp_path, {"call": embed}, tiny_bert, "out")
+    recipe = recipe_of(tmp_path, {"call": embed}, tiny_bert, "out", corpus={"path": texts, "holdout": 0.0})
     with pytest.raises(DataError, match="not finite"):
         teach_with_ray(recipe, workers=1, address=cluster, chunk=20)
-    with pytest.raises(DistilvecError, match="no-such-model"):
-        teach_with_ray(recipe_of(tmp_path, {"model": "no-such-model"}, tiny_bert, "x"), workers=1, address=cluster)
+
+
+def test_a_signal_ends_it_and_keeps_what_was_encoded(
+    cluster: str, tmp_path: Path, texts: list[str], tiny_bert: Path
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    recipe = recipe_of(tmp_path, {"call": "slow:embed", "batch_size": 2}, tiny_bert, "out")
+    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
+    command = [sys.executable, "-m", "distilvec.cli", "teach", "recipe.yaml", "--engine", "ray", "--workers", "1"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    process = subprocess.Popen(
+        [*command, "--address", cluster],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    store, end = tmp_path / "out/stores/mine", time.monotonic() + 200
+    while process.poll() is None and not list(store.glob("writer-*.lock")) and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate(timeout=100)[0]
+    assert process.returncode == 143, output
+    assert "Run the same command again" in output
+    assert 0 < len(SignalStore.open(store)) < len(texts), output
 
 
 # without a cluster
 
 
 def test_without_ray_the_extra_is_named(tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     recipe = recipe_of(tmp_path, {"model": "any"}, tmp_path, "out")
     with pytest.raises(EnvironmentProblem, match=r"pip install 'distilvec\[ray\]'"):
         teach_with_ray(recipe)
+
+
+def test_a_cluster_that_is_not_there(tmp_path: Path, texts: list[str]) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    with pytest.raises(EnvironmentProblem, match="cannot be reached"):
+        teach_with_ray(recipe_of(tmp_path, {"model": "any"}, tmp_path, "out"), address="127.0.0.1:9")
 
 
 class Nodes:
@@ -186,6 +204,17 @@ def test_what_a_worker_takes(nodes: list[tuple[float, float]], workers: int | No
     assert pool_of(Nodes(*nodes), workers) == expected
 
 
+@pytest.mark.parametrize(("texts", "workers", "rows"), [(200, 2, 32), (100_000, 4, 1563), (10**9, 8, 83_886)])
+def test_how_many_texts_a_worker_takes_at_a_time(tmp_path: Path, texts: int, workers: int, rows: int) -> None:
+    assert chunk_rows(SignalStore.create(tmp_path, {"fingerprint": "v"}, 392), texts, workers) == rows
+
+
+def test_texts_that_kill_one_worker_after_another_are_named() -> None:
+    refuse_deadly(MOST_ATTEMPTS, (60, 79))
+    with pytest.raises(DistilvecError, match=rf"{MOST_ATTEMPTS} workers died .* rows 60 to 79"):
+        refuse_deadly(MOST_ATTEMPTS + 1, (60, 79))
+
+
 def test_the_ledger_counts_what_is_covered_and_what_was_begun_again() -> None:
     ledger = Ledger()
     assert [ledger.begin(0), ledger.begin(1), ledger.begin(0)] == [1, 1, 2]
@@ -196,7 +225,6 @@ def test_the_ledger_counts_what_is_covered_and_what_was_begun_again() -> None:
 
 
 def test_every_wanted_signal_counts_as_missing(tmp_path: Path) -> None:
-    from distilvec.scaling.ray_engine import lacking
     from distilvec.scaling.worker import Place
     from distilvec.teachers.signals import NOTHING, Wanted
 
@@ -208,3 +236,15 @@ def test_every_wanted_signal_counts_as_missing(tmp_path: Path) -> None:
     writer.flush()
     assert lacking(store, Place(tmp_path, NOTHING), keys).tolist() == [False, False, True]
     assert lacking(store, Place(tmp_path, Wanted(logits=True)), keys).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--workers", "2"], "--engine ray"), (["--engine", "ray", "--shard", "0/2"], "take their shares themselves")],
+)
+def test_options_that_do_not_go_together(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from distilvec.cli import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["teach", "recipe.yaml", *options])
+    assert ended.value.code == 2 and said in capsys.readouterr().err

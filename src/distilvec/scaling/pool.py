@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -60,8 +61,9 @@ def cluster(address: str | None, workers: int | None) -> Iterator[Any]:
         processors = max(len(os.sched_getaffinity(0)), workers or 1)
         options |= {"num_cpus": processors, "include_dashboard": False, "object_store_memory": _OBJECT_BYTES}
     try:
+        _knock(address)
         ray.init(address=address or "local", **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise EnvironmentProblem(
             f"the Ray cluster cannot be reached ({error})",
             where=address or "a local cluster",
@@ -71,6 +73,16 @@ def cluster(address: str | None, workers: int | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _knock(address: str | None) -> None:
+    """Connect to host:port once: Ray itself would try for minutes.
+
+    Raises:
+        OSError: nobody answers.
+    """
+    if address and "://" not in address and (port := address.rpartition(":")[2]).isdigit():
+        socket.create_connection((address.rpartition(":")[0], int(port)), timeout=10).close()
 
 
 def _ray() -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
 from distilvec.interruption import StopSignals
 from distilvec.preparing import prepare_corpus
 from distilvec.recipe import Recipe
@@ -26,15 +26,15 @@ from distilvec.scaling.pool import Pool, cluster, pool_of
 from distilvec.scaling.worker import Job, Place, Worker, prepare
 from distilvec.store import FillReport, RaggedSignal, SignalStore
 from distilvec.store.fill import distinct_positions
-from distilvec.store.layout import DTYPES, key_words
+from distilvec.store.layout import DTYPES, KEY_BYTES, key_words
 from distilvec.store.writer import PART_BYTES
-from distilvec.teaching import finish
+from distilvec.teaching import copied, finish
 from distilvec.training import Ticker
 
 logger = logging.getLogger(__name__)
 
 #: Chunks per worker, so that all end at about the same time; and the fewest texts that are worth a file.
-_CHUNKS_EACH, _LEAST = 16, 1024
+_CHUNKS_EACH, _LEAST = 16, 32
 _POLL_SECONDS = 0.5
 #: A shared file system may show a file to other machines only after a while.
 _VISIBLE_SECONDS = 60.0
@@ -64,14 +64,16 @@ def teach_with_ray(
     recipe = recipe.model_copy(update=place)
     corpus = prepare_corpus(recipe)
     done = []
-    with cluster(address, workers) as ray:
+    # Signals are caught once Ray is there: it takes them over when it starts.
+    with cluster(address, workers) as ray, StopSignals() as signals:
         pool = pool_of(ray, workers)
         logger.info("%s", pool)
-        places = _unwrapped(ray, ray.remote(prepare).options(**pool.each).remote(recipe, corpus.folder.absolute()))
+        folder = corpus.folder.absolute()
+        places = _waited(ray, ray.remote(prepare).options(**pool.each).remote(recipe, folder), signals)
         for number, (section, found) in enumerate(zip(recipe.teachers, places, strict=True)):
-            job = Job(recipe, corpus.folder.absolute(), number, found)
+            job = Job(recipe, folder, number, found)
             ticker = Ticker(f"teaching with {section.name}, {pool.size} workers", f"{corpus.modality}s")
-            with StopSignals() as signals:
+            with copied(recipe, section):
                 store, filled = _Teaching(ray, pool, job, ticker, signals).run(corpus.teacher_keys, chunk)
             finish(section, store, filled, corpus.modality, signals)
             done.append((store, filled))
@@ -84,6 +86,12 @@ def lacking(store: SignalStore, place: Place, keys: np.ndarray) -> np.ndarray:
     for name in place.wanted.signals:
         found |= RaggedSignal(place.path, name).missing(keys)
     return found
+
+
+def chunk_rows(store: SignalStore, texts: int, workers: int) -> int:
+    """Texts that a worker takes at a time: a sixteenth of its share, but at most one part of the store."""
+    part = PART_BYTES // (store.width * np.dtype(DTYPES[store.dtype]).itemsize + KEY_BYTES)
+    return min(part, max(_LEAST, math.ceil(texts / (workers * _CHUNKS_EACH))))
 
 
 class _Teaching:
@@ -99,8 +107,10 @@ class _Teaching:
         distinct = distinct_positions(key_words(keys), None)
         todo = distinct[lacking(store, self.job.place, keys[distinct])]
         covered = absent = 0
-        if len(todo):
-            covered, absent = self._distribute(todo, chunk or self._chunk_rows(store, len(todo)), len(distinct))
+        if len(todo) and self.signals.number is None:
+            covered, absent = self._distribute(
+                todo, chunk or chunk_rows(store, len(todo), self.pool.size), len(distinct)
+            )
         store.refresh()
         if self.signals.number is None:
             self._check_visible(store, keys[todo], absent)
@@ -115,10 +125,6 @@ class _Teaching:
             set_aside=dict(store.bad),
             absent=absent,
         )
-
-    def _chunk_rows(self, store: SignalStore, texts: int) -> int:
-        part = PART_BYTES // (store.width * np.dtype(DTYPES[store.dtype]).itemsize + 16)
-        return min(part, max(_LEAST, math.ceil(texts / (self.pool.size * _CHUNKS_EACH))))
 
     def _distribute(self, todo: np.ndarray, size: int, total: int) -> tuple[int, int]:
         """Teach `todo`; how many of it are covered, and of how many the teacher has nothing."""
@@ -193,8 +199,20 @@ class _Teaching:
             store.refresh()
 
 
-def _unwrapped(ray: Any, reference: Any) -> Any:
+def _waited(ray: Any, reference: Any, signals: StopSignals) -> Any:
+    """What a worker gives back.
+
+    Raises:
+        Interrupted: a signal came first.
+    """
     try:
+        while not ray.wait([reference], timeout=_POLL_SECONDS)[0]:
+            if signals.number is not None:
+                raise Interrupted(
+                    f"{signals.name} came before teaching began",
+                    remedy="Run the same command again.",
+                    number=signals.number,
+                )
         return ray.get(reference)
     except Exception as error:
         raise _explained(error) from error

@@ -13,9 +13,10 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.recipe import Recipe
 from distilvec.scaling.ledger import refuse_deadly
 from distilvec.store import SignalStore
+from distilvec.store.axes import settle_axes
 from distilvec.store.fill_signals import open_signals
 from distilvec.teachers.signals import NOTHING, Wanted
-from distilvec.teaching import fill_store, open_store, open_teacher, wanted_signals
+from distilvec.teaching import TeacherTexts, fill_store, open_store, open_teacher, wanted_signals
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ def prepare(recipe: Recipe, corpus_folder: Path) -> list[Place]:
         stored = NOTHING if section.live else wanted
         if stored.signals:
             open_signals(store, teacher, stored)
+            settle_axes(store.path, teacher, TeacherTexts(corpus), stored)  # to all texts, not to one worker's
         places.append(Place(store.path, stored))
     return places
 

@@ -4,6 +4,7 @@ from distilvec.store.fill import FillReport, fill
 from distilvec.store.fill_signals import fill_signals, read_vocabulary
 from distilvec.store.ragged import RaggedSignal
 from distilvec.store.reader import SignalStore
+from distilvec.store.remote import pull, push
 from distilvec.store.statistics import Statistics
 from distilvec.store.writer import StoreWriter
 
@@ -15,5 +16,7 @@ __all__ = [
     "StoreWriter",
     "fill",
     "fill_signals",
+    "pull",
+    "push",
     "read_vocabulary",
 ]

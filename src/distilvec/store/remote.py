@@ -1,0 +1,248 @@
+"""A store's copy on object storage, or on anything else that fsspec opens: s3://, gs://, az://, sftp://, file://.
+
+A store is always worked on in a local folder. `pull` fetches the parts that it lacks, `push` adds its own to the copy.
+There a part has its checksum for a name, `<signal>-<checksum>-000000`, so that machines which do not know one another
+never use a name twice, and the same part is never there twice. Vectors go before their record, as on disk: a part
+without its record does not exist.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.store.files import disk_problems, write_json
+from distilvec.store.layout import add_signal, check_same_teacher, make_format, read_format, read_signals, write_format
+from distilvec.store.part import BadPart, verify_part
+from distilvec.store.scan import part_names
+
+logger = logging.getLogger(__name__)
+
+FORMAT, VOCABULARY = "store.json", "vocabulary.json"
+_SECONDS = 20.0
+_NAME_DIGITS = 32
+
+
+def pull(url: str, folder: str | Path) -> int:
+    """Fetch the parts that a local store lacks; how many. Nothing happens where there is no copy yet.
+
+    Args:
+        url: of the copy.
+        folder: the local store; made where there is none.
+
+    Raises:
+        DistilvecError: the copy is of another teacher, or has another width or dtype.
+        EnvironmentProblem: the storage cannot be reached, or the disk is full.
+    """
+    folder = Path(folder)
+    with _storage(url) as (system, root), disk_problems(folder):
+        content = _read(system, f"{root}/{FORMAT}")
+        if content is None:
+            return 0
+        folder.mkdir(parents=True, exist_ok=True)
+        _enter(folder, content, url)
+        vocabulary = _read(system, f"{root}/{VOCABULARY}")
+        if vocabulary is not None and not (folder / VOCABULARY).exists():
+            write_json(folder / VOCABULARY, vocabulary)
+        for name in _axes_there(system, root):
+            if not (folder / name).exists():
+                _write_bytes(folder / name, system.cat_file(f"{root}/{name}"))
+        here = set(_remote_names(folder))
+        new = [name for name in _names(system, root) if name not in here]
+        return sum(_fetch(system, root, folder, name) for name in new)
+
+
+def push(folder: str | Path, url: str) -> int:
+    """Add the complete parts of a local store to its copy; how many were new there.
+
+    Raises:
+        DistilvecError: the copy is of another teacher, or has another width or dtype.
+        EnvironmentProblem: the storage cannot be reached or written.
+    """
+    folder = Path(folder)
+    own = json.loads((folder / FORMAT).read_text(encoding="utf-8"))
+    with _storage(url) as (system, root):
+        system.makedirs(root, exist_ok=True)
+        there = _read(system, f"{root}/{FORMAT}")
+        if there is not None:
+            _check(folder, there, url)
+        signals = {**(there or own)["signals"], **own["signals"]}
+        if there is None or there["signals"] != signals:
+            _write(system, f"{root}/{FORMAT}", {**own, "signals": signals})
+        if (folder / VOCABULARY).exists() and not system.exists(f"{root}/{VOCABULARY}"):
+            _write(system, f"{root}/{VOCABULARY}", json.loads((folder / VOCABULARY).read_text(encoding="utf-8")))
+        _send_axes(system, root, folder, url)
+        known = set(_names(system, root))
+        new = {name: part for name, part in _remote_names(folder).items() if name not in known}
+        return sum(_send(system, root, folder, part, name) for name, part in new.items())
+
+
+@contextmanager
+def mirrored(folder: Path, url: str) -> Iterator[None]:
+    """Pull before the block; while it runs and after it, however it ends, push what it adds.
+
+    Raises:
+        DistilvecError, EnvironmentProblem: as `pull` and `push`. While the block runs, what cannot be pushed is
+            only warned of, and tried again.
+    """
+    fetched = pull(url, folder)
+    if fetched:
+        logger.info("%s: %s parts fetched from %s", folder, f"{fetched:,}", url)
+    ended = threading.Event()
+
+    def keep_pushing() -> None:
+        while not ended.wait(_SECONDS):
+            if not (folder / FORMAT).exists():
+                continue
+            try:
+                push(folder, url)
+            except DistilvecError as error:
+                logger.warning("%s", error)
+
+    thread = threading.Thread(target=keep_pushing, name="distilvec-push", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if (folder / FORMAT).exists():
+            push(folder, url)
+
+
+@contextmanager
+def _storage(url: str) -> Iterator[tuple[Any, str]]:
+    """The file system of a URL and the path in it."""
+    import fsspec
+
+    remedy = "Check the address and your credentials."
+    try:
+        system, root = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:  # no such protocol, or its package is missing
+        raise EnvironmentProblem(f"the storage cannot be opened ({error})", where=url) from error
+    system.invalidate_cache()
+    try:
+        yield system, root.rstrip("/")
+    except OSError as error:
+        raise EnvironmentProblem(f"the storage cannot be used ({error})", where=url, remedy=remedy) from error
+
+
+def _enter(folder: Path, content: dict[str, Any], url: str) -> None:
+    """Make a local store of the copy's kind, or check that it is one, and enter the copy's signals."""
+    signal = content["signals"]["sentence"]
+    if not (folder / FORMAT).exists():
+        write_format(folder, make_format(content["teacher"], signal["width"], signal["dtype"]))
+    _check(folder, content, url)
+    for name, entry in content["signals"].items():
+        add_signal(folder, name, entry["width"], entry["dtype"])
+
+
+def _check(folder: Path, content: dict[str, Any], url: str) -> None:
+    check_same_teacher(str(content["teacher"]["fingerprint"]), read_format(folder).fingerprint, Path(url))
+    own = read_signals(folder)
+    for name, entry in content["signals"].items():
+        if own.get(name, entry) != entry:
+            raise DistilvecError(
+                f"the copy has {name} as {entry}, the local store as {own[name]}",
+                where=url,
+                remedy="Use another address, or the storage that the copy has.",
+            )
+
+
+def _remote_names(folder: Path) -> dict[str, str]:
+    """Name on the storage -> name here, of all complete parts of all signals."""
+    found = {}
+    for signal in read_signals(folder):
+        for part in part_names(folder, signal):
+            try:
+                checksum = str(json.loads((folder / f"{part}.json").read_bytes())["checksum"])
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # whoever opens the store sets it aside
+            found[f"{signal}-{checksum[:_NAME_DIGITS]}-000000"] = part
+    return found
+
+
+def _names(system: Any, root: str) -> list[str]:
+    """Names of the parts on the storage that have a record."""
+    files = [str(path).rsplit("/", 1)[-1] for path in system.ls(root, detail=False)]
+    return sorted(name.removesuffix(".json") for name in files if name.endswith("-000000.json"))
+
+
+def _axes_there(system: Any, root: str) -> list[str]:
+    """Names of the files with axes of token states on the storage."""
+    names = (str(path).rsplit("/", 1)[-1] for path in system.ls(root, detail=False))
+    return sorted(name for name in names if name.startswith("axes-tokens-") and name.endswith(".safetensors"))
+
+
+def _send_axes(system: Any, root: str, folder: Path, url: str) -> None:
+    """Copy the axes that token states lie on; they go before the states.
+
+    Raises:
+        DistilvecError: the copy's states lie on other axes.
+    """
+    there = set(_axes_there(system, root))
+    for file in sorted(folder.glob("axes-tokens-*.safetensors")):
+        target = f"{root}/{file.name}"
+        if file.name not in there:
+            system.pipe_file(target, file.read_bytes())
+        if system.cat_file(target) != file.read_bytes():
+            raise DistilvecError(
+                f"the copy's token states lie on other axes than those in {folder} ({file.name})",
+                where=url,
+                remedy="Remove the local store and teach again: the copy's axes are fetched first.",
+            )
+
+
+def _write_bytes(file: Path, content: bytes) -> None:
+    partial = file.with_name(file.name + ".tmp")
+    partial.write_bytes(content)
+    partial.replace(file)
+
+
+def _send(system: Any, root: str, folder: Path, part: str, name: str) -> bool:
+    try:
+        verify_part(folder, part)
+        system.put_file(str(folder / f"{part}.arrow"), f"{root}/{name}.arrow")
+        _write(system, f"{root}/{name}.json", json.loads((folder / f"{part}.json").read_bytes()))
+    except (BadPart, FileNotFoundError) as problem:
+        logger.warning("%s: part %s is not copied: %s", folder, part, problem)
+        return False
+    return True
+
+
+def _fetch(system: Any, root: str, folder: Path, name: str) -> bool:
+    record = _read(system, f"{root}/{name}.json")
+    if record is None:
+        return False
+    arrow = folder / f"{name}.arrow"
+    partial = arrow.with_suffix(".arrow.tmp")
+    try:
+        system.get_file(f"{root}/{name}.arrow", str(partial))
+        partial.replace(arrow)
+    finally:
+        partial.unlink(missing_ok=True)
+    write_json(folder / f"{name}.json", record)
+    return True
+
+
+def _read(system: Any, path: str) -> dict[str, Any] | None:
+    """A JSON file, or None where there is none."""
+    try:
+        content: dict[str, Any] = json.loads(system.cat_file(path))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise EnvironmentProblem(f"this is not JSON ({error})", where=path, remedy="Remove it.") from error
+    return content
+
+
+def _write(system: Any, path: str, content: dict[str, Any]) -> None:
+    """Write a JSON file under another name first: on a disk, a file appears before it is complete."""
+    system.pipe_file(path + ".tmp", json.dumps(content, default=str).encode())
+    system.mv(path + ".tmp", path)

@@ -1,0 +1,205 @@
+"""Copies of stores on storage that fsspec opens: in memory, and on a disk that several machines see."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.store import RaggedSignal, SignalStore, pull, push, remote
+
+CARD = {"name": "t", "fingerprint": "v1"}
+KEYS = np.random.default_rng(0).integers(0, 256, (60, 16), dtype=np.uint8)
+VECTORS = np.random.default_rng(1).standard_normal((60, 8)).astype(np.float16).astype(np.float32)
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An address where there is nothing yet."""
+    if request.param == "file":
+        yield f"file://{tmp_path}/storage/stores"
+        return
+    root = f"/{uuid.uuid4().hex}"
+    yield f"memory:/{root}"
+    fsspec.filesystem("memory").rm(root, recursive=True)
+
+
+def fill(folder: Path, first: int, last: int, name: str = "host-0") -> SignalStore:
+    store = SignalStore.create(folder, CARD, 8)
+    with store.writer(name) as writer:
+        writer.add(KEYS[first:last], VECTORS[first:last])
+    store.refresh()
+    return store
+
+
+def check(store: SignalStore, count: int) -> None:
+    rows = store.rows(KEYS[:count])
+    np.testing.assert_array_equal(store.read(rows), VECTORS[:count])
+    assert len(store) == count and store.verify() == []
+
+
+def files(url: str) -> list[str]:
+    system, root = fsspec.core.url_to_fs(url)
+    system.invalidate_cache()
+    return sorted(path.rsplit("/", 1)[-1] for path in system.ls(root, detail=False))
+
+
+def test_two_machines_that_share_nothing_but_the_storage(tmp_path: Path, url: str) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert pull(url, one) == 0 and not one.exists()
+    fill(one, 0, 30)
+    assert push(one, url) == 1 and push(one, url) == 0
+    fill(two, 30, 60)  # a writer of the same name: another machine may be called the same
+    assert push(two, url) == 1
+    assert pull(url, one) == 1 and pull(url, one) == 0 and push(one, url) == 0
+    assert pull(url, two) == 1
+    for folder in (one, two, tmp_path / "three"):
+        pull(url, folder)
+        check(SignalStore.open(folder), 60)
+    assert len(files(url)) == 5
+
+
+def test_signals_and_token_strings_come_along(tmp_path: Path, url: str) -> None:
+    one = fill(tmp_path / "one", 0, 20)
+    signal = RaggedSignal.create(one.path, "tokens-2", 4, "float16")
+    writer = signal.writer("host-0", 1 << 20)
+    writer.add(KEYS[:20], [np.full((length + 1, 4), length, np.float32) for length in range(20)])
+    writer.flush()
+    (one.path / "vocabulary.json").write_text('{"tokens": ["a"]}')
+    assert push(one.path, url) == 2
+    assert pull(url, tmp_path / "two") == 2
+    found = RaggedSignal(tmp_path / "two", "tokens-2")
+    assert [item.shape for item in found.read(found.rows(KEYS[:3]))] == [(1, 4), (2, 4), (3, 4)]
+    assert (tmp_path / "two/vocabulary.json").read_text() == '{"tokens": ["a"]}'
+
+
+def test_axes_of_token_states_come_along_and_others_are_refused(tmp_path: Path, url: str) -> None:
+    one, two, other = (fill(tmp_path / name, 0, 20) for name in ("one", "two", "other"))
+    (one.path / "axes-tokens-2.safetensors").write_bytes(b"these")
+    (other.path / "axes-tokens-2.safetensors").write_bytes(b"those")
+    push(one.path, url)
+    pull(url, two.path)
+    assert (two.path / "axes-tokens-2.safetensors").read_bytes() == b"these"
+    push(two.path, url)
+    with pytest.raises(DistilvecError, match="other axes"):
+        push(other.path, url)
+    assert pull(url, tmp_path / "three") == 1
+
+
+def test_a_copy_whose_record_is_missing_does_not_exist_and_is_made_again(tmp_path: Path, url: str) -> None:
+    one = fill(tmp_path / "one", 0, 20)
+    push(one.path, url)
+    system, root = fsspec.core.url_to_fs(url)
+    record = next(name for name in files(url) if name.endswith("-000000.json"))
+    system.rm(f"{root}/{record}")
+    system.pipe_file(f"{root}/{record.replace('.json', '.arrow')}", b"cut off")
+    assert pull(url, tmp_path / "two") == 0
+    assert push(one.path, url) == 1 and pull(url, tmp_path / "two") == 1
+    check(SignalStore.open(tmp_path / "two"), 20)
+
+
+def test_what_is_damaged_here_is_not_copied_and_comes_back(tmp_path: Path, url: str) -> None:
+    one = fill(tmp_path / "one", 0, 20)
+    push(one.path, url)
+    fill(one.path, 20, 40)
+    for part in one.path.glob("*.arrow"):
+        content = bytearray(part.read_bytes())
+        content[len(content) // 2] ^= 1
+        part.write_bytes(content)
+    assert push(one.path, url) == 0
+    assert len(SignalStore.open(one.path, verify=True)) == 0
+    assert pull(url, one.path) == 1
+    check(SignalStore.open(one.path), 20)
+
+
+def test_another_teacher_width_or_dtype_is_refused(tmp_path: Path, url: str) -> None:
+    push(fill(tmp_path / "one", 0, 20).path, url)
+    others = {"v2": ({"name": "t", "fingerprint": "v2"}, 8, "float16"), "float32": (CARD, 8, "float32")}
+    for word, arguments in others.items():
+        store = SignalStore.create(tmp_path / word, *arguments)
+        for call in (lambda store=store: push(store.path, url), lambda store=store: pull(url, store.path)):
+            with pytest.raises(DistilvecError, match=word):
+                call()
+
+
+def test_storage_that_cannot_be_used(tmp_path: Path) -> None:
+    store = fill(tmp_path / "one", 0, 20)
+    with pytest.raises(EnvironmentProblem, match="nosuch"):
+        push(store.path, "nosuch://bucket/stores")
+    (tmp_path / "occupied").write_text("a file")
+    with pytest.raises(EnvironmentProblem, match="occupied"):
+        push(store.path, f"file://{tmp_path}/occupied/stores")
+
+
+def test_parts_go_out_while_teaching_goes_on(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import time
+
+    monkeypatch.setattr(remote, "_SECONDS", 0.02)
+    with remote.mirrored(tmp_path / "one", url):
+        fill(tmp_path / "one", 0, 20)
+        end = time.monotonic() + 20
+        while pull(url, tmp_path / "two") == 0:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        with pytest.raises(KeyError), remote.mirrored(tmp_path / "one", url):
+            fill(tmp_path / "one", 20, 40)
+            raise KeyError("the teaching fails")
+    assert pull(url, tmp_path / "two") == 1
+    check(SignalStore.open(tmp_path / "two"), 40)
+
+
+def test_a_recipe_with_a_copy_teaches_nothing_twice(
+    tmp_path: Path, url: str, tiny_bert: Path, sentences: list[str]
+) -> None:
+    from distilvec.recipe import Recipe
+    from distilvec.run import train
+    from distilvec.teaching import teach
+
+    (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()[:8]) for text in sentences[:60]))
+    sections = {
+        "corpus": {"path": str(tmp_path / "texts.txt")},
+        "teachers": [{"name": "mine", "model": str(tiny_bert)}],
+        "student": {"shrink": {"of": "mine", "layers": 1}},
+        "method": {"name": "cosine"},
+        "training": {"max_steps": 2, "batch_size": 8, "use_cpu": True},
+        "remote": url,
+    }
+    shares = [Recipe.build({**sections, "output": str(tmp_path / output)}) for output in "ab"]
+    first, second = (teach(recipe, shard=(number, 2))[0] for number, recipe in enumerate(shares))
+    assert first.filled.taught and first.filled.taught + second.filled.taught == len(second.store)
+    shutil.rmtree(tmp_path / "a")
+    recipe = Recipe.build({**sections, "output": str(tmp_path / "c")})
+    assert (train(recipe) / "model.safetensors").is_file()
+    again = teach(recipe)[0].filled
+    assert again.taught == 0 and again.present == again.distinct > 50
+    parts = {json.loads(file.read_text())["checksum"][:8] for file in (tmp_path / "c/stores/mine").glob("sent*.json")}
+    assert len(parts) == 2 and all(name.split("-")[1][:8] in parts for name in files(f"{url}/mine") if "-" in name)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [("cache", "s3://b/c", "remote: URL"), ("output", "s3://b/c", "remote: URL"), ("remote", "folder", "s3://")],
+)
+def test_which_keys_take_addresses(key: str, value: str, said: str) -> None:
+    from distilvec.recipe import Recipe
+
+    sections = {"corpus": {"path": "t"}, "teachers": [{"model": "m"}], "student": {"model": "m"}, key: value}
+    with pytest.raises(DistilvecError, match=said):
+        Recipe.build(sections)
+
+
+def test_a_recipe_without_a_copy_is_saved_as_before_the_key_was_known() -> None:
+    from distilvec.recipe import Recipe
+
+    sections = {"corpus": {"path": "t"}, "teachers": [{"model": "m"}], "student": {"model": "m"}}
+    assert "remote:" not in Recipe.build(sections).to_yaml()
+    assert "remote: s3://b/c" in Recipe.build({**sections, "remote": "s3://b/c"}).to_yaml()
