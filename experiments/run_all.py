@@ -43,6 +43,7 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
         True,
     ),
     ("mixtures.py", (), True),
+    ("choosing.py", (), True),
     ("molecules.py", ("--seeds", "3"), True),
     ("molecules.py", ("--rows", "large"), True),
     ("images.py", (), True),

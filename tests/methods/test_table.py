@@ -95,9 +95,10 @@ def test_the_list_says_what_each_method_needs() -> None:
     assert [line.split()[0] for line in lines[::2]] == list(available())
     needs = dict(zip(available(), lines[1::2], strict=True))
     assert "needs no teacher;" in needs["simcse"]
+    assert "needs no teacher but pairs or triplets;" in needs["mnrl"]
     assert "needs token states, attention;" in needs["emo"]
     assert "needs class logits and a classification task;" in needs["uld"]
-    inside = {name for name in available() if resolve(name).inside} | {"simcse", "sft"}
+    inside = {name for name in available() if resolve(name).inside} | {"simcse", "mnrl", "sft"}
     assert all("needs sentence vectors;" in line for name, line in needs.items() if name not in inside)
 
 

@@ -159,7 +159,8 @@ def _asks_for(cls: type[Method]) -> str:
         "attention": any(needs.attention.teachers),
         "class logits": any(needs.logits),
     }
-    return (", ".join(word for word, wanted in asked.items() if wanted) or "no teacher") + where
+    items = " but pairs or triplets" if cls.trains_on_pairs else ""
+    return (", ".join(word for word, wanted in asked.items() if wanted) or "no teacher") + items + where
 
 
 def _installed() -> list[EntryPoint]:
