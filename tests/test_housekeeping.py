@@ -11,7 +11,7 @@ import pytest
 
 import distilvec
 from distilvec.errors import DistilvecError
-from distilvec.housekeeping import amount, clean, pieces, text
+from distilvec.housekeeping import clean, pieces, text
 
 
 @pytest.fixture(scope="module")
@@ -122,14 +122,3 @@ def test_errors(tmp_path: Path) -> None:
         clean(tmp_path, ["student"])
     assert "checkpoints, left over" in str(caught.value.remedy)
     assert text(pieces(tmp_path), tmp_path).startswith("Nothing of distilvec's")
-
-
-def test_amounts() -> None:
-    assert [amount(n) for n in (0, 999, 1000, 12_345_678, 5e9, 3.2e12)] == [
-        "0 B",
-        "999 B",
-        "1.0 kB",
-        "12.3 MB",
-        "5.0 GB",
-        "3.2 TB",
-    ]

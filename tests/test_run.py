@@ -68,3 +68,27 @@ def test_a_run_with_first_token_pooling_ships_it(
     assert "cls" in json.dumps(card)
     with pytest.raises(DistilvecError, match="has mean pooling of its own"):
         train(recipe(tmp_path, sentences, pooled, {"model": str(tiny_bert), "pooling": "cls"}))
+
+
+def test_a_run_that_began_before_a_key_existed_goes_on(tmp_path: Path) -> None:
+    """A newer release saves more keys; what they say by default is what the older one did."""
+    from distilvec.run import output_folder
+
+    data = {
+        "corpus": {"path": "x.txt"},
+        "teachers": [{"model": "t"}],
+        "student": {"model": "s"},
+        "output": str(tmp_path),
+    }
+    recipe = Recipe.build(data)
+    saved = output_folder(recipe, resume=False) / "recipe.yaml"
+    lines = saved.read_text().splitlines()
+    older = [line for line in lines if not line.strip().startswith(("remember:", "mini_batch_size:", "compression:"))]
+    assert len(older) == len(lines) - 3
+    saved.write_text("\n".join(older) + "\n")
+    output_folder(recipe, resume=True)
+    assert "mini_batch_size" in saved.read_text()
+    for content in ("\n".join(lines).replace("remember: 0.0", "remember: 1.0"), "- not a recipe\n", "a: [\n"):
+        saved.write_text(content)
+        with pytest.raises(DistilvecError, match="another recipe"):
+            output_folder(recipe, resume=True)

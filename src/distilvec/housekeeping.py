@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from distilvec.errors import DistilvecError
+from distilvec.report import words
 
 Kind = Literal["student", "report", "checkpoints", "left over", "store", "derived", "corpus", "tokens"]
 
@@ -116,21 +117,12 @@ def text(found: Sequence[Piece], root: str | Path) -> str:
     lines = []
     for kind, total in sorted(totals.items(), key=lambda item: -item[1]):
         what, after = ABOUT[kind]
-        lines.append(f"{amount(total):>9}  {kind}: {what}" + (f"; {after}" if after else ""))
+        lines.append(f"{words.size(total):>9}  {kind}: {what}" + (f"; {after}" if after else ""))
         for piece in found:
             if piece.kind == kind:
                 note = f"  ({piece.kept}: kept)" if piece.kept else ""
-                lines.append(f"{amount(piece.size):>18}  {_shown(piece.path, root)}{note}")
-    return "\n".join([*lines, f"{amount(sum(totals.values())):>9}  in all"])
-
-
-def amount(size: float) -> str:
-    """Bytes for people: 12.3 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
+                lines.append(f"{words.size(piece.size):>18}  {_shown(piece.path, root)}{note}")
+    return "\n".join([*lines, f"{words.size(sum(totals.values())):>9}  in all"])
 
 
 def _shown(path: Path, root: str | Path) -> str:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import yaml
 
+from distilvec import plain_yaml
 from distilvec.choosing import settle
 from distilvec.compressing import compress_run
 from distilvec.corpus import Corpus
@@ -109,7 +111,7 @@ def output_folder(recipe: Recipe, resume: bool) -> Path:
     out = Path(recipe.output)
     saved, wanted = out / "recipe.yaml", recipe.to_yaml()
     try:
-        if resume and saved.exists() and saved.read_text(encoding="utf-8") != wanted:
+        if resume and saved.exists() and _resolved(saved) != wanted:
             raise DistilvecError(
                 "this folder holds a run of another recipe",
                 where=str(saved),
@@ -126,6 +128,14 @@ def output_folder(recipe: Recipe, resume: bool) -> Path:
             remedy="Choose another output.",
         ) from error
     return out
+
+
+def _resolved(saved: Path) -> str | None:
+    """A saved recipe as it reads today: keys that are newer than it have their defaults. None where it is none."""
+    try:
+        return Recipe.build(plain_yaml.read(saved.read_text(encoding="utf-8"))).to_yaml()
+    except (DistilvecError, yaml.YAMLError, AttributeError, TypeError):
+        return None
 
 
 def processes() -> int:

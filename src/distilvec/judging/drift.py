@@ -11,7 +11,7 @@ import numpy as np
 from distilvec.errors import DataError
 from distilvec.judging.encoder import CachedEncoder
 from distilvec.judging.retrieval import top_rows
-from distilvec.judging.tasks import distinct, unit
+from distilvec.judging.tasks import distinct, sampled, unit
 
 FEWEST = 20
 _FOLDS = 5
@@ -79,7 +79,7 @@ def drift(
     if len(fresh) < FEWEST:
         return Drift(len(before), len(after), shared, 0.5, (0.5, 0.5), 0.0)
     generator = np.random.default_rng(seed)
-    before, fresh = _some(before, sample, generator), _some(fresh, sample, generator)
+    before, fresh = sampled(before, sample, generator), sampled(fresh, sample, generator)
     encode = model if isinstance(model, CachedEncoder) else CachedEncoder(model)
     left, right = unit(encode(before)), unit(encode(fresh))
     area = _area(left, right, seed)
@@ -91,12 +91,6 @@ def drift(
     # Texts in both are neither new nor different: they count as not novel.
     novel *= 1 - shared / len(after)
     return Drift(len(before), len(after), shared, area, _interval(area, len(left), len(right)), novel, examples)
-
-
-def _some(texts: list[str], limit: int, generator: np.random.Generator) -> list[str]:
-    if len(texts) <= limit:
-        return texts
-    return [texts[row] for row in np.sort(generator.choice(len(texts), limit, replace=False))]
 
 
 def _nearest(queries: Any, documents: Any, *, itself: bool) -> tuple[Any, Any]:

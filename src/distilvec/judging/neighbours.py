@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.judging.encoder import CachedEncoder, Encode
 from distilvec.judging.retrieval import RetrievalTask, top_rows
 from distilvec.judging.scores import Score
-from distilvec.judging.tasks import distinct, side, unit
+from distilvec.judging.tasks import distinct, sampled, side, unit
 
 
 class NeighbourTask(RetrievalTask):
@@ -48,12 +47,12 @@ class NeighbourTask(RetrievalTask):
         seed: int = 0,
     ) -> None:
         generator = np.random.default_rng(seed)
-        kept = _some(distinct(documents), max_items, generator)
+        kept = sampled(distinct(documents), max_items, generator)
         if len(kept) <= depth:
             raise DataError(
                 f"{len(kept)} different documents are too few to look for {depth} of them", where=f"task {name}"
             )
-        asked = _some(distinct(kept if queries is None else queries), max_queries, generator)
+        asked = sampled(distinct(kept if queries is None else queries), max_queries, generator)
         rows = {text: row for row, text in enumerate(kept)}
         # A query that is a document finds itself first in every model: that says nothing.
         itself = [rows.get(text, -1) for text in asked]
@@ -91,10 +90,3 @@ class NeighbourTask(RetrievalTask):
         first = self._others(top_rows(queries, documents, self._depth))[:, : self.depth]
         self.relevance = [{int(row): 1.0 for row in found if row >= 0} for found in first]
         self._bm25, self._settled = None, True
-
-
-def _some(texts: list[str], limit: int | None, generator: np.random.Generator) -> list[str]:
-    if limit is None or len(texts) <= limit:
-        return texts
-    chosen: Any = np.sort(generator.choice(len(texts), limit, replace=False))
-    return [texts[row] for row in chosen]

@@ -78,6 +78,13 @@ class Task(ABC):
         )
 
 
+def sampled(texts: list[str], limit: int | None, generator: np.random.Generator) -> list[str]:
+    """At most `limit` of the texts, drawn without replacement, in their order; all where None."""
+    if limit is None or len(texts) <= limit:
+        return texts
+    return [texts[row] for row in np.sort(generator.choice(len(texts), limit, replace=False)).tolist()]
+
+
 def settle(tasks: Sequence[Task], teacher: Encode) -> None:
     """Tell all tasks the teacher's encoder."""
     for task in tasks:
