@@ -1,14 +1,16 @@
-"""Write the tables of the documentation that follow from the code: methods, options, recipe keys, commands.
+"""Write the parts of the documentation that follow from code and results: methods, options, recipe keys, commands.
 
     python docs/generate.py            # rewrite them in place
     python docs/generate.py --check    # exit code 1 where a page is out of date
 
 A page marks the place with `<!-- generated: NAME -->` and `<!-- /generated -->`; NAME is `methods`, `commands`,
-`options METHOD` or `keys SECTION`. tests/test_docs.py runs the check.
+`method METHOD` (its docstring), `options METHOD`, `measured METHOD` (its rows of the committed results) or
+`keys SECTION`. tests/test_docs.py runs the check.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import types
@@ -23,25 +25,49 @@ from pydantic_core import PydanticUndefined
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = re.compile(r"(<!-- generated: ([^>]+?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
+#: Where results are read by people who have the site only.
+RESULTS = "https://github.com/distilvec/distilvec/blob/main/experiments/results"
+#: Committed tables: pattern of the titles and sections to show, and methods that go by another name there.
+MEASURED: dict[str, tuple[str, dict[str, str]]] = {
+    "headline/headline.md": (".*other methods", {}),
+    "talas_table/table.md": (".*", {}),
+    "cross_tokenizer/table.md": (".*", {}),
+    "many_text/table.md": (".*Corpus", {}),
+    "images/table.md": (
+        ".*methods",
+        {
+            "cosine": "multi_cosine",
+            "squared error (L2)": "multi_mse",
+            "likelihood (NLL)": "gaussian",
+            "likelihood, paper's preset": "gaussian paper",
+        },
+    ),
+    "molecules/table.md": (".*Teachers and students", {}),
+    "mixtures/table.md": (".*", {}),
+}
 LIMITS = {"Gt": ">", "Ge": "≥", "Lt": "<", "Le": "≤", "MinLen": "at least"}
 
 
 def pages() -> Iterator[Path]:
     """The files that may hold generated parts."""
     yield ROOT / "README.md"
-    yield from sorted((ROOT / "docs").glob("*.md"))
+    yield from sorted((ROOT / "docs").rglob("*.md"))
 
 
-def rewritten(text: str) -> str:
+def rewritten(text: str, page: Path) -> str:
     """A page with its generated parts made anew."""
-    return MARK.sub(lambda found: f"{found[1]}{part(found[2])}\n{found[3]}", text)
+    return MARK.sub(lambda found: f"{found[1]}{part(found[2], page)}\n{found[3]}", text)
 
 
-def part(name: str) -> str:
-    """The markdown of one generated part."""
+def part(name: str, page: Path) -> str:
+    """The markdown of one generated part of a page."""
     kind, _, detail = name.partition(" ")
     if kind == "methods":
-        return methods_table()
+        return methods_table(page)
+    if kind == "method":
+        return method_text(detail)
+    if kind == "measured":
+        return measured(detail)
     if kind == "commands":
         return commands_table()
     if kind == "options":
@@ -51,15 +77,60 @@ def part(name: str) -> str:
     raise SystemExit(f'there is no generated part "{name}"')
 
 
-def methods_table() -> str:
-    """Every method of the package with its summary and paper."""
+def methods_table(page: Path) -> str:
+    """Every method of the package with its summary and paper, and a link to its own page."""
     from distilvec.methods.table import TABLE, resolve
 
+    folder = Path("docs/methods" if page.parent == ROOT else "methods")
     rows = [["method", "what it does", "source"]]
     for name in TABLE:
         cls = resolve(name)
-        rows.append([f"`{name}`", cls.summary, linked(cls.paper)])
+        rows.append([f"[`{name}`]({folder.as_posix()}/{name}.md)", cls.summary, linked(cls.paper)])
     return pipes(rows)
+
+
+def method_text(method: str) -> str:
+    """What a method's file says about it, its formulas as blocks, and its source."""
+    from distilvec.methods.table import resolve
+
+    cls = resolve(method)
+    said = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or "")
+    # A formula needs an empty line before it to be a block; docstrings have none after "per coordinate:".
+    said = re.sub(r"(?m)^(\S.*)\n(?= {4}\S)", r"\1\n\n", said)
+    return f"{said}\n\n*Source:* {linked(cls.paper)}."
+
+
+def measured(method: str) -> str:
+    """A method's rows of the committed tables, with the rows of teachers and untrained students beside them."""
+    found = []
+    for name, (pattern, labels) in MEASURED.items():
+        file = ROOT / "experiments/results" / name
+        for heading, table in tables(file) if file.exists() else ():
+            named = [(labels.get(row[0], row[0]), row) for row in table[1:]]
+            own = [row for label, row in named if re.match(rf"{method}(?![\w])", label)]
+            if own and re.match(pattern, heading):
+                beside = [row for label, row in named if re.match("teacher|untrained|free baseline", label)]
+                link = f"{RESULTS}/{name}"
+                found.append(
+                    f"{heading} ([all rows, and how it was made]({link})):\n\n{pipes([table[0], *beside, *own])}"
+                )
+    return "\n\n".join(found) or "Nothing yet: no committed result has a row of this method."
+
+
+def tables(file: Path) -> Iterator[tuple[str, list[list[str]]]]:
+    """The tables of a markdown page, each with its title and section and the rule left out."""
+    title, section, table = "", "", list[list[str]]()
+    for line in [*file.read_text(encoding="utf-8").splitlines(), ""]:
+        if line.startswith("| ") or line.startswith("|-"):
+            table += [[cell.strip() for cell in line.strip("|").split("|")]] if line.startswith("| ") else []
+            continue
+        if table:
+            yield f"{title}. {section}" if section else title, table
+            table = []
+        if line.startswith("# "):
+            title = line[2:]
+        elif line.startswith("#"):
+            section = line.lstrip("# ").replace("`", "")
 
 
 def commands_table() -> str:
@@ -164,7 +235,7 @@ def main(arguments: list[str]) -> int:
     old = 0
     for page in pages():
         text = page.read_text(encoding="utf-8")
-        new = rewritten(text)
+        new = rewritten(text, page)
         if new == text:
             continue
         old += 1

@@ -18,6 +18,7 @@ class LabelledSet:
         train: rows that are drawn (seeded) from the training split; None = all.
         validation: rows drawn from the rest of it, for a set that has no official validation split.
         seeds: runs of every row, unless asked otherwise.
+        rates_of: the set whose chosen learning rates it takes; None = rates are chosen on its own validation data.
     """
 
     kind: str
@@ -25,6 +26,7 @@ class LabelledSet:
     train: int | None = None
     validation: int | None = None
     seeds: int = 1
+    rates_of: str | None = None
 
     @property
     def text(self) -> str | list[str]:
@@ -40,8 +42,8 @@ SETS = {
     "banking77": LabelledSet("classification", train=5000, validation=1000, seeds=3),
     "sick": LabelledSet("pairs", seeds=3),
     "stsb": LabelledSet("similarity", label="score", seeds=3),
-    "mrpc": LabelledSet("pairs"),
-    "sst2": LabelledSet("classification", train=10_000),
+    "mrpc": LabelledSet("pairs", rates_of="sick"),
+    "sst2": LabelledSet("classification", train=10_000, rates_of="banking77"),
 }
 
 #: Weight of the task, published per set and method. SICK's entailment and MRPC are not among the papers' sets and have

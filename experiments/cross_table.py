@@ -47,7 +47,7 @@ def _supervised(folder: Path, labelled: LabelledSet) -> list[str]:
         if reason.exists():
             refused += ["", f"Left out: {name}. {_read(reason)['refused']}"]
             continue
-        lr = _best_rate(folder, row.like or name, labelled.metric)
+        lr = best_rate(folder, row.like or name, labelled.metric)
         runs = [_read(file) for file in sorted(folder.glob(f"{file_name(name)}-{lr:g}-[0-9]*.json"))] if lr else []
         if runs:
             cells = " | ".join(_cell([run["test"][n] for run in runs]) for n in names)
@@ -57,7 +57,7 @@ def _supervised(folder: Path, labelled: LabelledSet) -> list[str]:
     return lines + refused
 
 
-def _best_rate(folder: Path, row: str, metric: str) -> float | None:
+def best_rate(folder: Path, row: str, metric: str) -> float | None:
     """The learning rate with the best validation score of seed 0."""
     runs = [_read(file) for file in folder.glob(f"{file_name(row)}-*-0.json")]
     runs = [run for run in runs if run["row"] == row]

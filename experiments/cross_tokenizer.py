@@ -12,6 +12,7 @@ batches of 16) and frozen, the student `student-bpe` (4 layers x 256, its own by
 only), 3 epochs in batches of 16, the last one scored. Banking77: 5,000 drawn rows; SST-2: 10,000; SICK (entailment)
 and MRPC: pairs as one input; STS-B: pairs as one input, scored. The task's weight is the one the papers give.
 Every method gets the same three learning rates, chosen on validation data with seed 0; ablations have their method's.
+MRPC takes the rates chosen on SICK, and SST-2 those of Banking77, the other set of its kind, which must be there.
 A method that refuses a set (class logits on a regression) is a line of the table that says so.
 Without labels: see talas_table.py, whose corpus, grid, epochs and evaluation these are; with TALAS's rows from there.
 Out of domain is DistillMoE's protocol: 3,000 rows each of Banking77, TweetEval, MRPC, WiC, SICK and STS-B without
@@ -33,7 +34,7 @@ from typing import Any
 import talas_table
 from common import WORK, once, shared
 from cross_rows import ALPHA, GROUPS, ROWS, SETS, LabelledSet
-from cross_table import HERE, file_name, page
+from cross_table import HERE, best_rate, file_name, page
 from cross_unsupervised import OutOfDomain, Unsupervised, joined
 
 from distilvec.demo import demo_teacher
@@ -206,8 +207,17 @@ class Bench:
         """The runs of the grid with seed 0, and the run of the best of them with this seed."""
         tuned = ROWS[row].like or row
         grid = GRID[:1] if self.quick else GRID
-        scores = {lr: self.run(tuned, lr, 0)["validation"][self.set.metric] for lr in grid}
-        self.run(row, max(scores, key=scores.__getitem__), seed)
+        lr: float | None
+        if self.set.rates_of and not self.quick:
+            lr = best_rate(home(False) / self.set.rates_of, tuned, SETS[self.set.rates_of].metric)
+            if lr is None:
+                raise SystemExit(
+                    f"{self.name} takes the learning rate of {tuned!r} on {self.set.rates_of}: run that first."
+                )
+        else:
+            scores = {lr: self.run(tuned, lr, 0)["validation"][self.set.metric] for lr in grid}
+            lr = max(scores, key=scores.__getitem__)
+        self.run(row, lr, seed)
 
     def run(self, row: str, lr: float, seed: int) -> dict[str, Any]:
         return once(self.here / f"{file_name(row)}-{lr:g}-{seed}.json", lambda: self._run(row, lr, seed))
