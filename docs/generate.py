@@ -97,7 +97,8 @@ def method_text(method: str) -> str:
     said = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or "")
     # A formula needs an empty line before it to be a block; docstrings have none after "per coordinate:".
     said = re.sub(r"(?m)^(\S.*)\n(?= {4}\S)", r"\1\n\n", said)
-    return f"{said}\n\n*Source:* {linked(cls.paper)}."
+    shared = "Symbols and presets: [what they share](../methods.md#what-they-share)."
+    return f"{said}\n\n*Source:* {linked(cls.paper)}. {shared}"
 
 
 def measured(method: str) -> str:

@@ -26,7 +26,7 @@ def reciprocal_pairs(cost: NDArray[np.integer], path: NDArray[np.integer], windo
     Returns:
         int32 [Q, 2] (student index, teacher index), by student.
 
-    Source: METHODS 0.2; the code of EMO does this over sets of strings, without positions (CODEFACTS 2.2).
+    Source: EMO; its published code does this over sets of strings, without positions.
     """
     away = np.minimum(_beside(path[:, 0], path[:, 1], cost.shape), _beside(path[:, 1], path[:, 0], cost.shape[::-1]).T)
     score = np.where(away <= window, cost.astype(np.int64) * (window + 1) + away, np.iinfo(np.int64).max)

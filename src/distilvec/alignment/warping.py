@@ -6,7 +6,7 @@ i counts student tokens (rows), j teacher tokens (columns). The path runs from t
 diagonal, then up (the row before), then left (the column before). No cell looks to its right or below, so grids of
 different sizes stand in one array: what lies beyond a text's own corner is computed and never looked at.
 
-Source: FuseLLM (Wan et al. 2024), minimum-edit-distance alignment; METHODS 0.2.
+Source: FuseLLM (Wan et al. 2024), minimum-edit-distance alignment.
 """
 
 from __future__ import annotations

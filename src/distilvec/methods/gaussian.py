@@ -8,7 +8,7 @@ bound on the mutual information between student and teachers (section 4 of the p
 Deviations, per coordinate:
     soft:  log variance = 10 tanh(x / 10)                                       [S]
     tanh:  1 / deviation = exp(tanh(x)), so between 0.37 and 2.7                 [C]
-On raw vectors of unit length the second bound saturates, and the loss is squared error (METHODS: a check).
+On raw vectors of unit length the second bound saturates, and the loss is squared error (checked in a test).
 """
 
 from __future__ import annotations
