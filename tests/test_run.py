@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.errors import DistilvecError
 from distilvec.preparing import make_student, prepare_corpus
 from distilvec.recipe import Recipe
-from distilvec.run import train
+from distilvec.run import run, train
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,35 @@ def test_a_run_with_first_token_pooling_ships_it(
     assert "cls" in json.dumps(card)
     with pytest.raises(DistilvecError, match="has mean pooling of its own"):
         train(recipe(tmp_path, sentences, pooled, {"model": str(tiny_bert), "pooling": "cls"}))
+
+
+def test_another_language_is_learnt_from_the_teachers_own(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    """The student reads the teacher's language in a cipher; equal lessons are no negatives of each other."""
+    texts = [" ".join(text.split()[:8]) for text in sentences[:200]]
+    lines = [{"plain": text, "cipher": codecs.encode(text, "rot13")} for text in dict.fromkeys(texts)]
+    (tmp_path / "parallel.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = Recipe.build(
+        {
+            "corpus": {
+                "path": str(tmp_path / "parallel.jsonl"),
+                "text": ["plain", "cipher"],
+                "teacher_text": "plain",
+                "holdout": 0.2,
+            },
+            "teachers": [{"name": "tiny", "model": str(tiny_bert), "storage": "float32"}],
+            "student": {"static": {"of": "tiny"}},
+            "method": {"name": "distilcse"},
+            "training": {"epochs": 8, "batch_size": 16, "use_cpu": True, "seed": 0},
+            "optimizer": {"lr": 1e-2},
+            "output": str(tmp_path / "out"),
+        }
+    )
+    record = run(given).record
+    scores = {model.name: model.scores["retrieval"].value for model in record.models if "retrieval" in model.scores}
+    assert scores["student"] > scores["untrained student"] + 0.2, scores
+    assert scores["student"] > scores[record.models[0].name] + 0.2, "the teacher does not know the cipher"
 
 
 def test_a_run_that_began_before_a_key_existed_goes_on(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def train_student(
         resume=resume,
         cache=recipe.place,
         evaluate=held_out_metrics(recipe, corpus, taught[0].store, task),
-        lookup=store_lookup([each.store for each in taught], corpus),
+        lookup=store_lookup([each.store for each in taught]),
         save_student=save,
         task=task,
         router_balance=recipe.student.router_balance,
@@ -176,18 +176,12 @@ def train_student(
     return student, fitted
 
 
-def store_lookup(stores: Sequence[SignalStore], corpus: Corpus) -> Callable[[int, torch.Tensor], torch.Tensor]:
-    """(teacher, keys uint8 [n, 16]) -> sentence vectors [n, D], for methods that keep keys.
-
-    The keys are those of the student's texts; where the teacher reads other texts, they lead to those first.
-    """
+def store_lookup(stores: Sequence[SignalStore]) -> Callable[[int, torch.Tensor], torch.Tensor]:
+    """(teacher, keys uint8 [n, 16]) -> sentence vectors [n, D], for methods that keep keys."""
 
     def lookup(teacher: int, keys: torch.Tensor) -> torch.Tensor:
-        store, wanted = stores[teacher], keys.cpu().numpy()
-        if corpus.teacher_keys is not corpus.keys:
-            row = {key.tobytes(): number for number, key in enumerate(corpus.keys)}
-            wanted = corpus.teacher_keys[[row[key.tobytes()] for key in wanted]]
-        return torch.from_numpy(store.read(store.rows(wanted)))
+        store = stores[teacher]
+        return torch.from_numpy(store.read(store.rows(keys.cpu().numpy())))
 
     return lookup
 

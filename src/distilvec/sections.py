@@ -31,7 +31,9 @@ class CorpusSection(Section):
     label: str | None = Field(None, description="label column")
     domain: str | None = Field(None, description="column naming each item's domain (for DISAM and reports)")
     role: str | None = Field(None, description="column telling queries from documents")
-    teacher_text: str | None = Field(None, description="column the teacher reads instead (translation)")
+    teacher_text: str | None = Field(
+        None, description="column the teacher reads instead, for all text columns (translation)"
+    )
     holdout: float = Field(0.02, ge=0, lt=0.5, description="share kept out of training, by content hash")
     limit: int | None = Field(None, gt=0, description="stop after so many rows")
     max_characters: int = Field(20_000, gt=0, description="longer texts are rejected")

@@ -68,6 +68,15 @@ def test_a_column_for_the_teacher(tmp_path: Path) -> None:
     assert np.array_equal(corpus.keys, content_keys(["Guten Morgen", "Danke"]))
 
 
+def test_several_languages_have_one_lesson(tmp_path: Path) -> None:
+    rows = [{"en": "Good day", "de": "Guten Tag", "fr": "Bonjour"}, {"en": "Thanks", "de": "Danke", "fr": ""}]
+    corpus = read_corpus(rows, tmp_path, text=["en", "de", "fr"], teacher_text="en", holdout=0.0)
+    assert corpus.texts() == ["Good day", "Guten Tag", "Bonjour", "Thanks", "Danke"]
+    assert corpus.teacher_texts() == ["Good day"] * 3 + ["Thanks"] * 2
+    assert corpus.roles is not None and corpus.roles.tolist() == [0, 1, 1, 0, 1], "a translation is no negative"
+    assert corpus.groups is not None and corpus.groups.tolist() == [0, 0, 0, 1, 1]
+
+
 def test_keys_tell_apart_what_differs() -> None:
     parts = [
         ("a", "", "text"),

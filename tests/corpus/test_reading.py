@@ -193,7 +193,7 @@ def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
         {"text": []},
         {"text": ["a", "a"]},
         {"text": ["a", "b"], "role": "r"},
-        {"text": ["a", "b"], "teacher_text": "t"},
+        {"text": ["a", "b"], "teacher_text": "t", "joint": True},
     ):
         with pytest.raises(DistilvecError):
             read_corpus(["a text"], tmp_path, **options)

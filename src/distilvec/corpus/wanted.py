@@ -82,12 +82,17 @@ def what_is_wanted(
         texts = (_USUAL[modality],)
     if not texts or len(set(texts)) < len(texts):
         raise DistilvecError(f"text columns are one or more different names, not {list(texts)}", where="corpus.text")
-    if len(texts) > 1 and (role or teacher_text):
-        key = "role" if role else "teacher_text"
+    if len(texts) > 1 and role:
         raise DistilvecError(
-            f"{key} goes with one text column, not with {len(texts)}",
-            where=f"corpus.{key}",
-            remedy="In a pair the order of the columns gives the roles." if role else None,
+            f"role goes with one text column, not with {len(texts)}",
+            where="corpus.role",
+            remedy="In a pair the order of the columns gives the roles.",
+        )
+    if joint and teacher_text:
+        raise DistilvecError(
+            "the teacher reads a joint pair as the student does, not another column",
+            where="corpus.teacher_text",
+            remedy="Leave joint or teacher_text out.",
         )
     if modality != "text" and (joint or teacher_text):
         key = "joint" if joint else "teacher_text"

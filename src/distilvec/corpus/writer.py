@@ -73,7 +73,8 @@ class CorpusWriter:
         """Take one item; it is written when enough are waiting."""
         for text, identity, place in zip(item.texts, item.identities or item.texts, count(), strict=False):
             if text is not None and identity is not None:
-                role = min(place, 2) if self.grouped else item.role or 0
+                # One lesson for all columns: then they are the same thing said in several ways, and none is a negative.
+                role = min(place, 1 if self.wanted.teacher_text else 2) if self.grouped else item.role or 0
                 self._waiting.append(_Text(item, text, identity, self._next_group, role))
                 self._characters += len(text) + len(item.teacher_text or "")
         self._next_group += 1

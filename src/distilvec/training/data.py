@@ -72,7 +72,8 @@ class Collator:
         companions: np.ndarray | None = None,
     ) -> None:
         self.tokens, self.sources, self.companions = tokens, list(sources), companions
-        self.keys = corpus.keys
+        # An item is what the teacher reads: a text and its translation, which have one lesson, are no negatives.
+        self.keys = corpus.teacher_keys
         self.columns = {
             name: values
             for name, values in (
