@@ -49,7 +49,7 @@ def align(student_tokens: Sequence[str], teacher_tokens: Sequence[str], mode: st
     Raises:
         DistilvecError: an unknown mode, or "spans", which needs offsets: see `span_pairs`.
 
-    Source: minimum edit distance as in FuseLLM (Wan et al. 2024, arXiv:2401.10491); reciprocal modes as in EMO, section 3.
+    Source: minimum edit distance as in FuseLLM (arXiv:2401.10491); reciprocal modes as in EMO, section 3.
 
     >>> align(["un", "##believ", "##able", "story"], ["▁A", "▁story"])
     [(3, 1)]
