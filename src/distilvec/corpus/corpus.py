@@ -179,7 +179,7 @@ def read_corpus(
         domain: column naming each text's domain.
         role: column that tells queries ("query", "anchor") from documents ("document", "passage", "positive").
         teacher_text: column that the teacher reads instead. Several text columns are then one text in several
-            languages: all have this one lesson, the later ones are positives of the first, and a row may lack the third.
+            languages: all have this one lesson, later ones are positives of the first, and a row may lack the third.
         joint: make one item of a row's two texts, with `keys.PAIR` (U+001E) between them; student and teacher read
             it as their tokenizers encode a pair.
         holdout: share in [0, 1) kept out of training. It goes by the hash of the text (of a pair's first text): an
