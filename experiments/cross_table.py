@@ -64,6 +64,17 @@ def best_rate(folder: Path, row: str, metric: str) -> float | None:
     return max(runs, key=lambda run: run["validation"][metric])["lr"] if runs else None
 
 
+def scores(here: Path, row: str) -> dict[tuple[str, int], float]:
+    """(labelled set, seed) -> test score of a row in points, at the learning rate that was chosen for it."""
+    found = {}
+    for name, labelled in SETS.items():
+        lr = best_rate(here / name, ROWS[row].like or row, labelled.metric)
+        for file in sorted((here / name).glob(f"{file_name(row)}-{lr:g}-[0-9]*.json")) if lr else ():
+            run = _read(file)
+            found[name, run["seed"]] = 100 * float(run["test"][labelled.metric])
+    return found
+
+
 def _unsupervised(folder: Path, part: str) -> list[str]:
     lines = ["| row | seeds | lr | Avg-In | Avg-Out | Avg | ms/step |", "|---|---|---|---|---|---|---|"]
     if part == "unsupervised":

@@ -98,6 +98,13 @@ def _differences(here: Path) -> list[str]:
     return lines if len(lines) > 3 else []
 
 
+def differences(here: Path, one: str, other: str, group: str) -> list[float]:
+    """One aggregation minus another on a group of tasks, in points, for each seed that both have."""
+    place = list(GROUPS).index(group)
+    means = [{run["seed"]: _means(run["tasks"])[place] for run in _rows(here, mode)} for mode in (one, other)]
+    return [100 * (means[0][seed] - means[1][seed]) for seed in means[0] if seed in means[1]]
+
+
 def _training(here: Path) -> list[str]:
     lines = [
         "",

@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,46 @@ def test_a_row_is_not_taken_for_another_one_whose_name_begins_alike(tmp_path: Pa
     write_row(tmp_path / "talas_table" / "bpe", "talas anchored 1", 0, level(0.7))
     assert claims.task_scores(tmp_path, "bpe", "talas") == {}
     assert list(claims.task_scores(tmp_path, "bpe", "talas anchored 1")) == [0]
+
+
+def test_labelled_runs_are_paired_by_set_and_seed_at_the_chosen_rate(tmp_path: Path) -> None:
+    claims = importlib.import_module("claims")
+    claimed = importlib.import_module("claimed")
+
+    def write(name: str, row: str, lr: float, seed: int, validation: float, test: float) -> None:
+        metric = "spearman" if name == "stsb" else "accuracy"
+        folder = tmp_path / "cross_tokenizer" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        run = {"row": row, "lr": lr, "seed": seed, "validation": {metric: validation}, "test": {metric: test}}
+        (folder / f"{row.replace(' ', '_')}-{lr:g}-{seed}.json").write_text(json.dumps(run))
+
+    claim = claimed.Claim("EMO", "", "IRA helps", "", "labelled", "emo", "emo without ira", students=("labelled",))
+    assert claims.compare_labelled(claim, tmp_path).verdict == "not tested"
+    write("sick", "emo", 1e-3, 0, 0.5, 0.9)  # better on test data, worse on validation data: not chosen
+    for name in ("sick", "stsb"):
+        for seed, gain in ((0, 0.02), (1, 0.04)):
+            write(name, "emo", 1e-4, seed, 0.6, 0.7 + gain)
+            write(name, "emo without ira", 1e-4, seed, 0.9, 0.7)
+    found = claims.compare_labelled(claim, tmp_path)
+    assert found.value == pytest.approx(3.0) and found.basis == "2 sets, 4 runs" and found.verdict == "holds"
+    assert claims.compare_labelled(replace(claim, a=claim.b, b=claim.a), tmp_path).verdict.endswith("(the opposite)")
+
+
+def test_aggregations_are_compared_by_seed_within_a_group_of_tasks(tmp_path: Path) -> None:
+    claims = importlib.import_module("claims")
+    claimed = importlib.import_module("claimed")
+    table = importlib.import_module("mixture_table")
+    (tmp_path / "mixtures").mkdir()
+    for mode, clustering in (("linear", (0.5, 0.6, 0.7)), ("sba", (0.51, 0.63, 0.72))):
+        for seed, value in enumerate(clustering):
+            tasks = {name: {"value": value if name == "banking77" else 0.4} for name in table.TASKS}
+            (tmp_path / "mixtures" / f"{mode}-{seed}.json").write_text(json.dumps({"seed": seed, "tasks": tasks}))
+    claim = claimed.Claim("SBA", "", "", "", "mixed", "sba", "linear clustering", students=("mixtures",))
+    found = claims.compare_mixtures(claim, tmp_path)
+    assert found.value == pytest.approx(2.0) and found.basis == "clustering, 3 seeds"
+    similarity = claims.compare_mixtures(replace(claim, b="linear similarity"), tmp_path)
+    assert similarity.value == pytest.approx(0.0) and similarity.verdict.endswith("(not told apart)")
+    assert claims.compare_mixtures(replace(claim, b="unit clustering"), tmp_path).verdict == "not tested"
 
 
 def test_the_page_of_claims_is_written(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

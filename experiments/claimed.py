@@ -1,0 +1,201 @@
+"""What the papers claim, as comparisons of two rows of ours; `claims.py` judges them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import image_tables
+import molecule_tables
+from cross_rows import FIXED
+
+STUDENTS = ("bpe", "cut")
+MOLECULES = "molecules"
+IMAGES = "images"
+LABELLED = "labelled"
+OUT_OF_DOMAIN = "out-of-domain"
+MIXTURES = "mixtures"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of a paper that two rows of ours can speak to.
+
+    Attributes:
+        paper, where: whose claim, and its table.
+        text: the claim in our words.
+        figure: the paper's figure.
+        kind: better (a scores more than b), small (a and b differ by less than `SMALL`), cost (a step of a takes at
+            most `limit` times a step of b; rows that end in "live" or "store" are those of token_steps.py), flatter
+            (the largest eigenvalue is smaller with a than with b), rank (the average rank of a is better than that of
+            b), labelled (better, over labelled sets and seeds), mixed (better, over seeds of mixtures.py), ahead and
+            harmless (the average accuracy of a over the data sets of images is above that of b, or at most `HARM`
+            below it).
+        a, b: names of rows.
+        limit: see `kind`.
+        students: those that it is tested with.
+    """
+
+    paper: str
+    where: str
+    text: str
+    figure: str
+    kind: Literal["better", "small", "cost", "flatter", "rank", "labelled", "mixed", "ahead", "harmless"]
+    a: str
+    b: str
+    limit: float = 0.0
+    students: tuple[str, ...] = STUDENTS
+
+
+def _talas(where: str, text: str, figure: str, a: str, b: str, kind: Any = "better", limit: float = 0.0) -> Claim:
+    students = STUDENTS[:1] if kind in ("cost", "flatter") else STUDENTS
+    return Claim("TALAS", where, text, figure, kind, a, b, limit, students)
+
+
+def _molecules(where: str, text: str, figure: str, b: str, kind: Any = "rank") -> Claim:
+    """About the student of all teachers by likelihood."""
+    return Claim("Many teachers", where, text, figure, kind, molecule_tables.MAIN, b, students=(MOLECULES,))
+
+
+def _images(where: str, text: str, figure: str, b: str, kind: Any = "ahead", a: str = "gaussian") -> Claim:
+    return Claim("Many teachers", where, text, figure, kind, a, b, students=(IMAGES,))
+
+
+def _cross(paper: str, where: str, text: str, figure: str, a: str, b: str) -> Claim:
+    """About students trained with labels, across tokenizers."""
+    return Claim(paper, where, text, figure, "labelled", a, b, students=(LABELLED,))
+
+
+def _outside(text: str, figure: str, b: str) -> Claim:
+    """DistillMoE's protocol without labels."""
+    return Claim("DistillMoE", "out of domain", text, figure, "better", "distillmoe", b, students=(OUT_OF_DOMAIN,))
+
+
+def _mixed(where: str, text: str, figure: str, a: str, b: str) -> Claim:
+    return Claim("SBA", where, text, figure, "mixed", a, b, students=(MIXTURES,))
+
+
+CLAIMS: tuple[Claim, ...] = (
+    _talas("Table 1", "The teacher is ahead of TALAS", "79.29 > 74.79", "teacher", "talas+asam"),
+    _talas("Table 1", "TALAS beats DistillCSE", "74.79 > 72.30", "talas+asam", "distillcse"),
+    _talas("Table 1", "TALAS beats Jasper and Stella", "74.79 > 71.94", "talas+asam", "jasper_stella"),
+    _talas("Table 1", "TALAS beats SimCSE", "74.79 > 68.80", "talas+asam", "simcse"),
+    _talas("Table 1", "DistillCSE beats Jasper and Stella", "72.30 > 71.94", "distillcse", "jasper_stella"),
+    _talas("Table 1", "Jasper and Stella beats SimCSE", "71.94 > 68.80", "jasper_stella", "simcse"),
+    _talas("Table 1", "SimCSE beats the untrained student", "68.80 > 52.60", "simcse", "untrained student"),
+    _talas("Table 1", "TALAS beats EMO", "74.79 > 72.98", "talas+asam", "emo"),
+    _talas("Table 2", "TAMD helps: with SimCSE it beats SimCSE", "71.99 > 68.80", "talas without lasd", "simcse"),
+    _talas("Table 2", "TAMD helps: TALAS needs it", "not given", "talas", "talas without tamd"),
+    _talas("Table 2", "LASD helps", "72.85 > 71.99", "talas", "talas without lasd"),
+    _talas("Table 2", "ASAM helps", "74.79 > 72.85", "talas+asam", "talas"),
+    _talas("weights", "The SimCSE term has a small effect", "weight 0.001", "talas", "talas without simcse", "small"),
+    _talas("Table 9", "ASAM beats DISAM", "74.79 > 74.37", "talas+asam", "talas+disam"),
+    _talas("Table 9", "ASAM beats SAM", "74.79 > 73.90", "talas+asam", "talas+sam"),
+    _talas("Table 9", "DISAM beats SAM", "74.37 > 73.90", "talas+disam", "talas+sam"),
+    _talas("Table 9", "SAM beats plain AdamW", "73.90 > 72.85", "talas+sam", "talas"),
+    _talas("Table 7", "Two anchored layers beat one", "78.83 > 77.17", "talas", "talas anchored 1"),
+    _talas("Table 7", "Two anchored layers beat more (three)", "78.83 > 78.78 (four)", "talas", "talas anchored 3"),
+    _talas("Table 7", "Two anchored layers beat all (four)", "78.83 > 77.68 (all)", "talas", "talas anchored 4"),
+    _talas("Table 8", "LASD over all layers beats the top two", "78.83 > 77.30", "talas", "talas lasd layers 2"),
+    _talas("Table 8", "LASD over all layers beats all but one", "78.83 > 78.45", "talas", "talas lasd layers 3"),
+    _talas("Table 3", "A step of TALAS without ASAM, in steps of SimCSE", "1.29", "talas", "simcse", "cost", 1.29),
+    _talas("Table 3", "A step of TALAS with ASAM, in steps of SimCSE", "2.48", "talas+asam", "simcse", "cost", 2.48),
+    _talas("Table 4", "ASAM ends flatter than AdamW", "30.24/14.89 = 2.0 times", "asam", "adamw", "flatter"),
+    _talas("Table 1", "EMO beats DSKD", "72.98 > 69.76", "emo", "dskd"),
+    _talas("Table 1", "DSKD beats CDM", "69.76 > 69.51", "dskd", "cdm"),
+    _talas("Table 1", "CDM beats SimCSE", "69.51 > 68.80", "cdm", "simcse"),
+    _talas("Table 3", "A step of EMO, teacher live, in steps of SimCSE", "8.1", "emo live", "simcse", "cost", 8.1),
+    _talas("Table 3", "A step of DSKD, teacher live, in steps of SimCSE", "6.6", "dskd live", "simcse", "cost", 6.6),
+    _talas("Table 3", "A step of CDM, teacher live, in steps of SimCSE", "7.1", "cdm live", "simcse", "cost", 7.1),
+    _molecules("Table 2", "The student beats its best teacher", "3.72 < 4.79", molecule_tables.BEST_TEACHER),
+    _molecules("Figure 5", "All teachers beat the best single one", "not given", molecule_tables.BEST_SINGLE),
+    _molecules("Table 2", "Likelihood beats squared error", "3.94 < 6.15", "multi_mse"),
+    _molecules("Table 2", "Likelihood beats cosine", "3.94 < 5.13", "multi_cosine"),
+    _molecules("text", "Kernel depth hardly matters (two hidden layers)", "not given", "gaussian depth 2", "small"),
+    _molecules("text", "Kernel depth hardly matters (five hidden layers)", "not given", "gaussian depth 5", "small"),
+    _images("Table 21", "All teachers beat the best single one", "92.21 > 91.78", image_tables.BEST_SINGLE),
+    _images("Table 1", "Likelihood beats squared error", "92.43 > 90.30", "multi_mse"),
+    _images("Table 1", "Likelihood beats cosine", "92.43 > 91.02", "multi_cosine"),
+    _images("Table 1", "The student beats its best teacher", "92.43 > 90.99", image_tables.BEST_TEACHER),
+    _images("Table 1", "The student beats itself without distillation", "92.43 > 88.48", "labels"),
+    _images("ours", "A weak teacher beside seven does not hurt", "not given", "gaussian without vww", "harmless"),
+    _images(
+        "ours",
+        "A weak teacher beside a good one does not hurt",
+        "not given",
+        "gaussian from resnet56",
+        "harmless",
+        "gaussian from resnet56+vww",
+    ),
+    _cross("EMO", "Table 1", "EMO beats labels alone", "SciTail 90.9 > 88.1", "emo", "sft"),
+    _cross("EMO", "Table 1", "EMO beats ULD", "SciTail 90.9 > 87.0", "emo", "uld"),
+    _cross("EMO", "Table 1", "EMO beats MinED", "SciTail 90.9 > 86.9", "emo", "mined"),
+    _cross("EMO", "Table 1", "EMO beats MultiLevelOT", "SciTail 90.9 > 88.2", "emo", "multilevel_ot"),
+    _cross("EMO", "Table 1", "EMO beats CDM", "72.98 > 69.51, without labels", "emo", "cdm"),
+    _cross("EMO", "Table 1", "EMO beats DSKD", "SciTail 90.9 > 88.0", "emo", "dskd"),
+    _cross("EMO", "Table 3", "IRA helps", "STS-B 81.3 > 78.5", "emo", "emo without ira"),
+    _cross("EMO", "Table 3", "OTIS helps", "STS-B 81.3 > 80.9", "emo", "emo without otis"),
+    _cross("EMO", "Table 4", "A third of the pairs beats all", "SICK 80.1 > 76.9", "emo", "emo share 1"),
+    _cross("EMO", "Table 4", "A third of the pairs beats half", "SICK 80.1 > 79.4", "emo", "emo share 0.5"),
+    _cross("DistillMoE", "Table 2", "DistillMoE beats labels alone", "SciTail 92.4 > 88.1", "distillmoe", "sft"),
+    _cross("DistillMoE", "Table 2", "DistillMoE beats EMO", "SciTail 92.4 > 90.9", "distillmoe", "emo"),
+    _cross("DistillMoE", "Table 2", "DistillMoE beats DSKD", "SciTail 92.4 > 88.0", "distillmoe", "dskd"),
+    _cross("DistillMoE", "Table 2", "DistillMoE beats CDM", "SciTail 92.4 > 88.8", "distillmoe", "cdm"),
+    _cross("DistillMoE", "Table 2", "DistillMoE beats MinED", "SciTail 92.4 > 86.9", "distillmoe", "mined"),
+    _cross(
+        "DistillMoE",
+        "ablation",
+        "DynamicCKA helps",
+        "STS-B 82.1 > 81.9",
+        "distillmoe",
+        "distillmoe without dynamic_cka",
+    ),
+    _cross(
+        "DistillMoE", "ablation", "The experts help", "STS-B 82.1 > 79.9", "distillmoe", "distillmoe without experts"
+    ),
+    _cross(
+        "DistillMoE",
+        "ablation",
+        "The cosine expert helps",
+        "STS-B 82.1 > 81.2",
+        "distillmoe",
+        "distillmoe without cosine",
+    ),
+    _cross(
+        "DistillMoE",
+        "ablation",
+        "The contrastive expert helps",
+        "STS-B 82.1 > 81.7",
+        "distillmoe",
+        "distillmoe without contrast",
+    ),
+    _cross(
+        "DistillMoE",
+        "ablation",
+        "The margin expert helps",
+        "STS-B 82.1 > 81.5",
+        "distillmoe",
+        "distillmoe without margin",
+    ),
+    *(
+        _cross(
+            "DistillMoE",
+            "Table 11",
+            f"The gate beats fixed weights {weights}",
+            "ConTRoL 49.6 > 43.4 to 46.0",
+            "distillmoe",
+            f"distillmoe fixed {weights}",
+        )
+        for weights in (" ".join(map(str, each)) for each in FIXED)
+    ),
+    _outside("DistillMoE beats DSKD", "74.90/70.77 > 73.78/69.59", "dskd"),
+    _outside("DistillMoE beats MinED", "74.90/70.77 > 73.49/69.18", "mined"),
+    _outside("DistillMoE beats CDM", "74.90/70.77 > 73.60/68.55", "cdm"),
+    _cross("SBA", "ours", "Spherical beats linear in DistillMoE's head", "not given", "distillmoe sba", "distillmoe"),
+    _mixed("Table I", "SBA beats linear on similarity", "71.51 > 71.18", "sba", "linear similarity"),
+    _mixed("Table I", "SBA beats linear on clustering", "86.19 > 85.66", "sba", "linear clustering"),
+    _mixed("Table I", "SBA beats linear on pairs", "89.06 > 83.66", "sba", "linear pair classification"),
+    _mixed("Table II", "SBA beats norm-free on similarity", "71.51 > 71.37", "sba", "norm_free similarity"),
+    _mixed("Table II", "SBA beats unit on similarity", "71.51 > 68.35", "sba", "unit similarity"),
+    _mixed("Table II", "SBA beats unit on clustering", "86.19 > 0.00", "sba", "unit clustering"),
+)
