@@ -268,6 +268,11 @@ def test_what_the_machine_lacks_is_said(home: Path, tmp_path: Path) -> None:
         run(home, tmp_path, optim="adamw_torch_8bit")
 
 
+def test_evaluating_without_held_out_texts_is_said(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(DistilvecError, match=r"nothing to evaluate on.*corpus\.holdout"):
+        run(home, tmp_path, evaluate_every=1)
+
+
 def test_several_visible_devices_do_not_split_a_batch(home: Path, tmp_path: Path) -> None:
     made = assemble(home, "cosine")
     from distilvec.training.arguments import training_arguments

@@ -68,7 +68,9 @@ RUNS: tuple[KnownRun, ...] = (
             "talas": 0.8234,
         },
     ),
-    *_runs("cut", 0.8892, 2, {"cosine": 0.9261, "distilcse": 0.9315, "distillcse": 0.9178, "leaf": 0.9217, "talas": 0.9285}),
+    *_runs(
+        "cut", 0.8892, 2, {"cosine": 0.9261, "distilcse": 0.9315, "distillcse": 0.9178, "leaf": 0.9217, "talas": 0.9285}
+    ),
     *_runs("cut3", 0.9238, 2, {"talas": 0.9286}),
     *_runs("cut", 0.8892, 6, {"cosine": 0.9509, "distilcse": 0.9489}),
 )

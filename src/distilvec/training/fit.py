@@ -119,7 +119,7 @@ def fit(
     """
     needs = method.needs(describe(StudentTap(student).info, task), teachers)
     rows, companions = rows_with_companions(corpus, corpus.train_rows, companions_of(needs, task, corpus))
-    _check(rows, corpus, optimizer)
+    _check(rows, corpus, optimizer, training.evaluate_every is not None and evaluate is None)
     # First, because it also joins the other processes of a distributed run.
     args = training_arguments(training, optimizer, folder / "checkpoints", len(rows))
     tokens, sample = _observe(
@@ -286,11 +286,17 @@ def free_maps(sample: Sample) -> list[np.ndarray]:
     ]
 
 
-def _check(rows: np.ndarray, corpus: Corpus, optimizer: OptimizerSection) -> None:
+def _check(rows: np.ndarray, corpus: Corpus, optimizer: OptimizerSection, blind: bool) -> None:
     """What would otherwise fail late, or not at all."""
     if not len(rows):
         raise DataError(
             "there is no text to train on", where="corpus", remedy="Look at what was rejected, and at corpus.holdout."
+        )
+    if blind:
+        raise DistilvecError(
+            f"there is nothing to evaluate on: {len(corpus.holdout_rows)} texts are held out, and 20 are needed",
+            where="training.evaluate_every",
+            remedy="Raise corpus.holdout, or leave evaluate_every out.",
         )
     if optimizer.sharpness is not None and optimizer.sharpness.kind == "disam" and corpus.domains is None:
         raise DistilvecError(
