@@ -39,6 +39,8 @@ MEASURED: dict[str, tuple[str, dict[str, str]]] = {
             "cosine": "multi_cosine",
             "squared error (L2)": "multi_mse",
             "likelihood (NLL)": "gaussian",
+            "likelihood, beta 0.5": "gaussian beta 0.5",
+            "likelihood, beta 1": "gaussian beta 1",
             "likelihood, paper's preset": "gaussian paper",
         },
     ),

@@ -21,6 +21,8 @@ METHODS = {
     "multi_cosine": "cosine",
     "multi_mse": "squared error (L2)",
     "gaussian": "likelihood (NLL)",
+    "gaussian beta 0.5": "likelihood, beta 0.5",
+    "gaussian beta 1.0": "likelihood, beta 1",
     "gaussian paper": "likelihood, paper's preset",
 }
 #: Names of rows that are found out.

@@ -20,8 +20,8 @@ epochs, about as many steps as CIFAR-10. Teachers and students alike.
 What to keep in mind: the CIFAR networks were trained on all 50,000 labelled CIFAR-10 training images, so they have seen
 the corpus and the images that CIFAR-10's probe is fitted on; the test images are new to all.
 
-Rows of `main` and `weak`, resnet56's and the best single-teacher student (with seed 0) have all seeds, the others one.
-Every row is kept as soon as it is there, so the script goes on where it stopped.
+Rows of `main`, `weak` and `beta`, resnet56's and the best single-teacher student (with seed 0) have all seeds, the
+others one. Every row is kept as soon as it is there, so the script goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import argparse
 import functools
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +67,14 @@ class Row:
     Attributes:
         method: None = not trained; sft = by labels.
         vit: a vision transformer instead of the residual network, in a quarter of the epochs.
+        options: further options of the method.
     """
 
     method: str | None = "gaussian"
     teachers: tuple[str, ...] = TEACHERS
     preset: str = "sound"
     vit: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 GROUPS: dict[str, dict[str, Row]] = {
@@ -89,6 +91,8 @@ GROUPS: dict[str, dict[str, Row]] = {
     },
     "single": {row: Row(teachers=(name,)) for name, row in zip(TEACHERS, single_rows(), strict=True)},
     "presets": {"gaussian paper": Row(preset="paper")},
+    # Does the likelihood learn less because it can pay for a misfit with a larger deviation?
+    "beta": {f"gaussian beta {beta}": Row(options={"beta_nll": beta}) for beta in (0.5, 1.0)},
     "vit": {
         "vit untrained": Row(None, vit=True),
         "vit gaussian": Row(vit=True),
@@ -97,7 +101,7 @@ GROUPS: dict[str, dict[str, Row]] = {
 }
 ROWS = {name: row for group in GROUPS.values() for name, row in group.items()}
 #: Rows with all seeds; of the single teachers the best one with seed 0 gets them, too.
-REPEATED = (*GROUPS["main"], *GROUPS["weak"], "gaussian from resnet56")
+REPEATED = (*GROUPS["main"], *GROUPS["weak"], *GROUPS["beta"], "gaussian from resnet56")
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ class Bench:
                 "corpus": corpus,
                 "teachers": [self.section(teacher).model_dump() for teacher in row.teachers],
                 "student": {"model": str(self.vit)} if row.vit else {"resnet": {"depth": 8}},
-                "method": {"name": row.method or "gaussian", "preset": row.preset, **method},
+                "method": {"name": row.method or "gaussian", "preset": row.preset, **method, **row.options},
                 "optimizer": {"lr": 1e-3, "heads_lr": 1e-3, "weight_decay": 0.0},
                 "training": {
                     "epochs": epochs,
@@ -294,7 +298,7 @@ def estimate(bench: Bench, rows: Sequence[str], seeds: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="default", help=f"default, {', '.join(GROUPS)}, or names, between commas")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="of the rows in `main` and `weak`")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="of the rows in `main`, `weak` and `beta`")
     parser.add_argument("--epochs", type=float, default=Size().epochs)
     parser.add_argument("--device", default=None, help="cpu to keep off an accelerator")
     parser.add_argument("--quick", action="store_true", help="a few steps on a few images, kept apart")
