@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from distilvec.methods.distillmoe import DistillMoEOptions
 from distilvec.methods.emo import EMOOptions
@@ -18,6 +18,8 @@ class LabelledSet:
         train: rows that are drawn (seeded) from the training split; None = all.
         validation: rows drawn from the rest of it, for a set that has no official validation split.
         seeds: runs of every row, unless asked otherwise.
+        encoding: of pairs: one input, or two that are encoded apart.
+        file: whose files it reads; None = those of its own name.
         rates_of: the set whose chosen learning rates it takes; None = rates are chosen on its own validation data.
     """
 
@@ -27,6 +29,8 @@ class LabelledSet:
     validation: int | None = None
     seeds: int = 1
     rates_of: str | None = None
+    encoding: Literal["joint", "separate"] | None = None
+    file: str | None = None
 
     @property
     def text(self) -> str | list[str]:
@@ -41,6 +45,7 @@ SETS = {
     # Its training file is sorted by intent: the first 5,000 rows hold 40 of the 77, so rows are drawn.
     "banking77": LabelledSet("classification", train=5000, validation=1000, seeds=3),
     "sick": LabelledSet("pairs", seeds=3),
+    "stsb_separate": LabelledSet("similarity", label="score", seeds=3, encoding="separate", file="stsb"),
     "stsb": LabelledSet("similarity", label="score", seeds=3),
     "mrpc": LabelledSet("pairs", rates_of="sick"),
     "sst2": LabelledSet("classification", train=10_000, rates_of="banking77"),
@@ -64,6 +69,7 @@ ALPHA: dict[str, dict[str, float]] = {
     "sst2": {"emo": 0.1, "distillmoe": 0.1, "uld": 0.1, "multilevel_ot": 0.2, "mined": 0.1, "cdm": 0.2, "dskd": 0.1},
     "stsb": {"emo": 0.5, "distillmoe": 0.5, "dskd": 0.5, "mined": 0.5, "cdm": 0.5},
 }
+ALPHA["stsb_separate"] = ALPHA["stsb"]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,154 @@
+"""The headline student compressed in every way, and static students of the same teacher beside it.
+
+    python experiments/compression.py           # headline.py has to be there; about an hour on one core
+    python experiments/compression.py --table
+
+Compression: every form that `distilvec compress` makes of headline.py's student, calibrated on 1,000 training texts of
+the pool, likeness on 1,000 held-out ones, scores on six of the nine sets (probes on at most 5,000 rows).
+Static students: tables of all-MiniLM-L6-v2's word pieces (256 numbers for all pieces; 384 for 5,000), as they are and
+trained with cosine on the headline's pool for two epochs, judged on the nine sets exactly as headline.py judges.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import headline
+import numpy as np
+from common import RESULTS, WORK, once, shared
+
+from distilvec.compressing import compress
+from distilvec.corpus import Corpus
+from distilvec.judging import CachedEncoder, judge, speed, talas_tasks
+from distilvec.preparing import make_student, prepare_corpus
+from distilvec.recipe import Recipe
+from distilvec.report.compressed import Compression
+from distilvec.run import train_student
+from distilvec.students import load_student
+from distilvec.teaching import teach
+
+HERE = RESULTS / "compression"
+SETS = ("stsb", "sick", "sts12", "mrpc", "scitail", "banking77")
+PROBE_ROWS, TEXTS = 5_000, 1_000
+STATIC: dict[str, dict[str, Any]] = {
+    "static, 256 numbers, all pieces": {"dimensions": 256},
+    "static, 384 numbers, 5,000 pieces": {"dimensions": 384, "vocabulary": 5000},
+}
+LR, EPOCHS = 3e-3, 2
+
+
+def compressed() -> dict[str, Any]:
+    """The table of the headline student."""
+    student = load_student(WORK / "headline" / "run" / "student")
+    corpus = Corpus.open(WORK / "headline" / "corpus")
+    held, trained = (
+        corpus.texts(np.random.default_rng(0).choice(rows, TEXTS, replace=False))
+        for rows in (corpus.holdout_rows, corpus.train_rows)
+    )
+    tasks = talas_tasks(shared() / "data", names=SETS, max_train=PROBE_ROWS)
+    return compress(student, held, trained, tasks).model_dump(mode="json")
+
+
+def recipe(name: str) -> Recipe:
+    """The headline's recipe with a static student."""
+    options = argparse.Namespace(layers=[1, 6], vocabulary=5000, space="own", method="cosine", lr=LR, epochs=EPOCHS)
+    made = headline.recipe(argparse.Namespace(**vars(options), batch_size=64, seed=0))
+    made["student"] = {"static": {"of": "all-MiniLM-L6-v2", **STATIC[name]}, "max_length": 128}
+    made["training"] |= {"bf16": False, "evaluate_every": None}
+    made["output"] = str(WORK / "compression" / slug(name))
+    return Recipe.build(made)
+
+
+def static(name: str) -> dict[str, Any]:
+    """A static student before and after training."""
+    made = recipe(name)
+    corpus = prepare_corpus(made)
+    untrained = make_student(made.student, made.teachers, corpus, made.training.seed)
+    out = Path(made.output)
+    shutil.rmtree(out, ignore_errors=True)
+    student, fitted = train_student(made, corpus, teach(made, corpus), out, False)
+    shutil.rmtree(out, ignore_errors=True)
+    tasks = talas_tasks(shared() / "data")
+    judged = judge({"untrained": CachedEncoder(untrained), "trained": CachedEncoder(student)}, tasks)
+    return {
+        "name": name,
+        "averages": {model: judged.averages(model) for model in ("untrained", "trained")},
+        "tasks": {m: {task: score.value for task, score in found.items()} for m, found in judged.scores.items()},
+        "parameters": sum(parameter.numel() for parameter in student.parameters()),
+        "speed": speed(student, tasks[-1].texts()[:256]),
+        "steps": fitted.steps,
+        "training_seconds": round(fitted.seconds, 1),
+    }
+
+
+def slug(name: str) -> str:
+    return name.replace(", ", "-").replace(",", "").replace(" ", "_")
+
+
+def page() -> str:
+    """What is there, as Markdown; also written to `table.md`."""
+    lines = ["# The headline student compressed, and static students beside it", ""]
+    lines += ["Made by `python experiments/compression.py` (its header says what was measured on what)."]
+    whole, top = HERE / "headline.json", RESULTS / "headline" / f"{headline.BEST}.json"
+    if whole.exists():
+        found = json.loads(whole.read_text())
+        found.pop("seconds")
+        table = Compression.model_validate(found)
+        lines += ["", "## Compressed", "", _markdown(table), ""]
+    students = [json.loads(file.read_text()) for name in STATIC if (file := HERE / f"{slug(name)}.json").exists()]
+    if students and top.exists():
+        best = json.loads(top.read_text())
+        full = best["averages"]["teacher"]["all"]
+        lines += [
+            "## Static students",
+            "",
+            "Averages over the nine sets in percent; kept: of the teacher's. One seed.",
+            "",
+            "| model | parameters | Avg-In | Avg-Out | Avg | kept | texts/s, 1 thread |",
+            "|---|---|---|---|---|---|---|",
+            _line("teacher", None, best["averages"]["teacher"], full, None),
+            _line("headline student", None, best["averages"]["student"], full, None),
+        ]
+        for each in students:
+            for model in ("untrained", "trained"):
+                rate = each["speed"]["texts_per_second"]
+                lines.append(_line(f"{each['name']}, {model}", each["parameters"], each["averages"][model], full, rate))
+    text = "\n".join(lines) + "\n"
+    HERE.mkdir(parents=True, exist_ok=True)
+    (HERE / "table.md").write_text(text)
+    return text
+
+
+def _markdown(table: Compression) -> str:
+    """Without speeds: the machine did other work beside."""
+    for row in table.rows:
+        row.texts_per_second = row.latency_p50_ms = row.latency_p95_ms = None
+    return table.grid().markdown()
+
+
+def _line(name: str, parameters: int | None, averages: dict[str, float], full: float, rate: float | None) -> str:
+    shown = " | ".join(f"{100 * averages[group]:.2f}" for group in ("in", "out", "all"))
+    size = "" if parameters is None else f"{parameters / 1e6:.2f} M"
+    speed_cell = "" if rate is None else f"{rate:,.0f}"
+    return f"| {name} | {size} | {shown} | {100 * averages['all'] / full:.1f} % | {speed_cell} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", action="store_true", help="only write the tables of what is there")
+    options = parser.parse_args()
+    if not options.table:
+        once(HERE / "headline.json", compressed)
+        page()
+        for name in STATIC:
+            once(HERE / f"{slug(name)}.json", lambda name=name: static(name))
+            page()
+    print(page())
+
+
+if __name__ == "__main__":
+    main()
