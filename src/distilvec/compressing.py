@@ -76,7 +76,9 @@ def compress(
             if with_speed:
                 _time(rows[0], student, texts)
             for name, model, size in _models(student, Path(place), texts, notes):
-                row = _row(name, Form(reference.shape[1]), CachedEncoder(model), reference, texts, tasks)
+                form = Form(reference.shape[1])
+                encode = CompressedEncoder(CachedEncoder(model), form, 1.0)
+                row = _row(name, form, encode, reference, texts, tasks)
                 row.size_bytes = size
                 if with_speed:
                     _time(row, model, texts)

@@ -54,11 +54,14 @@ class Form:
         return short
 
     def compared(self, vectors: Array, limit: float) -> Vectors:
-        """float32 [n, w] whose cosines are those of the stored vectors; of bits, -1 and 1: 1 - 2 Hamming / w."""
+        """float32 [n, w] of length 1 with the cosines of the stored vectors; of bits, 1 - 2 Hamming / w.
+
+        Of one length in every form: a probe's regularisation depends on the scale of what it is given.
+        """
         stored = self.stored(vectors, limit)
         if self.precision == "binary":
             stored = 2.0 * np.unpackbits(stored, axis=1, count=min(self.width, np.shape(vectors)[1])) - 1.0
-        return stored.astype(np.float32)
+        return unit(stored.astype(np.float32))
 
 
 def calibrated(vectors: Array, width: int) -> float:
