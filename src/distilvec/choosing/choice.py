@@ -53,8 +53,7 @@ class Choice:
     def prediction(self, row: Measured) -> Prediction:
         """What it will keep once it is trained: of tasks and of retrieval, the one that promises less."""
         probe = row.kept.get("probe", {})
-        static = _is_static(row)
-        return worst([predict(self.start(row, each), probe.get(each), static=static) for each in self.measures])
+        return worst([predict(self.start(row, each), probe.get(each)) for each in self.measures])
 
     @property
     def chosen(self) -> Measured | None:
@@ -95,11 +94,6 @@ class Choice:
             f"from the others' runs missed by up to {misses:.1f} points. Other teachers, tasks and training lengths "
             "may do otherwise, and the error of the tasks' own scores is not in it.",
         ]
-        if any(_is_static(row) for row in self.rows):
-            found.append(
-                f"Static students are not among those runs: from nothing to {middle} % of the gap is assumed for them, "
-                f"and {low} % in the middle."
-            )
         if self.probe_steps:
             found.append(f"probe: after {self.probe_steps} steps with cosine; a floor for the prediction.")
         if not self.by_tasks:
@@ -134,10 +128,6 @@ class Choice:
         """JSON values: what was measured, predicted and chosen."""
         candidates = [asdict(row) | {"predicted": asdict(self.prediction(row))} for row in self.rows]
         return asdict(self) | {"rows": candidates, "chosen": self.best.name, "verdict": self.verdict()}
-
-
-def _is_static(row: Measured) -> bool:
-    return "static" in (row.section or {})
 
 
 def _speed(row: Measured) -> list[str]:
