@@ -58,9 +58,9 @@ def _supervised(folder: Path, labelled: LabelledSet) -> list[str]:
 
 
 def best_rate(folder: Path, row: str, metric: str) -> float | None:
-    """The learning rate with the best validation score of seed 0."""
+    """The learning rate with the best validation score of seed 0; of equals the smallest, as in cross_tokenizer.py."""
     runs = [_read(file) for file in folder.glob(f"{file_name(row)}-*-0.json")]
-    runs = [run for run in runs if run["row"] == row]
+    runs = sorted((run for run in runs if run["row"] == row), key=lambda run: run["lr"])
     return max(runs, key=lambda run: run["validation"][metric])["lr"] if runs else None
 
 
