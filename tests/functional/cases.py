@@ -63,6 +63,10 @@ def _transport(x: Tensor) -> Tensor:
     return F.sinkhorn(x, x.mean(-1).softmax(-1), x.mean(-2).softmax(-1), 0.3, 6, 0.0)
 
 
+def _to_gram(x: Tensor, y: Tensor, mask: Tensor | None = None, debiased: bool = False) -> Tensor:
+    return F.cka_distance_to_gram(x, F.centred_gram(y, mask), mask, debiased)
+
+
 CASES: dict[str, Case] = {
     "normalize": Case("normalize", F.normalize, ((4, 3),)),
     "cosine distance": Case("cosine_distance", F.cosine_distance, ((4, 3), (4, 3))),
@@ -80,6 +84,12 @@ CASES: dict[str, Case] = {
     "cka, debiased, many rows": Case("linear_cka", lambda x, y: F.linear_cka(x, y, None, True), ((9, 2), (9, 3))),
     "cka distance": Case("cka_distance", F.cka_distance, ((5, 4), (5, 3))),
     "cka distance, debiased": Case("cka_distance", lambda x, y: F.cka_distance(x, y, None, True), ((5, 4), (5, 3))),
+    "centred gram": Case("centred_gram", F.centred_gram, ((5, 4),)),
+    "centred gram, masked": Case("centred_gram", lambda x: F.centred_gram(x, _MASK), ((6, 4),)),
+    "cka distance to gram": Case("cka_distance_to_gram", _to_gram, ((5, 4), (5, 3))),
+    "cka distance to gram, debiased": Case(
+        "cka_distance_to_gram", lambda x, y: _to_gram(x, y, None, True), ((5, 4), (5, 3))
+    ),
     "sinkhorn": Case("sinkhorn", lambda c: _transport(_wide(c)), ((3, 4),), True),
     "transport cost": Case("transport_cost", F.transport_cost, ((3, 4), (3, 4))),
     "sorted wasserstein": Case("sorted_wasserstein", F.sorted_wasserstein, ((3,), (5,)), True),

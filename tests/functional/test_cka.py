@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.functional.cases import FEW, SEEDS
 
-from distilvec.functional import cka_distance, linear_cka
+from distilvec.functional import centred_gram, cka_distance, cka_distance_to_gram, linear_cka
 
 
 def rows(seed: int, *shape: int) -> torch.Tensor:
@@ -51,6 +51,20 @@ def test_rotations_scale_shift_and_joint_order_do_not_matter(seed: int, scale: f
     assert torch.allclose(linear_cka(y, x, debiased=debiased), expected)
     assert linear_cka(x, turned, debiased=debiased).item() == pytest.approx(1)
     assert cka_distance(x, turned, debiased=debiased).item() == pytest.approx(0, abs=1e-9)
+
+
+@FEW
+@given(seed=SEEDS, n=st.integers(1, 9), hidden=st.integers(0, 3), p=st.integers(1, 20), debiased=st.booleans())
+def test_a_gram_matrix_is_all_that_is_taken_of_one_side(seed: int, n: int, hidden: int, p: int, debiased: bool) -> None:
+    x, y = rows(seed, n + hidden, p), rows(seed + 1, n + hidden, 7)
+    mask = torch.arange(n + hidden) < n
+    found = cka_distance_to_gram(x, centred_gram(y, mask), mask, debiased)
+    torch.testing.assert_close(found, cka_distance(x, y, mask, debiased), atol=1e-9, rtol=1e-9)
+    # Bigger tables: whoever pads the Gram matrix with zeros changes nothing.
+    gram, wider = torch.zeros(n + hidden + 2, n + hidden + 2).double(), torch.cat([x, rows(seed + 2, 2, p)])
+    gram[:n, :n] = centred_gram(y, mask)[:n, :n]
+    again = cka_distance_to_gram(wider, gram, torch.cat([mask, torch.tensor([False, False])]), debiased)
+    torch.testing.assert_close(again, found, atol=1e-9, rtol=1e-9)
 
 
 @FEW

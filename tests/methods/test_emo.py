@@ -142,7 +142,8 @@ def test_importance_sums_to_one_and_leaves_out_what_it_should(world) -> None:
     for special, by in ((False, "sum"), (True, "sum"), (True, "softmax")):
         method = world.method("emo", special_tokens=special, importance=by)
         columns = signals.mask if special else signals.content
-        scores, scored = method._scores(0, signals, columns)
+        maps = method.from_maps[0]
+        scores, scored = maps(signals)[1]["importance"], maps.columns(signals)
         torch.testing.assert_close(scores.sum(-1), torch.ones(8))
         assert torch.equal(scores > 0, scored)
         assert torch.equal(scored, columns)
@@ -161,7 +162,8 @@ def test_causal_importance_is_relative_to_even_attention() -> None:
     signals = causal.signals(range(4))[0]
     first = signals.mask.int().argmax(-1)
     signals.content[torch.arange(4), first] = True  # a teacher that puts no special token in front
-    scores, scored = causal.method("emo")._scores(0, signals, signals.content)
+    maps = causal.method("emo").from_maps[0]
+    scores, scored = maps(signals)[1]["importance"], maps.columns(signals)
     assert not scores[torch.arange(4), first].any() and not scored[torch.arange(4), first].any()
     torch.testing.assert_close(scores.sum(-1), torch.ones(4))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,17 @@ import torch
 
 from distilvec.alignment import align
 from distilvec.corpus import Corpus, read_corpus
+from distilvec.corpus.batch import Batch
 from distilvec.errors import DataError, DistilvecError
+from distilvec.methods.base import Sample, wanted_of
+from distilvec.methods.emo import EMO, EMOOptions
 from distilvec.store import SignalStore, fill, fill_signals
 from distilvec.store.ragged import RaggedSignal
 from distilvec.students import load_student
+from distilvec.students.output import StudentOutput
+from distilvec.students.tap import StudentTap
 from distilvec.teachers import load_teacher
-from distilvec.teachers.signals import Wanted
+from distilvec.teachers.signals import Digest, TeacherInfo, TeacherSignals, Wanted
 from distilvec.training import Collator, LiveSource, StoreSource, TokenizedCorpus
 
 WANTED = Wanted(tokens=(0, 2), attention=(2,), alignment=("strict", "full"))
@@ -85,6 +91,68 @@ def test_pairs_are_those_of_the_token_strings_at_their_padded_places(parts: dict
         whole = whole[whole[:, 0] >= 0]
         assert set(whole[:, 0].tolist()) == set(places) and set(whole[:, 1].tolist()) == set(at)
     assert checked > 0
+
+
+def _steps(source: StoreSource | LiveSource, method: EMO, parts: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
+    """EMO's terms of two batches, by what a source hands out."""
+    tap, tokens, corpus = StudentTap(parts["student"].eval()), parts["tokens"], parts["corpus"]
+    needs, found = method.needs(tap.info, [parts["info"]]), []
+    for rows in ([3, 11, 0, 29], [7, 8, 30]):
+        batch = Collator(corpus, tokens, [source])(rows)
+        with torch.no_grad():
+            seen = tap(batch["features"], views=1, tokens=needs.tokens.student, attention=needs.attention.student)
+        signals = TeacherSignals(**batch["teachers"][0])
+        terms = method(seen, [signals], Batch(batch["keys"], Batch.equal_items(batch["keys"])))
+        found.append(
+            {name: term.values for name, term in terms.items()} | {"maps": torch.tensor(len(signals.attention))}
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"preset": "paper"}, {"preset": "code"}, {"ira_weight": 0}, {"otis_weight": 0}]
+)
+def test_a_store_digests_maps_once_and_nothing_changes(
+    parts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    teacher, corpus, tokens = parts["teacher"], parts["corpus"], parts["tokens"]
+    card = teacher.card
+    parts["info"] = TeacherInfo(
+        "teacher", card.width, teacher.card.layers, hidden=teacher.hidden, causal=teacher.causal
+    )
+    method = EMO(EMOOptions(**{"init": "random", "standardize": False, "alpha": 0, **options}))
+    student = StudentTap(parts["student"]).info
+    needs = method.needs(student, [parts["info"]])
+    method.build(student, [parts["info"]], Sample(StudentOutput(torch.zeros(1, 1, student.width)), []))
+    wanted = wanted_of(needs, 0)
+    store = SignalStore.create(tmp_path / "store", card, card.width, "float32")
+    fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted)
+    digested, plain = StoreSource(store, corpus), StoreSource(store, corpus)
+    digested.prepare(wanted, tokens)
+    plain.prepare(replace(wanted, digest=None), tokens)
+    short, long = _steps(digested, method, parts), _steps(plain, method, parts)
+    for one, other in zip(short, long, strict=True):
+        assert int(one.pop("maps")) == 0 < int(other.pop("maps"))
+        assert one.keys() == other.keys() and one
+        for name in one:
+            torch.testing.assert_close(one[name], other[name], atol=1e-6, rtol=1e-5)
+            assert one[name].any()
+    again = StoreSource(store, corpus)
+    monkeypatch.setattr("distilvec.training.digests._write", lambda *_: pytest.fail("it was made before"))
+    again.prepare(wanted, tokens)
+    assert not list((store.path / "derived").glob(".*"))
+
+
+def test_a_digest_that_is_stopped_half_way_leaves_nothing(parts: dict[str, Any], tmp_path: Path) -> None:
+    def make(signals: TeacherSignals) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        raise KeyboardInterrupt
+
+    derived = parts["store"].path / "derived"
+    before = set(derived.iterdir()) if derived.is_dir() else set()
+    source = StoreSource(parts["store"], parts["corpus"])
+    with pytest.raises(KeyboardInterrupt):
+        source.prepare(replace(WANTED, alignment=(), digest=Digest("stopped", ("a",), (), make)), parts["tokens"])
+    assert set(derived.iterdir()) == before
 
 
 def test_only_what_is_missing_is_taught_and_added(

@@ -4,7 +4,7 @@ Every function takes float32, bfloat16 or float64, computes in at least float32 
 returns that type. Masks are boolean, True = real; what is masked has exactly no effect on value and gradient.
 """
 
-from distilvec.functional.cka import cka_distance, linear_cka
+from distilvec.functional.cka import centred_gram, cka_distance, cka_distance_to_gram, linear_cka
 from distilvec.functional.contrastive import info_nce
 from distilvec.functional.gating import expert_similarity, gate_floor_penalty, load_balance, optimal_gate
 from distilvec.functional.gaussian import gaussian_nll, triangular_gaussian_nll
@@ -21,7 +21,9 @@ from distilvec.functional.sphere import spherical_aggregate
 from distilvec.functional.transport import sinkhorn, sorted_wasserstein, transport_cost
 
 __all__ = [
+    "centred_gram",
     "cka_distance",
+    "cka_distance_to_gram",
     "cosine_distance",
     "expert_similarity",
     "gate_floor_penalty",

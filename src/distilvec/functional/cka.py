@@ -14,7 +14,7 @@ from torch import Tensor
 
 from distilvec.functional.precision import full_precision
 
-__all__ = ["cka_distance", "linear_cka"]
+__all__ = ["centred_gram", "cka_distance", "cka_distance_to_gram", "linear_cka"]
 
 # Two centred rows are always perfectly alike; the unbiased estimate divides by n - 3.
 _FEWEST_PLAIN, _FEWEST_DEBIASED = 3, 4
@@ -49,17 +49,8 @@ def linear_cka(x: Tensor, y: Tensor, mask: Tensor | None = None, debiased: bool 
         cross, own_x, own_y = _inner(first, second), _inner(first, first), _inner(second, second)
     else:
         cross, own_x, own_y = (_inner(z, z) for z in (x.mT @ y, x.mT @ x, y.mT @ y))
-    rounding = 16 * torch.finfo(x.dtype).eps
-    undefined = (own_x == 0) | (own_y == 0)
-    if debiased:
-        lengths_x, lengths_y = x.square().sum(-1), y.square().sum(-1)
-        plain_x, plain_y = own_x, own_y
-        cross = _unbiased(cross, lengths_x, lengths_y, count)
-        own_x = _unbiased(own_x, lengths_x, lengths_x, count)
-        own_y = _unbiased(own_y, lengths_y, lengths_y, count)
-        undefined = (count < _FEWEST_DEBIASED) | (own_x <= rounding * plain_x) | (own_y <= rounding * plain_y)
-    scale = (own_x * own_y).masked_fill(undefined, 1).sqrt()
-    return (cross / scale).masked_fill(undefined, 0).clamp(-1.0 if debiased else 0.0, 1.0)
+    lengths = (x.square().sum(-1), y.square().sum(-1)) if debiased else None
+    return _similarity(cross, own_x, own_y, lengths, count)
 
 
 @full_precision
@@ -75,12 +66,64 @@ def cka_distance(x: Tensor, y: Tensor, mask: Tensor | None = None, debiased: boo
 
     Source: EMO, eq. 14; DistillMoE, eq. 12.
     """
-    similarity = linear_cka(x, y, mask, debiased)
+    return _distance(linear_cka(x, y, mask, debiased), _count(x, mask), debiased)
+
+
+@full_precision
+def centred_gram(y: Tensor, mask: Tensor | None = None) -> Tensor:
+    """All that CKA takes of one side: Y' Y'^T of the centred rows, scaled so that its trace is 1 (or 0).
+
+    Args:
+        y: [..., n, q].
+        mask: bool [..., n], True = real row; None: all rows are real. The others are zero in the result.
+
+    Returns:
+        [..., n, n].
+    """
+    y = _centred(y, mask, _count(y, mask))
+    gram = y @ y.mT
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]  # 1 or 0; its gradient is that of the scale
+    return gram / trace.masked_fill(trace == 0, 1)
+
+
+@full_precision
+def cka_distance_to_gram(x: Tensor, gram: Tensor, mask: Tensor | None = None, debiased: bool = False) -> Tensor:
+    """`cka_distance(x, y, mask, debiased)`, from `gram = centred_gram(y, mask)` in place of y.
+
+    Args:
+        x: [..., n, p].
+        gram: [..., n, n].
+        mask, debiased: as in `linear_cka`.
+    """
+    count = _count(x, mask)
+    x = _centred(x, mask, count)
+    own = x @ x.mT
+    cross, own_x, own_y = _inner(own, gram), _inner(own, own), _inner(gram, gram)
+    lengths = (own.diagonal(dim1=-2, dim2=-1), gram.diagonal(dim1=-2, dim2=-1)) if debiased else None
+    return _distance(_similarity(cross, own_x, own_y, lengths, count), count, debiased)
+
+
+def _similarity(
+    cross: Tensor, own_x: Tensor, own_y: Tensor, lengths: tuple[Tensor, Tensor] | None, count: Tensor
+) -> Tensor:
+    """CKA from squared norms of products of centred rows; debiased where the rows' squared lengths are given."""
+    undefined = (own_x == 0) | (own_y == 0)
+    if lengths is not None:
+        rounding = 16 * torch.finfo(cross.dtype).eps
+        plain_x, plain_y = own_x, own_y
+        cross = _unbiased(cross, *lengths, count)
+        own_x = _unbiased(own_x, lengths[0], lengths[0], count)
+        own_y = _unbiased(own_y, lengths[1], lengths[1], count)
+        undefined = (count < _FEWEST_DEBIASED) | (own_x <= rounding * plain_x) | (own_y <= rounding * plain_y)
+    scale = (own_x * own_y).masked_fill(undefined, 1).sqrt()
+    return (cross / scale).masked_fill(undefined, 0).clamp(0.0 if lengths is None else -1.0, 1.0)
+
+
+def _distance(similarity: Tensor, count: Tensor, debiased: bool) -> Tensor:
     if not debiased:
         none = similarity <= _NO_ALIGNMENT
         similarity = similarity.masked_fill(none, 1).sqrt().masked_fill(none, 0)
-    too_few = _count(x, mask) < (_FEWEST_DEBIASED if debiased else _FEWEST_PLAIN)
-    return (1 - similarity).masked_fill(too_few, 0)
+    return (1 - similarity).masked_fill(count < (_FEWEST_DEBIASED if debiased else _FEWEST_PLAIN), 0)
 
 
 def _count(x: Tensor, mask: Tensor | None) -> Tensor:

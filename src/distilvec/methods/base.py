@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from distilvec.corpus.batch import Batch
 from distilvec.students.output import StudentInfo, StudentOutput
-from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
+from distilvec.teachers.signals import Digest, TeacherInfo, TeacherSignals, Wanted
 
 __all__ = [
     "Batch",
+    "Digest",
     "Layers",
     "Method",
     "Needs",
@@ -50,6 +51,7 @@ class Needs(NamedTuple):
         tokens, attention: hidden states and head-averaged maps, per layer.
         logits: class logits, one entry per teacher (empty = none).
         alignment: alignment mode, one entry per teacher (empty = none); several are joined by "+".
+        digest: one entry per teacher (empty = none), what a store may hand out in place of attention maps.
         coupled: whether rows of a batch enter each other's loss, so that ranks must see the whole batch.
         companions: how many further texts of its pair or triplet each item brings into the batch: 0 = none, every
             text is an item; 1 = an anchor and its positive; None = its negatives too. A batch of B items then holds
@@ -63,6 +65,7 @@ class Needs(NamedTuple):
     attention: Layers = Layers()
     logits: tuple[bool, ...] = ()
     alignment: tuple[str | None, ...] = ()
+    digest: tuple[Digest | None, ...] = ()
     coupled: bool = False
     companions: int | None = 0
 
@@ -79,6 +82,7 @@ def wanted_of(needs: Needs, teacher: int) -> Wanted:
         attention=layers(needs.attention),
         logits=bool(needs.logits and needs.logits[teacher]),
         alignment=tuple(mode.split("+")) if mode else (),
+        digest=needs.digest[teacher] if needs.digest else None,
     )
 
 

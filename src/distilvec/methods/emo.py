@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from distilvec.functional import cka_distance, normalize, sinkhorn, transport_cost
+from distilvec.functional import centred_gram, cka_distance_to_gram, normalize, sinkhorn, transport_cost
 from distilvec.functional.precision import full_precision
 from distilvec.methods import parts, token_parts
 from distilvec.methods.base import (
     Batch,
+    Digest,
     Layers,
     Method,
     Needs,
@@ -37,6 +39,7 @@ from distilvec.methods.base import (
     TeacherSignals,
     Term,
 )
+from distilvec.teachers.signals import DIGEST
 
 
 class EMOOptions(Options):
@@ -122,6 +125,63 @@ class EMOOptions(Options):
         return self
 
 
+@dataclass(frozen=True)
+class _Maps:
+    """What EMO takes of a teacher's attention maps: importance, the selected pairs, the Gram matrices of their rows.
+
+    Attributes:
+        compared: layers that IRA compares, one for each of the student's.
+        last: layer that gives the importance.
+        causal: whether sums of attention are corrected for a causal teacher.
+    """
+
+    options: EMOOptions
+    compared: tuple[int, ...]
+    last: int
+    causal: bool
+
+    def digest(self) -> Digest:
+        chosen = ("pairs", "share", "minimum", "cka", "importance", "special_tokens")
+        state = self.options.model_dump(include=set(chosen))
+        name = f"emo {sorted(state.items())} {self.compared} {self.last} {self.causal}"
+        squares = tuple(dict.fromkeys(map(_gram, self.compared)))
+        return Digest(name, ("importance",), squares, self)
+
+    def columns(self, signals: TeacherSignals) -> Tensor:
+        """bool [B, T], tokens that have an importance."""
+        columns = token_parts.teacher_mask(signals, self.options.special_tokens)
+        if not self.causal:
+            return columns
+        visible = signals.mask
+        assert visible is not None
+        return columns & ~(visible & (visible.cumsum(-1) == 1))
+
+    @torch.no_grad()
+    def __call__(self, signals: TeacherSignals) -> tuple[Tensor, dict[str, Tensor]]:
+        """Pairs [B, m, 2], and `importance` [B, T], normalised, and a Gram matrix [B, m, m] for each layer."""
+        options = self.options
+        rows, columns = token_parts.teacher_mask(signals, options.special_tokens), self.columns(signals)
+        visible = signals.mask if self.causal else None
+        scores = token_parts.importance(signals.attention[self.last], rows, columns, visible)
+        scores = token_parts.normalized(scores, columns, options.importance)
+        if not self.compared:
+            return torch.full((len(scores), 1, 2), -1), {"importance": scores}
+        minimum = options.minimum or (8 if options.cka == "debiased" else 4)
+        found = token_parts.best_pairs(token_parts.pairs(signals, options.pairs), scores, options.share, minimum)
+        assert signals.mask is not None
+        grams = {}
+        for layer in self.compared:
+            patterns = token_parts.take_rows(signals.attention[layer], found.teacher)
+            patterns = patterns.masked_fill(~signals.mask.unsqueeze(1), 0)
+            grams[_gram(layer)] = centred_gram(patterns, found.real)
+        pairs = torch.stack([found.student, found.teacher], -1).masked_fill(~found.real.unsqueeze(-1), -1)
+        return pairs, {"importance": scores, **grams}
+
+
+def _gram(layer: int) -> str:
+    return f"gram-{layer}"
+
+
 class EMO(Method):
     """Terms: `simcse` [B] without a task; `ira` [V, B], `otis` [V, B] (`:TEACHER` where there are several)."""
 
@@ -148,8 +208,15 @@ class EMO(Method):
                 tuple(self._attention_layers(student, one, ira) for one in teachers),
             ),
             alignment=("+".join(modes),) * len(teachers),
+            digest=tuple(self._maps(student, one).digest() for one in teachers),
             coupled=simcse,
         )
+
+    def _maps(self, student: StudentInfo, teacher: TeacherInfo) -> _Maps:
+        options = self.options
+        compared = self._teacher_layers(student, teacher) if options.ira_weight else ()
+        last, causal = token_parts.depth(teacher), teacher.causal and options.causal_correction
+        return _Maps(options, tuple(compared), last, causal)
 
     def _student_layers(self, student: StudentInfo) -> range:
         last = token_parts.depth(student)
@@ -168,17 +235,12 @@ class EMO(Method):
         simcse = 0.0 if token_parts.has_task(student) else options.alpha
         self.simcse_weight, self.share_of_each = simcse, (1 - simcse) / len(teachers)
         self.terms = list(zip(parts.names("ira", teachers), parts.names("otis", teachers), strict=True))
-        self.layers = [
-            list(zip(self._student_layers(student), self._teacher_layers(student, teacher), strict=True))
-            if options.ira_weight
-            else []
-            for teacher in teachers
-        ]
-        self.last = token_parts.depth(student), [token_parts.depth(teacher) for teacher in teachers]
-        self.causal = [teacher.causal and options.causal_correction for teacher in teachers]
+        self.compared = self._student_layers(student) if options.ira_weight else range(0)
+        self.last = token_parts.depth(student)
+        self.from_maps = [self._maps(student, teacher) for teacher in teachers]
         self.standardize, self.maps = nn.ModuleList(), nn.ModuleList()
         for index, teacher in enumerate(teachers if options.otis_weight else ()):
-            layers = self.last[0], self.last[1][index]
+            layers = self.last, token_parts.depth(teacher)
             standardize = token_parts.standardizer(sample, index, layers[1], options.standardize)
             self.standardize.append(standardize)
             widths = student.hidden, teacher.hidden or 0
@@ -201,39 +263,25 @@ class EMO(Method):
         if self.simcse_weight:
             terms["simcse"] = parts.simcse(student, batch, options.temperature, self.simcse_weight)
         for index, ((ira, otis), signals) in enumerate(zip(self.terms, teachers, strict=True)):
-            rows, columns = token_parts.masks(student, signals, options.special_tokens)
-            scores, columns = self._scores(index, signals, columns)
+            maps = self.from_maps[index]
+            pairs, seen = (signals.alignments[DIGEST], signals.digest) if signals.digest else maps(signals)
             if options.ira_weight:
-                terms[ira] = self._ira(index, student, signals, scores)
+                terms[ira] = self._ira(maps, student, pairs, seen)
             if options.otis_weight:
-                terms[otis] = self._otis(index, student, signals, scores, rows, columns)
+                terms[otis] = self._otis(index, student, signals, seen["importance"])
         return terms
 
-    def _scores(self, index: int, signals: TeacherSignals, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, T] normalised importance, and bool [B, T] the tokens that have one."""
-        rows, visible = columns, None
-        if self.causal[index]:
-            visible = signals.mask
-            assert visible is not None
-            columns = columns & ~(visible & (visible.cumsum(-1) == 1))
-        scores = token_parts.importance(signals.attention[self.last[1][index]], rows, columns, visible)
-        return token_parts.normalized(scores, columns, self.options.importance), columns
-
-    def _ira(self, index: int, student: StudentOutput, signals: TeacherSignals, scores: Tensor) -> Term:
+    def _ira(self, maps: _Maps, student: StudentOutput, pairs: Tensor, seen: dict[str, Tensor]) -> Term:
         """Distances of the attention patterns of the m most important pairs, summed over the layers."""
         options, debiased = self.options, self.options.cka == "debiased"
-        minimum = options.minimum or (8 if debiased else 4)
-        found = token_parts.pairs(signals, options.pairs)
-        chosen = token_parts.best_pairs(found, scores, options.share, minimum)
-        assert student.mask is not None and signals.mask is not None
+        real, chosen = pairs[..., 0] >= 0, pairs[..., 0].clamp_min(0)
+        assert student.mask is not None
         distances = []
-        for ours, theirs in self.layers[index]:
-            own = token_parts.take_rows(self._views(student.attention[ours]), chosen.student)
-            other = token_parts.take_rows(signals.attention[theirs], chosen.teacher)
+        for ours, theirs in zip(self.compared, maps.compared, strict=True):
+            own = token_parts.take_rows(self._views(student.attention[ours]), chosen)
             own = own.masked_fill(~student.mask.unsqueeze(1), 0)
-            other = other.masked_fill(~signals.mask.unsqueeze(1), 0)
-            distances.append(cka_distance(own, other, chosen.real, debiased))
-        count = chosen.real.sum(-1)
+            distances.append(cka_distance_to_gram(own, seen[_gram(theirs)], real, debiased))
+        count = real.sum(-1)
         enough = count >= (4 if debiased else 3)
         values = torch.stack(distances).sum(0)
         if debiased:  # the estimate's variance falls with m(m - 3); a mean over these values is the weighted mean
@@ -243,24 +291,18 @@ class EMO(Method):
             values = values * enough.sum()
         return parts.counted(values, enough, options.ira_weight * self.share_of_each)
 
-    def _otis(
-        self,
-        index: int,
-        student: StudentOutput,
-        signals: TeacherSignals,
-        scores: Tensor,
-        rows: Tensor,
-        columns: Tensor,
-    ) -> Term:
+    def _otis(self, index: int, student: StudentOutput, signals: TeacherSignals, scores: Tensor) -> Term:
         """Cost of moving the student's token states to the teacher's, important tokens weighing more."""
-        options = self.options
+        options, maps = self.options, self.from_maps[index]
+        rows, _ = token_parts.masks(student, signals, options.special_tokens)
+        columns = maps.columns(signals)
         if options.student_mass == "path":
             ours, theirs = token_parts.path_masses(scores, token_parts.pairs(signals, "full"), rows.shape[-1])
         else:
             found = token_parts.pairs(signals, options.pairs)
             ours, theirs = token_parts.pair_masses(scores, columns, found, rows, options.importance), scores
-        states = self.standardize[index](signals.tokens[self.last[1][index]])
-        own = self._views(student.tokens[self.last[0]])
+        states = self.standardize[index](signals.tokens[maps.last])
+        own = self._views(student.tokens[self.last])
         if options.cost == "cosine":
             cost = _cosine_cost(self.maps[index](own), states)
         else:

@@ -117,11 +117,18 @@ def matching_layer(student: StudentInfo, teacher: TeacherInfo, layer: int, rule:
 
 def masks(student: StudentOutput, signals: TeacherSignals, special_tokens: bool) -> tuple[Tensor, Tensor]:
     """bool [B, S], [B, T]: the tokens that take part; none of an item that the teacher does not have."""
-    ours, theirs = (student.mask, signals.mask) if special_tokens else (student.content, signals.content)
-    if ours is None or theirs is None:
+    ours = student.mask if special_tokens else student.content
+    if ours is None:
         raise DistilvecError("a token-level method was given a batch without token masks")
-    present = signals.present.unsqueeze(-1)
-    return ours & present, theirs & present
+    return ours & signals.present.unsqueeze(-1), teacher_mask(signals, special_tokens)
+
+
+def teacher_mask(signals: TeacherSignals, special_tokens: bool) -> Tensor:
+    """bool [B, T]: the teacher's tokens that take part; none of an item that it does not have."""
+    theirs = signals.mask if special_tokens else signals.content
+    if theirs is None:
+        raise DistilvecError("a token-level method was given signals without token masks")
+    return theirs & signals.present.unsqueeze(-1)
 
 
 def pairs(signals: TeacherSignals, mode: str) -> Pairs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -22,7 +23,8 @@ class TeacherSignals:
         content: bool [B, T], True = neither padding nor a special token nor a part of the prompt.
         alignments: mode -> int64 [B, P, 2] pairs (student index, teacher index), padded with -1. Both count in the
             padded tensors of the batch. "strict", "path", "spans" and "reciprocal" give one-to-one pairs, "full"
-            every cell of the warping path.
+            every cell of the warping path; `DIGEST` the pairs of a digest.
+        digest: what a `Digest` made of the maps, by name, padded with 0; `attention` is empty then.
     """
 
     present: Tensor
@@ -34,6 +36,29 @@ class TeacherSignals:
     mask: Tensor | None = None
     content: Tensor | None = None
     alignments: dict[str, Tensor] = field(default_factory=dict)
+    digest: dict[str, Tensor] = field(default_factory=dict)
+
+
+#: The pairs of a digest, among the alignments.
+DIGEST = "digest"
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What a method needs of a teacher's attention maps; a store makes it once and hands it out in their place.
+
+    Attributes:
+        name: equal names make equal digests of equal signals.
+        vectors: names of what is one number per token of the teacher.
+        squares: names of what is one number per two of the pairs.
+        make: signals of B items -> pairs int64 [B, P, 2] as those of `alignments`, from the first on, and each name's
+            [B, T] or [B, P, P].
+    """
+
+    name: str
+    vectors: tuple[str, ...]
+    squares: tuple[str, ...]
+    make: Callable[[TeacherSignals], tuple[Tensor, dict[str, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -46,6 +71,7 @@ class Wanted:
         logits: whether class logits are wanted.
         alignment: modes of alignment with the student's tokens.
         axes: on how many principal axes a store keeps the token states; None = whole.
+        digest: what a store hands out in place of the maps; a live teacher gives the maps.
     """
 
     tokens: tuple[int, ...] = ()
@@ -53,6 +79,7 @@ class Wanted:
     logits: bool = False
     alignment: tuple[str, ...] = ()
     axes: int | None = None
+    digest: Digest | None = None
 
     @property
     def signals(self) -> tuple[str, ...]:

@@ -12,14 +12,16 @@ from torch import Tensor
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store import RaggedSignal, read_vocabulary
-from distilvec.teachers.signals import Wanted
-from distilvec.training.alignments import Pairs, align_corpus
+from distilvec.teachers.signals import DIGEST, Wanted
+from distilvec.training.alignments import align_corpus
+from distilvec.training.digests import DigestedCorpus
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus
     from distilvec.store import SignalStore
     from distilvec.teachers import Teacher
     from distilvec.training.items import PreparedCorpus
+    from distilvec.training.ragged import Ragged
     from distilvec.training.tokens import TokenizedCorpus
 
 
@@ -51,7 +53,8 @@ class StoreSource:
         self._wanted = Wanted()
         self._signals: dict[str, RaggedSignal] = {}
         self._places: dict[str, np.ndarray] = {}
-        self._pairs: dict[str, Pairs] = {}
+        self._pairs: dict[str, Ragged] = {}
+        self._digested: DigestedCorpus | None = None
 
     def _look_up(self, where: SignalStore | RaggedSignal) -> np.ndarray:
         numbers = np.full(len(self._keys), -1, np.int64)
@@ -87,6 +90,19 @@ class StoreSource:
                 self.store.path / "derived",
                 str(self.store.card["fingerprint"]),
             )
+        if wanted.digest:
+            self._digested = DigestedCorpus(
+                wanted.digest,
+                self._with_maps,
+                self._rows[self.numbers[self._rows] >= 0],
+                len(self._keys),
+                self.store.path / "derived",
+                f"{self.store.card['fingerprint']} {getattr(tokens, 'name', '')}",
+            )
+
+    def _with_maps(self, rows: np.ndarray) -> dict[str, Any]:
+        present = np.ones(len(rows), bool)
+        return {"present": torch.from_numpy(present), **self._tokens(rows, present)}
 
     def _contents(self, rows: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         found = []
@@ -136,12 +152,14 @@ class StoreSource:
             for row, value in zip(here, read(name), strict=True):
                 states[row, : len(value)] = value
             found["tokens"][layer] = torch.from_numpy(states)
-        for layer in self._wanted.attention:
+        for layer in () if self._digested else self._wanted.attention:
             maps = np.zeros((len(index), longest, longest), np.float32)
             for row, table, value in zip(here, tables, read(f"attention-{layer}"), strict=True):
                 maps[row, : len(table), : len(table)] = value.reshape(len(table), len(table))
             found["attention"][layer] = torch.from_numpy(maps)
-        found["alignments"] = {mode: pairs.padded(index) for mode, pairs in self._pairs.items()}
+        found["alignments"] = {mode: pairs.pairs(index) for mode, pairs in self._pairs.items()}
+        if self._digested:
+            found["alignments"][DIGEST], found["digest"] = self._digested.fetch(index, longest)
         return found
 
 
@@ -158,7 +176,7 @@ class LiveSource:
     ) -> None:
         self.teacher, self.corpus, self._cache, self._classes = teacher, corpus, cache, classes
         self._wanted = Wanted()
-        self._pairs: dict[str, Pairs] = {}
+        self._pairs: dict[str, Ragged] = {}
 
     def prepare(self, wanted: Wanted, tokens: TokenizedCorpus | PreparedCorpus) -> None:
         """Take note of what a method wants, and align the texts.
@@ -203,7 +221,7 @@ class LiveSource:
         if seen.mask is not None:
             found |= {"mask": seen.mask, "content": seen.content, "tokens": seen.tokens, "attention": seen.attention}
             found["alignments"] = {
-                mode: shifted(pairs.padded(index), seen.mask, side=1) for mode, pairs in self._pairs.items()
+                mode: shifted(pairs.pairs(index), seen.mask, side=1) for mode, pairs in self._pairs.items()
             }
         return found
 

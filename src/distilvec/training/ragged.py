@@ -1,0 +1,116 @@
+"""Numbers of every corpus row, in one memory-mapped file: what is made once and read at random in every epoch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from distilvec.store.files import disk_problems
+
+
+class Ragged:
+    """Values of every corpus row, one row after the other; a row without values has length 0.
+
+    Args:
+        file: of `RaggedFile`.
+        dtype, width: as they were written.
+    """
+
+    def __init__(self, file: Path, dtype: npt.DTypeLike, width: int) -> None:
+        self.offsets: np.ndarray = np.load(_offsets(file), mmap_mode="r")
+        shape = int(self.offsets[-1]), width
+        # An empty file cannot be mapped.
+        self.flat = np.memmap(file, dtype, "r", shape=shape) if shape[0] else np.zeros(shape, dtype)
+
+    def read(self, rows: Sequence[int] | np.ndarray) -> list[np.ndarray]:
+        """A view [length, width] of each row's values."""
+        ends = self.offsets[np.asarray(rows, np.int64) + 1]
+        return [self.flat[start:end] for start, end in zip(self.offsets[rows], ends, strict=True)]
+
+    def pairs(self, rows: Sequence[int] | np.ndarray) -> Tensor:
+        """int64 [B, P, 2] of rows of width 2, padded with -1; P is at least 1."""
+        found = self.read(rows)
+        table = np.full((len(found), max(1, max(map(len, found), default=0)), 2), -1, np.int64)
+        for number, values in enumerate(found):
+            table[number, : len(values)] = values
+        return torch.from_numpy(table)
+
+    def padded(self, rows: Sequence[int] | np.ndarray, length: int) -> Tensor:
+        """[B, length] of rows of width 1, padded with 0."""
+        table = np.zeros((len(rows), length), self.flat.dtype)
+        for number, values in enumerate(self.read(rows)):
+            table[number, : len(values)] = values[:, 0]
+        return torch.from_numpy(table)
+
+    def squares(self, rows: Sequence[int] | np.ndarray, size: int) -> Tensor:
+        """[B, size, size] of rows of width 1 that are square matrices, padded with 0."""
+        table = np.zeros((len(rows), size, size), self.flat.dtype)
+        for number, values in enumerate(self.read(rows)):
+            own = int(np.sqrt(len(values)) + 0.5)
+            table[number, :own, :own] = values.reshape(own, own)
+        return torch.from_numpy(table)
+
+
+class RaggedFile:
+    """Writes what `Ragged` reads; the file is there when it is whole, or not at all.
+
+    Args:
+        file: its offsets come to lie beside it.
+        count: number of corpus rows.
+    """
+
+    def __init__(self, file: Path, count: int, dtype: npt.DTypeLike) -> None:
+        self.file, self._dtype = file, np.dtype(dtype)
+        self._lengths = np.zeros(count, np.int64)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._partial = file.with_name(f".{file.name}.{os.getpid()}")
+        self._stream = self._partial.open("wb")
+
+    @staticmethod
+    def exists(file: Path) -> bool:
+        return file.exists() and _offsets(file).exists()
+
+    def add(self, row: int, values: np.ndarray) -> None:
+        """[length, width]; rows come in ascending order."""
+        self._lengths[row] = len(values)
+        self._stream.write(np.ascontiguousarray(values, self._dtype).tobytes())
+
+    def close(self) -> None:
+        """Put the file in its place; its offsets last, because a file without them does not exist."""
+        self._stream.close()
+        partial = self._partial.with_name(f"{self._partial.name}.npy")
+        np.save(partial, np.concatenate([[0], np.cumsum(self._lengths)]))
+        self._partial.replace(self.file)
+        partial.replace(_offsets(self.file))
+
+    def discard(self) -> None:
+        """Leave nothing half-written behind; nothing happens after `close`."""
+        self._stream.close()
+        self._partial.unlink(missing_ok=True)
+        self._partial.with_name(f"{self._partial.name}.npy").unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(files: Mapping[str, tuple[Path, npt.DTypeLike]], count: int) -> Iterator[dict[str, RaggedFile]]:
+    """Files of `count` rows that are put in their places together, or not at all where an error comes between."""
+    folder = next(iter(files.values()))[0].parent
+    with disk_problems(folder):
+        outputs = {name: RaggedFile(file, count, dtype) for name, (file, dtype) in files.items()}
+        try:
+            yield outputs
+            for output in outputs.values():
+                output.close()
+        finally:
+            for output in outputs.values():
+                output.discard()
+
+
+def _offsets(file: Path) -> Path:
+    return file.with_name(f"{file.name}-offsets.npy")
