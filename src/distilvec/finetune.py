@@ -6,7 +6,6 @@ in `task/`. Checkpoints lie beside it while it is made; the same call goes on fr
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shutil
@@ -40,7 +39,7 @@ from distilvec.tasks.predictor import Predictor
 from distilvec.tasks.scores import classification_scores, regression_scores
 from distilvec.tasks.section import Kind, TaskSection
 from distilvec.tasks.table import build_task, resolve
-from distilvec.teachers.cards import licence_of
+from distilvec.teachers.cards import fingerprint, hash_files, licence_of
 from distilvec.training.arguments import steps_per_epoch, training_arguments
 from distilvec.training.callbacks import Progress, RunLog, StopPolitely, Ticker
 from distilvec.training.checkpoints import newest_checkpoint, tidy
@@ -212,18 +211,16 @@ def _valid(schema: type[Any], given: Any, where: str) -> Any:
         raise DistilvecError(first["msg"].removeprefix("Value error, "), where=place) from error
 
 
-def _digest(plan: _Plan, files: Sequence[Examples | None]) -> str | None:
-    """Equal for calls that give equal models; None where it cannot be known whether the data has changed."""
-    prints = [None if file is None else file.fingerprint for file in files]
-    if any(file is not None and file.fingerprint is None for file in files):
-        return None
-    weights = [file.stat() for file in sorted(Path(plan.model).glob("*.safetensors"))]
-    state = [(each.st_size, each.st_mtime_ns) for each in weights]
-    content = json.dumps([plan.settings(), prints, state], sort_keys=True)
-    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+def _digest(plan: _Plan, files: Sequence[Examples | None]) -> str:
+    """Equal for calls that give equal models: by content, because copied files are the same files."""
+    settings, folder = plan.settings(), Path(plan.model)
+    hashes = hash_files(folder, [file for kind in ("safetensors", "json") for file in folder.rglob(f"*.{kind}")])
+    if hashes:
+        settings.pop("model")
+    return fingerprint(settings, hashes, [None if file is None else (file.inputs, file.labels) for file in files])
 
 
-def _is_done(target: Path, digest: str | None) -> bool:
+def _is_done(target: Path, digest: str) -> bool:
     """Whether an equal call finished this folder.
 
     Raises:
@@ -237,16 +234,16 @@ def _is_done(target: Path, digest: str | None) -> bool:
         record = json.loads((target / "task" / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return digest is not None and record.get("digest") == digest
+    return bool(record.get("digest") == digest)
 
 
-def _work_folder(target: Path, digest: str | None) -> Path:
+def _work_folder(target: Path, digest: str) -> Path:
     """Where checkpoints lie; those of an unequal call are removed."""
     work = target.absolute().parent / f".{target.name}.finetune"
     mark = work / "digest"
-    if digest is None or not mark.is_file() or mark.read_text() != digest:
+    if not mark.is_file() or mark.read_text() != digest:
         shutil.rmtree(work, ignore_errors=True)
-        _write(mark, digest or "")
+        _write(mark, digest)
     return work
 
 

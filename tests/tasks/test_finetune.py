@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,6 +141,9 @@ def test_an_equal_call_finds_the_work_done_and_another_does_it_again(
     out = finetune(tiny_bert, files["train"], tmp_path / "out", **options)
     stamp = (out / "model.safetensors").stat().st_mtime_ns
     assert finetune(tiny_bert, files["train"], tmp_path / "out", **options) == out
+    model = shutil.copytree(tiny_bert, tmp_path / "copied", copy_function=shutil.copyfile)
+    data = shutil.copyfile(files["train"], tmp_path / "copied.jsonl")
+    assert finetune(model, data, tmp_path / "out", **options) == out
     assert (out / "model.safetensors").stat().st_mtime_ns == stamp
     finetune(tiny_bert, files["train"], tmp_path / "out", training={"epochs": 1, "batch_size": 16})
     assert (out / "model.safetensors").stat().st_mtime_ns != stamp

@@ -28,14 +28,12 @@ class Examples:
         inputs: n texts, or n pairs of texts.
         labels: as read, class names or numbers.
         source: the file, for messages.
-        fingerprint: equal where the source has not changed; None where that cannot be known.
         left_out: reason -> rows that cannot be used.
     """
 
     inputs: list[Input]
     labels: list[str | float]
     source: str
-    fingerprint: str | None = None
     left_out: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -103,4 +101,4 @@ def read_examples(source: Any, text: str | Sequence[str], label: str, *, max_cha
         raise DataError(f"no row can be used ({reasons or 'there is none'})", where=found.name)
     if left_out:
         _LOG.warning("%s: rows left out: %s", found.name, reasons)
-    return Examples(inputs, labels, found.name, found.fingerprint, dict(left_out))
+    return Examples(inputs, labels, found.name, dict(left_out))
