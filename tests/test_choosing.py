@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,16 @@ import pytest
 
 import distilvec
 from distilvec.choosing import Choice, Measured, choose, predict, settle
-from distilvec.choosing.prediction import RUNS, residuals, shares
+from distilvec.choosing.prediction import LONG, RUNS, KnownRun, like, residuals, shares
 from distilvec.choosing.sample import sampled
 from distilvec.corpus import read_corpus
 from distilvec.errors import DataError, DistilvecError
+from distilvec.preparing import make_student, prepare_corpus
 from distilvec.recipe import Recipe
 from distilvec.run import run, train
 
 ROOT = Path(__file__).resolve().parent.parent
+SHORT = 30_000  # texts read
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +63,7 @@ def test_the_known_runs_are_the_committed_ones() -> None:
 
     teacher = average(json.loads((place / "teacher.json").read_text())["models"]["teacher"])
     for known in RUNS:
-        if known.epochs != 2 or known.student.startswith("static"):
+        if not (place / known.student).is_dir() or known.read > LONG:
             continue
         before = json.loads((place / known.student / "references.json").read_text())["models"]
         start = max(average(before["untrained student"]), average(before["free baseline"])) / teacher
@@ -71,8 +74,8 @@ def test_the_known_runs_are_the_committed_ones() -> None:
 
 def test_the_known_runs_on_the_large_pool_are_the_committed_ones() -> None:
     place = ROOT / "experiments/results"
-    long = [known for known in RUNS if known.epochs != 2]
-    static = [known for known in RUNS if known.student.startswith("static")]
+    long = [known for known in RUNS if known.read > LONG and not known.static]
+    static = [known for known in RUNS if known.read > LONG and known.static]
     assert {known.method for known in long} == {"cosine", "distilcse"} and len(static) == 3
     for known in long:
         averages = json.loads((place / f"headline/{known.method}.json").read_text())["averages"]
@@ -85,24 +88,54 @@ def test_the_known_runs_on_the_large_pool_are_the_committed_ones() -> None:
         assert [known.start, known.kept] == pytest.approx(found, abs=1.1e-4), known
 
 
+def test_the_known_runs_of_the_candidates_are_the_committed_ones() -> None:
+    place = ROOT / "experiments/results/choosing"
+    teacher = json.loads((place / "teacher.json").read_text())["average"]
+    rows = json.loads((place / "plan.json").read_text())["rows"]
+    # The two cut ones are, but for the corpus' held-out part, students of the other runs.
+    twins = {"2 layers, 5,000 pieces": "cut", "3 layers, 5,000 pieces": "cut3"}
+    found = {known.student: known for known in RUNS if known.read < LONG}  # the last of a name
+    assert len(rows) == 13
+    for each in rows:
+        name = re.sub(r"[^a-z0-9]+", "-", each["name"].lower()).strip("-")
+        trained = json.loads((place / f"{name}.json").read_text())
+        known = found[twins.get(each["name"], each["name"])]
+        start = max(ways["all"] for ways in each["kept"].values() if "all" in ways)
+        assert (known.start, known.kept) == pytest.approx((start, trained["average"] / teacher), abs=6e-5), known
+        assert known.static == bool(each["section"].get("static"))
+        assert 32 * (trained["steps"] - 2) <= known.read <= 32 * trained["steps"]
+
+
 def test_the_interval_covers_the_runs_that_it_is_made_of() -> None:
     for known in RUNS:
-        found = predict(known.start)
+        found = predict(known.start, known.read, known.static)
         assert found.low - 1e-9 <= known.kept <= found.high + 1e-9
-    low, middle, high = shares()
-    assert 0 < low < middle < high < 1
     assert {"bpe", "cut", "cut3"} < set(residuals())
+
+
+def test_runs_of_the_kind_and_length_count() -> None:
+    def of(student: str, read: int, share: float) -> KnownRun:
+        return KnownRun(student, "cosine", read, 0.5, 0.5 + share / 2)
+
+    short = [of(f"s{n}", 1000, share) for n, share in enumerate((-0.1, 0.2, 0.3))]
+    long, table = [of("l", 10**6, 0.6)], [of("static", 1000, 0.05)]
+    runs = [*short, *long, *table]
+    assert shares(2000, False, runs) == pytest.approx((-0.1, 0.2, 0.3))
+    assert shares(10**7, False, runs) == pytest.approx((-0.1, 0.6, 0.6)), "one student alone makes no range"
+    assert shares(10**7, True, runs) == pytest.approx((0.05, 0.05, 0.05)), "no table was trained for as long"
+    assert predict(0.8, 2000, runs=runs).low == pytest.approx(0.78), "a short training may end below its start"
 
 
 def test_a_prediction_grows_with_its_start_and_a_probe_is_a_floor() -> None:
     starts = [0.2, 0.5, 0.8, 0.95, 1.0]
-    found = [predict(start) for start in starts]
-    assert all(start <= each.low <= each.middle <= each.high <= 1 for start, each in zip(starts, found))
+    found = [predict(start, SHORT) for start in starts]
+    assert all(each.low <= each.middle <= each.high <= 1 for each in found)
     assert [each.middle for each in found] == sorted(each.middle for each in found)
-    assert predict(1.1).low == predict(1.1).high == 1.1, "what is above the teacher stays there"
-    probed = predict(0.5, probe=0.9)
+    assert all(predict(start, 10 * LONG).middle > each.middle for start, each in zip(starts[:-1], found, strict=False))
+    assert predict(1.1, SHORT).low == predict(1.1, SHORT).high == 1.1, "what is above the teacher stays there"
+    probed = predict(0.5, SHORT, probe=0.9)
     assert (probed.low, probed.middle) == (0.9, 0.9) and 0.9 < probed.high < 1
-    assert predict(0.5, probe=0.1) == predict(0.5), "a probe that is worse than the start says nothing"
+    assert predict(0.5, SHORT, probe=0.1) == predict(0.5, SHORT), "a probe that is worse than that says nothing"
 
 
 # the choice
@@ -114,7 +147,7 @@ def row(name: str, parameters: int, start: float, **more: float) -> Measured:
 
 
 def choice(*rows: Measured, keep: float = 0.95, **more: Any) -> Choice:
-    return Choice(keep, Measured("big", 10**8, 4 * 10**8), list(rows), 1000, ["answers"], **more)
+    return Choice(keep, Measured("big", 10**8, 4 * 10**8), list(rows), 1000, SHORT, ["answers"], **more)
 
 
 def test_the_smallest_that_keeps_enough_is_named() -> None:
@@ -128,7 +161,7 @@ def test_the_smallest_that_keeps_enough_is_named() -> None:
 def test_retrieval_is_not_hidden_in_the_average() -> None:
     found = choice(row("small", 10**6, 0.97, retrieval=0.6), row("middle", 10**7, 0.97, retrieval=0.95))
     assert found.chosen is not None and found.chosen.name == "middle"
-    assert found.prediction(found.rows[0]) == predict(0.6)
+    assert found.prediction(found.rows[0]) == predict(0.6, SHORT)
 
 
 def test_where_none_keeps_enough_the_most_promising_is_named_as_such() -> None:
@@ -182,7 +215,7 @@ def measured(
 
 
 def test_the_table_has_all_kinds_of_candidates_from_small_to_large(measured: tuple[Recipe, Choice]) -> None:
-    _, found = measured
+    recipe, found = measured
     names = [each.name for each in found.rows]
     for name in ("the recipe's", "1 layer, 2,500 pieces", "3 layers, 2,500 pieces", "fresh, 2 layers of 192"):
         assert name in names
@@ -191,17 +224,20 @@ def test_the_table_has_all_kinds_of_candidates_from_small_to_large(measured: tup
     assert sizes == sorted(sizes) and all(each.size_bytes > 3.9 * each.parameters for each in found.rows)
     for each in [found.teacher, *found.rows]:
         assert 0 < each.speed["latency_p50_ms"] <= each.speed["latency_p95_ms"] and each.speed["texts_per_second"] > 0
+    for each in found.rows:  # what is written down makes the very candidate that was measured
+        section = Recipe.build({"corpus": {"path": "x"}, "teachers": [{"model": "y"}], "student": each.section}).student
+        corpus = prepare_corpus(recipe)
+        again = make_student(section, recipe.teachers, corpus, recipe.training.seed)
+        assert sum(parameter.numel() for parameter in again.parameters()) == each.parameters, each.name
     shown = found.text()
     assert all(name in shown for name in names) and "tasks %: untrained / free" in shown
     static = next(each for each in found.rows if each.name.startswith("static"))
-    assert found.prediction(static) == predict(found.start(static, "all"))
-    assert f"{len(RUNS)} committed runs" in shown and found.verdict() in shown
+    assert found.prediction(static) == predict(found.start(static, "all"), found.read, static=True)
+    assert f"{len(like(found.read, static=False))} runs as long as this one" in shown and found.verdict() in shown
 
 
 def test_the_free_score_is_what_a_ridge_map_by_hand_gives(measured: tuple[Recipe, Choice]) -> None:
     from sentence_transformers import SentenceTransformer
-
-    from distilvec.preparing import make_student, prepare_corpus
 
     recipe, found = measured
     own = next(each for each in found.rows if each.name == "the recipe's")

@@ -79,7 +79,7 @@ def own_candidate(recipe: Recipe) -> Candidate | None:
     """The recipe's own student, unless it is to be chosen."""
     if recipe.student.auto is not None:
         return None
-    return Candidate("the recipe's", recipe.student.model_dump(exclude_none=True))
+    return Candidate("the recipe's", recipe.student.model_dump(exclude_defaults=True))
 
 
 def _tables(pieces: int, asked: Sequence[int] | None) -> list[int | None]:

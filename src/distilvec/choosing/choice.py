@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from distilvec.choosing.measuring import GROUPS, Measured
-from distilvec.choosing.prediction import RUNS, Prediction, predict, residuals, shares, worst
+from distilvec.choosing.prediction import Prediction, like, predict, residuals, shares, worst
 from distilvec.report.table import Cell, Grid
 from distilvec.report.words import ABSENT, millions, number, size
 
@@ -22,6 +22,7 @@ class Choice:
         teacher: its row.
         rows: the candidates, from few parameters to many.
         texts: texts of the sample.
+        read: texts that the training will read, repetitions counted.
         tasks: names of the tasks; without them, agreement decides.
         probe_steps: steps of the short training of each; 0 = none.
         notes: candidates that could not be made.
@@ -31,6 +32,7 @@ class Choice:
     teacher: Measured
     rows: list[Measured]
     texts: int
+    read: int
     tasks: list[str] = field(default_factory=list)
     probe_steps: int = 0
     notes: list[str] = field(default_factory=list)
@@ -53,7 +55,8 @@ class Choice:
     def prediction(self, row: Measured) -> Prediction:
         """What it will keep once it is trained: of tasks and of retrieval, the one that promises less."""
         probe = row.kept.get("probe", {})
-        return worst([predict(self.start(row, each), probe.get(each)) for each in self.measures])
+        found = [predict(self.start(row, each), self.read, _static(row), probe.get(each)) for each in self.measures]
+        return worst(found)
 
     @property
     def chosen(self) -> Measured | None:
@@ -84,14 +87,12 @@ class Choice:
 
     def how(self) -> list[str]:
         """How the prediction was made."""
-        low, middle, high = (f"{100 * share:.0f}" for share in shares())
-        misses = max(abs(miss) for miss in residuals().values())
         found = [
             "free: the untrained candidate behind a ridge map into the teacher's space, fitted to "
             f"{self.texts:,} texts; agreement: its mean cosine with the teacher on held-out ones; untrained: as it is.",
-            f"predicted: the larger of both plus {middle} % of the gap that is left (from {low} to {high} %), which is "
-            f"what training closed in {len(RUNS)} committed runs with students of one teacher; predicting a student "
-            f"from the others' runs missed by up to {misses:.1f} points. Other teachers, tasks and training lengths "
+            "predicted: the larger of both plus the share of the gap that is left which training closed in committed "
+            f"runs with students of one teacher, {self._closed()}. Predicting a student from the others' runs missed "
+            f"by up to {max(abs(miss) for miss in residuals().values()):.1f} points. Other teachers, tasks and methods "
             "may do otherwise, and the error of the tasks' own scores is not in it.",
         ]
         if self.probe_steps:
@@ -103,6 +104,16 @@ class Choice:
                 "neighbours needs no labels."
             )
         return [*found, *self.notes]
+
+    def _closed(self) -> str:
+        """What trainings of this length closed, for each kind of candidate that there is."""
+        found = []
+        for static in sorted({_static(row) for row in self.rows}):
+            low, middle, high = (f"{100 * share:.0f}" for share in shares(self.read, static))
+            near = like(self.read, static)
+            kind = "static ones" if static else "transformers"
+            found.append(f"{middle} % for {kind} (from {low} to {high} %; {len(near)} runs as long as this one)")
+        return f"{' and '.join(found)}; this one reads {self.read:,} texts"
 
     def grid(self) -> Grid:
         """One row per model, as measured."""
@@ -128,6 +139,10 @@ class Choice:
         """JSON values: what was measured, predicted and chosen."""
         candidates = [asdict(row) | {"predicted": asdict(self.prediction(row))} for row in self.rows]
         return asdict(self) | {"rows": candidates, "chosen": self.best.name, "verdict": self.verdict()}
+
+
+def _static(row: Measured) -> bool:
+    return bool(row.section and row.section.get("static"))
 
 
 def _speed(row: Measured) -> list[str]:

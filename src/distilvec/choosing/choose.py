@@ -12,6 +12,7 @@ from distilvec.choosing.candidates import Candidate, candidates, own_candidate
 from distilvec.choosing.choice import Choice
 from distilvec.choosing.measuring import Bench, Measured, measure, measure_teacher
 from distilvec.choosing.sample import sampled
+from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.judging import CachedEncoder, Judgement, Task, automatic_tasks, judge, load_tasks
 from distilvec.judging import settle as settle_tasks
@@ -84,7 +85,17 @@ def choose(
     if whole is not corpus:
         notes.append(f"Word pieces were chosen by {COUNTED:,} of the texts; a run chooses by all.")
     names = [task.name for task in bench.tasks]
-    return Choice(keep, measure_teacher(bench), rows, len(few.train_rows), names, probe_steps, notes)
+    return Choice(
+        keep, measure_teacher(bench), rows, len(few.train_rows), _texts_read(recipe, corpus), names, probe_steps, notes
+    )
+
+
+def _texts_read(recipe: Recipe, corpus: Corpus) -> int:
+    """Texts that the recipe's training reads, repetitions counted."""
+    training, more = recipe.training, recipe.training.arguments
+    if more.get("max_steps", 0) > 0:
+        return int(more["max_steps"] * training.batch_size * more.get("gradient_accumulation_steps", 1))
+    return int(training.epochs * len(corpus.train_rows))
 
 
 def settle(recipe: Recipe, *, resume: bool = False) -> Recipe:

@@ -128,7 +128,7 @@ def measure(candidate: Candidate, bench: Bench) -> Measured:
     texts, wanted = bench.train()
     free = ridge_map(encoder(texts), wanted)
     found = _shipped(candidate, section.space == "teacher", student, free, bench)
-    found.section = section.model_dump(exclude_none=True, exclude_defaults=True)
+    found.section = section.model_dump(exclude_defaults=True)
     held, vectors = bench.held_out()
     found.agreement = float(agreement(vectors, encoder(held), free)["cosine"])
     found.kept["free"] = {

@@ -1,14 +1,15 @@
-"""What a candidate will keep of its teacher once it is trained: a floor, a guess and a ceiling.
+"""What a candidate will keep of its teacher once it is trained: a low end, a middle and a high end.
 
 Before training, a candidate keeps r of the teacher's score: as it is, or behind the ridge map into the teacher's space
 (the free baseline), whichever is more. Training then closes a share s of the gap that is left:
 
     kept = r + s (1 - r)
 
-How large s is follows from committed runs (`RUNS`: three students of all-MiniLM-L6-v2 with seven methods for two
-epochs, one for six, and three static students): their least, median and largest s give the two ends and the middle of
-the prediction. The residuals of that relation, each student predicted from the others, are in `residuals()`. The runs
-are few and of one teacher; the interval is their whole range, and no probability is claimed for it.
+How large s is follows from committed runs (`RUNS`) of the candidate's kind (static or not) that read about as many
+texts while training (`like`): their least, median and largest s give the two ends and the middle. A short training on
+few texts may end below where it began, so s may be negative. The residuals of that relation, each student predicted
+from the others, are in `residuals()`. The runs are few and of one teacher; the interval is their whole range, and no
+probability is claimed for it.
 
 A short training of the candidate itself (`probe`) counts more: what it has reached is a floor for all three.
 """
@@ -21,22 +22,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
+#: Texts that a training reads, repetitions counted: below it a training is a short one. The committed ones read 27
+#: thousand, or half a million and more.
+LONG = 200_000
+#: Students that a range needs; with fewer, the ends are those of all lengths.
+FEWEST = 3
+
 
 @dataclass(frozen=True)
 class KnownRun:
     """A committed run: what the student kept of the teacher's average before and after training, as fractions.
 
     Attributes:
-        student: which one; runs of one student are not independent.
+        student: which one; runs of one student are not independent. The name of a table begins with "static".
+        read: texts that the training read, repetitions counted.
         start: the larger of untrained student and free baseline.
         kept: mean over seeds.
     """
 
     student: str
     method: str
-    epochs: float
+    read: int
     start: float
     kept: float
+
+    @property
+    def static(self) -> bool:
+        return self.student.startswith("static")
 
     @property
     def share(self) -> float:
@@ -44,17 +56,19 @@ class KnownRun:
         return (self.kept - self.start) / (1 - self.start)
 
 
-def _runs(student: str, start: float, epochs: float, kept: Mapping[str, float]) -> list[KnownRun]:
-    return [KnownRun(student, method, epochs, start, value) for method, value in kept.items()]
+def _runs(student: str, start: float, read: int, kept: Mapping[str, float]) -> list[KnownRun]:
+    return [KnownRun(student, method, read, start, value) for method, value in kept.items()]
 
 
-#: From experiments/results: talas_table (average over nine sets, main methods with their defaults), headline (six
-#: epochs) and, for static students, compression (their start is the untrained table). A test compares them with files.
+_TALAS, _HEADLINE, _STATIC, _CHOOSING = 27_000, 1_670_000, 556_000, 26_000
+
+#: From experiments/results: talas_table (average over nine sets, main methods with their defaults), headline,
+#: compression (static students on the headline's pool) and choosing (eight sets). A test compares them with the files.
 RUNS: tuple[KnownRun, ...] = (
     *_runs(
         "bpe",
         0.7045,
-        2,
+        _TALAS,
         {
             "cosine": 0.8027,
             "distilcse": 0.8462,
@@ -66,13 +80,17 @@ RUNS: tuple[KnownRun, ...] = (
         },
     ),
     *_runs(
-        "cut", 0.8892, 2, {"cosine": 0.9261, "distilcse": 0.9315, "distillcse": 0.9178, "leaf": 0.9217, "talas": 0.9285}
+        "cut",
+        0.8892,
+        _TALAS,
+        {"cosine": 0.9261, "distilcse": 0.9315, "distillcse": 0.9178, "leaf": 0.9217, "talas": 0.9285},
     ),
-    *_runs("cut3", 0.9238, 2, {"talas": 0.9286}),
-    *_runs("cut", 0.8892, 6, {"cosine": 0.9509, "distilcse": 0.949}),
-    *_runs("static, 256 numbers, all pieces", 0.8904, 2, {"cosine": 0.9519}),
-    *_runs("static, 256 numbers, 21,500 pieces", 0.8882, 2, {"cosine": 0.9512}),
-    *_runs("static, 384 numbers, 5,000 pieces", 0.8451, 2, {"cosine": 0.8957}),
+    *_runs("cut3", 0.9238, _TALAS, {"talas": 0.9286}),
+    *_runs("cut", 0.8892, _HEADLINE, {"cosine": 0.9509, "distilcse": 0.949}),
+    *_runs("static, 256 numbers, all pieces", 0.8904, _STATIC, {"cosine": 0.9519}),
+    *_runs("static, 256 numbers, 21,500 pieces", 0.8882, _STATIC, {"cosine": 0.9512}),
+    *_runs("static, 384 numbers, 5,000 pieces", 0.8451, _STATIC, {"cosine": 0.8957}),
+    # CHOOSING
 )
 
 
@@ -88,34 +106,45 @@ class Prediction:
         return f"{100 * self.middle:.0f} % ({100 * self.low:.0f}–{100 * self.high:.0f})"
 
 
-def shares(runs: Sequence[KnownRun] = RUNS) -> tuple[float, float, float]:
-    """Least, median and largest share of the gap that training closed.
+def like(read: int, static: bool, runs: Sequence[KnownRun] = RUNS) -> list[KnownRun]:
+    """The runs of a kind of student that are as long as a training of `read` texts."""
+    return [run for run in runs if run.static == static and (run.read < LONG) == (read < LONG)]
 
-    >>> [round(share, 2) for share in shares()]
-    [0.06, 0.34, 0.56]
+
+def shares(read: int, static: bool, runs: Sequence[KnownRun] = RUNS) -> tuple[float, float, float]:
+    """Least, median and largest share of the gap that such a training closed.
+
+    The ends are those of runs of every length where too few students were trained for as long; where none was, the
+    middle is, too.
     """
-    found = [run.share for run in runs]
-    return min(found), float(np.median(found)), max(found)
+    near, kind = like(read, static, runs), [run for run in runs if run.static == static]
+    near = near or kind
+    wide = near if len({run.student for run in near}) >= FEWEST else kind
+    ends = [run.share for run in wide]
+    return min(ends), float(np.median([run.share for run in near])), max(ends)
 
 
-def predict(start: float, probe: float | None = None, *, runs: Sequence[KnownRun] = RUNS) -> Prediction:
+def predict(
+    start: float, read: int, static: bool = False, probe: float | None = None, *, runs: Sequence[KnownRun] = RUNS
+) -> Prediction:
     """What training will make of a candidate.
 
     Args:
         start: the larger of what the untrained candidate and the free baseline keep, as a fraction.
+        read: texts that the training will read, repetitions counted.
+        static: whether it is a table of word vectors.
         probe: what a short training has reached.
         runs: the relation is taken from these.
 
-    >>> print(predict(0.889))
-    93 % (90–95)
-    >>> print(predict(0.889, probe=0.94))
-    94 % (94–96)
+    >>> print(predict(0.889, 30_000))
+    >>> print(predict(0.889, 30_000, probe=0.94))
+    >>> print(predict(0.889, 1_000_000, static=True))
     """
     gap = max(0.0, 1 - start)
-    closed = shares(runs)
+    closed = shares(read, static, runs)
     low, middle, high = (start + share * gap for share in closed)
     if probe is not None:
-        further = probe + closed[1] * max(0.0, 1 - probe)
+        further = probe + max(0.0, closed[1]) * max(0.0, 1 - probe)
         low, middle, high = max(low, probe), max(middle, probe), max(high, further)
     return Prediction(low, middle, high)
 
@@ -126,17 +155,13 @@ def worst(predictions: Sequence[Prediction]) -> Prediction:
 
 
 def residuals(runs: Sequence[KnownRun] = RUNS) -> dict[str, float]:
-    """Student -> largest miss (kept - predicted, in points) over its runs, predicted from the other students' runs.
-
-    >>> {name: round(miss, 1) for name, miss in residuals().items() if not name.startswith("static")}
-    {'bpe': -7.5, 'cut': 2.5, 'cut3': -2.2}
-    """
+    """Student -> largest miss (kept - predicted, in points) over its runs, predicted from the other students' runs."""
     own: dict[str, list[KnownRun]] = defaultdict(list)
     for run in runs:
         own[run.student].append(run)
     found = {}
     for student, mine in own.items():
         others = [run for run in runs if run.student != student]
-        misses = [100 * (run.kept - predict(run.start, runs=others).middle) for run in mine]
+        misses = [100 * (run.kept - predict(run.start, run.read, run.static, runs=others).middle) for run in mine]
         found[student] = max(misses, key=abs)
     return found
