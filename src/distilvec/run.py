@@ -229,7 +229,7 @@ def ship_model(
     if recipe.student.router:
         first = recipe.teachers[0]
         pair = router(load_student(str(folder)), load_student(str(first.model), pooling=first.pooling))
-        pair.save(str(folder.parent / "router"))
+        ship(pair, folder.parent / "router")
     return kept
 
 
