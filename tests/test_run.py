@@ -130,3 +130,13 @@ def test_the_router_opens_without_poolers(tmp_path: Path, tiny_bert: Path, sente
     both = SentenceTransformer(str(tmp_path / "out/router"), device="cpu")
     assert [name for name, _ in both.named_parameters() if "pooler" in name] == []
     assert both.encode_query(["a cat"]).shape == both.encode_document(["a cat"]).shape
+
+
+def test_a_folder_that_is_no_student_is_refused_before_teaching(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    (tmp_path / "out/student").mkdir(parents=True)
+    (tmp_path / "out/student/notes.txt").write_text("mine")
+    with pytest.raises(DistilvecError, match="not a model"):
+        train(recipe(tmp_path, sentences, {"model": str(tiny_bert)}, {"model": str(tiny_bert)}))
+    assert not (tmp_path / "out/stores").exists()
