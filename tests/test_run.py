@@ -122,3 +122,21 @@ def test_a_run_that_began_before_a_key_existed_goes_on(tmp_path: Path) -> None:
         saved.write_text(content)
         with pytest.raises(DistilvecError, match="another recipe"):
             output_folder(recipe, resume=True)
+
+
+def test_the_router_opens_without_poolers(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    part = {"model": str(tiny_bert), "router": True}
+    train(recipe(tmp_path, sentences, {"model": str(tiny_bert)}, part))
+    both = SentenceTransformer(str(tmp_path / "out/router"), device="cpu")
+    assert [name for name, _ in both.named_parameters() if "pooler" in name] == []
+    assert both.encode_query(["a cat"]).shape == both.encode_document(["a cat"]).shape
+
+
+def test_a_folder_that_is_no_student_is_refused_before_teaching(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    (tmp_path / "out/student").mkdir(parents=True)
+    (tmp_path / "out/student/notes.txt").write_text("mine")
+    with pytest.raises(DistilvecError, match="not a model"):
+        train(recipe(tmp_path, sentences, {"model": str(tiny_bert)}, {"model": str(tiny_bert)}))
+    assert not (tmp_path / "out/stores").exists()

@@ -186,7 +186,7 @@ def train(
     output: Output = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the newest checkpoint")] = False,
 ) -> None:
-    """Train from stores that `teach` has filled; no judging."""
+    """Teach what is missing, train and save the student; no judging."""
     from distilvec.run import train as start
 
     typer.echo(f"student  {start(_recipe(recipe, changes, output), resume=resume)}")

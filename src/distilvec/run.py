@@ -34,7 +34,7 @@ from distilvec.preparing import make_student, make_task, prepare_corpus
 from distilvec.recipe import Recipe
 from distilvec.report.card import write_card
 from distilvec.store import SignalStore
-from distilvec.students import fold_head, load_student, router, ship
+from distilvec.students import check_place, fold_head, load_student, router, ship
 from distilvec.tasks.base import Task
 from distilvec.teaching import Taught, teach
 from distilvec.training import Fitted, fit
@@ -107,9 +107,10 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
 
 
 def output_folder(recipe: Recipe, resume: bool) -> Path:
-    """Make the output folder and save the resolved recipe; refuse to resume another recipe's run."""
+    """Make the output folder and save the resolved recipe; refuse another recipe's run, and what is no student."""
     out = Path(recipe.output)
     saved, wanted = out / "recipe.yaml", recipe.to_yaml()
+    check_place(out / "student")  # now, not when hours of training are to be saved there
     try:
         if resume and saved.exists() and _resolved(saved) != wanted:
             raise DistilvecError(
@@ -229,7 +230,7 @@ def ship_model(
     if recipe.student.router:
         first = recipe.teachers[0]
         pair = router(load_student(str(folder)), load_student(str(first.model), pooling=first.pooling))
-        pair.save(str(folder.parent / "router"))
+        ship(pair, folder.parent / "router")
     return kept
 
 

@@ -241,7 +241,11 @@ def _load_tokenizer(tokenizer: str | Path) -> Any:
             remedy="Give a folder that holds tokenizer.json, or a model id.",
         ) from problem
     if words.pad_token_id is None:
-        raise DistilvecError("the tokenizer has no padding token", where=str(tokenizer))
+        raise DistilvecError(
+            "the tokenizer has no padding token",
+            where=str(tokenizer),
+            remedy='Name it in tokenizer_config.json beside tokenizer.json, for example "pad_token": "[PAD]".',
+        )
     return words
 
 

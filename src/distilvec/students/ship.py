@@ -61,12 +61,7 @@ def ship(
     if transformer is not None:
         drop_pooler(transformer)
     target = Path(folder)
-    if target.exists() and not (target / "modules.json").is_file() and (target.is_file() or any(target.iterdir())):
-        raise DistilvecError(
-            "this place holds something that is not a model, and it would be lost",
-            where=str(target),
-            remedy="Choose another folder, or empty this one.",
-        )
+    check_place(target)
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -86,6 +81,20 @@ def ship(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     logger.info("student saved to %s", target)
+
+
+def check_place(target: Path) -> None:
+    """Refuse to replace what is not a model.
+
+    Raises:
+        DistilvecError: the place holds something else.
+    """
+    if target.exists() and not (target / "modules.json").is_file() and (target.is_file() or any(target.iterdir())):
+        raise DistilvecError(
+            "this place holds something that is not a model, and it would be lost",
+            where=str(target),
+            remedy="Choose another folder, or empty this one.",
+        )
 
 
 def in_teacher_space(
