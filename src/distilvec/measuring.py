@@ -33,6 +33,7 @@ from distilvec.store import SignalStore
 from distilvec.tasks.base import Task
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
+from distilvec.tasks.table import build_task
 from distilvec.teaching import Taught
 from distilvec.training import Fitted
 
@@ -92,6 +93,21 @@ def task_examples(recipe: Recipe, file: str) -> Examples:
     """A labelled file of the recipe's task, with the corpus' column names."""
     assert recipe.task is not None
     return read_examples(file, recipe.corpus.text, recipe.task.label or recipe.corpus.label or "label")
+
+
+def check_task_files(recipe: Recipe, corpus: Corpus) -> None:
+    """Read the labelled files of the recipe's task, so that what is wrong with them is said before any teaching.
+
+    Raises:
+        DistilvecError: the corpus' labels are of another kind than the task.
+        DataError: a file that is not there, without a usable row, or with a label that the corpus does not have.
+    """
+    if recipe.task is None:
+        return
+    head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
+    for file in (recipe.task.validation, recipe.task.test):
+        if file:
+            task_examples(recipe, file).targets(head)
 
 
 def supervises(recipe: Recipe) -> bool:
