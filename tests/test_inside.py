@@ -223,6 +223,26 @@ def test_what_is_wrong_with_the_tasks_test_file_is_said_before_teaching(
     assert not list((tmp_path / "a").rglob("sentence-*.arrow"))
 
 
+def test_a_teacher_of_another_task_teaches_and_is_not_scored(
+    data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps({"text": f"text {n}", "label": "xy"[n % 2]}) + "\n" for n in range(16)))
+    teacher = finetune(tiny_model_folders["bert"], other, tmp_path / "teacher", training={"epochs": 1, "use_cpu": True})
+    done = run(
+        recipe(
+            data,
+            tmp_path / "out",
+            tiny_model_folders,
+            {"name": "cosine"},
+            teachers=[{"name": "teacher", "model": str(teacher)}],
+            task={"kind": "classification", "label": "label", "test": str(data / "test.jsonl")},
+        )
+    )
+    assert set(done.record.supervised) == {"student"}
+    assert "teacher was fine-tuned on another task" in caplog.text
+
+
 def test_gradient_caching_is_refused_before_teaching(
     data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
 ) -> None:

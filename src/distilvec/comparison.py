@@ -32,7 +32,7 @@ from distilvec.judging import (
     load_tasks,
     settle,
 )
-from distilvec.measuring import TASK, check_task_files, held_out, supervises, task_score
+from distilvec.measuring import TASK, answers_alike, check_task_files, held_out, supervises, task_score
 from distilvec.methods.table import build_method, resolve
 from distilvec.preparing import make_student, make_task, prepare_corpus
 from distilvec.recipe import Recipe
@@ -214,7 +214,12 @@ class _Bench:
             models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
         judged = self._judged(models)
         head = getattr(teacher, "head", None)
-        if head is not None and supervises(recipe):
+        if (
+            head is not None
+            and supervises(recipe)
+            and fitted.task is not None
+            and answers_alike(head, fitted.task.head, teacher.card.name)
+        ):
             judged[teacher.card.name] |= task_score(recipe, Predictor(teacher.model, head))  # type: ignore[attr-defined]
         scores = {
             model: {task: score.to_dict(outputs=True) for task, score in found.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +28,7 @@ from distilvec.judging import (
 )
 from distilvec.judging.bootstrap import make_score
 from distilvec.methods.base import Method
+from distilvec.modules.task_head import TaskHead
 from distilvec.recipe import Recipe
 from distilvec.report.parts import AlignedText
 from distilvec.store import SignalStore
@@ -37,6 +39,7 @@ from distilvec.tasks.table import build_task
 from distilvec.teaching import Taught
 from distilvec.training import Fitted
 
+logger = logging.getLogger(__name__)
 #: What the supervised task is called among scores.
 TASK = "supervised task"
 
@@ -128,16 +131,27 @@ def task_score(recipe: Recipe, predictor: Predictor) -> dict[str, Score]:
     return {TASK: make_score(task=TASK, kind="supervised", domain=None, outputs=outputs, details=details)}
 
 
+def answers_alike(head: TaskHead, student: TaskHead, name: str) -> bool:
+    """Whether a teacher's head answers the student's question; says so where it was fine-tuned on another task."""
+    same = (
+        set(head.labels or ()) == set(student.labels or ()) and (head.encoding, student.encoding).count("single") != 1
+    )
+    if not same:
+        logger.warning("%s was fine-tuned on another task, and is not scored on this one", name)
+    return same
+
+
 def judge_task(recipe: Recipe, folder: Path, taught: Sequence[Taught]) -> dict[str, dict[str, float]]:
     """Scores of student and teacher on the task's test file, by model; empty without one."""
     if not supervises(recipe):
         return {}
     assert recipe.task is not None and recipe.task.test is not None
     examples = task_examples(recipe, recipe.task.test)
-    found = {TRAINED: Predictor.load(folder).evaluate(examples)}
+    student = Predictor.load(folder)
+    found = {TRAINED: student.evaluate(examples)}
     for each in taught:
         head = getattr(each.teacher, "head", None)
-        if head is not None:
+        if head is not None and answers_alike(head, student.head, each.teacher.card.name):
             found[each.teacher.card.name] = Predictor(each.teacher.model, head).evaluate(examples)  # type: ignore[attr-defined]
     return found
 
