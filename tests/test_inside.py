@@ -210,6 +210,71 @@ def test_what_cannot_work_is_said_before_teaching(
         recipe(data, tmp_path / "b", tiny_model_folders, {"name": "sft"}, task={"kind": "pairs"})
 
 
+@pytest.mark.parametrize(("row", "message"), [(None, "no such file"), ({"text": "x", "label": "new"}, "new")])
+def test_what_is_wrong_with_the_tasks_test_file_is_said_before_teaching(
+    row: dict[str, str] | None, message: str, data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    file = tmp_path / "test.jsonl"
+    if row is not None:
+        file.write_text(json.dumps(row), encoding="utf-8")
+    task = {"kind": "classification", "label": "label", "test": str(file)}
+    with pytest.raises(DistilvecError, match=message):
+        run(recipe(data, tmp_path / "a", tiny_model_folders, {"name": "sft"}, task=task))
+    assert not list((tmp_path / "a").rglob("sentence-*.arrow"))
+
+
+def test_a_teacher_of_another_task_teaches_and_is_not_scored(
+    data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps({"text": f"text {n}", "label": "xy"[n % 2]}) + "\n" for n in range(16)))
+    teacher = finetune(tiny_model_folders["bert"], other, tmp_path / "teacher", training={"epochs": 1, "use_cpu": True})
+    done = run(
+        recipe(
+            data,
+            tmp_path / "out",
+            tiny_model_folders,
+            {"name": "cosine"},
+            teachers=[{"name": "teacher", "model": str(teacher)}],
+            task={"kind": "classification", "label": "label", "test": str(data / "test.jsonl")},
+        )
+    )
+    assert set(done.record.supervised) == {"student"}
+    assert "teacher was fine-tuned on another task" in caplog.text
+
+
+def test_gradient_caching_is_refused_before_teaching(
+    data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    with pytest.raises(DistilvecError, match="gradient caching"):
+        run(recipe(data, tmp_path / "a", tiny_model_folders, EMO, training={"mini_batch_size": 4}))
+    assert not list((tmp_path / "a").rglob("sentence-*.arrow"))
+
+
+@pytest.mark.parametrize("method", ["uld", "dskd"])
+def test_logits_of_joint_pairs_are_not_asked_of_single_texts(
+    method: str, tmp_path: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    """The teacher's head reads both texts as one input; with separate encoding it would read one of them."""
+    rows = [{"text1": f"a text {n}", "text2": f"another {n}", "label": "ab"[n % 2]} for n in range(16)]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    teacher = finetune(
+        tiny_model_folders["bert"], file, tmp_path / "teacher", task="pairs", training={"epochs": 1, "use_cpu": True}
+    )
+    given = recipe(
+        tmp_path,
+        tmp_path / "out",
+        tiny_model_folders,
+        {"name": method},
+        corpus={"path": str(file), "text": ["text1", "text2"], "label": "label"},
+        teachers=[{"name": "teacher", "model": str(teacher)}],
+        task={"kind": "pairs", "encoding": "separate"},
+    )
+    with pytest.raises(DistilvecError, match="encoding: separate"):
+        run(given)
+
+
 def test_the_plan_counts_the_bytes_of_token_signals(
     data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
 ) -> None:

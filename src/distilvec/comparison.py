@@ -32,7 +32,7 @@ from distilvec.judging import (
     load_tasks,
     settle,
 )
-from distilvec.measuring import TASK, held_out, supervises, task_score
+from distilvec.measuring import TASK, answers_alike, check_task_files, held_out, supervises, task_score
 from distilvec.methods.table import build_method, resolve
 from distilvec.preparing import make_student, make_task, prepare_corpus
 from distilvec.recipe import Recipe
@@ -113,6 +113,7 @@ def compare(
         raise DistilvecError(f"seeds is at least 1, not {seeds}", where="seeds")
     tasks = load_tasks(recipe.judging.tasks)
     corpus = prepare_corpus(recipe)
+    check_task_files(recipe, corpus)
     if not supervises(recipe):
         tasks = tasks or automatic_tasks(corpus)
     if not tasks and not supervises(recipe):
@@ -213,7 +214,12 @@ class _Bench:
             models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
         judged = self._judged(models)
         head = getattr(teacher, "head", None)
-        if head is not None and supervises(recipe):
+        if (
+            head is not None
+            and supervises(recipe)
+            and fitted.task is not None
+            and answers_alike(head, fitted.task.head, teacher.card.name)
+        ):
             judged[teacher.card.name] |= task_score(recipe, Predictor(teacher.model, head))  # type: ignore[attr-defined]
         scores = {
             model: {task: score.to_dict(outputs=True) for task, score in found.items()}
@@ -321,7 +327,7 @@ def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float]) -> list[str]:
         notes.append(f"Learning rates chosen on held-out agreement after one epoch: {shown}.")
     else:
         notes.append("Learning rates as the recipe says, not tuned per method.")
-    if not recipe.judging.tasks:
+    if not recipe.judging.tasks and not supervises(recipe):
         notes.append("Tasks were made of the corpus' held-out items.")
     return notes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,15 +28,18 @@ from distilvec.judging import (
 )
 from distilvec.judging.bootstrap import make_score
 from distilvec.methods.base import Method
+from distilvec.modules.task_head import TaskHead
 from distilvec.recipe import Recipe
 from distilvec.report.parts import AlignedText
 from distilvec.store import SignalStore
 from distilvec.tasks.base import Task
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
+from distilvec.tasks.table import build_task
 from distilvec.teaching import Taught
 from distilvec.training import Fitted
 
+logger = logging.getLogger(__name__)
 #: What the supervised task is called among scores.
 TASK = "supervised task"
 
@@ -94,6 +98,21 @@ def task_examples(recipe: Recipe, file: str) -> Examples:
     return read_examples(file, recipe.corpus.text, recipe.task.label or recipe.corpus.label or "label")
 
 
+def check_task_files(recipe: Recipe, corpus: Corpus) -> None:
+    """Read the labelled files of the recipe's task, so that what is wrong with them is said before any teaching.
+
+    Raises:
+        DistilvecError: the corpus' labels are of another kind than the task.
+        DataError: a file that is not there, without a usable row, or with a label that the corpus does not have.
+    """
+    if recipe.task is None:
+        return
+    head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
+    for file in (recipe.task.validation, recipe.task.test):
+        if file:
+            task_examples(recipe, file).targets(head)
+
+
 def supervises(recipe: Recipe) -> bool:
     """Whether there is a supervised task with a test file."""
     return recipe.task is not None and bool(recipe.task.test)
@@ -112,16 +131,27 @@ def task_score(recipe: Recipe, predictor: Predictor) -> dict[str, Score]:
     return {TASK: make_score(task=TASK, kind="supervised", domain=None, outputs=outputs, details=details)}
 
 
+def answers_alike(head: TaskHead, student: TaskHead, name: str) -> bool:
+    """Whether a teacher's head answers the student's question; says so where it was fine-tuned on another task."""
+    same = (
+        set(head.labels or ()) == set(student.labels or ()) and (head.encoding, student.encoding).count("single") != 1
+    )
+    if not same:
+        logger.warning("%s was fine-tuned on another task, and is not scored on this one", name)
+    return same
+
+
 def judge_task(recipe: Recipe, folder: Path, taught: Sequence[Taught]) -> dict[str, dict[str, float]]:
     """Scores of student and teacher on the task's test file, by model; empty without one."""
     if not supervises(recipe):
         return {}
     assert recipe.task is not None and recipe.task.test is not None
     examples = task_examples(recipe, recipe.task.test)
-    found = {TRAINED: Predictor.load(folder).evaluate(examples)}
+    student = Predictor.load(folder)
+    found = {TRAINED: student.evaluate(examples)}
     for each in taught:
         head = getattr(each.teacher, "head", None)
-        if head is not None:
+        if head is not None and answers_alike(head, student.head, each.teacher.card.name):
             found[each.teacher.card.name] = Predictor(each.teacher.model, head).evaluate(examples)  # type: ignore[attr-defined]
     return found
 

@@ -27,7 +27,15 @@ from distilvec.judging import (
     automatic_tasks,
     load_tasks,
 )
-from distilvec.measuring import aligned_text, held_out_metrics, judge_all, judge_task, make_record, show_inside
+from distilvec.measuring import (
+    aligned_text,
+    check_task_files,
+    held_out_metrics,
+    judge_all,
+    judge_task,
+    make_record,
+    show_inside,
+)
 from distilvec.methods.base import Method
 from distilvec.methods.table import build_method
 from distilvec.preparing import make_student, make_task, prepare_corpus
@@ -83,6 +91,7 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     out = output_folder(recipe, resume)
     tasks = load_tasks(recipe.judging.tasks)
     corpus = prepare_corpus(recipe)
+    check_task_files(recipe, corpus)
     shutil.copyfile(corpus.folder / "rejected.jsonl", out / "rejected.jsonl")
     tasks = tasks or automatic_tasks(corpus)
     taught = teach(recipe, corpus)

@@ -258,7 +258,9 @@ class TrainingSection(BaseModel):
 
     model_config = ConfigDict(extra="allow", validate_default=True)
     epochs: float = Field(2, gt=0)
-    batch_size: int = Field(32, gt=0, description="items per optimiser step and accumulation step, over all processes")
+    batch_size: int = Field(
+        32, gt=0, description="items per step, over all processes; gradient_accumulation_steps multiplies it"
+    )
     mini_batch_size: int | None = Field(
         None,
         gt=0,

@@ -28,7 +28,7 @@ from distilvec.tasks.labels import teacher_order
 from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training import LiveSource, SignalSource, StoreSource, Ticker
-from distilvec.training.distiller import describe
+from distilvec.training.distiller import check_caching, describe
 from distilvec.training.items import check_modality
 
 if TYPE_CHECKING:
@@ -158,11 +158,20 @@ def wanted_signals(recipe: Recipe, corpus: Corpus, teachers: Sequence[Teacher]) 
     sections = recipe.teachers
     infos = [teacher_info(teacher, section.token_axes) for teacher, section in zip(teachers, sections, strict=True)]
     needs = method.needs(info, infos)
+    check_caching(method, needs, recipe.training.mini_batch_size)
     if not method.inside:
         return nothing
     found = [replace(wanted_of(needs, number), axes=section.token_axes) for number, section in enumerate(sections)]
     for teacher, wanted in zip(teachers, found, strict=True):
         teacher.refuse(wanted)
+        if wanted.logits and recipe.task is not None and recipe.task.encoding == "separate":
+            raise DistilvecError(
+                f"{method.name} compares class probabilities, and with encoding: separate the teacher reads single "
+                "texts, of which none has a class",
+                where=teacher.card.name,
+                remedy="Use encoding: joint, or fine-tune the teacher with --encoding separate and take a method on "
+                "vectors or token states.",
+            )
     return found
 
 

@@ -98,6 +98,7 @@ def test_the_list_says_what_each_method_needs() -> None:
     assert "needs no teacher but pairs or triplets;" in needs["mnrl"]
     assert "needs token states, attention;" in needs["emo"]
     assert "needs class logits and a classification task;" in needs["uld"]
+    assert "needs no teacher and a task;" in needs["sft"]
     inside = {name for name in available() if resolve(name).inside} | {"simcse", "mnrl", "sft"}
     assert all("needs sentence vectors;" in line for name, line in needs.items() if name not in inside)
 

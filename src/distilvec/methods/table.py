@@ -147,12 +147,14 @@ def show_method(name: str) -> str:
 def _asks_for(cls: type[Method]) -> str:
     """What a method with default options asks of a teacher, in words."""
     student, teacher = StudentInfo("student", 384, 12, 384), TeacherInfo("teacher", 1024, 24, hidden=1024)
-    where = ""
     try:
-        needs = cls().needs(student, [teacher])
+        needs, where = cls().needs(student, [teacher]), ""
     except DistilvecError:
-        needs = cls().needs(replace(student, classes=2), [replace(teacher, classes=2)])
-        where = " and a classification task"
+        try:
+            needs, where = cls().needs(replace(student, regression=True), [teacher]), " and a task"
+        except DistilvecError:
+            needs = cls().needs(replace(student, classes=2), [replace(teacher, classes=2)])
+            where = " and a classification task"
     asked = {
         "sentence vectors": needs.sentence,
         "token states": any(needs.tokens.teachers),

@@ -28,7 +28,7 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float, dropout: float) -> An
         from peft import LoraConfig, LoraModel
     except ImportError as error:
         raise EnvironmentProblem(
-            "low-rank adapters need the package peft", where="lora", remedy="Install it: pip install peft"
+            "low-rank adapters need the package peft", where="lora", remedy="Install it: pip install 'distilvec[lora]'"
         ) from error
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear")  # type: ignore[arg-type]  # a fraction is fine
     return LoraModel(model, config, "default")

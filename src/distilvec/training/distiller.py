@@ -72,13 +72,8 @@ class Distiller(nn.Module):
                 remedy="Train in one process, or choose options whose terms stay within an item "
                 "(`distilvec methods NAME`).",
             )
+        check_caching(method, self.needs, mini_batch_size)
         self.mini_batch_size = mini_batch_size
-        if mini_batch_size is not None and (self.needs.tokens.student or self.needs.attention.student):
-            raise DistilvecError(
-                f"{method.name} looks at the student's tokens, which gradient caching does not keep",
-                where="training.mini_batch_size",
-                remedy="Leave it out; gradient_checkpointing saves memory here.",
-            )
         self.remember = remember
         self._former = [StudentTap(former)] if former is not None and remember else []
         self.trains_student = True
@@ -204,6 +199,20 @@ class Distiller(nn.Module):
                 per_row = term.weight * (values.mean(0) if values.dim() == 2 else values)
                 items = per_row if items is None else items + per_row
         return {"loss": loss, "terms": means, "items": items, "domains": domain}
+
+
+def check_caching(method: Method, needs: Needs, mini_batch_size: int | None) -> None:
+    """Refuse gradient caching for a method that looks at the student's tokens.
+
+    Raises:
+        DistilvecError: there is a mini_batch_size, and the method is such a one.
+    """
+    if mini_batch_size is not None and (needs.tokens.student or needs.attention.student):
+        raise DistilvecError(
+            f"{method.name} looks at the student's tokens, which gradient caching does not keep",
+            where="training.mini_batch_size",
+            remedy="Leave it out; a smaller batch_size with gradient_accumulation_steps saves memory here.",
+        )
 
 
 def describe(info: StudentInfo, task: Task | None) -> StudentInfo:
