@@ -1,4 +1,4 @@
-"""Parts of the whole flow that no package sees alone: which pooling a recipe's models end with."""
+"""Parts of the whole flow that no package sees alone: pooling, routers, languages, folders, damaged stores."""
 
 from __future__ import annotations
 
@@ -140,3 +140,21 @@ def test_a_folder_that_is_no_student_is_refused_before_teaching(
     with pytest.raises(DistilvecError, match="not a model"):
         train(recipe(tmp_path, sentences, {"model": str(tiny_bert)}, {"model": str(tiny_bert)}))
     assert not (tmp_path / "out/stores").exists()
+
+
+def test_a_run_does_not_learn_from_a_damaged_store(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = {"model": str(tiny_bert)}
+    first = recipe(tmp_path, sentences, model, model)
+    train(first)
+    part = next((tmp_path / "out/stores/tiny").glob("sentence-*.arrow"))
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 0x40
+    part.write_bytes(content)
+    caplog.clear()
+    train(first.model_copy(update={"output": str(tmp_path / "again"), "cache": str(tmp_path / "out")}))
+    assert "is set aside: the checksum does not agree" in caplog.text
+    assert part.with_suffix(".arrow.bad").exists()
+    weights = [(tmp_path / name / "student/model.safetensors").read_bytes() for name in ("out", "again")]
+    assert weights[0] == weights[1], "what was damaged is taught again"

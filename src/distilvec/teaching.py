@@ -210,9 +210,11 @@ def teach_one(
 def open_store(
     section: TeacherSection, corpus: Corpus, stores: Path, teacher: Teacher
 ) -> tuple[TeacherReport, SignalStore]:
-    """What is seen of a teacher beforehand, and its store, made where there is none."""
+    """What is seen of a teacher beforehand, and its store, made where there is none and checked for damage."""
     seen = check_teacher(teacher, corpus.teacher_texts(np.asarray(corpus.train_rows)[:256]), corpus.modality)
-    return seen, SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
+    store = SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
+    store.verify(changed=True)
+    return seen, store
 
 
 def fill_store(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -107,6 +109,33 @@ def test_opening_with_verify_finds_a_flipped_bit(tmp_path: Path, filling: Module
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     assert list(SignalStore.open(tmp_path, verify=True).bad) == [names[0]]
+
+
+def test_teaching_reads_what_has_changed_and_nothing_else(
+    tmp_path: Path, filling: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def open_and_note(file: Path, *args: Any) -> Any:
+        if Path(file).suffix == ".arrow":
+            read.append(Path(file).stem)
+        return open(file, *args)
+
+    names = taught(tmp_path / "store", filling).parts
+    monkeypatch.setattr("distilvec.store.part.open", open_and_note, raising=False)
+    assert SignalStore.open(tmp_path / "store").verify(changed=True) == [] and not read
+    copied = Path(shutil.copytree(tmp_path / "store", tmp_path / "copy", copy_function=shutil.copyfile))
+    assert SignalStore.open(copied).verify(changed=True) == [] and read == names
+    read.clear()
+    assert SignalStore.open(copied).verify(changed=True) == [] and not read, "a copy is read once"
+    file = copied / f"{names[1]}.arrow"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 16
+    file.write_bytes(content)
+    store = SignalStore.open(copied)
+    assert store.verify(changed=True) == read == [names[1]]
+    monkeypatch.undo()
+    check_mended(store, filling, names[1], names)
 
 
 def check_mended(store: SignalStore, filling: ModuleType, bad: str, names: list[str]) -> None:

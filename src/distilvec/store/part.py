@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
+from distilvec.errors import EnvironmentProblem
 from distilvec.store.files import disk_problems, sync_folder, write_json
 from distilvec.store.layout import DTYPES, KEY_BYTES, StoreFormat
 from distilvec.store.statistics import Moments
@@ -147,16 +149,20 @@ def write_file(folder: Path, name: str, batch: pa.RecordBatch, facts: dict[str, 
             record = {
                 "rows": len(words),
                 "bytes": arrow.stat().st_size,
+                "modified": arrow.stat().st_mtime_ns,
                 "checksum": sink.checksum(),
                 "first_key": words[0].tobytes().hex(),
                 "last_key": words[-1].tobytes().hex(),
                 **facts,
             }
-            record["record_checksum"] = _record_checksum(record)
-            write_json(folder / f"{name}.json", record)
+            _write_record(folder / f"{name}.json", record)
         except BaseException:
             arrow.unlink(missing_ok=True)
             raise
+
+
+def _write_record(file: Path, record: dict[str, Any]) -> None:
+    write_json(file, record | {"record_checksum": _record_checksum(record)})
 
 
 def _record_checksum(record: dict[str, Any]) -> str:
@@ -231,24 +237,37 @@ def check_key_range(words: np.ndarray, record: dict[str, Any]) -> None:
         raise BadPart("its key range is not the one in its record")
 
 
-def verify_part(folder: Path, name: str) -> None:
+def verify_part(folder: Path, name: str, *, changed: bool = False) -> None:
     """Read a part's bytes and compare checksums of the file and of its record.
+
+    Args:
+        changed: not where the file has not been written since the record was; a copy is read once, and its record
+            then says so.
 
     Raises:
         BadPart: where they differ.
     """
-    record = _read_record(folder / f"{name}.json")
+    file, arrow = folder / f"{name}.json", folder / f"{name}.arrow"
+    record = _read_record(file)
     if record.get("record_checksum") != _record_checksum(record):
         raise BadPart("the checksum of its record does not agree")
     digest = hashlib.blake2b(digest_size=32)
     try:
-        with open(folder / f"{name}.arrow", "rb") as handle:
+        modified = arrow.stat().st_mtime_ns
+        if changed and record.get("modified") == modified:
+            return
+        with open(arrow, "rb") as handle:
             while block := handle.read(_READ_BYTES):
                 digest.update(block)
     except OSError as error:
         raise BadPart(f"it cannot be read ({error})") from error
     if digest.hexdigest() != record.get("checksum"):
         raise BadPart("the checksum does not agree with the file")
+    if changed:
+        with contextlib.suppress(
+            OSError, EnvironmentProblem
+        ):  # where nothing may be written, it is read again the next time
+            _write_record(file, record | {"modified": modified})
 
 
 def _read_record(file: Path) -> dict[str, Any]:
