@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import Any
 
 from distilvec.choosing.measuring import GROUPS, Measured
-from distilvec.choosing.prediction import Prediction, like, predict, residuals, shares, worst
+from distilvec.choosing.prediction import KINDS, Kind, Prediction, kind_of, like, predict, residuals, shares, worst
 from distilvec.report.table import Cell, Grid
 from distilvec.report.words import ABSENT, millions, number, size
 
@@ -55,7 +56,7 @@ class Choice:
     def prediction(self, row: Measured) -> Prediction:
         """What it will keep once it is trained: of tasks and of retrieval, the one that promises less."""
         probe = row.kept.get("probe", {})
-        found = [predict(self.start(row, each), self.read, _static(row), probe.get(each)) for each in self.measures]
+        found = [predict(self.start(row, each), self.read, _kind(row), probe.get(each)) for each in self.measures]
         return worst(found)
 
     @property
@@ -87,13 +88,14 @@ class Choice:
 
     def how(self) -> list[str]:
         """How the prediction was made."""
+        misses = [abs(miss) for miss in residuals().values()]
         found = [
             "free: the untrained candidate behind a ridge map into the teacher's space, fitted to "
             f"{self.texts:,} texts; agreement: its mean cosine with the teacher on held-out ones; untrained: as it is.",
             "predicted: the larger of both plus the share of the gap that is left which training closed in committed "
             f"runs with students of one teacher, {self._closed()}. Predicting a student from the others' runs missed "
-            f"by up to {max(abs(miss) for miss in residuals().values()):.1f} points. Other teachers, tasks and methods "
-            "may do otherwise, and the error of the tasks' own scores is not in it.",
+            f"by {median(misses):.1f} points in the middle and {max(misses):.1f} at most. Other teachers, tasks and "
+            "methods may do otherwise, and the error of the tasks' own scores is not in it.",
         ]
         if self.probe_steps:
             found.append(f"probe: after {self.probe_steps} steps with cosine; a floor for the prediction.")
@@ -108,12 +110,10 @@ class Choice:
     def _closed(self) -> str:
         """What trainings of this length closed, for each kind of candidate that there is."""
         found = []
-        for static in sorted({_static(row) for row in self.rows}):
-            low, middle, high = (f"{100 * share:.0f}" for share in shares(self.read, static))
-            near = like(self.read, static)
-            kind = "static ones" if static else "transformers"
-            found.append(f"{middle} % for {kind} (from {low} to {high} %; {len(near)} runs as long as this one)")
-        return f"{' and '.join(found)}; this one reads {self.read:,} texts"
+        for kind in [kind for kind in KINDS if any(_kind(row) == kind for row in self.rows)]:
+            low, middle, high = (f"{100 * share:.0f}" for share in shares(self.read, kind))
+            found.append(f"{kind} {middle} % ({low} to {high}; {len(like(self.read, kind))} runs)")
+        return f"of those as long as this one, which reads {self.read:,} texts: {', '.join(found)}"
 
     def grid(self) -> Grid:
         """One row per model, as measured."""
@@ -141,8 +141,8 @@ class Choice:
         return asdict(self) | {"rows": candidates, "chosen": self.best.name, "verdict": self.verdict()}
 
 
-def _static(row: Measured) -> bool:
-    return bool(row.section and row.section.get("static"))
+def _kind(row: Measured) -> Kind:
+    return kind_of(row.section or {})
 
 
 def _speed(row: Measured) -> list[str]:

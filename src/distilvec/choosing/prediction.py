@@ -5,11 +5,11 @@ Before training, a candidate keeps r of the teacher's score: as it is, or behind
 
     kept = r + s (1 - r)
 
-How large s is follows from committed runs (`RUNS`) of the candidate's kind (static or not) that read about as many
-texts while training (`like`): their least, median and largest s give the two ends and the middle. A short training on
-few texts may end below where it began, so s may be negative. The residuals of that relation, each student predicted
-from the others, are in `residuals()`. The runs are few and of one teacher; the interval is their whole range, and no
-probability is claimed for it.
+How large s is follows from committed runs (`RUNS`) of the candidate's kind (`KINDS`) that read about as many texts
+while training (`like`): their least, median and largest s give the two ends and the middle. A short training may end
+below where it began, so s may be negative. The residuals of that relation, each student predicted from the others, are
+in `residuals()`. The runs are few and of one teacher; the interval is their whole range, and no probability is claimed
+for it.
 
 A short training of the candidate itself (`probe`) counts more: what it has reached is a floor for all three.
 """
@@ -19,14 +19,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 #: Texts that a training reads, repetitions counted: below it a training is a short one. The committed ones read 27
 #: thousand, or half a million and more.
 LONG = 200_000
-#: Students that a range needs; with fewer, the ends are those of all lengths.
+#: Students that a range needs; with fewer, the ends are those of all lengths, or of all that have blocks.
 FEWEST = 3
+
+Kind = Literal["static", "one block", "all pieces", "fewer pieces", "other"]
+#: A table of word vectors; the teacher cut to one block; to some of its blocks, with all of its word pieces or with
+#: fewer; anything else: blocks of its own, or a tokenizer of its own.
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -34,21 +40,19 @@ class KnownRun:
     """A committed run: what the student kept of the teacher's average before and after training, as fractions.
 
     Attributes:
-        student: which one; runs of one student are not independent. The name of a table begins with "static".
+        student: which one; runs of one student are not independent.
+        kind: see `KINDS`.
         read: texts that the training read, repetitions counted.
         start: the larger of untrained student and free baseline.
         kept: mean over seeds.
     """
 
     student: str
+    kind: Kind
     method: str
     read: int
     start: float
     kept: float
-
-    @property
-    def static(self) -> bool:
-        return self.student.startswith("static")
 
     @property
     def share(self) -> float:
@@ -56,8 +60,8 @@ class KnownRun:
         return (self.kept - self.start) / (1 - self.start)
 
 
-def _runs(student: str, start: float, read: int, kept: Mapping[str, float]) -> list[KnownRun]:
-    return [KnownRun(student, method, read, start, value) for method, value in kept.items()]
+def _runs(student: str, kind: Kind, start: float, read: int, kept: Mapping[str, float]) -> list[KnownRun]:
+    return [KnownRun(student, kind, method, read, start, value) for method, value in kept.items()]
 
 
 _TALAS, _HEADLINE, _STATIC, _CHOOSING = 27_000, 1_670_000, 556_000, 26_000
@@ -67,6 +71,7 @@ _TALAS, _HEADLINE, _STATIC, _CHOOSING = 27_000, 1_670_000, 556_000, 26_000
 RUNS: tuple[KnownRun, ...] = (
     *_runs(
         "bpe",
+        "other",
         0.7045,
         _TALAS,
         {
@@ -81,16 +86,29 @@ RUNS: tuple[KnownRun, ...] = (
     ),
     *_runs(
         "cut",
+        "fewer pieces",
         0.8892,
         _TALAS,
         {"cosine": 0.9261, "distilcse": 0.9315, "distillcse": 0.9178, "leaf": 0.9217, "talas": 0.9285},
     ),
-    *_runs("cut3", 0.9238, _TALAS, {"talas": 0.9286}),
-    *_runs("cut", 0.8892, _HEADLINE, {"cosine": 0.9509, "distilcse": 0.949}),
-    *_runs("static, 256 numbers, all pieces", 0.8904, _STATIC, {"cosine": 0.9519}),
-    *_runs("static, 256 numbers, 21,500 pieces", 0.8882, _STATIC, {"cosine": 0.9512}),
-    *_runs("static, 384 numbers, 5,000 pieces", 0.8451, _STATIC, {"cosine": 0.8957}),
-    # CHOOSING
+    *_runs("cut3", "fewer pieces", 0.9238, _TALAS, {"talas": 0.9286}),
+    *_runs("cut", "fewer pieces", 0.8892, _HEADLINE, {"cosine": 0.9509, "distilcse": 0.949}),
+    *_runs("static, 256 numbers, all pieces", "static", 0.8904, _STATIC, {"cosine": 0.9519}),
+    *_runs("static, 256 numbers, 21,500 pieces", "static", 0.8882, _STATIC, {"cosine": 0.9512}),
+    *_runs("static, 384 numbers, 5,000 pieces", "static", 0.8451, _STATIC, {"cosine": 0.8957}),
+    *_runs("static, 256 dimensions, 5,000 pieces", "static", 0.8698, _CHOOSING, {"cosine": 0.9106}),
+    *_runs("static, all dimensions, 5,000 pieces", "static", 0.8737, _CHOOSING, {"cosine": 0.9106}),
+    *_runs("fresh, 2 layers of 192", "other", 0.7945, _CHOOSING, {"cosine": 0.8098}),
+    *_runs("1 layer, 5,000 pieces", "one block", 0.8453, _CHOOSING, {"cosine": 0.8405}),
+    *_runs("cut", "fewer pieces", 0.8810, _CHOOSING, {"cosine": 0.9237}),
+    *_runs("cut3", "fewer pieces", 0.9173, _CHOOSING, {"cosine": 0.9261}),
+    *_runs("static, 256 dimensions, all pieces", "static", 0.8967, _CHOOSING, {"cosine": 0.9251}),
+    *_runs("4 layers, 5,000 pieces", "fewer pieces", 0.9344, _CHOOSING, {"cosine": 0.9395}),
+    *_runs("static, all dimensions, all pieces", "static", 0.8998, _CHOOSING, {"cosine": 0.9245}),
+    *_runs("1 layer, all pieces", "one block", 0.8807, _CHOOSING, {"cosine": 0.8674}),
+    *_runs("2 layers, all pieces", "all pieces", 0.9186, _CHOOSING, {"cosine": 0.9701}),
+    *_runs("3 layers, all pieces", "all pieces", 0.9522, _CHOOSING, {"cosine": 0.9808}),
+    *_runs("4 layers, all pieces", "all pieces", 0.9703, _CHOOSING, {"cosine": 0.9940}),
 )
 
 
@@ -106,42 +124,61 @@ class Prediction:
         return f"{100 * self.middle:.0f} % ({100 * self.low:.0f}–{100 * self.high:.0f})"
 
 
-def like(read: int, static: bool, runs: Sequence[KnownRun] = RUNS) -> list[KnownRun]:
+def kind_of(section: Mapping[str, Any]) -> Kind:
+    """The kind of the student that a recipe's student section makes.
+
+    >>> kind_of({"shrink": {"of": "bge", "layers": 2}})
+    'all pieces'
+    """
+    cut = section.get("shrink")
+    if section.get("static"):
+        return "static"
+    if not cut:
+        return "other"
+    if cut.get("layers") == 1 or (isinstance(cut.get("layers"), list) and len(cut["layers"]) == 1):
+        return "one block"
+    return "fewer pieces" if cut.get("vocabulary") else "all pieces"
+
+
+def like(read: int, kind: Kind, runs: Sequence[KnownRun] = RUNS) -> list[KnownRun]:
     """The runs of a kind of student that are as long as a training of `read` texts."""
-    return [run for run in runs if run.static == static and (run.read < LONG) == (read < LONG)]
+    return [run for run in runs if run.kind == kind and (run.read < LONG) == (read < LONG)]
 
 
-def shares(read: int, static: bool, runs: Sequence[KnownRun] = RUNS) -> tuple[float, float, float]:
+def shares(read: int, kind: Kind, runs: Sequence[KnownRun] = RUNS) -> tuple[float, float, float]:
     """Least, median and largest share of the gap that such a training closed.
 
-    The ends are those of runs of every length where too few students were trained for as long; where none was, the
-    middle is, too.
+    Where too few students of the kind were trained for as long, the ends are those of its runs of every length, or of
+    all students with blocks; the middle stays that of the nearest runs that there are.
     """
-    near, kind = like(read, static, runs), [run for run in runs if run.static == static]
-    near = near or kind
-    wide = near if len({run.student for run in near}) >= FEWEST else kind
+    near, same = like(read, kind, runs), [run for run in runs if run.kind == kind]
+    blocks = [run for run in runs if (run.kind == "static") == (kind == "static")]
+    wide = next((each for each in (near, same) if len({run.student for run in each}) >= FEWEST), blocks)
     ends = [run.share for run in wide]
-    return min(ends), float(np.median([run.share for run in near])), max(ends)
+    return min(ends), float(np.median([run.share for run in near or same or blocks])), max(ends)
 
 
 def predict(
-    start: float, read: int, static: bool = False, probe: float | None = None, *, runs: Sequence[KnownRun] = RUNS
+    start: float, read: int, kind: Kind, probe: float | None = None, *, runs: Sequence[KnownRun] = RUNS
 ) -> Prediction:
     """What training will make of a candidate.
 
     Args:
         start: the larger of what the untrained candidate and the free baseline keep, as a fraction.
         read: texts that the training will read, repetitions counted.
-        static: whether it is a table of word vectors.
+        kind: of student, see `kind_of`.
         probe: what a short training has reached.
         runs: the relation is taken from these.
 
-    >>> print(predict(0.889, 30_000))
-    >>> print(predict(0.889, 30_000, probe=0.94))
-    >>> print(predict(0.889, 1_000_000, static=True))
+    >>> print(predict(0.889, 30_000, "fewer pieces"))
+    92 % (90–93)
+    >>> print(predict(0.889, 30_000, "fewer pieces", probe=0.94))
+    94 % (94–96)
+    >>> print(predict(0.889, 1_000_000, "static"))
+    95 % (93–95)
     """
     gap = max(0.0, 1 - start)
-    closed = shares(read, static, runs)
+    closed = shares(read, kind, runs)
     low, middle, high = (start + share * gap for share in closed)
     if probe is not None:
         further = probe + max(0.0, closed[1]) * max(0.0, 1 - probe)
@@ -162,6 +199,6 @@ def residuals(runs: Sequence[KnownRun] = RUNS) -> dict[str, float]:
     found = {}
     for student, mine in own.items():
         others = [run for run in runs if run.student != student]
-        misses = [100 * (run.kept - predict(run.start, run.read, run.static, runs=others).middle) for run in mine]
+        misses = [100 * (run.kept - predict(run.start, run.read, run.kind, runs=others).middle) for run in mine]
         found[student] = max(misses, key=abs)
     return found
