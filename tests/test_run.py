@@ -158,3 +158,12 @@ def test_a_run_does_not_learn_from_a_damaged_store(
     assert part.with_suffix(".arrow.bad").exists()
     weights = [(tmp_path / name / "student/model.safetensors").read_bytes() for name in ("out", "again")]
     assert weights[0] == weights[1], "what was damaged is taught again"
+
+
+def test_a_method_on_layers_and_a_table_are_refused_at_once(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distilvec.teaching.make_student", lambda *_: pytest.fail("the table was made first"))
+    model = {"model": str(tiny_bert)}
+    with pytest.raises(DistilvecError, match="talas"):
+        train(recipe(tmp_path, sentences, model, {"static": {"of": "tiny"}}))

@@ -147,6 +147,8 @@ def finetune(
     if _is_done(target, digest):
         logger.info("%s is fine-tuned already, by an equal call; remove it to do it again", target)
         return target
+    if (target / "modules.json").is_file():
+        logger.warning("%s is of another call, and will be replaced when this one is done", target)
     work = _work_folder(target, digest)
     start = time.perf_counter()
     student, trained = _train(plan, found, work)

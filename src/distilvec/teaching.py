@@ -23,6 +23,7 @@ from distilvec.recipe import CorpusSection, Recipe, TeacherSection
 from distilvec.store import FillReport, SignalStore, fill, fill_signals
 from distilvec.store.remote import mirrored
 from distilvec.students import StudentTap
+from distilvec.students.output import StudentInfo
 from distilvec.tasks.base import Task
 from distilvec.tasks.labels import teacher_order
 from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
@@ -151,17 +152,25 @@ def wanted_signals(recipe: Recipe, corpus: Corpus, teachers: Sequence[Teacher]) 
     nothing = [Wanted() for _ in teachers]
     if not method.inside and (recipe.student.fresh is not None or recipe.student.auto is not None):
         return nothing  # it fits by construction, and training its tokenizer takes a while; or it is not chosen yet
+    infos = [
+        teacher_info(teacher, section.token_axes) for teacher, section in zip(teachers, recipe.teachers, strict=True)
+    ]
+    if recipe.student.static is not None:
+        # A table takes a while to make, and what a method can know of it is known: it has no layers.
+        method.needs(StudentInfo("a static student", infos[0].width, layers=None, hidden=infos[0].width), infos)
+        if not method.inside:
+            return nothing
     # Made here too, so that what does not fit is said before teaching, not after it.
     student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
     check_modality(student, corpus.modality, "student")
     info = describe(StudentTap(student).info, make_task(recipe, corpus, student))
-    sections = recipe.teachers
-    infos = [teacher_info(teacher, section.token_axes) for teacher, section in zip(teachers, sections, strict=True)]
     needs = method.needs(info, infos)
     check_caching(method, needs, recipe.training.mini_batch_size)
     if not method.inside:
         return nothing
-    found = [replace(wanted_of(needs, number), axes=section.token_axes) for number, section in enumerate(sections)]
+    found = [
+        replace(wanted_of(needs, number), axes=section.token_axes) for number, section in enumerate(recipe.teachers)
+    ]
     for teacher, wanted in zip(teachers, found, strict=True):
         teacher.refuse(wanted)
         if wanted.logits and recipe.task is not None and recipe.task.encoding == "separate":

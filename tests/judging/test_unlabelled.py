@@ -9,6 +9,7 @@ import pytest
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import NeighbourTask, drift, hardest, judge, load_task, settle
+from distilvec.students import load_student, shrink
 
 WORDS = ["cat", "dog", "train", "bridge", "bread", "soup", "violin", "drum", "river", "cloud"]
 
@@ -128,6 +129,19 @@ def test_drift_of_the_same_kind_of_text_is_not_shown() -> None:
     assert found.interval[0] <= 0.5 <= found.interval[1] + 0.03
     assert found.novel < 0.15 and found.shared == 0
     assert "No drift is shown" in found.sentence() or "slightly" in found.sentence()
+
+
+def test_drift_that_is_the_models_own_is_called_so(real_teacher_folder: Path, sentences: list[str]) -> None:
+    """A student that kept the word pieces of one half only sees a difference that its teacher does not see."""
+    texts = [" ".join(text.split()[:12]) for text in sentences]
+    old, new = texts[0::2], texts[1::2]
+    teacher = load_student(real_teacher_folder)
+    found = drift(shrink(teacher, layers=1, vocabulary=2500, texts=old)[0], old, new)
+    assert found.pieces is not None and found.pieces[1] > 1.1 * found.pieces[0] and found.interval[0] > 0.5
+    assert "more word pieces" in found.sentence() and "ask its teacher" in found.sentence()
+    asked = drift(teacher, old, new)
+    assert asked.pieces == pytest.approx((asked.pieces[0],) * 2, rel=0.1) and asked.separability < found.separability
+    assert "word pieces" not in asked.sentence()
 
 
 def test_drift_of_another_kind_of_text_is(real_teacher_folder: Path) -> None:

@@ -14,6 +14,8 @@ from distilvec.judging.retrieval import top_rows
 from distilvec.judging.tasks import distinct, sampled, unit
 
 FEWEST = 20
+#: From so many times the old texts' word pieces on, the model's vocabulary may be the difference.
+MORE_PIECES = 1.1
 _FOLDS = 5
 
 
@@ -29,6 +31,7 @@ class Drift:
         interval: 95 % interval of it over the folds' texts (Hanley and McNeil 1982).
         novel: share of the new texts that are further from their nearest old text than 95 % of the old texts are from
             theirs. 0.05 where nothing changed.
+        pieces: word pieces per 100 characters, of the old and of the new texts; None where the model has no tokenizer.
         examples: the most novel texts, each with its nearest old one and their cosine, worst first.
     """
 
@@ -38,12 +41,26 @@ class Drift:
     separability: float
     interval: tuple[float, float]
     novel: float
+    pieces: tuple[float, float] | None = None
     examples: list[tuple[str, str, float]] = field(default_factory=list)
 
     def sentence(self) -> str:
         """What it means."""
         if self.interval[0] <= 0.5:
             return "No drift is shown: a classifier cannot tell the two corpora apart."
+        return self._difference() + self._of_the_model()
+
+    def _of_the_model(self) -> str:
+        """Whether the difference may be the model's own doing."""
+        if self.pieces is None or self.pieces[1] < MORE_PIECES * self.pieces[0]:
+            return ""
+        more = 100 * (self.pieces[1] / self.pieces[0] - 1)
+        return (
+            f" But this model cuts the new texts into {more:.0f} % more word pieces than the old ones. If its "
+            "vocabulary was cut to texts like the old ones, that alone can tell the two apart: ask its teacher."
+        )
+
+    def _difference(self) -> str:
         size = "slightly" if self.separability < 0.65 else "clearly" if self.separability < 0.9 else "entirely"
         return (
             f"The corpora differ {size}: a classifier tells them apart with an area of {self.separability:.2f} "
@@ -90,7 +107,19 @@ def drift(
     examples = [(fresh[i], before[rows[i]], float(cosines[i])) for i in worst]
     # Texts in both are neither new nor different: they count as not novel.
     novel *= 1 - shared / len(after)
-    return Drift(len(before), len(after), shared, area, _interval(area, len(left), len(right)), novel, examples)
+    interval, pieces = _interval(area, len(left), len(right)), _pieces(model, before, fresh)
+    return Drift(len(before), len(after), shared, area, interval, novel, pieces, examples)
+
+
+def _pieces(model: Any, *sides: Sequence[str]) -> tuple[float, float] | None:
+    tokenizer: Any = getattr(model, "tokenizer", None)
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        return None
+    found = []
+    for texts in sides:
+        ids = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        found.append(100 * sum(map(len, ids)) / max(1, sum(map(len, texts))))
+    return found[0], found[1]
 
 
 def _nearest(queries: Any, documents: Any, *, itself: bool) -> tuple[Any, Any]:
