@@ -59,6 +59,29 @@ def test_it_says_what_would_happen_and_leaves_nothing(
     assert all(stage in shown for stage in stages) and found.examples[0] in shown
 
 
+def test_molecules_are_called_so_and_have_no_tokens_and_no_prompt(tmp_path: Path) -> None:
+    pytest.importorskip("rdkit")
+    pytest.importorskip("torch_geometric")
+    corpus = tmp_path / "molecules.smi"
+    corpus.write_text("".join("C" * length + "O\n" for length in range(1, 61)), encoding="utf-8")
+    recipe = Recipe.build(
+        {
+            "corpus": {"path": str(corpus), "holdout": 0.4},
+            "teachers": [{"name": "morgan", "call": "distilvec.teachers.molecule:morgan"}],
+            "student": {"molecule": {"layers": 1, "width": 8}},
+            "method": {"name": "cosine"},
+            "training": {"epochs": 1, "batch_size": 8},
+            "output": str(tmp_path / "out"),
+        }
+    )
+    found = plan(recipe)
+    stages = dict(found.lines)
+    assert stages["corpus"].startswith("60 molecules of 60 rows")
+    assert stages["teacher morgan"].startswith("2048 dimensions, 60 molecules to encode at")
+    assert "4,112 bytes a molecule, " in stages["teacher morgan"]
+    assert found.examples and all(example.startswith("morgan reads: ") for example in found.examples)
+
+
 def test_what_is_taught_already_costs_nothing(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     from distilvec.teaching import teach
 

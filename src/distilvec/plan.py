@@ -98,7 +98,7 @@ def _describe_corpus(corpus: Corpus, found: Plan) -> None:
     audit = corpus.audit
     found.add(
         "corpus",
-        f"{len(corpus):,} texts of {audit.read:,} rows; {len(corpus.train_rows):,} to train on, "
+        f"{len(corpus):,} {audit.noun} of {audit.read:,} rows; {len(corpus.train_rows):,} to train on, "
         f"{len(corpus.holdout_rows):,} held out, {audit.duplicates:,} duplicates",
     )
     if audit.rejected:
@@ -128,11 +128,13 @@ def _probe_teachers(
                 writer.add(keys, vectors)
         rate = len(texts) / max(time.perf_counter() - begun, 1e-9)
         store.refresh()
+        prompt = f", prompt {teacher.card.prompt!r}" if corpus.modality == "text" or teacher.card.prompt else ""
+        each = {"text": "a text", "image": "an image", "molecule": "a molecule"}[corpus.modality]
         missing = _missing(recipe.place / "stores" / section.name, teacher, corpus, section.storage)
         found.add(
             f"teacher {section.name}",
-            f"{teacher.card.width} dimensions, prompt {teacher.card.prompt!r}, {missing:,} texts to encode at "
-            f"{rate:,.0f}/s: {_duration(missing / rate)}; {per_text:,} bytes a text, "
+            f"{teacher.card.width} dimensions{prompt}, {missing:,} {corpus.audit.noun} to encode at "
+            f"{rate:,.0f}/s: {_duration(missing / rate)}; {per_text:,} bytes {each}, "
             f"{_bytes(per_text * missing)} in all",
         )
         found.examples += _examples(section.name, seen)
@@ -159,7 +161,10 @@ def _missing(folder: Path, teacher: Teacher, corpus: Corpus, storage: str) -> in
 
 
 def _examples(name: str, seen: TeacherReport) -> list[str]:
-    return [f"{name} reads ({each.tokens} tokens): {_shorten(each.rendered)}" for each in seen.examples]
+    counts = [f" ({each.tokens} tokens)" if each.tokens else "" for each in seen.examples]
+    return [
+        f"{name} reads{count}: {_shorten(each.rendered)}" for count, each in zip(counts, seen.examples, strict=True)
+    ]
 
 
 def _probe_student(

@@ -72,6 +72,9 @@ def test_a_broken_third_party_is_named(tmp_path, monkeypatch, value) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(EnvironmentProblem, match="method foreign"):
         resolve("foreign")
+    lines = show_methods().splitlines()  # and does not hide the others
+    assert [line.split()[0] for line in lines[::2]] == list(available())
+    assert "cannot be used" in lines[-2] and f"method foreign ({value}): it " in lines[-1]
 
 
 def test_listing_imports_no_method() -> None:

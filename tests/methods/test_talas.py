@@ -139,7 +139,10 @@ def test_a_dense_behind_the_pooling_may_change_the_width(world, loss) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"anchored_layers": 5}, "anchored_layers is 5"), ({"layers": 6}, "LASD over 6 layers")],
+    [
+        ({"anchored_layers": 5}, r"anchored_layers is 5, .* Set method\.anchored_layers to"),
+        ({"layers": 6}, "LASD over 6 layers"),
+    ],
 )
 def test_more_layers_than_there_are(world, options, message) -> None:
     with pytest.raises(DistilvecError, match=message):

@@ -120,13 +120,17 @@ def build_method(name: str, options: Mapping[str, Any], matryoshka: Sequence[int
 
 
 def show_methods() -> str:
-    """Every method in a line, with its paper and what it needs from the teacher."""
-    found = {name: resolve(name) for name in available()}
-    width = max(map(len, found))
-    lines = [
-        f"{name:<{width}}  {cls.summary}\n{'':<{width}}  needs {_asks_for(cls)}; {cls.paper}"
-        for name, cls in found.items()
-    ]
+    """Every method in two lines, with its paper and what it needs from the teacher; of a broken one, the reason."""
+    names = available()
+    width = max(map(len, names))
+    lines = []
+    for name in names:
+        try:
+            cls = resolve(name)
+        except EnvironmentProblem as problem:  # a third party's; the others are to be seen nevertheless
+            lines.append(f"{name:<{width}}  cannot be used\n{'':<{width}}  {problem}")
+        else:
+            lines.append(f"{name:<{width}}  {cls.summary}\n{'':<{width}}  needs {_asks_for(cls)}; {cls.paper}")
     return "\n".join(lines)
 
 

@@ -110,7 +110,9 @@ class TALAS(Method):
             )
         if options.tamd_weight > 0 and options.anchored_layers > depth:
             raise DistilvecError(
-                f"anchored_layers is {options.anchored_layers}, but the student has {depth}", where=student.name
+                f"anchored_layers is {options.anchored_layers}, but the student has {depth}",
+                where=student.name,
+                remedy=f"Set method.anchored_layers to {depth} or fewer.",
             )
         if options.lasd_weight > 0 and (options.layers or 2 - options.from_embeddings) > depth:
             raise DistilvecError(

@@ -245,7 +245,8 @@ def _kind_of(path: str | Path, keys: dict[str, Tensor]) -> str:
             return kind
     if "gnns.0.linear.weight" not in keys:
         raise DataError(
-            f"no network over molecules that is known has these keys: {', '.join(sorted(keys)[:3])} ...",
+            "neither a network over molecules that is known nor a CIFAR residual network (images) has these keys: "
+            f"{', '.join(sorted(keys)[:3])} ...",
             where=str(path),
         )
     name = Path(path).name.lower()
@@ -254,7 +255,7 @@ def _kind_of(path: str | Path, keys: dict[str, Tensor]) -> str:
         raise DistilvecError(
             "this may be a gcn or a graphsage, whose files have the same keys",
             where=str(path),
-            remedy="Name the file after its kind, or give kind.",
+            remedy='Let the name of the file contain "gcn" or "sage", or, in Python, give kind.',
         )
     return named[0]
 
