@@ -167,3 +167,15 @@ def test_a_method_on_layers_and_a_table_are_refused_at_once(
     model = {"model": str(tiny_bert)}
     with pytest.raises(DistilvecError, match="talas"):
         train(recipe(tmp_path, sentences, model, {"static": {"of": "tiny"}}))
+
+
+def test_few_held_out_items_are_still_compared_or_said_to_be_too_few(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    model = {"model": str(tiny_bert)}
+    given = recipe(tmp_path, sentences, model, model).model_dump()
+    given["corpus"]["holdout"] = 0.2
+    given["training"]["batch_size"] = 32
+    run(Recipe.build(given | {"method": {"name": "gaussian"}}))
+    page = (tmp_path / "out/report.md").read_text()
+    assert "Each teacher" in page and "held-out items are too few" in page

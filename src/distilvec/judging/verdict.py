@@ -20,6 +20,8 @@ from distilvec.judging.tasks import Task, settle
 
 #: Names of the rows that every report has, beside the teacher's.
 UNTRAINED, FREE, TRAINED = "untrained student", "free baseline", "student"
+#: Held-out items that student and teacher are compared on, at least.
+FEWEST = 20
 
 
 @dataclass
@@ -87,7 +89,7 @@ def judge_run(
         found.judged = judge(encoders, tasks)
         references = [name for name in (UNTRAINED, FREE) if name in encoders]
         found.alarms += found.judged.alarms(TRAINED, references)
-    if with_agreement and len(texts) >= 20:
+    if with_agreement and len(texts) >= FEWEST:
         found.vectors = {name: encoders[name](texts) for name in (UNTRAINED, TRAINED) if name in encoders}
         found.vectors[teacher] = teacher_vectors
         found.agreement = agreement(teacher_vectors, found.vectors[TRAINED], teacher_map, shared_space=shared_space)

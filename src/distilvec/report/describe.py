@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
+from distilvec.judging.verdict import FEWEST
 from distilvec.report.record import (
     Comparison,
     CorpusFacts,
@@ -100,7 +101,7 @@ def describe_run(
         held_out=fitted.held_out,
         hardest=_hardest(verdict, corpus),
         alarms=verdict.alarms,
-        notes=_notes(fitted, corpus, filled, names),
+        notes=_notes(fitted, corpus, filled, names, verdict),
         log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
         spaces=spaces_of(verdict, teachers[0][0].name, labels_of(texts, corpus.modality), corpus),
         layers=layers_of(untrained, student, verdict.vectors.get(teachers[0][0].name), texts),
@@ -225,7 +226,7 @@ def _provenance(student: Mapping[str, Any]) -> str:
     return str(student["model"])
 
 
-def _notes(fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[str]) -> list[str]:
+def _notes(fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[str], verdict: Verdict) -> list[str]:
     """What a reader of the numbers should know."""
     found = []
     if fitted.skipped:
@@ -236,6 +237,9 @@ def _notes(fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[s
         found.append(
             f"What is kept, the agreement and the free baseline are measured against the first teacher, {teachers[0]}."
         )
+    held = len(corpus.holdout_rows)
+    if not verdict.agreement and 0 < held < FEWEST:
+        found.append(f"{held} held-out items are too few to compare student and teacher on; {FEWEST} are needed.")
     absent = sum(each.absent for each in filled)
     if absent:
         found.append(f"The teachers had no vector for {absent:,} texts; these count for nothing in their terms.")

@@ -162,21 +162,24 @@ def fit(
 
 @torch.no_grad()
 def held_out_terms(distiller: Distiller, collator: Collator, rows: np.ndarray, batch_size: int) -> dict[str, float]:
-    """Means of the method's terms over rows that were not trained on, in eval mode, in full batches.
+    """Means of the method's terms over rows that were not trained on, in eval mode.
 
-    Empty where there is no full batch; not computed in distributed runs, whose terms would wait for each other.
+    Terms that couple the rows of a batch are those of full batches, and empty where there is none. Not computed in
+    distributed runs, whose terms would wait for each other.
     """
-    if world_size() > 1 or len(rows) < batch_size:
+    end = len(rows) // batch_size * batch_size if distiller.needs.coupled else len(rows)
+    if world_size() > 1 or end == 0:
         return {}
     was_training, device = distiller.training, next(distiller.parameters()).device
     distiller.eval()
     found: dict[str, list[float]] = {}
-    for start in range(0, len(rows) - batch_size + 1, batch_size):
-        batch = on_device(collator(rows[start : start + batch_size].tolist()), device)
+    parts = [rows[start : min(start + batch_size, end)] for start in range(0, end, batch_size)]
+    for part in parts:
+        batch = on_device(collator(part.tolist()), device)
         for name, value in distiller(**batch)["terms"].items():
             found.setdefault(name, []).append(float(value))
     distiller.train(was_training)
-    return {name: float(np.mean(values)) for name, values in found.items()}
+    return {name: float(np.average(values, weights=list(map(len, parts)))) for name, values in found.items()}
 
 
 def companions_of(needs: Needs, task: Task | None, corpus: Corpus) -> int | None:
