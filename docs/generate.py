@@ -164,10 +164,11 @@ def options_table(method: str) -> str:
 
 
 def keys_table(section: str) -> str:
-    """The keys of one section of a recipe."""
+    """The keys of one section of a recipe, or of a task's description."""
     from distilvec import recipe
+    from distilvec.judging import spec
 
-    model: type[BaseModel] = getattr(recipe, section)
+    model: type[BaseModel] = getattr(spec if section == "TaskSpec" else recipe, section)
     rows = [["key", "default", "meaning"]]
     for name, field in model.model_fields.items():
         rows.append([f"`{name}`", default_of(field), meaning_of(field)])
@@ -190,7 +191,8 @@ def meaning_of(field: FieldInfo) -> str:
     choices = [str(choice) for kind in literals(field.annotation) for choice in get_args(kind)]
     if choices:
         parts.append("one of " + ", ".join(f"`{choice}`" for choice in choices))
-    limits = [limit_of(each) for each in field.metadata if type(each).__name__ in LIMITS]
+    known = [each for each in field.metadata if type(each).__name__ in LIMITS]
+    limits = [limit_of(each) for each in known if field.annotation is not str]
     if limits:
         parts.append(", ".join(limits))
     return "; ".join(text for text in parts if text)
@@ -219,6 +221,8 @@ def yaml_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, frozenset):
+        return str(sorted(value))
     return '""' if value == "" else str(value)
 
 

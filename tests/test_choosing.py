@@ -184,6 +184,14 @@ def test_where_none_keeps_enough_the_most_promising_is_named_as_such() -> None:
     assert json.loads(json.dumps(found.to_dict()))["chosen"] == "small"
 
 
+def test_a_training_shorter_than_every_committed_one_is_told() -> None:
+    found = choice(row("small", 10**6, 0.9))
+    assert "of those as long as this one, which reads" in found.text() and "as short" not in found.text()
+    found.read = 96
+    assert "of the shortest ones; this one reads 96 texts" in found.text()
+    assert "the shortest read 26,000 texts, and this training reads 96." in found.text()
+
+
 # the sample
 
 
@@ -246,7 +254,7 @@ def test_the_table_has_all_kinds_of_candidates_from_small_to_large(measured: tup
     assert all(name in shown for name in names) and "tasks %: untrained / free" in shown
     static = next(each for each in found.rows if each.name.startswith("static"))
     assert found.prediction(static) == predict(found.start(static, "all"), found.read, "static")
-    assert f"which reads {found.read:,} texts: static" in shown and found.verdict() in shown
+    assert f"this one reads {found.read:,} texts: static" in shown and found.verdict() in shown
 
 
 def test_the_free_score_is_what_a_ridge_map_by_hand_gives(measured: tuple[Recipe, Choice]) -> None:

@@ -99,6 +99,10 @@ def test_rates_are_measured_and_the_student_counts(recipe: Recipe) -> None:
     assert rates.epochs == 3 and rates.batch_size == 16 and rates.parameters > 0
     assert rates.token_bytes is not None and 2 < rates.token_bytes < rates.text_bytes * 2
     assert "10,000,000 x 3 / (" in answer.text() and "gradients per device and step" in answer.text()
+    assert "max_steps" not in answer.text()
+    stepped = recipe.training.model_dump() | {"max_steps": 5}
+    short = Recipe.build(recipe.model_dump() | {"training": stepped})
+    assert "reckoned by epochs; the recipe's max_steps would end it" in scale(short, 10**7).text()
     recipe.student = Recipe.build(recipe.model_dump() | {"student": "auto"}).student
     assert scale(recipe, 10**7).rates.training is None
 

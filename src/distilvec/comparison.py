@@ -318,7 +318,9 @@ def _changed(
 
 
 def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float]) -> list[str]:
-    length = f"{recipe.training.epochs:g} epochs, batches of {recipe.training.batch_size}"
+    steps = recipe.training.arguments.get("max_steps", 0)
+    length = f"{steps:,} steps" if steps > 0 else f"{recipe.training.epochs:g} epochs"
+    length += f", batches of {recipe.training.batch_size}"
     notes = [
         f"{seeds} seed(s) per method, {length}; ± is the standard deviation over seeds, intervals are over test items."
     ]

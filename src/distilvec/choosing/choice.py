@@ -7,7 +7,19 @@ from statistics import median
 from typing import Any
 
 from distilvec.choosing.measuring import GROUPS, Measured
-from distilvec.choosing.prediction import KINDS, Kind, Prediction, kind_of, like, predict, residuals, shares, worst
+from distilvec.choosing.prediction import (
+    KINDS,
+    RUNS,
+    Kind,
+    Prediction,
+    covered,
+    kind_of,
+    like,
+    predict,
+    residuals,
+    shares,
+    worst,
+)
 from distilvec.report.table import Cell, Grid
 from distilvec.report.words import ABSENT, millions, number, size
 
@@ -97,6 +109,11 @@ class Choice:
             f"by {median(misses):.1f} points in the middle and {max(misses):.1f} at most. Other teachers, tasks and "
             "methods may do otherwise, and the error of the tasks' own scores is not in it.",
         ]
+        if not covered(self.read):
+            found.append(
+                f"No committed run was as short: the shortest read {min(run.read for run in RUNS):,} texts, and this "
+                f"training reads {self.read:,}. The prediction does not cover it; --probe-steps shows what is reached."
+            )
         if self.probe_steps:
             found.append(f"probe: after {self.probe_steps} steps with cosine; a floor for the prediction.")
         if not self.by_tasks:
@@ -113,7 +130,8 @@ class Choice:
         for kind in [kind for kind in KINDS if any(_kind(row) == kind for row in self.rows)]:
             low, middle, high = (f"{100 * share:.0f}" for share in shares(self.read, kind))
             found.append(f"{kind} {middle} % ({low} to {high}; {len(like(self.read, kind))} runs)")
-        return f"of those as long as this one, which reads {self.read:,} texts: {', '.join(found)}"
+        near = "those as long as this one, which reads" if covered(self.read) else "the shortest ones; this one reads"
+        return f"of {near} {self.read:,} texts: {', '.join(found)}"
 
     def grid(self) -> Grid:
         """One row per model, as measured."""

@@ -26,6 +26,8 @@ import numpy as np
 #: Texts that a training reads, repetitions counted: below it a training is a short one. The committed ones read 27
 #: thousand, or half a million and more.
 LONG = 200_000
+#: Fewer texts than this share of the shortest committed training: no run says what such a training does.
+COVERED = 0.5
 #: Students that a range needs; with fewer, the ends are those of all lengths, or of all that have blocks.
 FEWEST = 3
 
@@ -143,6 +145,11 @@ def kind_of(section: Mapping[str, Any]) -> Kind:
 def like(read: int, kind: Kind, runs: Sequence[KnownRun] = RUNS) -> list[KnownRun]:
     """The runs of a kind of student that are as long as a training of `read` texts."""
     return [run for run in runs if run.kind == kind and (run.read < LONG) == (read < LONG)]
+
+
+def covered(read: int, runs: Sequence[KnownRun] = RUNS) -> bool:
+    """Whether there are runs that read about as few texts."""
+    return read >= COVERED * min(run.read for run in runs)
 
 
 def shares(read: int, kind: Kind, runs: Sequence[KnownRun] = RUNS) -> tuple[float, float, float]:

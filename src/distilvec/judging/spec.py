@@ -24,7 +24,7 @@ class TaskSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(min_length=1)
+    name: str = Field(min_length=1, description="of its column and of its line in the report")
     kind: Literal[
         "classification",
         "regression",
@@ -35,22 +35,28 @@ class TaskSpec(BaseModel):
         "neighbours",
         "perceptron",
     ]
-    domain: Literal["in", "out"] | None = None
-    train: Source | None = None
-    validation: Source | None = None
-    test: Source | None = None
-    queries: Source | None = None
-    corpus: Source | None = None
-    qrels: Source | None = None
-    text: str = "text"
-    text1: str = "text1"
-    text2: str = "text2"
-    label: str = "label"
-    score: str = "score"
-    query: str = "query"
-    document: str = "document"
-    positive: str | int | bool | None = Field(None, description="pairs: the label that means alike")
-    protocol: Literal["talas", "tuned"] = "talas"
+    domain: Literal["in", "out"] | None = Field(
+        None, description="whether its texts are like the corpus; these have averages of their own"
+    )
+    train: Source | None = Field(None, description="probes: what they are fitted to")
+    validation: Source | None = Field(None, description="probes: what settings are chosen on")
+    test: Source | None = Field(None, description="what is scored; of retrieval, a query and its document per row")
+    queries: Source | None = Field(None, description="retrieval (BEIR) and neighbours")
+    corpus: Source | None = Field(None, description="retrieval (BEIR) and neighbours: the documents")
+    qrels: Source | None = Field(None, description="retrieval (BEIR): which documents are right")
+    text: str = Field("text", description="column of the text")
+    text1: str = Field("text1", description="pairs, similarity: column of the first text")
+    text2: str = Field("text2", description="pairs, similarity: column of the second text")
+    label: str = Field("label", description="column of the label")
+    score: str = Field("score", description="regression, similarity: column of the number")
+    query: str = Field("query", description="retrieval, neighbours: column of the query")
+    document: str = Field("document", description="retrieval from one file: column of the document")
+    positive: str | int | bool | None = Field(
+        None, description="pairs: the label that means alike; null = labels are 0 and 1, or true and false"
+    )
+    protocol: Literal["talas", "tuned"] = Field(
+        "talas", description="classification, regression: how the probe is fitted"
+    )
     max_train: int | None = Field(None, gt=1, description="probes: cap on training rows, a seeded sample")
     max_items: int | None = Field(None, gt=1, description="clustering, neighbours: cap on items, a seeded sample")
     max_queries: int = Field(500, gt=0, description="neighbours: cap on queries, a seeded sample")
@@ -60,5 +66,5 @@ class TaskSpec(BaseModel):
     probe: Literal["molecules", "images"] = Field("molecules", description="perceptron: the paper's settings for these")
     log: bool = Field(False, description="perceptron: regression on logarithms")
     seeds: int = Field(5, ge=1, description="perceptron: number of splits and start weights")
-    seed: int = Field(0, ge=0)
-    exclude: frozenset[str] = Field(frozenset(), description="test items with one of these texts are left out")
+    seed: int = Field(0, ge=0, description="of samples, splits and clusters")
+    exclude: frozenset[str] = Field(frozenset(), description="rows of `test` with one of these texts are left out")

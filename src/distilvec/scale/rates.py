@@ -48,6 +48,10 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
     rates = measure_rates(recipe, sampled(corpus, PROBE_TEXTS))
     if rates.training is not None:
         notes.append(f"Training was measured with batches of {rates.batch_size}; more devices need larger ones.")
+    if recipe.training.arguments.get("max_steps", 0) > 0:
+        notes.append(
+            "Training is reckoned by epochs; the recipe's max_steps would end it at the same step for any corpus."
+        )
     return Scale(rates, devices or Devices(), rows, price, notes)
 
 

@@ -93,7 +93,7 @@ def mirrored(folder: Path, url: str) -> Iterator[None]:
     """
     fetched = pull(url, folder)
     if fetched:
-        logger.info("%s: %s parts fetched from %s", folder, f"{fetched:,}", url)
+        logger.info("%s: %s %s fetched from %s", folder, f"{fetched:,}", "part" if fetched == 1 else "parts", url)
     ended = threading.Event()
 
     def keep_pushing() -> None:
