@@ -179,7 +179,7 @@ def _refuse_pickles(folder: Path) -> None:
         files = {file.suffix: file.name for file in sorted(place.iterdir())}
         pickled = [files[suffix] for suffix in _PICKLES if suffix in files and files[suffix] != "training_args.bin"]
         if pickled and ".safetensors" not in files:
-            raise DataError(
+            raise DistilvecError(
                 f"the weights are pickled ({pickled[0]}), and reading a pickle can run any code",
                 where=str(place),
                 remedy="Save the model again as safetensors (transformers: save_pretrained does so).",
