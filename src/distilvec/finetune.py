@@ -30,7 +30,7 @@ from distilvec.modules.lora import add_lora, merge_lora
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.task_head import Encoding
 from distilvec.recipe import OptimizerSection, TrainingSection
-from distilvec.students import load_student, ship
+from distilvec.students import check_place, load_student, ship
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
 from distilvec.tasks.examples import Examples, read_examples
@@ -228,10 +228,7 @@ def _is_done(target: Path, digest: str) -> bool:
     Raises:
         DistilvecError: something that is not a model lies there.
     """
-    if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / "modules.json").is_file()):
-        raise DistilvecError(
-            "this place holds something that is not a model", where=str(target), remedy="Choose another folder."
-        )
+    check_place(target)
     try:
         record = json.loads((target / "task" / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -264,9 +264,8 @@ def verify_part(folder: Path, name: str, *, changed: bool = False) -> None:
     if digest.hexdigest() != record.get("checksum"):
         raise BadPart("the checksum does not agree with the file")
     if changed:
-        with contextlib.suppress(
-            OSError, EnvironmentProblem
-        ):  # where nothing may be written, it is read again the next time
+        # Where nothing may be written, it is read again the next time.
+        with contextlib.suppress(OSError, EnvironmentProblem):
             _write_record(file, record | {"modified": modified})
 
 
