@@ -77,13 +77,14 @@ def scores(here: Path, row: str) -> dict[tuple[str, int], float]:
 
 def _unsupervised(folder: Path, part: str) -> list[str]:
     lines = ["| row | seeds | lr | Avg-In | Avg-Out | Avg | ms/step |", "|---|---|---|---|---|---|---|"]
-    if part == "unsupervised":
-        beside = talas_table.HERE / folder.name
-        references = {**_models(talas_table.HERE / "teacher.json"), **_models(beside / "references.json")}
-        lines += [_averages(name, [scores], None) for name, scores in references.items()]
-        lines += [line for row in BESIDE for line in _rows(beside, row, None)]
-        return lines + [line for row in ROWS for line in _rows(folder, row, None)]
-    return lines + [line for row in ("simcse", *ROWS) for line in _rows(folder, row, IN_DOMAIN)]
+    inside = IN_DOMAIN if part == "out-of-domain" else None
+    beside = talas_table.HERE / folder.name
+    references = {**_models(talas_table.HERE / "teacher.json"), **_models(beside / "references.json")}
+    lines += [_averages(name, [scores], inside) for name, scores in references.items()]
+    if inside:
+        return lines + [line for row in ("simcse", *ROWS) for line in _rows(folder, row, inside)]
+    lines += [line for row in BESIDE for line in _rows(beside, row, None)]
+    return lines + [line for row in ROWS for line in _rows(folder, row, None)]
 
 
 def _models(file: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ MRPC takes the rates chosen on SICK, and SST-2 those of Banking77, the other set
 A method that refuses a set (class logits on a regression) is a line of the table that says so.
 Without labels: see talas_table.py, whose corpus, grid, epochs and evaluation these are; with TALAS's rows from there.
 Out of domain is DistillMoE's protocol: 3,000 rows each of Banking77, TweetEval, MRPC, WiC, SICK and STS-B without
-labels (pairs flattened), judged on these and on emotion, SciTail and STS12.
+labels (pairs flattened), judged on these and on emotion, SciTail and STS12; learning rates of the runs without labels.
 Every run is kept as soon as it is there, so the script goes on where it stopped.
 """
 
@@ -44,7 +44,7 @@ from distilvec.errors import DistilvecError
 from distilvec.finetune import finetune, finetune_scores
 from distilvec.preparing import prepare_corpus
 from distilvec.recipe import Recipe, TeacherSection
-from distilvec.run import train_student
+from distilvec.run import run, train_student
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
 from distilvec.teachers import Teacher
@@ -83,13 +83,28 @@ SETTINGS = {
 
 
 def teacher_model(name: str) -> str:
-    """Folder of a teacher before it is fine-tuned; `spine` is the student that headline.py leaves."""
+    """Folder of a teacher before it is fine-tuned; `spine` is a student of the spine, made here on TALAS's corpus."""
     if name == "minilm":
         return demo_teacher()
-    folder = WORK / "headline" / "run" / "student"
-    if not folder.is_dir():
-        raise SystemExit(f"{folder} is not there: run experiments/headline.py first.")
-    return str(folder)
+    folder = WORK / "cross_tokenizer" / "spine"
+    if not (folder / "run" / "student").is_dir():
+        run(Recipe.build(spine(folder)), resume=True)
+    return str(folder / "run" / "student")
+
+
+def spine(folder: Path) -> dict[str, Any]:
+    """Two layers of MiniLM with at most 5,000 word pieces, by cosine: the `cut` student of talas_table.py."""
+    return {
+        "corpus": {"path": str(shared() / "data" / "talas_corpus.jsonl.gz"), "domain": "domain", "holdout": 0.0},
+        "teachers": [{"name": "minilm", "model": demo_teacher(), "dtype": DTYPE}],
+        "student": {"shrink": {"of": "minilm", "layers": 2, "vocabulary": 5000}, "max_length": 128},
+        "method": {"name": "cosine"},
+        "training": {"epochs": 2, "batch_size": 32, "seed": 0, "bf16": bfloat16_pays()},
+        "optimizer": {"lr": 3e-4, "heads_lr": 3e-4},
+        "judging": {"tasks": []},
+        "cache": str(folder / "cache"),
+        "output": str(folder / "run"),
+    }
 
 
 def home(quick: bool) -> Path:

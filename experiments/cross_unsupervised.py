@@ -51,10 +51,18 @@ class Unsupervised(talas_table.Bench):
 
 
 class OutOfDomain(Unsupervised):
-    """DistillMoE's protocol: other training texts, the same nine sets."""
+    """DistillMoE's protocol: other training texts, the same nine sets; learning rates of the comparison above."""
 
     rows = OUT_OF_DOMAIN
     here, work = HERE / "out-of-domain", WORK / "cross_tokenizer" / "out-of-domain"
+
+    def tune(self, row: str, device: str | None) -> float:
+        folder = Unsupervised.here if row in UNSUPERVISED else talas_table.HERE
+        file = folder / self.name / f"{row.replace(' ', '_')}-0.json"
+        if not file.exists():
+            raise SystemExit(f"Out of domain takes the learning rate of {row!r} from {file}: run that part first.")
+        rate: float = json.loads(file.read_text())["lr"]
+        return rate
 
     def corpus_file(self) -> Path:
         file = self.work / "texts.jsonl"

@@ -35,7 +35,6 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("cross_tokenizer.py", ("--part", "unsupervised"), True),
     ("cross_tokenizer.py", ("--part", "out-of-domain"), True),
     ("cross_tokenizer.py", ("--setting", "smaller-student", "--sets", "sick", "--seeds", "1"), True),
-    # The next two take the student that headline.py leaves.
     ("cross_tokenizer.py", ("--setting", "another-teacher", "--sets", "sick", "--seeds", "1"), True),
     (
         "cross_tokenizer.py",
