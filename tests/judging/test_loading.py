@@ -137,6 +137,10 @@ def test_excluded_texts_are_left_out() -> None:
         ({"name": "x", "kind": "similarity"}, 'task x: the key "test" is missing, similarity needs it'),
         ({"name": "x", "kind": "classification", "test": _rows(9, 1)}, 'the key "train" is missing'),
         ({"name": "x", "kind": "clustering", "test": _rows(9, 1), "max_items": 0}, "task x, max_items: "),
+        (
+            {"name": "x", "kind": "pairs", "test": _pair_rows(), "score": "score", "max_train": 9},
+            "task x: a task of kind pairs does not read max_train, score; it reads exclude, label, positive",
+        ),
     ],
 )
 def test_bad_descriptions(spec: dict[str, Any], message: str) -> None:

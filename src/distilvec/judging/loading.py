@@ -110,5 +110,7 @@ def _build(data: Mapping[str, Any], folder: Path) -> Task:
             raise DistilvecError(f'unknown key "{key}"', where=place, remedy=remedy) from error
         if first["type"] == "missing":
             raise DistilvecError(f'the key "{key}" is missing', where=place) from error
+        if first["type"] == "value_error":
+            raise DistilvecError(str(first["ctx"]["error"]), where=place) from error
         raise DistilvecError(f"{first['msg']} (got {first.get('input')!r})", where=f"{place}, {key}") from error
     return build_task(spec, folder)

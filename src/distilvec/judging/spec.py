@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from distilvec.judging.perceptron import Target
 
 Source = str | list[dict[str, Any]]
 
+_PROBE = {"train", "validation", "test", "exclude", "text"}
+#: What each kind reads beside `name`, `kind`, `domain` and `seed`.
+READ_BY: dict[str, set[str]] = {
+    "classification": {*_PROBE, "label", "protocol", "max_train"},
+    "regression": {*_PROBE, "score", "protocol", "max_train"},
+    "pairs": {"test", "exclude", "text1", "text2", "label", "positive"},
+    "similarity": {"test", "exclude", "text1", "text2", "score"},
+    "clustering": {"test", "exclude", "text", "label", "max_items"},
+    "retrieval": {"test", "exclude", "query", "document", "queries", "corpus", "qrels", "text"},
+    "neighbours": {"queries", "corpus", "text", "query", "teacher", "depth", "max_items", "max_queries"},
+    "perceptron": {*_PROBE, "label", "score", "target", "probe", "log", "seeds"},
+}
+
 
 class TaskSpec(BaseModel):
     """A description of one task; files are .jsonl, .json, .csv, .tsv (also .gz, .zst) and .parquet.
 
-    Which keys a kind reads: classification and regression `train`, `test`, `validation`, `text` and `label`
-    or `score`; pairs and similarity `test`, `text1`, `text2` and `label` or `score`; clustering `test`,
-    `text`, `label`; retrieval `queries`, `corpus`, `qrels`, or `test` with the columns `query` and
-    `document`; neighbours (retrieval without labels) `corpus` and `text`, `queries` and `query`, and `teacher` where no
-    run brings one; perceptron (images, molecules) `train`, `text` and `label` or `score`, and `test` and
-    `validation` where the split is not to be drawn.
+    Which keys a kind reads is in `READ_BY`; another one is refused. Retrieval takes `queries`, `corpus` and `qrels`, or
+    `test` with the columns `query` and `document`; neighbours (retrieval without labels) needs `teacher` where no run
+    brings one; perceptron (images, molecules) takes `test` and `validation` where the split is not to be drawn.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -68,3 +78,13 @@ class TaskSpec(BaseModel):
     seeds: int = Field(5, ge=1, description="perceptron: number of splits and start weights")
     seed: int = Field(0, ge=0, description="of samples, splits and clusters")
     exclude: frozenset[str] = Field(frozenset(), description="rows of `test` with one of these texts are left out")
+
+    @model_validator(mode="after")
+    def _reads_what_is_set(self) -> TaskSpec:
+        unread = self.model_fields_set - READ_BY[self.kind] - {"name", "kind", "domain", "seed"}
+        if unread:
+            raise ValueError(
+                f"a task of kind {self.kind} does not read {', '.join(sorted(unread))}; "
+                f"it reads {', '.join(sorted(READ_BY[self.kind]))}"
+            )
+        return self

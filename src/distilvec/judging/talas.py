@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.judging.spec import READ_BY
 from distilvec.judging.tables import SUFFIXES
 from distilvec.judging.tasks import Task
 
@@ -55,7 +56,12 @@ def talas_tasks(
     if split != "test":
         wanted = [name for name in wanted if name not in TALAS_SETS or _file(Path(folder), name, split)]
     options = {"max_train": max_train, "exclude": excluded, "protocol": protocol}
-    return [talas_task(name, folder, split=split, **options) for name in wanted]
+
+    def read_by(name: str) -> dict[str, Any]:
+        keys = READ_BY[TALAS_SETS[name]["kind"]] if name in TALAS_SETS else ()
+        return {key: value for key, value in options.items() if key in keys}
+
+    return [talas_task(name, folder, split=split, **read_by(name)) for name in wanted]
 
 
 def talas_task(name: str, folder: str | Path, *, split: str = "test", **options: Any) -> Task:
