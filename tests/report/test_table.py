@@ -112,7 +112,7 @@ def test_verdict_without_scores_or_student() -> None:
         (points(0.78125), "78.1"), (points(-0.0001), "0.0"), (points(float("nan")), "—"), (signed(-0.03), "−3.0"),
         (share(0.0031), "0.31 %"), (size(21_900_000), "21.9 MB"), (size(12), "12 B"), (number(1234.6), "1,235"),
         (number(0.4567), "0.457"), (duration(3.21), "3.2 s"), (duration(59.7), "1 min 0 s"),
-        (duration(12_000), "3 h 20 min"),
+        (duration(12_000), "3 h 20 min"), (duration(4.5 * 86400), "4 d 12 h"),
     ],
 )  # fmt: skip
 def test_numbers(shown: str, wanted: str) -> None:

@@ -78,7 +78,7 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """ "42 s", "7 min 30 s", "3 h 20 min"."""
+    """ "42 s", "7 min 30 s", "3 h 20 min", "5 d 2 h"."""
     if seconds is None or not math.isfinite(seconds):
         return ABSENT
     if seconds < 10:
@@ -88,7 +88,9 @@ def duration(seconds: float | None) -> str:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400:,} d {whole % 86400 // 3600} h"
 
 
 def latency(row: ModelRow) -> str:
