@@ -51,9 +51,16 @@ def test_another_teacher_is_refused_with_both_fingerprints(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("width", "dtype", "word"), [(4, "float16", "width 3, not 4"), (3, "int8", "dtype float16")])
 def test_another_shape_is_refused(tmp_path: Path, width: int, dtype: str, word: str) -> None:
-    SignalStore.create(tmp_path, CARD, 3)
+    SignalStore.from_vectors(tmp_path, CARD, KEYS, VECTORS)
     with pytest.raises(DistilvecError, match=word):
         SignalStore.create(tmp_path, CARD, width, dtype)
+    assert len(SignalStore.open(tmp_path)) == 10
+
+
+def test_an_empty_store_is_made_anew_in_another_shape(tmp_path: Path) -> None:
+    SignalStore.create(tmp_path, CARD, 3)
+    assert SignalStore.create(tmp_path, CARD, 3, "float32").dtype == "float32"
+    assert SignalStore.open(tmp_path).dtype == "float32"
 
 
 @pytest.mark.parametrize(

@@ -98,8 +98,11 @@ def check_same_teacher(existing: str, other: str, where: Path) -> None:
         )
 
 
-def write_format(folder: Path, wanted: StoreFormat) -> None:
+def write_format(folder: Path, wanted: StoreFormat, *, anew: bool = False) -> None:
     """Write store.json unless another process was faster; the caller reads back what is there.
+
+    Args:
+        anew: over one that is there, if the store holds nothing.
 
     Raises:
         DataError: where there are parts of an unknown teacher.
@@ -111,9 +114,10 @@ def write_format(folder: Path, wanted: StoreFormat) -> None:
     }
     target = folder / "store.json"
     with disk_problems(folder), locked(folder / "store.lock", wait=True):
-        if target.exists():
+        held = any(folder.glob("*.arrow"))
+        if target.exists() and (held or not anew):
             return
-        if any(folder.glob("*.arrow")):
+        if held:
             raise DataError(
                 "there are Arrow files but no store.json, so whose vectors they are is not known",
                 where=str(folder),

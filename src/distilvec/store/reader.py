@@ -72,7 +72,7 @@ class SignalStore:
         store = cls.open(folder)
         check_same_teacher(store._format.fingerprint, wanted.fingerprint, folder)
         if not len(store) and store._format != wanted:  # nothing is lost by making it anew
-            write_format(folder, wanted)
+            write_format(folder, wanted, anew=True)
             store = cls.open(folder)
         for name in ("width", "dtype"):
             found, asked = getattr(store._format, name), getattr(wanted, name)
