@@ -90,6 +90,8 @@ def test_changes(tmp_path: Path) -> None:
     assert "not of the form" in refused(tmp_path, MINIMAL, ["training.epochs"])
     assert "not an index below 1" in refused(tmp_path, MINIMAL, ["teachers.1.name=x"])
     assert "holds a value" in refused(tmp_path, MINIMAL, ["training.epochs.more=x"])
+    auto = Recipe.load(file, ["student=auto", "student.max_length=64"]).student
+    assert auto.auto is not None and auto.max_length == 64
 
 
 def test_a_change_of_an_unknown_key_is_refused(tmp_path: Path) -> None:

@@ -245,6 +245,8 @@ def _apply(data: dict[str, Any], change: str) -> None:
             continue
         if target.get(key) is None:
             target[key] = {}
+        elif target is data and key == "student" and target[key] == "auto":  # the one section with a short form
+            target[key] = {"auto": {}}
         target = target[key]
         if not isinstance(target, dict | list):
             raise DistilvecError(f'"{key}" in "{name}" holds a value, not a section', where="--set")
