@@ -20,6 +20,7 @@ from sentence_transformers.base.modules import Normalize
 from distilvec.errors import DataError, DistilvecError
 from distilvec.functional import spherical_aggregate
 from distilvec.modules.expert_head import ExpertHead
+from distilvec.modules.sphere import AGGREGATIONS
 from distilvec.students.fold import fold_head
 
 TEXTS = ["hello", "The train to Zürich leaves from platform 7 at 14:32.", "東京は今日も雨です。", ""]
@@ -87,16 +88,37 @@ def test_dropout_in_training_only() -> None:
     assert torch.equal(run(head, vectors)["sentence_embedding"], run(head, vectors)["sentence_embedding"])
 
 
+@pytest.mark.parametrize("mode", AGGREGATIONS[1:])
 @pytest.mark.parametrize("experts", [1, 2, 3, 6])
-def test_spherical_aggregation_is_that_of_functional(experts: int) -> None:
+def test_spherical_aggregation_is_that_of_functional(experts: int, mode: str) -> None:
     torch.manual_seed(1)
-    head = ExpertHead(8, experts=experts, hidden=32, aggregation="sba").eval()
+    head = ExpertHead(8, experts=experts, hidden=32, aggregation=mode).eval()
     vectors = 3 * torch.randn(50, 8)
     features = run(head, vectors)
-    expected = spherical_aggregate(features["expert_outputs"], features["gate"], "sba")
+    expected = spherical_aggregate(features["expert_outputs"], features["gate"], mode)
     torch.testing.assert_close(features["sentence_embedding"], expected, rtol=1e-4, atol=1e-5)
-    lengths = (features["gate"] * features["expert_outputs"].norm(dim=-1)).sum(-1)
-    torch.testing.assert_close(features["sentence_embedding"].norm(dim=-1), lengths, rtol=1e-4, atol=1e-5)
+    if mode != "unit":
+        lengths = (features["gate"] * features["expert_outputs"].norm(dim=-1)).sum(-1)
+        torch.testing.assert_close(features["sentence_embedding"].norm(dim=-1), lengths, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", AGGREGATIONS[1:])
+@pytest.mark.parametrize("degrees", [170.0, 178.8, 179.9, 179.999])
+def test_three_experts_near_opposite_directions(mode: str, degrees: float) -> None:
+    """Two experts nearly opposed and a third between them: what the head gives is finite, and so is its gradient."""
+    angle = math.radians(degrees)
+    directions = torch.tensor([[1.0, 0, 0], [math.cos(angle), math.sin(angle), 0], [0, 0.6, 0.8]])
+    head = ExpertHead(3, experts=3, hidden=2, aggregation=mode, dropout=0.0)
+    with torch.no_grad():
+        head.first.weight.zero_()
+        head.second.zero_()
+        head.bias.copy_(directions.unsqueeze(1))
+        head.router.weight.zero_()
+        head.router.bias.copy_(torch.tensor([0.5, 0.45, 0.05]).log())
+    output = run(head, torch.zeros(1, 3))["sentence_embedding"]
+    assert output.isfinite().all() and output.norm() > 0.5
+    output[0, 0].backward()
+    assert head.bias.grad is not None and head.bias.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("kind", ["parallel", "opposed", "zero"])
@@ -133,7 +155,7 @@ def test_settings_that_do_not_exist_are_refused(wrong: dict) -> None:
         ExpertHead(4, **wrong)
 
 
-@pytest.mark.parametrize("settings", [{}, {"gate": "mlp", "aggregation": "sba", "experts": 6}])
+@pytest.mark.parametrize("settings", [{}, {"gate": "mlp", "aggregation": "norm_free", "experts": 6}])
 def test_bit_identical_after_save_and_load_also_without_distilvec(tiny_bert, tmp_path, settings) -> None:
     student = with_head(tiny_bert, **settings)
     expected = student.encode(TEXTS)

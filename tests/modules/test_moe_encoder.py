@@ -14,16 +14,15 @@ from torch.nn import functional
 
 from distilvec.functional import spherical_aggregate
 from distilvec.modules.moe_encoder import (
-    AGGREGATIONS,
     ExpertLayers,
     MixtureOfExperts,
     MoeEncoder,
     MoeEncoderConfig,
-    aggregate,
     rotary_tables,
     rotate,
 )
 from distilvec.modules.moe_folder import open_moe
+from distilvec.modules.sphere import AGGREGATIONS, aggregate
 from distilvec.students import StudentTap
 
 

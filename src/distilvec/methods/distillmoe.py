@@ -87,8 +87,8 @@ class DistillMoEOptions(Options):
     )
     width: int = Field(1024, ge=1, description="hidden width of an expert [P, C]")
     gate: Literal["linear", "mlp"] = Field("linear", description="linear [P, S], or with a hidden layer [C]")
-    aggregation: Literal["linear", "sba"] = Field(
-        "linear", description="the mixture: weighted sum [P, C, S], or mean length and direction on the sphere"
+    aggregation: Literal["linear", "sba", "norm_free", "unit", "nlerp"] = Field(
+        "linear", description="the mixture: weighted sum [P, C, S], or a mean length and direction on the sphere"
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="in the experts [P, C]")
     head: bool = Field(

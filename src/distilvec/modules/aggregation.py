@@ -8,11 +8,10 @@ from torch import nn
 
 from distilvec.errors import DistilvecError, nearest
 from distilvec.modules.expert_head import ExpertHead
-from distilvec.modules.moe_encoder import AGGREGATIONS, MoeEncoderConfig
+from distilvec.modules.moe_encoder import MoeEncoderConfig
+from distilvec.modules.sphere import AGGREGATIONS
 
 __all__ = ["set_aggregation"]
-
-_HEAD = ("linear", "sba")
 
 
 def set_aggregation(model: nn.Module, mode: str, normalize_weights: bool | None = None) -> None:
@@ -22,12 +21,12 @@ def set_aggregation(model: nn.Module, mode: str, normalize_weights: bool | None 
         model: a sentence-transformers or transformers model with mixtures in its encoder (`MoeEncoder`), a DistillMoE
             head (`ExpertHead`), or both.
         mode: "linear" (the model as it was made), "sba", "norm_free", "unit" or "nlerp", as in
-            `distilvec.functional.spherical_aggregate`; a head knows "linear" and "sba" only.
+            `distilvec.functional.spherical_aggregate`.
         normalize_weights: whether an encoder divides a token's router weights by their sum; None leaves that as it
             is. A head's always sum to 1.
 
     Raises:
-        DistilvecError: an unknown mode, one that a head does not know, or no mixture; nothing is changed then.
+        DistilvecError: an unknown mode, or no mixture; nothing is changed then.
     """
     if mode not in AGGREGATIONS:
         raise DistilvecError(f'There is no aggregation "{mode}"', remedy=nearest(mode, AGGREGATIONS))
@@ -37,10 +36,6 @@ def set_aggregation(model: nn.Module, mode: str, normalize_weights: bool | None 
         raise DistilvecError(
             "this model has no mixture of experts whose aggregation could be chosen",
             remedy="Use a mixture-of-experts encoder (distilvec.students.upcycle makes one) or a DistillMoE student.",
-        )
-    if heads and mode not in _HEAD:
-        raise DistilvecError(
-            f'a DistillMoE head cannot aggregate by "{mode}"', remedy=f"It knows {' and '.join(_HEAD)} only."
         )
     for head in heads:
         head.aggregation = mode

@@ -2,8 +2,8 @@
 
     y = sum_k gate_k f_k(s),  f_k(s) = W2_k relu(W1_k s + b1_k) + b2_k,  gate = softmax(g(s))
 
-This file is copied into the folder of every model that has such a head, so it imports nothing but torch and
-sentence-transformers. Such a model opens with `trust_remote_code=True`.
+This file and `sphere.py` are copied into the folder of every model that has such a head, so they import nothing but
+torch and sentence-transformers. Such a model opens with `trust_remote_code=True`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from sentence_transformers.base.modules import Module
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .sphere import AGGREGATIONS, aggregate
+
 __all__ = ["ExpertHead"]
 
-_GATES, _AGGREGATIONS = ("linear", "mlp"), ("linear", "sba")
-_KARCHER_STEPS = 10
+_GATES = ("linear", "mlp")
 
 
 class ExpertHead(Module):
@@ -35,8 +36,8 @@ class ExpertHead(Module):
         experts: K >= 1.
         hidden: width of each expert's hidden layer.
         gate: "linear", or "mlp" with one hidden layer of the same width as the experts'.
-        aggregation: "linear", or "sba": the length is the gated mean of the lengths, the direction the gated mean
-            on the sphere (Karcher mean).
+        aggregation: "linear", or one of the others in `sphere.py`: "sba" (the length is the gated mean
+            of the lengths, the direction the gated mean on the sphere), "norm_free", "unit", "nlerp".
         dropout: after the hidden layers, in training, in [0, 1).
 
     Raises:
@@ -59,8 +60,8 @@ class ExpertHead(Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        if gate not in _GATES or aggregation not in _AGGREGATIONS or experts < 1:
-            raise ValueError(f"gate is one of {_GATES}, aggregation one of {_AGGREGATIONS}, and experts at least 1")
+        if gate not in _GATES or aggregation not in AGGREGATIONS or experts < 1:
+            raise ValueError(f"gate is one of {_GATES}, aggregation one of {AGGREGATIONS}, and experts at least 1")
         self.width, self.experts, self.hidden = width, experts, hidden
         self.gate, self.aggregation, self.dropout = gate, aggregation, dropout
         self.first = nn.Linear(width, experts * hidden)
@@ -83,7 +84,7 @@ class ExpertHead(Module):
         if self.aggregation == "linear":
             mixed = (gate.to(outputs.dtype).unsqueeze(-2) @ outputs).squeeze(-2)
         else:
-            mixed = _on_the_sphere(outputs, gate)
+            mixed = aggregate(outputs, gate, self.aggregation)
         features.update(sentence_vector=vector, expert_outputs=outputs, gate=gate)
         features["sentence_embedding"] = mixed.to(vector.dtype)
         return features
@@ -92,10 +93,11 @@ class ExpertHead(Module):
         return self.width
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write configuration and weights to the module's folder, and this file to the model's, its parent."""
+        """Write configuration and weights to the module's folder, and the code to the model's, its parent."""
         self.save_config(output_path)
         self.save_torch_weights(output_path, safe_serialization=safe_serialization)
-        shutil.copyfile(__file__, Path(output_path).resolve().parent / "expert_head.py")
+        for name in ("expert_head.py", "sphere.py"):
+            shutil.copyfile(Path(__file__).with_name(name), Path(output_path).resolve().parent / name)
 
     @classmethod
     def load(
@@ -127,42 +129,3 @@ class ExpertHead(Module):
 
 def _empty() -> ExpertHead:
     return ExpertHead.__new__(ExpertHead)
-
-
-def _on_the_sphere(vectors: Tensor, weights: Tensor) -> Tensor:
-    """[N, K, d], [N, K] -> [N, d]: length sum w r, direction the Karcher mean with weights w r.
-
-    The mean is held by its coefficients over the unit vectors, so the K x K Gram matrix is all it takes.
-    """
-    with torch.autocast(vectors.device.type, enabled=False):
-        vectors, weights = vectors.float(), weights.float()
-        gram = vectors @ vectors.mT
-        lengths = gram.diagonal(dim1=-2, dim2=-1).clamp_min(1e-24).sqrt()
-        cosines = gram / (lengths.unsqueeze(-1) * lengths.unsqueeze(-2))
-        pulls = weights * lengths
-        radius = pulls.sum(-1, keepdim=True)
-        shares = pulls / radius.clamp_min(1e-24)
-        point = shares / _square(shares, cosines).clamp_min(1e-6).sqrt()
-        for _ in range(_KARCHER_STEPS):
-            image = (cosines @ point.unsqueeze(-1)).squeeze(-1)
-            steps = shares * _angle_over_sine(1 - image)
-            tangent = steps - (steps * image).sum(-1, keepdim=True) * point
-            size = _square(tangent, cosines).clamp_min(1e-14).sqrt()
-            point = size.cos() * point + size.sin() / size * tangent
-        point = point / _square(point, cosines).clamp_min(1e-6).sqrt()
-        return ((radius * point / lengths).unsqueeze(-2) @ vectors).squeeze(-2)
-
-
-def _square(coefficients: Tensor, cosines: Tensor) -> Tensor:
-    """Squared length [N, 1] of a combination of unit vectors."""
-    return (coefficients * (cosines @ coefficients.unsqueeze(-1)).squeeze(-1)).sum(-1, keepdim=True)
-
-
-def _angle_over_sine(x: Tensor) -> Tensor:
-    """a / sin(a) for x = 1 - cos(a): its series near 0, where the quotient has no gradient; 0 beside pi."""
-    near, opposite = x < 0.05, x > 1.9998
-    few = x.masked_fill(~near, 0)
-    series = 1 + few / 3 * (1 + few * 2 / 5 * (1 + few * 3 / 7 * (1 + few * 4 / 9 * (1 + few * 5 / 11))))
-    away = x.masked_fill(near | opposite, 1)
-    quotient = 2 * torch.atan2(away.sqrt(), (2 - away).sqrt()) * (away * (2 - away)).rsqrt()
-    return torch.where(near, series, quotient.masked_fill(opposite, 0))

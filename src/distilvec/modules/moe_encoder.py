@@ -8,13 +8,12 @@ positions, in every second block a mixture
 whose sum may be replaced by an aggregation on the sphere. Positions may be a learnt table and the experts' first layer
 may have a bias, so that a BERT or a RoBERTa can be turned into such an encoder.
 
-This file is copied into the folder of every such model, so it imports nothing but torch and transformers. Such a model
-opens with `trust_remote_code=True`.
+This file and `sphere.py` are copied into the folder of every such model, so they import nothing but torch and
+transformers. Such a model opens with `trust_remote_code=True`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -28,9 +27,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-__all__ = ["AGGREGATIONS", "MoeEncoder", "MoeEncoderConfig"]
+from .sphere import AGGREGATIONS, aggregate
 
-AGGREGATIONS = ("linear", "sba", "norm_free", "unit", "nlerp")
+__all__ = ["MoeEncoder", "MoeEncoderConfig"]
+
 _POSITIONS = ("rotary", "absolute")
 _KINDS = ("dense", "mixture")
 
@@ -398,122 +398,6 @@ class MoeEncoder(PreTrainedModel):
         wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         output = BaseModelOutput(last_hidden_state=states, hidden_states=tuple(seen) if wanted else None)
         return output.to_tuple() if return_dict is False else output
-
-
-# From 1 - cos(angle) = _NEAR on sines are computed, below it their series, which is smooth down to 0.
-_NEAR, _TERMS = 0.05, 7
-# 1 - cos(pi - 1e-3): no middle beyond. 1 - cos(pi - 0.02): beyond, a vector pulls a Karcher mean nowhere.
-_OPPOSITE, _BEHIND = 1 + math.cos(1e-3), 1 + math.cos(0.02)
-# Shortest chord (squared) that is scaled up to length 1, and squared length up to which a vector counts as zero.
-_SHORTEST, _TINY = 1e-6, 1e-24
-_KARCHER_STEPS, _KARCHER_TOLERANCE = 10, 1e-6
-
-
-def aggregate(vectors: Tensor, weights: Tensor, mode: str) -> Tensor:
-    """One vector for K weighted ones by their radii and directions: [..., K, d], [..., K] >= 0 -> [..., d].
-
-    Args:
-        mode: "sba": radius sum w r, direction the barycentre on the sphere with weights w r (two vectors: slerp; more:
-            Karcher mean). "norm_free": the direction's weights are w. "unit": sba's direction, radius 1. "nlerp": the
-            weighted sum's direction with sba's radius.
-
-    Returns:
-        At least float32. The result is a combination of the vectors whose coefficients come from their K x K Gram
-        matrix. Zero vectors have no say, and only they or no weight give zero. Where directions cancel it is nlerp's,
-        its denominator at least 1e-3; the length is not promised there.
-
-    Source: SBA, eqs. 4 to 11.
-    """
-    with torch.autocast(vectors.device.type, enabled=False):
-        dtype = torch.promote_types(vectors.dtype, torch.float32)
-        vectors, weights = vectors.to(dtype), weights.to(dtype)
-        coefficients = _coefficients(vectors @ vectors.mT, weights, mode)
-        return (coefficients.unsqueeze(-2) @ vectors).squeeze(-2)
-
-
-def _coefficients(gram: Tensor, weights: Tensor, mode: str) -> Tensor:
-    squares = gram.diagonal(dim1=-2, dim2=-1)
-    zero = squares <= _TINY
-    inverse = squares.masked_fill(zero, 1).rsqrt().masked_fill(zero, 0)
-    pulls = weights * squares * inverse
-    radius = pulls.sum(-1, keepdim=True)
-    shares = weights.masked_fill(zero, 0) if mode == "norm_free" else pulls
-    total = shares.sum(-1, keepdim=True)
-    shares = shares / total.masked_fill(total == 0, math.inf)
-    cosines = gram * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)
-    middle = {1: _chord, 2: _slerp}.get(shares.shape[-1], _karcher) if mode != "nlerp" else _chord
-    direction = middle(shares, cosines) * inverse
-    return direction if mode == "unit" else radius * direction
-
-
-def _chord(shares: Tensor, cosines: Tensor) -> Tensor:
-    """The weighted sum of unit vectors, scaled to length 1."""
-    return shares / _square(shares, cosines).clamp_min(_SHORTEST).sqrt()
-
-
-def _slerp(shares: Tensor, cosines: Tensor) -> Tensor:
-    """sin(t_i a) / sin(a) for both shares t_i; every branch gets inputs it can take."""
-    x = 1 - cosines[..., 0, 1].unsqueeze(-1)
-    near, opposite = x < _NEAR, x > _OPPOSITE
-    middle = x.masked_fill(near | opposite, 1)
-    on_arc = (shares * _angle(middle)).sin() * _inverse_sine(middle)
-    close = shares * _series(shares.square(), x.masked_fill(~near, 0))
-    return torch.where(near, close, torch.where(opposite, _chord(shares, cosines), on_arc))
-
-
-def _karcher(shares: Tensor, cosines: Tensor) -> Tensor:
-    """The weighted Karcher mean, held by its coefficients, by repeated log and exp maps from the chord."""
-    start = point = _chord(shares, cosines)
-    for _ in range(_KARCHER_STEPS):
-        image = _apply(cosines, point)
-        pulls = shares * _angle_over_sine(1 - image)
-        tangent = pulls - (pulls * image).sum(-1, keepdim=True) * point
-        square = _square(tangent, cosines).clamp_min(0)
-        moving = square > _KARCHER_TOLERANCE**2
-        if not bool(moving.any()):
-            break
-        small = square < 1e-4
-        angle, few = square.masked_fill(small, 1).sqrt(), square.masked_fill(~small, 0)
-        cosine = torch.where(small, 1 - few / 2 + few.square() / 24, angle.cos())
-        sine = torch.where(small, 1 - few / 6 + few.square() / 120, angle.sin() / angle)
-        point = torch.where(moving, cosine * point + sine * tangent, point)
-    return torch.where(_square(shares, cosines) <= _SHORTEST, start, _chord(point, cosines))
-
-
-def _angle_over_sine(x: Tensor) -> Tensor:
-    """a / sin(a) for x = 1 - cos(a); 0 from pi - 0.02 on."""
-    near, behind = x < _NEAR, x > _BEHIND
-    away = x.masked_fill(near | behind, 1)
-    limit = _series(torch.zeros_like(x), x.masked_fill(~near, 0))
-    return torch.where(near, limit, (_angle(away) * _inverse_sine(away)).masked_fill(behind, 0))
-
-
-def _series(square: Tensor, x: Tensor) -> Tensor:
-    """sin(t a) / (t sin(a)) as a power series in x = 1 - cos(a), from t squared; t = 0: the limit."""
-    both = square * x
-    one = total = torch.ones_like(both)
-    for n in reversed(range(_TERMS)):  # times ((n + 1)^2 - t^2) x / ((2n + 3) (n + 1)), in three kernels
-        scale = (2 * n + 3) * (n + 1)
-        total = torch.addcmul(one, torch.sub(x * ((n + 1) ** 2 / scale), both, alpha=1 / scale), total)
-    return total
-
-
-def _angle(x: Tensor) -> Tensor:
-    """The angle in (0, pi) for x = 1 - cos(angle), without arccos's infinite slope at its ends."""
-    return 2 * torch.atan2(x.sqrt(), (2 - x).sqrt())
-
-
-def _inverse_sine(x: Tensor) -> Tensor:
-    return (x * (2 - x)).rsqrt()
-
-
-def _apply(matrix: Tensor, vector: Tensor) -> Tensor:
-    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
-
-
-def _square(vector: Tensor, cosines: Tensor) -> Tensor:
-    """Squared length [..., 1] of a combination of unit vectors."""
-    return (vector * _apply(cosines, vector)).sum(-1, keepdim=True)
 
 
 MoeEncoderConfig.register_for_auto_class()
