@@ -208,10 +208,10 @@ def aligned(paths: list[list[tuple[int, int]]], shifts: list[tuple[int, int]]) -
 
 
 def mean(term: Any) -> Tensor:
-    values, counted, _ = term
-    if counted is None:
-        return values.mean()
-    return (values * counted).sum() / counted.sum().clamp_min(1)
+    if term.counted is None:
+        return term.values.mean()
+    result = (term.values * term.counted).sum() / term.counted.sum().clamp_min(1)
+    return result * term.items if term.summed else result
 
 
 def total(terms: dict[str, Any]) -> Tensor:

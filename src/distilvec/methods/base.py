@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
@@ -91,13 +92,33 @@ class Term(NamedTuple):
 
     Attributes:
         values: [B] or [V, B] per item, or [] for a whole-batch value.
-        counted: bool of the shape of `values`, False = left out of the mean; None = all count.
+        counted: of the shape of `values`: bool, False = left out of the mean; or float >= 0, how much each value weighs
+            in it. None = all count alike.
         weight: factor in the total loss.
+        summed: whether the loss is the mean times the number of items that count, over all processes.
     """
 
     values: Tensor
     counted: Tensor | None = None
     weight: float = 1.0
+    summed: bool = False
+
+    @property
+    def weights(self) -> Tensor:
+        """How much each value counts, float32."""
+        return torch.ones_like(self.values).float() if self.counted is None else self.counted.float()
+
+    @property
+    def items(self) -> Tensor:
+        """[], how many items count; of [V, B] the mean over V."""
+        counted = (self.weights > 0).float()
+        return counted.mean(0).sum() if counted.dim() == 2 else counted.sum()
+
+    @property
+    def weighed(self) -> Tensor:
+        """The values, float32, each times how much it counts; 0 for those left out, whatever they are."""
+        values, weights = self.values.float(), self.weights
+        return values if self.counted is None else (values * weights).where(weights > 0, 0.0)
 
 
 @dataclass

@@ -284,12 +284,10 @@ class EMO(Method):
         count = real.sum(-1)
         enough = count >= (4 if debiased else 3)
         values = torch.stack(distances).sum(0)
-        if debiased:  # the estimate's variance falls with m(m - 3); a mean over these values is the weighted mean
-            weight = (count * (count - 3)).where(enough, 0).float()
-            values = values * weight / (weight.sum() / enough.sum().clamp_min(1)).clamp_min(1e-6)
-        if options.reduction == "sum":
-            values = values * enough.sum()
-        return parts.counted(values, enough, options.ira_weight * self.share_of_each)
+        # The debiased estimate's variance falls with m(m - 3), so its mean over sentences is weighed by that.
+        present = (count * (count - 3)).where(enough, 0).float() if debiased else enough
+        term = parts.counted(values, present, options.ira_weight * self.share_of_each)
+        return term._replace(summed=options.reduction == "sum")
 
     def _otis(self, index: int, student: StudentOutput, signals: TeacherSignals, scores: Tensor) -> Term:
         """Cost of moving the student's token states to the teacher's, important tokens weighing more."""

@@ -66,13 +66,14 @@ def shares(teachers: Sequence[TeacherInfo]) -> list[float]:
 
 
 def counted(values: Tensor, present: Tensor, weight: float) -> Term:
-    """A per-item term in which only the items of `present` [B] count.
+    """A per-item term in which only the items of `present` count.
 
     Args:
         values: [..., B].
+        present: [B], bool, or float >= 0: how much an item counts.
     """
     rows = present.expand_as(values)
-    return Term(values.masked_fill(~rows, 0.0), rows, weight)
+    return Term(values.masked_fill(rows == 0, 0.0), rows, weight)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -193,9 +193,9 @@ class Distiller(nn.Module):
             means[name] = mean.detach()
             loss = mean * term.weight if loss is None else loss + mean * term.weight
             if term.values.dim() > 0:
-                values = term.values.float()
-                if term.counted is not None:
-                    values = values.where(term.counted, 0.0)
+                values = term.weighed
+                if term.counted is not None and term.counted.is_floating_point():
+                    values = values * (term.counted > 0).sum() / term.counted.sum().clamp_min(1.0)
                 per_row = term.weight * (values.mean(0) if values.dim() == 2 else values)
                 items = per_row if items is None else items + per_row
         return {"loss": loss, "terms": means, "items": items, "domains": domain}
@@ -223,19 +223,16 @@ def describe(info: StudentInfo, task: Task | None) -> StudentInfo:
 
 
 def _mean(term: Term, local: bool) -> Tensor:
-    """The mean of a term's counted values: over this process's rows, or over those of all ranks.
+    """The mean of a term's values, each weighed by how much it counts: over these rows, or over those of all ranks.
 
     Local values are scaled by the number of ranks over the global count, so that the average that
     DistributedDataParallel takes of the gradients is the gradient of the global mean.
     """
-    values = term.values.float()
-    if values.dim() == 0:
-        return values
-    if term.counted is None:
-        total, count = values.sum(), torch.tensor(float(values.numel()), device=values.device)
-    else:
-        total = values.where(term.counted, 0.0).sum()
-        count = term.counted.sum().float()
+    if term.values.dim() == 0:
+        return term.values.float()
+    total, count, items = term.weighed.sum(), term.weights.sum(), term.items
     if local and world_size() > 1:
-        return total * world_size() / sum_over_ranks(count).clamp_min(1.0)
-    return total / count.clamp_min(1.0)
+        total = total * world_size()
+        count, items = sum_over_ranks(torch.stack([count, items]))
+    mean = total / count.clamp_min(1.0)
+    return mean * items if term.summed else mean
