@@ -142,7 +142,7 @@ class ManyText:
             optimizer=OptimizerSection(lr=lr, heads_lr=lr),
             folder=out,
             cache=self.work / f"student{'' if row.shrink is None else '-' + file_name(name)}",
-            lookup=store_lookup([each.store for each in taught], self.corpus),
+            lookup=store_lookup([each.store for each in taught]),
         )
         shutil.rmtree(out, ignore_errors=True)
         return student, fitted

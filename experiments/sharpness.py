@@ -185,7 +185,7 @@ def row(name: str, seed: int, options: argparse.Namespace) -> None:
             evaluate=observer(
                 objective, options.results / f"start-{seed}.json", 6 if options.quick else options.iterations
             ),
-            lookup=store_lookup([taught.store], corpus),
+            lookup=store_lookup([taught.store]),
         )
         shutil.rmtree(out, ignore_errors=True)
         settings = {"lr": options.lr, "batches": options.batches, "items": items}

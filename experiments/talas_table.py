@@ -134,7 +134,7 @@ class Bench:
             optimizer=OptimizerSection(lr=lr, heads_lr=max(lr, 1e-4), sharpness=sharpness),
             folder=out,
             cache=self.work / self.name,
-            lookup=store_lookup([self.taught.store], self.corpus),
+            lookup=store_lookup([self.taught.store]),
         )
         shutil.rmtree(out, ignore_errors=True)
         return student, fitted
