@@ -55,7 +55,8 @@ class MixtureGeometry:
         output: by aggregation, length of the output over the active experts' mean length (Figure 5).
         angular: by aggregation, length of the output over the weighted sum of the experts' lengths: what cancelling
             directions leave, with the mass taken out. 1 for the spherical ones.
-        load: each expert's share of the assignments; `entropy` of the router's probabilities in nats.
+        load: each expert's share of the assignments; empty for all together, since expert e of one layer has nothing to
+            do with expert e of another. `entropy` of the router's probabilities, in nats.
         samples: at most 20,000 tokens' `norm_ratio`, `angle` and `output:MODE`, for pictures.
     """
 
@@ -184,7 +185,7 @@ def _summary(layer: int, found: dict[str, npt.NDArray[Any]], seed: int) -> Mixtu
         mass=Spread.of(found["mass"]),
         output={mode: Spread.of(found[f"output:{mode}"]) for mode in MODES},
         angular={mode: Spread.of(found[f"angular:{mode}"]) for mode in MODES},
-        load=(load / load.sum()).tolist(),
+        load=[] if layer == 0 else (load / load.sum()).tolist(),
         entropy=float(found["entropy"].mean()),
         samples={name: found[name][rows].astype(np.float32) for name in shown},
     )
