@@ -151,6 +151,7 @@ def _as_bert(model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if config.model_type != "distilbert":
         return {name: getattr(config, name) for name in _SETTINGS}, weights
     # Two types of token as in BERT, for tokenizers that tell a second text from the first; both add nothing.
+    # In training the mixture also drops after the attention, as BERT does and DistilBERT does not.
     own = {"type_vocab_size": 2, "layer_norm_eps": 1e-12}
     names = {name: _DISTILBERT_SETTINGS.get(name, name) for name in _SETTINGS if name not in own}
     renamed = {}
