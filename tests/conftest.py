@@ -22,7 +22,7 @@ def _two_threads() -> None:
 
 @pytest.fixture(scope="session")
 def tiny_model_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """bert, xlmr, modernbert, qwen3, mistral -> sentence-transformers folder with random weights. Do not write."""
+    """Kind of `tiny_models` -> sentence-transformers folder with random weights. Do not write."""
     return tiny_models.build_all(tmp_path_factory.mktemp("tiny-models"))
 
 

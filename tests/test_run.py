@@ -7,13 +7,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
+from tests.modules import nomic_moe
 
+from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError
+from distilvec.judging.geometry import mixture_geometry
+from distilvec.modules.moe_folder import open_moe
 from distilvec.preparing import make_student, prepare_corpus
 from distilvec.recipe import Recipe
-from distilvec.run import run, train
+from distilvec.run import Run, run, train
+from distilvec.store import SignalStore
+from distilvec.students import load_student
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +138,57 @@ def test_the_router_opens_without_poolers(tmp_path: Path, tiny_bert: Path, sente
     both = SentenceTransformer(str(tmp_path / "out/router"), device="cpu")
     assert [name for name, _ in both.named_parameters() if "pooler" in name] == []
     assert both.encode_query(["a cat"]).shape == both.encode_document(["a cat"]).shape
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny folder as nomic-embed-text-v2-moe is published."""
+    return nomic_moe.write(tmp_path_factory.mktemp("nomic") / "published")
+
+
+def whole_run(folder: Path, sentences: list[str], teacher: Path, student: dict[str, Any]) -> Run:
+    """A run with held-out texts, by cosine."""
+    given = recipe(folder, sentences, {"model": str(teacher), "storage": "float32"}, student).model_dump()
+    given["corpus"]["holdout"] = 0.4
+    return run(Recipe.build(given | {"method": {"name": "cosine"}}))
+
+
+def test_a_published_mixture_of_experts_teaches(
+    tmp_path: Path, published: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    done = whole_run(tmp_path, sentences, published, {"model": str(tiny_bert)})
+    corpus = Corpus.open(tmp_path / "out/corpus")
+    store = SignalStore.open(tmp_path / "out/stores/tiny")
+    expected = open_moe(published, device="cpu").encode(corpus.texts())
+    np.testing.assert_allclose(store.read(store.rows(corpus.keys)), expected, atol=1e-5)
+    untrained = load_student(tiny_bert, device="cpu").state_dict()
+    assert any(not torch.equal(value, untrained[name]) for name, value in done.student.state_dict().items())
+    (facts,) = done.record.mixtures
+    assert facts.model == "tiny" and facts.texts == len(corpus.holdout_rows) >= 20
+    geometry = mixture_geometry(open_moe(published, device="cpu"), corpus.texts(corpus.holdout_rows))
+    assert [(each.layer, each.load, each.angle) for each in facts.layers] == [
+        (each.layer, pytest.approx(each.load), pytest.approx(each.angle.median)) for each in geometry[1:]
+    ]
+    assert [each.layer for each in facts.layers] == [2, 4]
+    page = (tmp_path / "out/report.html").read_text()
+    assert "Inside the mixtures of experts" in page and "tiny, layer 4" in page
+
+
+def test_a_published_mixture_of_experts_learns(
+    tmp_path: Path, published: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    student = {"model": str(published), "router_balance": 0.5, "aggregation": "sba"}
+    done = whole_run(tmp_path, sentences, tiny_bert, student)
+    before, after = open_moe(published, device="cpu").state_dict(), done.student.state_dict()
+    assert before.keys() == after.keys()
+    moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert {f"0.model.encoder.layers.1.mlp.{part}" for part in ("router.layer.weight", "experts.mlp.w1")} <= moved
+    assert any("term/router_balance" in line for line in done.record.log)
+    again = load_student(tmp_path / "out/student", device="cpu")
+    assert again[0].model.config.aggregation == "sba"
+    assert np.array_equal(again.encode(sentences[:5]), done.student.encode(sentences[:5]))
+    assert [facts.model for facts in done.record.mixtures] == ["student"]
+    assert [each.layer for each in done.record.mixtures[0].layers] == [2, 4]
 
 
 def test_a_folder_that_is_no_student_is_refused_before_teaching(

@@ -27,6 +27,7 @@ def build(kind: str, folder: Path) -> Path:
     """Write the tiny model of this kind into `folder` and return it.
 
     bert: WordPiece, 3 layers, mean pooling. xlmr: Unigram, 2 layers, CLS pooling, Normalize.
+    electra, distilbert: as bert.
     modernbert: byte-level BPE, 4 layers (local and global attention), mean pooling.
     qwen3: decoder, byte-level BPE, left padding, last token, Normalize, a query prompt.
     mistral: decoder without causal mask (LLM2Vec), BPE on bytes, left padding, mean pooling.
@@ -170,6 +171,37 @@ def _bert(vocabulary: int, tokenizer: Any) -> Any:
     return BertModel(config)
 
 
+def _electra(vocabulary: int, tokenizer: Any) -> Any:
+    from transformers import ElectraConfig, ElectraModel
+
+    config = ElectraConfig(
+        vocab_size=vocabulary,
+        embedding_size=WIDTH,
+        hidden_size=WIDTH,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=128,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return ElectraModel(config)
+
+
+def _distilbert(vocabulary: int, tokenizer: Any) -> Any:
+    from transformers import DistilBertConfig, DistilBertModel
+
+    config = DistilBertConfig(
+        vocab_size=vocabulary,
+        dim=WIDTH,
+        n_layers=3,
+        n_heads=4,
+        hidden_dim=64,
+        max_position_embeddings=128,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return DistilBertModel(config)
+
+
 def _xlmr(vocabulary: int, tokenizer: Any) -> Any:
     from transformers import XLMRobertaConfig, XLMRobertaModel
 
@@ -252,6 +284,8 @@ _QUERY = "Instruct: Given a question, retrieve passages that answer it\nQuery:"
 
 KINDS: dict[str, dict[str, Any]] = {
     "bert": {"tokenizer": _wordpiece, "model": _bert, "pooling": "mean", "length": 128},
+    "electra": {"tokenizer": _wordpiece, "model": _electra, "pooling": "mean", "length": 128},
+    "distilbert": {"tokenizer": _wordpiece, "model": _distilbert, "pooling": "mean", "length": 128},
     "xlmr": {"tokenizer": _unigram, "model": _xlmr, "pooling": "cls", "length": 128, "normalize": True},
     "modernbert": {"tokenizer": _modernbert_tokenizer, "model": _modernbert, "pooling": "mean", "length": 192},
     "qwen3": {

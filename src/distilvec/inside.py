@@ -1,4 +1,4 @@
-"""What the report shows of the inside of models: how tokens look at each other, what each expert makes of texts."""
+"""What the report shows of the inside of models: how tokens look at each other, and what experts make of texts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distilvec.corpus import Corpus
 from distilvec.functional import relation_matrix
+from distilvec.judging import TRAINED
+from distilvec.judging.geometry import mixture_geometry
+from distilvec.modules.blocks import find_transformer
+from distilvec.modules.routing import mixtures
+from distilvec.report.mixtures import MixtureFacts, MixtureLayer
 from distilvec.report.parts import ExpertMap, TokenMaps
 from distilvec.students import StudentTap
 from distilvec.teachers.signals import Wanted
+from distilvec.teachers.text import TextTeacher
 from distilvec.training.sample import on_device
 
 if TYPE_CHECKING:
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
     from distilvec.teaching import Taught
 
 EXPERT_TEXTS = 150
+MIXTURE_TEXTS = 200
 
 
 @torch.no_grad()
@@ -106,3 +114,33 @@ def expert_map(student: SentenceTransformer, texts: Sequence[str], names: Sequen
     count = vectors.shape[1]
     shown = list(names) if len(names) == count else [f"expert {number}" for number in range(1, count + 1)]
     return ExpertMap(names=shown, points=[np.round(points[:, k].numpy(), 4).tolist() for k in range(count)])
+
+
+def mixture_facts(student: SentenceTransformer, taught: Sequence[Taught], corpus: Corpus) -> list[MixtureFacts]:
+    """The mixtures of experts in teachers and student, on held-out texts or, where they are few, on others.
+
+    Returns:
+        One for each model that has any.
+    """
+    rows = np.asarray(corpus.holdout_rows if len(corpus.holdout_rows) >= 20 else corpus.train_rows)
+    rows = rows[np.linspace(0, len(rows) - 1, min(MIXTURE_TEXTS, len(rows))).astype(int)]
+    teachers = [each.teacher for each in taught if isinstance(each.teacher, TextTeacher)]
+    models = [(each.card.name, each.model, each.prompt, corpus.teacher_texts) for each in teachers]
+    found = []
+    for name, model, prompt, read in [*models, (TRAINED, student, None, corpus.texts)]:
+        transformer = find_transformer(model)
+        if transformer is None or not mixtures(transformer.model):
+            continue  # whose corpus may hold no texts
+        layers = mixture_geometry(model, read(rows), prompt=prompt)[1:]
+        shown = [
+            MixtureLayer(
+                layer=each.layer,
+                load=each.load,
+                entropy=each.entropy,
+                norm_ratio=each.norm_ratio.median,
+                angle=each.angle.median,
+            )
+            for each in layers
+        ]
+        found.append(MixtureFacts(model=name, texts=len(rows), layers=shown))
+    return found

@@ -251,13 +251,14 @@ def show_inside(
     taught: Sequence[Taught],
     fitted: Fitted,
 ) -> None:
-    """Put the pictures of the inside of models into the record, where the method looks there.
+    """Put the inside of models into the record: where the method looks there, and of mixtures of experts.
 
     Args:
         student: trained, with the head that it may have (a folded one is no mixture any more).
     """
-    from distilvec.inside import expert_map, token_maps
+    from distilvec.inside import expert_map, mixture_facts, token_maps
 
+    record.mixtures = mixture_facts(student, taught, corpus)
     first = next((each for each in taught if each.wanted.attention or each.wanted.tokens), None)
     if first is not None:
         record.token_maps = token_maps(example_text(corpus), first, untrained, student)

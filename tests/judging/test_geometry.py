@@ -69,8 +69,9 @@ def test_a_mixture_is_looked_into(mixture, sentences) -> None:
     everything, *layers = found.mixtures
     assert everything.layer == 0 and [each.layer for each in layers] == [2, 4, 6]
     assert everything.tokens == sum(each.tokens for each in layers)
+    assert everything.load == [], "expert 1 of one layer is not expert 1 of another"
+    assert all(sum(each.load) == pytest.approx(1) and len(each.load) == 4 for each in layers)
     for each in found.mixtures:
-        assert sum(each.load) == pytest.approx(1) and len(each.load) == 4
         assert 0 < each.entropy <= math.log(4) + 1e-5
         assert each.angular["sba"].median == pytest.approx(1, abs=1e-3)
         assert each.angular["linear"].median < each.angular["sba"].median
@@ -88,10 +89,10 @@ def test_the_command_writes_numbers_and_pictures(mixture, tmp_path, sentences) -
     done = CliRunner().invoke(app, ["geometry", str(mixture / "model"), "--data", str(file), "-o", str(out)])
     assert done.exit_code == 0, done.output
     assert "anisotropy" in done.output and "Active experts" in done.output
-    assert {file.stem for file in (out / "figures").glob("*.svg")} == {
-        "norm-ratios",
-        "angles",
-        "output-lengths",
-        "router-load",
-    }
+    figures = {file.stem: file.read_text() for file in (out / "figures").glob("*.svg")}
+    assert figures.keys() == {"norm-ratios", "angles", "output-lengths", "mass-and-angle", "router-load"}
+    for name, drawn in figures.items():
+        assert ("all layers" in drawn) == (name != "router-load"), name
+        assert all(f"layer {number}" in drawn for number in (2, 4, 6)), name
+        assert len(drawn) < 100_000, name
     assert json.loads((out / "geometry.json").read_text())["mixtures"][0]["layer"] == 0

@@ -158,6 +158,13 @@ def example(**changes: Any) -> Record:
             "student_layers": ["1", "2"],
             "teacher_layers": ["1", "2", "3", "4", "5", "6"],
         },
+        "mixtures": [
+            {
+                "model": "student",
+                "texts": 200,
+                "layers": [{"layer": 2, "load": [0.3, 0.7], "entropy": 0.5, "norm_ratio": 1.25, "angle": 41.6}],
+            }
+        ],
     }
     return Record(**{**parts, **changes})
 

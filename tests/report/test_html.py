@@ -41,6 +41,8 @@ def hostile_record() -> Record:
         models=[{"name": HOSTILE, "role": "student", "scores": score}, {"name": "t", "role": "teacher"}],
         comparisons=[{"a": HOSTILE, "b": "t", "group": HOSTILE, "value": 0, "low": -1, "high": 1}],
         collapse={HOSTILE: {"mean_cosine": 0.5}},
+        mixtures=[{"model": HOSTILE, "texts": 2, "layers": [
+            {"layer": 1, "load": [1.0], "entropy": 0, "norm_ratio": 1, "angle": 0}]}],
         hardest=[{"text": HOSTILE, "overlap": 0.1, "teacher": HOSTILE, "student": HOSTILE}],
         alarms=[HOSTILE],
         notes=[HOSTILE],
@@ -56,7 +58,8 @@ def test_everything_of_the_record_is_there(page: str) -> None:
     parts = (
         "keeps 95.; not shown to be better; in-domain; What the intervals support; banking77; order of similarities; "
         "effective rank; tamd; held-out agreement cosine; 6 min 52 s; encoding error; STS-B; apache-2.0; "
-        "layers 1 and 6; anchored_layers: 2; 95 % interval; Where they differ most; What the student finds nearest."
+        "layers 1 and 6; anchored_layers: 2; 95 % interval; Where they differ most; What the student finds nearest.; "
+        "Inside the mixtures of experts; student, layer 2; 30 70; 0.50 of 0.69; 1.25; 42°; 200 texts"
     )
     for part in parts.split("; "):
         assert part in text, part

@@ -32,7 +32,7 @@ def test_without_noise_it_is_the_real_dense_model(real_teacher_folder: Path) -> 
     assert model[0].model.config._name_or_path == str(real_teacher_folder)
 
 
-@pytest.mark.parametrize("kind", ["bert", "xlmr"])
+@pytest.mark.parametrize("kind", ["bert", "xlmr", "electra", "distilbert"])
 @pytest.mark.parametrize("every", [1, 2])
 def test_positions_biases_and_pooling_are_kept(kind: str, every: int, tiny_model_folders: dict[str, Path]) -> None:
     dense = opened(tiny_model_folders[kind])
@@ -52,6 +52,26 @@ def test_positions_biases_and_pooling_are_kept(kind: str, every: int, tiny_model
     left = {name: left[name].flip(1) for name in ("input_ids", "attention_mask")}
     states = [one[0](dict(left))["token_embeddings"][left["attention_mask"].bool()] for one in (dense, model)]
     torch.testing.assert_close(*states, atol=1e-5, rtol=1e-4)
+
+
+def test_distilbert_reads_two_texts_as_before(tiny_model_folders: dict[str, Path]) -> None:
+    """A tokenizer may tell a second text from the first; DistilBERT does not."""
+    dense = opened(tiny_model_folders["distilbert"])
+    model = upcycle(dense, noise=0.0)
+    pair = dense.tokenizer(TEXTS[0], TEXTS[1], return_token_type_ids=True, return_tensors="pt")
+    assert pair["token_type_ids"].max() == 1
+    before = dense[0].model.eval()(pair["input_ids"]).last_hidden_state
+    torch.testing.assert_close(model[0].model.eval()(**pair).last_hidden_state, before, atol=1e-5, rtol=1e-4)
+
+
+def test_electra_with_a_projection_is_refused(tiny_model_folders: dict[str, Path]) -> None:
+    from transformers import ElectraConfig, ElectraModel
+
+    narrow = opened(tiny_model_folders["electra"])
+    narrow[0].model = ElectraModel(ElectraConfig(embedding_size=16, hidden_size=32, vocab_size=400))
+    with pytest.raises(DistilvecError, match="embeddings of width 16 to blocks of width 32") as caught:
+        upcycle(narrow)
+    assert "embedding_size" in str(caught.value.remedy)
 
 
 def test_noise_is_relative_and_seeded(tiny_bert: Path) -> None:
@@ -105,7 +125,7 @@ def test_balance_can_be_trained(tiny_bert: Path, sentences: list[str]) -> None:
 
 
 def test_what_cannot_be_upcycled(tiny_model_folders: dict[str, Path]) -> None:
-    with pytest.raises(DistilvecError, match=r"type qwen3 cannot.*bert, camembert, roberta"):
+    with pytest.raises(DistilvecError, match=r"type qwen3 cannot.*bert, camembert, distilbert, electra, roberta"):
         upcycle(opened(tiny_model_folders["qwen3"]))
     bert: Any = tiny_model_folders["bert"]
     for changes in ({"top_k": 9}, {"experts": 0}, {"every": 4}, {"noise": -0.1}):

@@ -27,15 +27,16 @@ Job = dict[str, Any]
 
 
 def prepare(folder: Path, count: int = 80) -> Path:
-    """A corpus with three domains, one of triplets of its texts, a store of random vectors, two students.
+    """A corpus with three domains, one of triplets of its texts, a store of random vectors, four students.
 
-    One has dropout, the other (`still`) has none.
+    `student` has dropout, `still` has none; `mixture` and `still-mixture` are mixtures of experts made of them.
     """
     from tests import tiny_models
     from tests.english import sentences
 
     from distilvec.corpus import read_corpus
     from distilvec.store import SignalStore
+    from distilvec.students.upcycle import upcycle
 
     texts = list(dict.fromkeys(" ".join(text.split()[:10]) for text in sentences(200)))[:count]
     rows = [{"text": text, "topic": "abc"[number % 3]} for number, text in enumerate(texts)]
@@ -54,6 +55,8 @@ def prepare(folder: Path, count: int = 80) -> Path:
     config = json.loads((still / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (still / "config.json").write_text(json.dumps(config))
+    for dense, mixture in (("student", "mixture"), ("still", "still-mixture")):
+        upcycle(folder / dense, experts=4, noise=0.3).save(str(folder / mixture), create_model_card=False)
     return folder
 
 
@@ -100,7 +103,7 @@ class Poisoned:
 def train(job: Job) -> None:
     """Run `fit` as the job says and write all weights to `final.safetensors`.
 
-    home, out; method, options, training, optimizer; student; corpus; matryoshka; remember; resume;
+    home, out; method, options, training, optimizer; student; corpus; matryoshka; remember; router_balance; resume;
     train_rows (60 where it is silent); evaluate (a metric per call, or none); die, slow, limit (see below).
     """
     import torch
@@ -135,6 +138,7 @@ def train(job: Job) -> None:
         resume=job.get("resume", False),
         evaluate=(lambda student, method: {"score": next(calls)}) if "evaluate" in job else None,
         remember=job.get("remember", 0.0),
+        router_balance=job.get("router_balance", 0.0),
         lookup=lambda teacher, keys: torch.from_numpy(store.read(store.rows(keys.cpu().numpy()))),
     )
     state = {f"student.{name}": value for name, value in given["student"].state_dict().items()}

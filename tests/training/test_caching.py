@@ -16,6 +16,7 @@ from distilvec.functional import info_nce
 from distilvec.methods.table import build_method
 from distilvec.students import StudentTap, load_student
 from distilvec.students.output import StudentOutput
+from distilvec.students.upcycle import upcycle
 from distilvec.teachers import TeacherInfo
 from distilvec.training.caching import in_mini_batches
 from distilvec.training.distiller import Distiller
@@ -109,11 +110,66 @@ def test_less_is_kept_for_the_backward_pass(tiny_bert: Path, sentences: list[str
     assert kept(lambda: in_mini_batches(tap, features, 4)) < 0.05 * kept(lambda: tap(features, 1))
 
 
-def distiller(folder: Path, method: str, size: int | None, **options: Any) -> Distiller:
+def distiller(folder: Path, method: str, size: int | None, router_balance: float = 0.0, **options: Any) -> Distiller:
     student = load_student(folder, device="cpu")
     made = build_method(method, options)
     info = TeacherInfo("teacher", 24, layers=2, hidden=24)
-    return Distiller(student, made, [info], mini_batch_size=size)
+    return Distiller(student, made, [info], router_balance=router_balance, mini_batch_size=size)
+
+
+def trained_gradients(model: Distiller, loss: Tensor) -> list[Tensor]:
+    model.student.zero_grad()
+    loss.backward()
+    return [parameter.grad.clone() for parameter in model.student.parameters() if parameter.grad is not None]
+
+
+def distinct(count: int) -> Tensor:
+    return torch.arange(count, dtype=torch.uint8)[:, None].expand(-1, 16)
+
+
+def test_ranking_is_that_of_sentence_transformers_cached_loss(tiny_bert: Path, sentences: list[str]) -> None:
+    """The same loss and gradients on a batch of triplets, whose rows come in any order here."""
+    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
+
+    count = 7
+    texts = [text[:200] for text in sentences[: 3 * count]]
+    model = distiller(tiny_bert, "mnrl", 4, temperature=0.02)
+    student = model.student.eval()
+    order = torch.randperm(3 * count, generator=torch.Generator().manual_seed(0))
+    found = model(
+        student.preprocess([texts[row] for row in order]),
+        teachers=[],
+        keys=distinct(3 * count),
+        group=torch.arange(count).repeat(3)[order],
+        role=torch.arange(3).repeat_interleave(count)[order],
+    )
+    ours = trained_gradients(model, found["loss"])
+    cached = CachedMultipleNegativesRankingLoss(student, scale=50.0, mini_batch_size=3)
+    columns = [student.preprocess(texts[start : start + count]) for start in range(0, 3 * count, count)]
+    expected = cached(columns, torch.empty(0))
+    theirs = trained_gradients(model, expected)
+    torch.testing.assert_close(found["loss"], expected, rtol=1e-5, atol=1e-6)
+    assert len(ours) == len(theirs) > 10
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_routers_are_balanced_over_the_whole_batch(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:
+    upcycle(tiny_bert, experts=4, noise=0.3).save(str(tmp_path / "mixture"), create_model_card=False)
+    texts, pairs = [text[:200] for text in sentences[:12]], torch.arange(6).repeat(2)
+    seen = []
+    for size in (None, 4):
+        model = distiller(tmp_path / "mixture", "mnrl", size, router_balance=3.0)
+        features = model.student.eval().preprocess(texts)
+        found = model(features, teachers=[], keys=distinct(12), group=pairs, role=torch.arange(12) // 6)
+        seen.append((found["terms"], trained_gradients(model, found["loss"])))
+    (whole, expected), (cached, gradient) = seen
+    assert whole.keys() == cached.keys() == {"ranking", "router_balance"}
+    assert whole["router_balance"] > 1.001, "with an even load there would be nothing to see"
+    for name, value in whole.items():
+        torch.testing.assert_close(cached[name], value, rtol=1e-5, atol=1e-6)
+    for one, other in zip(gradient, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=2e-5)
 
 
 def test_methods_that_look_at_tokens_are_refused(tiny_bert: Path) -> None:

@@ -72,6 +72,14 @@ JOBS: dict[str, dict[str, Any]] = {
         "corpus": "triplets",
         "training": TRAINING | {"batch_size": 4, "mini_batch_size": 2},
     },
+    "cosine-mixture": {"method": "cosine", "student": "still-mixture", "router_balance": 1.0, "training": TRAINING},
+    "mnrl-cached-mixture": {
+        "method": "mnrl",
+        "corpus": "triplets",
+        "student": "still-mixture",
+        "router_balance": 1.0,
+        "training": TRAINING | {"batch_size": 4, "mini_batch_size": 2},
+    },
     "jasper_stella": {"method": "jasper_stella", "options": {"heads_share": 0.5}, "training": TRAINING},
     "jasper_stella-asam": {
         "method": "jasper_stella",
@@ -113,15 +121,15 @@ def logged(out: Path) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_two_processes_equal_one(start: Starter, home: Path, tmp_path: Path, name: str) -> None:
-    job = complete(JOBS[name])
-    alone = start.train(home=home, out=tmp_path / "one", student="still", **job)
-    both = start_two(start, home=home, out=tmp_path / "two", student="still", **job)
+    job = {"student": "still"} | complete(JOBS[name])
+    alone = start.train(home=home, out=tmp_path / "one", **job)
+    both = start_two(start, home=home, out=tmp_path / "two", **job)
     for running in [alone, *both]:
         code, output = running.wait()
         assert code == 0, output
     one = load_file(tmp_path / "one/final-0.safetensors")
     first, second = (load_file(tmp_path / f"two/final-{rank}.safetensors") for rank in (0, 1))
-    begun = load_file(home / "still/model.safetensors")
+    begun = load_file(home / job["student"] / "model.safetensors")
     moved = max(
         float((one[f"student.0.model.{key}"] - value).abs().max())
         for key, value in begun.items()

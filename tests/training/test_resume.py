@@ -35,6 +35,7 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "jasper_stella": {"method": "jasper_stella", "options": {"heads_share": 0.4}, "training": TRAINING},
     "remember": {"method": "cosine", "training": TRAINING, "remember": 1.0},
+    "mixture": {"method": "cosine", "student": "mixture", "router_balance": 1.0, "training": TRAINING},
     "mnrl-cached": {
         "method": "mnrl",
         "corpus": "triplets",
@@ -98,6 +99,7 @@ def check_same(out: Path, whole: Path) -> None:
         ("jasper_stella", "step:9"),
         ("mnrl-cached", "step:3"),
         ("remember", "step:7"),
+        ("mixture", "step:7"),
     ],
 )
 def test_killed_then_resumed(

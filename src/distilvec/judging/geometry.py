@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError
 from distilvec.functional import spherical_aggregate
 from distilvec.functional.sphere import Mode
@@ -55,7 +56,8 @@ class MixtureGeometry:
         output: by aggregation, length of the output over the active experts' mean length (Figure 5).
         angular: by aggregation, length of the output over the weighted sum of the experts' lengths: what cancelling
             directions leave, with the mass taken out. 1 for the spherical ones.
-        load: each expert's share of the assignments; `entropy` of the router's probabilities in nats.
+        load: each expert's share of the assignments; empty for all together, since expert e of one layer has nothing to
+            do with expert e of another. `entropy` of the router's probabilities, in nats.
         samples: at most 20,000 tokens' `norm_ratio`, `angle` and `output:MODE`, for pictures.
     """
 
@@ -113,11 +115,22 @@ def geometry(model: SentenceTransformer, texts: Sequence[str], *, seed: int = 0)
     if len(chosen) < 2:
         raise DataError("at least two different texts are needed to see a geometry")
     vectors = CachedEncoder(model)(chosen)
-    return Geometry(len(chosen), int(vectors.shape[1]), collapse(vectors, seed=seed), _mixtures(model, chosen, seed))
+    space = collapse(vectors, seed=seed)
+    return Geometry(len(chosen), int(vectors.shape[1]), space, mixture_geometry(model, chosen, seed=seed))
 
 
 @torch.inference_mode()
-def _mixtures(model: SentenceTransformer, texts: Sequence[str], seed: int) -> list[MixtureGeometry]:
+def mixture_geometry(
+    model: SentenceTransformer, texts: Sequence[str], *, prompt: str | None = None, seed: int = 0
+) -> list[MixtureGeometry]:
+    """All mixtures of experts of a model together, then each of them; empty where it has none.
+
+    Args:
+        model: any sentence-transformers model.
+        texts: at least one; a joint pair is read as such.
+        prompt: what stands before each text; None = the model's default.
+        seed: of the samples.
+    """
     from distilvec.modules.blocks import find_transformer
     from distilvec.modules.routing import mixtures, routing
 
@@ -125,10 +138,12 @@ def _mixtures(model: SentenceTransformer, texts: Sequence[str], seed: int) -> li
     if transformer is None or not mixtures(transformer.model):
         return []
     model.eval()
-    prompt = (model.prompts or {}).get(model.default_prompt_name or "") or None
+    if prompt is None:
+        prompt = (model.prompts or {}).get(model.default_prompt_name or "")
     seen: dict[int, list[dict[str, Tensor]]] = {}
     for start in range(0, len(texts), _BATCH):
-        features: dict[str, Any] = dict(model.preprocess(list(texts[start : start + _BATCH]), prompt=prompt))
+        batch = [split_pair(text) for text in texts[start : start + _BATCH]]
+        features: dict[str, Any] = dict(model.preprocess(batch, prompt=prompt or None))
         features = {name: v.to(model.device) if isinstance(v, Tensor) else v for name, v in features.items()}
         with routing(model, outputs=True) as found:
             transformer(features)
@@ -184,7 +199,7 @@ def _summary(layer: int, found: dict[str, npt.NDArray[Any]], seed: int) -> Mixtu
         mass=Spread.of(found["mass"]),
         output={mode: Spread.of(found[f"output:{mode}"]) for mode in MODES},
         angular={mode: Spread.of(found[f"angular:{mode}"]) for mode in MODES},
-        load=(load / load.sum()).tolist(),
+        load=[] if layer == 0 else (load / load.sum()).tolist(),
         entropy=float(found["entropy"].mean()),
         samples={name: found[name][rows].astype(np.float32) for name in shown},
     )

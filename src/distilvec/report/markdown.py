@@ -13,6 +13,7 @@ from distilvec.report.facts import (
     student_facts,
     teacher_facts,
 )
+from distilvec.report.mixtures import mixture_grid
 from distilvec.report.record import Record
 from distilvec.report.table import escape_markdown, hardest_grid, main_grid, supervised_grid, task_grid, teacher_grid
 from distilvec.report.words import verdict
@@ -54,6 +55,7 @@ def render_markdown(record: Record, figures: Sequence[Path] = ()) -> str:
         ("## How far it agrees with the teacher", agreement),
         ("## Compressed", [record.compression.grid().markdown()] if record.compression else []),
         ("## How training went", _pictures(pictures, "training", "gate", "experts")),
+        ("## Inside the mixtures of experts", [mixture_grid(record.mixtures).markdown()] if record.mixtures else []),
         ("## What it cost", [fact_table(cost_facts(record))]),
         ("## What went in", [fact_table(corpus_facts(record.corpus)), _rejected(record)] if record.corpus else []),
         *(

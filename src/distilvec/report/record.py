@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.report.compressed import Compression
+from distilvec.report.mixtures import MixtureFacts
 from distilvec.report.parts import (
     AlignedText,
     Comparison,
@@ -89,6 +90,7 @@ class Record(Part):
     alignment: AlignedText | None = None
     token_maps: TokenMaps | None = None
     experts: ExpertMap | None = None
+    mixtures: list[MixtureFacts] = Field(default_factory=list)
     compression: Compression | None = None
 
     @field_validator("collapse", mode="before")

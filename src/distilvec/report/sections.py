@@ -16,6 +16,7 @@ from distilvec.report.facts import (
     teacher_facts,
 )
 from distilvec.report.markup import bullets, card_row, fact_table, figure, table
+from distilvec.report.mixtures import mixture_grid
 from distilvec.report.parts import Comparison, SpaceMap, TeacherFacts, clip
 from distilvec.report.plots import point_colours
 from distilvec.report.record import Record
@@ -29,6 +30,7 @@ def sections(record: Record, drawn: dict[str, str]) -> list[tuple[str, str, str]
         ("agreement", "How far it agrees with the teacher", _agreement(record, drawn)),
         ("compressed", "Compressed", _compressed(record)),
         ("training", "How training went", _training(drawn)),
+        ("mixtures", "Inside the mixtures of experts", _mixtures(record)),
         ("cost", "What it cost", fact_table(cost_facts(record))),
         ("data", "What went in", _data(record)),
         ("models", "Teacher and student", _models(record)),
@@ -106,6 +108,13 @@ def _compressed(record: Record) -> str:
     if record.compression is None:
         return ""
     grid = record.compression.grid()
+    return table(grid, "wide") + bullets(grid.notes, "plain")
+
+
+def _mixtures(record: Record) -> str:
+    if not record.mixtures:
+        return ""
+    grid = mixture_grid(record.mixtures)
     return table(grid, "wide") + bullets(grid.notes, "plain")
 
 

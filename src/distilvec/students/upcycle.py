@@ -23,7 +23,47 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Types whose blocks are BERT's -> whether positions count from the row after padding's.
-_TYPES = {"bert": False, "roberta": True, "xlm-roberta": True, "camembert": True}
+_TYPES = {
+    "bert": False,
+    "roberta": True,
+    "xlm-roberta": True,
+    "camembert": True,
+    "electra": False,
+    "distilbert": False,
+}
+_SETTINGS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "initializer_range",
+    "layer_norm_eps",
+    "pad_token_id",
+)
+#: What DistilBERT calls by other names, settings and weights.
+_DISTILBERT_SETTINGS = {
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}
+_DISTILBERT_WEIGHTS = {
+    "transformer.layer": "encoder.layer",
+    "attention.q_lin": "attention.self.query",
+    "attention.k_lin": "attention.self.key",
+    "attention.v_lin": "attention.self.value",
+    "attention.out_lin": "attention.output.dense",
+    "sa_layer_norm": "attention.output.LayerNorm",
+    "ffn.lin1": "intermediate.dense",
+    "ffn.lin2": "output.dense",
+    "output_layer_norm": "output.LayerNorm",
+}
 _ROUTER_SPREAD = 0.02
 
 
@@ -42,8 +82,8 @@ def upcycle(
     for load balance (`distilvec.modules.routing.router_balance`).
 
     Args:
-        model: BERT, MiniLM, RoBERTa or XLM-R, as a folder, a hub id or a loaded sentence-transformers model, which
-            stays as it is.
+        model: BERT, MiniLM, RoBERTa, XLM-R, CamemBERT, DistilBERT or ELECTRA, as a folder, a hub id or a loaded
+            sentence-transformers model, which stays as it is.
         experts: E >= 1, in each mixture.
         top_k: experts per token, 1 to E.
         every: a mixture in every so manieth block, counted from the end of each group: 2 = blocks 2, 4, 6, as in
@@ -57,22 +97,46 @@ def upcycle(
     dense = load_student(model) if isinstance(model, str | Path) else model
     transformer = find_transformer(dense)
     source: Any = None if transformer is None else transformer.model
-    kind = getattr(getattr(source, "config", None), "model_type", None)
-    if kind not in _TYPES or source.config.is_decoder or source.config.hidden_act not in _activations():
+    _refuse(source)
+    settings, weights = _as_bert(source)
+    count = settings["num_hidden_layers"]
+    if not 1 <= top_k <= experts or not 1 <= every <= count or noise < 0:
+        raise DistilvecError(
+            f"experts {experts}, top_k {top_k}, every {every}, noise {noise}: this cannot be made of {count} blocks",
+            remedy="Choose 1 <= top_k <= experts, 1 <= every <= number of blocks, noise >= 0.",
+        )
+    config = MoeEncoderConfig(
+        **settings,
+        embedding_dropout=settings["hidden_dropout_prob"],
+        positions="absolute",
+        position_padding=settings["pad_token_id"] if _TYPES[source.config.model_type] else None,
+        layer_kinds=["dense" if number % every else "mixture" for number in range(1, count + 1)],
+        num_experts=experts,
+        experts_per_token=top_k,
+        normalize_weights=True,
+        expert_bias=True,
+    )
+    mixture = MoeEncoder(config)
+    mixture.load_state_dict(_weights(weights, config, noise, seed))
+    return _beside_its_modules(dense, transformer, mixture)
+
+
+def _refuse(encoder: Any) -> None:
+    """What has no blocks like BERT's, or a layer that a mixture of experts has no place for."""
+    config: Any = getattr(encoder, "config", None)
+    kind = getattr(config, "model_type", None)
+    activation = getattr(config, _DISTILBERT_SETTINGS["hidden_act"] if kind == "distilbert" else "hidden_act", None)
+    if kind not in _TYPES or getattr(config, "is_decoder", False) or activation not in _activations():
         raise DistilvecError(
             f"an encoder of type {kind} cannot be turned into a mixture of experts",
             remedy=f"Start from an encoder of one of these types: {', '.join(sorted(_TYPES))}.",
         )
-    if not 1 <= top_k <= experts or not 1 <= every <= source.config.num_hidden_layers or noise < 0:
+    if kind == "electra" and config.embedding_size != config.hidden_size:
         raise DistilvecError(
-            f"experts {experts}, top_k {top_k}, every {every}, noise {noise}: this cannot be made of "
-            f"{source.config.num_hidden_layers} blocks",
-            remedy="Choose 1 <= top_k <= experts, 1 <= every <= number of blocks, noise >= 0.",
+            f"an ELECTRA that projects embeddings of width {config.embedding_size} to blocks of width "
+            f"{config.hidden_size} cannot be turned into a mixture of experts, which has no layer for it",
+            remedy="Start from one whose embedding_size is its hidden_size, as the base and large ones' are.",
         )
-    config = _configuration(source.config, experts, top_k, every)
-    mixture = MoeEncoder(config)
-    mixture.load_state_dict(_weights(source.state_dict(), config, noise, seed))
-    return _beside_its_modules(dense, transformer, mixture)
 
 
 def _activations() -> Any:
@@ -81,35 +145,23 @@ def _activations() -> Any:
     return ACT2FN
 
 
-def _configuration(dense: Any, experts: int, top_k: int, every: int) -> MoeEncoderConfig:
-    return MoeEncoderConfig(
-        **{
-            name: getattr(dense, name)
-            for name in (
-                "vocab_size",
-                "hidden_size",
-                "num_hidden_layers",
-                "num_attention_heads",
-                "intermediate_size",
-                "hidden_act",
-                "hidden_dropout_prob",
-                "attention_probs_dropout_prob",
-                "max_position_embeddings",
-                "type_vocab_size",
-                "initializer_range",
-                "layer_norm_eps",
-                "pad_token_id",
-            )
-        },
-        embedding_dropout=dense.hidden_dropout_prob,
-        positions="absolute",
-        position_padding=dense.pad_token_id if _TYPES[dense.model_type] else None,
-        layer_kinds=["dense" if number % every else "mixture" for number in range(1, dense.num_hidden_layers + 1)],
-        num_experts=experts,
-        experts_per_token=top_k,
-        normalize_weights=True,
-        expert_bias=True,
-    )
+def _as_bert(model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Settings and weights of an encoder of `_TYPES` under BERT's names."""
+    config, weights = model.config, model.state_dict()
+    if config.model_type != "distilbert":
+        return {name: getattr(config, name) for name in _SETTINGS}, weights
+    # Two types of token as in BERT, for tokenizers that tell a second text from the first; both add nothing.
+    # In training the mixture also drops after the attention, as BERT does and DistilBERT does not.
+    own = {"type_vocab_size": 2, "layer_norm_eps": 1e-12}
+    names = {name: _DISTILBERT_SETTINGS.get(name, name) for name in _SETTINGS if name not in own}
+    renamed = {}
+    for name, weight in weights.items():
+        new = name
+        for theirs, berts in _DISTILBERT_WEIGHTS.items():
+            new = new.replace(theirs, berts)
+        renamed[new] = weight
+    renamed["embeddings.token_type_embeddings.weight"] = torch.zeros(2, config.dim)
+    return own | {name: getattr(config, theirs) for name, theirs in names.items()}, renamed
 
 
 def _weights(dense: dict[str, Tensor], config: MoeEncoderConfig, noise: float, seed: int) -> dict[str, Tensor]:
