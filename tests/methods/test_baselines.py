@@ -88,7 +88,9 @@ def test_gradients_reach_the_student_and_every_head(name, info, options) -> None
         assert tensor.grad is not None
         assert tensor.grad.isfinite().all()
         assert tensor.grad.abs().sum() > 0
-    assert (step.student.logits.grad is not None) == any(method.needs(info, [KNOWN]).logits)
+    needs = method.needs(info, [KNOWN])
+    assert (step.student.logits.grad is not None) == any(needs.logits)
+    assert any(leaf.grad is not None for leaf in step.leaves()[:2]) == needs.states
 
 
 @EVERY
@@ -315,7 +317,7 @@ def test_sft_asks_teachers_for_nothing_and_adds_no_term() -> None:
     for info in (CLASSIFYING, REGRESSING):
         method = make_method("sft", info)
         needs = method.needs(info, [KNOWN])
-        assert (needs.views, needs.sentence, needs.logits, needs.coupled) == (1, False, (), False)
+        assert (needs.views, needs.sentence, needs.logits, needs.coupled, needs.states) == (1, False, (), False, False)
         assert run(method, make_step(views=1)) == {}
 
 

@@ -96,7 +96,7 @@ class CDM(Method):
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
         if baseline_parts.uses_logits(self.name, options.form, student, teachers):
-            return Needs(sentence=False, logits=(True,) * len(teachers))
+            return Needs(sentence=False, logits=(True,) * len(teachers), states=False)
         simcse = self._simcse_weight(student) > 0
         needs = Needs(views=2 if simcse else 1, sentence=options.sentence_weight > 0, coupled=simcse)
         if not options.token_weight:

@@ -210,6 +210,7 @@ class EMO(Method):
             alignment=("+".join(modes),) * len(teachers),
             digest=tuple(self._maps(student, one).digest() for one in teachers),
             coupled=simcse,
+            states=otis or simcse,
         )
 
     def _maps(self, student: StudentInfo, teacher: TeacherInfo) -> _Maps:

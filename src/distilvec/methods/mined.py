@@ -65,7 +65,7 @@ class MinED(Method):
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         if baseline_parts.uses_logits(self.name, self.options.form, student, teachers):
-            return Needs(sentence=False, logits=(True,) * len(teachers))
+            return Needs(sentence=False, logits=(True,) * len(teachers), states=False)
         simcse = self._simcse_weight(student) > 0
         return Needs(
             views=2 if simcse else 1,

@@ -79,7 +79,9 @@ class MultiLevelOT(Method):
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         instead = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
         baseline_parts.check_class_logits(self.name, student, teachers, instead, same_classes=False)
-        return Needs(sentence=False, logits=(True,) * len(teachers), coupled=self.options.order == "batch")
+        return Needs(
+            sentence=False, logits=(True,) * len(teachers), coupled=self.options.order == "batch", states=False
+        )
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.terms = list(zip(parts.names("absolute", teachers), parts.names("logarithmic", teachers), strict=True))
