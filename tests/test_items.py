@@ -254,6 +254,20 @@ def test_combined_teachers_are_one_teacher(tmp_path, how, texts_file, tiny_stude
     assert finished.student.encode(texts).shape[0] == 2
 
 
+def test_combined_teachers_go_with_a_method_that_could_look_inside_and_does_not(
+    tmp_path, texts_file, tiny_student, tiny_bert
+) -> None:
+    method = {"name": "distillmoe", "width": 16, "moe_weight": 1}
+    recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", combine="concatenate", method=method)
+    finished = run(Recipe.build(recipe))
+    assert [teacher.name for teacher in finished.record.teachers] == ["letters+first"]
+    twice = [{"name": name, "model": str(tiny_bert)} for name in ("one", "two")]
+    method |= {"moe_weight": 0.8, "layers": 2}
+    recipe |= {"teachers": twice, "method": method, "output": str(tmp_path / "other")}
+    with pytest.raises(DistilvecError, match="combine: with these options distillmoe looks at the tokens"):
+        run(Recipe.build(recipe))
+
+
 def test_averaging_needs_one_width(tmp_path) -> None:
     narrow, wide = load_teacher(name="a", call=letters), load_teacher(name="b", call=lambda t: np.ones((len(t), 4)))
     with pytest.raises(DistilvecError, match="different widths"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,36 @@ def test_what_is_taught_already_costs_nothing(tmp_path: Path, tiny_bert: Path, s
     assert "0 texts to encode" in stages["teacher tiny"] and "0 B in all" in stages["teacher tiny"]
     assert set(stages).isdisjoint({"student", "training", "judging", "output"})
     assert everything(tmp_path) == before
+
+
+def test_signals_that_a_store_of_vectors_lacks_are_counted(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    from distilvec.teaching import teach
+
+    teach(tiny_recipe(tmp_path, tiny_bert, sentences[:60]))
+    recipe = tiny_recipe(
+        tmp_path,
+        tiny_bert,
+        sentences[:60],
+        teachers=[{"name": "tiny", "model": str(tiny_bert), "token_axes": 8}],
+        method={"name": "emo", "layers": 1},
+    )
+    stages = dict(plan(recipe).lines)
+    shown = stages["teacher tiny"]
+    assert "60 texts to encode" in shown, "the teacher reads them all again for its tokens"
+    per_text = int(re.search(r"([\d,]+) bytes a text", shown)[1].replace(",", ""))
+    assert per_text > 80 + 2 * 8, "vectors, token states and attention"
+    assert re.fullmatch(r"about [\d.]+ kB, made once per student tokenizer", stages["alignments"])
+    store = tmp_path / "out" / "stores" / "tiny"
+    before = sum(file.stat().st_size for file in store.glob("*.arrow"))
+    teach(recipe)
+    added = sum(file.stat().st_size for file in store.glob("*.arrow")) - before
+    assert 60 * (per_text - 80) == pytest.approx(added, rel=0.3)
+    said = re.search(r"([\d.]+) kB in all", shown)
+    assert float(said[1]) * 1e3 == pytest.approx(60 * (per_text - 80), abs=100), "vectors are there, and not counted"
+    stages = dict(plan(recipe, teaching_only=True).lines)
+    assert "0 texts to encode" in stages["teacher tiny"] and "0 B in all" in stages["teacher tiny"]
 
 
 def test_it_refuses_what_the_run_would_refuse(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:

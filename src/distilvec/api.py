@@ -177,24 +177,31 @@ def load(path: str | Path) -> SentenceTransformer | OnnxEncoder:
     """Open a student: a sentence-transformers folder or hub id, or a folder that `distilvec export` wrote.
 
     Both have `encode(list of texts)`. A student of `gaussian` that kept its kernels has `explain(items)` too: by
-    teacher, how well it reproduces the teacher's vector of an item (`distilvec.students.explain`).
+    teacher, how well it reproduces the teacher's vector of an item (`distilvec.students.explain`). A student of a
+    supervised run and a fine-tuned model have `predict(inputs)`: label names, or scores (`distilvec.tasks.answering`).
 
     Raises:
         DistilvecError: there is no such model.
+        DataError: files beside the model are damaged.
     """
     if (Path(path) / "distilvec_onnx.json").is_file():
         from distilvec.export import load_onnx
 
         return load_onnx(path)
     from distilvec.modules.kernel_head import has_kernels
+    from distilvec.modules.task_head import has_head
     from distilvec.students import load_student
 
     student = load_student(str(path))
-    if not has_kernels(path):
-        return student
-    from distilvec.students.explain import with_kernels
+    if has_kernels(path):
+        from distilvec.students.explain import with_kernels
 
-    return with_kernels(student, path)
+        student = with_kernels(student, path)
+    if has_head(path):
+        from distilvec.tasks.answering import with_head
+
+        student = with_head(student, path)
+    return student
 
 
 def shrink_model(

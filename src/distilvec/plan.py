@@ -20,9 +20,12 @@ from distilvec.judging import automatic_tasks, load_tasks
 from distilvec.methods.table import build_method
 from distilvec.preparing import make_student, make_task, prepare_corpus
 from distilvec.recipe import Recipe, TrainingSection
-from distilvec.store import FillReport, SignalStore, fill_signals
+from distilvec.store import FillReport, RaggedSignal, SignalStore, fill_signals
+from distilvec.store.layout import read_signals
+from distilvec.store.scan import part_names
 from distilvec.students import StudentTap
 from distilvec.teachers import Teacher, TeacherReport, check_teacher
+from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.teaching import Taught, open_teacher, wanted_signals
 from distilvec.training import fit
 from distilvec.training.distiller import describe
@@ -117,11 +120,12 @@ def _probe_teachers(
     for section, teacher, signals in zip(recipe.teachers, teachers, wanted, strict=True):
         seen = check_teacher(teacher, texts, corpus.modality)
         store = SignalStore.create(place / "probe" / section.name, teacher.card, teacher.card.width, section.storage)
-        per_text = teacher.card.width * BYTES[section.storage] + 16
+        stored = NOTHING if section.live else signals
+        sizes = {"sentence": teacher.card.width * BYTES[section.storage] + 16}
         begun = time.perf_counter()
-        if signals.signals and not section.live:
-            fill_signals(store, teacher, texts, keys, signals)
-            per_text += _token_bytes(store.path, len(texts))
+        if stored.signals:
+            fill_signals(store, teacher, texts, keys, stored)
+            sizes |= {name: _bytes_per_text(store.path, name, len(texts)) for name in stored.signals}
         else:
             vectors = teacher.encode(texts)
             with store.writer("probe") as writer:
@@ -130,34 +134,42 @@ def _probe_teachers(
         store.refresh()
         prompt = f", prompt {teacher.card.prompt!r}" if corpus.modality == "text" or teacher.card.prompt else ""
         each = {"text": "a text", "image": "an image", "molecule": "a molecule"}[corpus.modality]
-        missing = _missing(recipe.place / "stores" / section.name, teacher, corpus, section.storage)
+        lacking = _lacking(recipe.place / "stores" / section.name, teacher, corpus, section.storage, stored)
+        missing = int(np.logical_or.reduce(list(lacking.values())).sum())
+        size = sum(sizes[name] * int(texts_without.sum()) for name, texts_without in lacking.items())
         found.add(
             f"teacher {section.name}",
             f"{teacher.card.width} dimensions{prompt}, {missing:,} {corpus.audit.noun} to encode at "
-            f"{rate:,.0f}/s: {_duration(missing / rate)}; {per_text:,} bytes {each}, "
-            f"{_bytes(per_text * missing)} in all",
+            f"{rate:,.0f}/s: {_duration(missing / rate)}; {sum(sizes.values()):,} bytes {each}, "
+            f"{_bytes(size)} in all",
         )
         found.examples += _examples(section.name, seen)
         found.notes += [f"{section.name}: {warning}" for warning in seen.warnings]
         report = FillReport(len(texts), len(texts), 0, len(texts), len(texts) / rate, [], {})
-        taught.append(Taught(teacher, seen, store, report, section.live))
-        seconds, disk = seconds + missing / rate, disk + per_text * missing
+        taught.append(Taught(teacher, seen, store, report, section.live, signals, section.weight))
+        seconds, disk = seconds + missing / rate, disk + size
     return taught, seconds, disk
 
 
-def _token_bytes(folder: Path, texts: int) -> int:
-    """Bytes per text of all that is not sentence vectors."""
-    files = [file for file in folder.glob("*.arrow") if not file.name.startswith("sentence-")]
+def _bytes_per_text(folder: Path, signal: str, texts: int) -> int:
+    files = [folder / f"{name}.arrow" for name in part_names(folder, signal)]
     return round(sum(file.stat().st_size for file in files) / max(texts, 1))
 
 
-def _missing(folder: Path, teacher: Teacher, corpus: Corpus, storage: str) -> int:
-    """How many of the corpus' distinct texts the run's store lacks. Refuses another teacher's store as the run does."""
+def _lacking(folder: Path, teacher: Teacher, corpus: Corpus, storage: str, wanted: Wanted) -> dict[str, np.ndarray]:
+    """Signal -> bool over the corpus' distinct texts, those for which the run's store lacks it.
+
+    Refuses another teacher's store as the run does.
+    """
     keys = np.unique(np.asarray(corpus.teacher_keys), axis=0)
+    lacking = dict.fromkeys(("sentence", *wanted.signals), np.ones(len(keys), bool))
     if not (folder / "store.json").exists():
-        return len(keys)
+        return lacking
     store = SignalStore.create(folder, teacher.card, teacher.card.width, storage)
-    return int(store.missing(keys).sum())
+    lacking["sentence"] = store.missing(keys)
+    for name in set(wanted.signals) & set(read_signals(folder)):
+        lacking[name] = RaggedSignal(folder, name).missing(keys)
+    return lacking
 
 
 def _examples(name: str, seen: TeacherReport) -> list[str]:
@@ -190,6 +202,7 @@ def _probe_student(
         task=task,
     )
     setup = time.perf_counter() - begun - fitted.seconds
+    derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
     per_step = fitted.seconds / max(fitted.steps, 1)
     per_epoch = max(1, int(np.ceil(items / recipe.training.batch_size / accumulation)))
     asked = recipe.training.arguments.get("max_steps", 0)
@@ -203,10 +216,21 @@ def _probe_student(
     found.add(
         "training", f"{recipe.method.name}, {steps:,} steps at {1e3 * per_step:,.0f} ms: {_duration(steps * per_step)}"
     )
+    if derived:
+        found.add("alignments", f"about {_bytes(derived)}, made once per student tokenizer")
     found.add("memory", f"{_bytes(fitted.peak_bytes)} at the probe's peak, teacher and student together")
     # A checkpoint holds student, heads and two moments for each; two of them are kept, and the student itself.
     size = 4.0 * (6 * (fitted.trained + fitted.heads) + fitted.trained)
-    return steps * per_step + setup, size
+    return steps * per_step + setup, size + derived
+
+
+def _derived_bytes(place: Path, probed: int, rows: int) -> float:
+    """Bytes of alignments and digests of so many corpus rows, from those of the probe."""
+    stored = [file for file in place.glob("probe/*/derived/*") if not file.name.startswith("index")]
+    # Offsets are of every row of the corpus already, and so are the alignments of a live teacher.
+    whole = [file for file in stored if file.suffix == ".npy"] + [*place.glob("alignments/*")]
+    part = sum(file.stat().st_size for file in stored if file.suffix != ".npy")
+    return part * rows / max(probed, 1) + sum(file.stat().st_size for file in whole)
 
 
 def _short(training: TrainingSection, rows: int) -> TrainingSection:

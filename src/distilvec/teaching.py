@@ -143,12 +143,6 @@ def wanted_signals(recipe: Recipe, corpus: Corpus, teachers: Sequence[Teacher]) 
         DistilvecError: the method cannot work with this student or these teachers.
     """
     method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
-    if method.inside and recipe.combine != "separate" and len(teachers) > 1:
-        raise DistilvecError(
-            f"{recipe.method.name} looks at the tokens or class predictions of each teacher, which cannot be combined",
-            where="combine",
-            remedy="Use combine: separate, or a method on sentence vectors (`distilvec methods`).",
-        )
     nothing = [Wanted() for _ in teachers]
     if not method.inside and (recipe.student.fresh is not None or recipe.student.auto is not None):
         return nothing  # it fits by construction, and training its tokenizer takes a while; or it is not chosen yet
@@ -171,6 +165,14 @@ def wanted_signals(recipe: Recipe, corpus: Corpus, teachers: Sequence[Teacher]) 
     found = [
         replace(wanted_of(needs, number), axes=section.token_axes) for number, section in enumerate(recipe.teachers)
     ]
+    if recipe.combine != "separate" and len(teachers) > 1 and any(wanted.signals for wanted in found):
+        raise DistilvecError(
+            f"with these options {recipe.method.name} looks at the tokens or class predictions of each teacher, which "
+            "cannot be combined",
+            where="combine",
+            remedy="Use combine: separate, or a method on sentence vectors (`distilvec methods`); distillmoe is one "
+            "with moe_weight: 1.",
+        )
     for teacher, wanted in zip(teachers, found, strict=True):
         teacher.refuse(wanted)
         if wanted.logits and recipe.task is not None and recipe.task.encoding == "separate":

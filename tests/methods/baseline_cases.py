@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -187,10 +188,13 @@ def _detached(student: StudentOutput) -> StudentOutput:
     )
 
 
-def make_method(name: str, info: StudentInfo, teachers: int = 1, **options: Any) -> Method:
-    """A method, built on a sample of its own."""
+def make_method(
+    name: str, info: StudentInfo, teachers: int = 1, weights: Sequence[float] = (1.0, 1.0), **options: Any
+) -> Method:
+    """A method, built on a sample of its own; `weights` are those of two teachers."""
     method = METHODS[name](METHODS[name].Options(**options))
-    known = [KNOWN] if teachers == 1 else [replace(KNOWN, name=f"teacher{index}") for index in range(teachers)]
+    known = [replace(KNOWN, name=f"teacher{index}", weight=weight) for index, weight in enumerate(weights)]
+    known = [KNOWN] if teachers == 1 else known
     method.needs(info, known)
     torch.manual_seed(0)
     method.build(info, known, make_sample(teachers))

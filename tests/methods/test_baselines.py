@@ -88,7 +88,9 @@ def test_gradients_reach_the_student_and_every_head(name, info, options) -> None
         assert tensor.grad is not None
         assert tensor.grad.isfinite().all()
         assert tensor.grad.abs().sum() > 0
-    assert (step.student.logits.grad is not None) == any(method.needs(info, [KNOWN]).logits)
+    needs = method.needs(info, [KNOWN])
+    assert (step.student.logits.grad is not None) == any(needs.logits)
+    assert any(leaf.grad is not None for leaf in step.leaves()[:2]) == needs.states
 
 
 @EVERY
@@ -221,6 +223,20 @@ def test_a_teacher_twice_is_the_teacher_once(name, info, options) -> None:
     assert set(run(double, step, 2)) >= {f"{key}:teacher1" for key in about_teacher(run(single, step))}
 
 
+@over([case for case in CASES if case[0] != "sft"])
+def test_teachers_count_by_their_weights(name, info, options) -> None:
+    single, double = make_method(name, info, **options), make_method(name, info, 2, (1.0, 0.0), **options)
+    double.load_state_dict(single.state_dict(), strict=False)  # random starts of the first teacher's maps
+    step, other = step_of(single, info), step_of(single, info, seed=7).signals
+    terms = run(single, step)
+    double_terms = double(step.student, [step.signals, other], step.batch)
+    torch.testing.assert_close(total(double_terms), total(terms), rtol=1e-6, atol=1e-6)
+    weighted = run(make_method(name, info, 2, (3.0, 1.0), **options), step, 2)
+    for key, term in about_teacher(terms).items():
+        assert weighted[f"{key}:teacher0"].weight == pytest.approx(0.75 * term.weight)
+        assert weighted[f"{key}:teacher1"].weight == pytest.approx(0.25 * term.weight)
+
+
 @EVERY
 def test_autocast_agrees_loosely(name, info, options) -> None:
     method = make_method(name, info, **options)
@@ -301,7 +317,7 @@ def test_sft_asks_teachers_for_nothing_and_adds_no_term() -> None:
     for info in (CLASSIFYING, REGRESSING):
         method = make_method("sft", info)
         needs = method.needs(info, [KNOWN])
-        assert (needs.views, needs.sentence, needs.logits, needs.coupled) == (1, False, (), False)
+        assert (needs.views, needs.sentence, needs.logits, needs.coupled, needs.states) == (1, False, (), False, False)
         assert run(method, make_step(views=1)) == {}
 
 

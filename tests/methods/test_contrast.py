@@ -2,11 +2,13 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from distilvec.errors import DistilvecError
+from distilvec.methods.base import Sample
 from distilvec.methods.distilcse import KeyQueue
 
 
@@ -156,6 +158,21 @@ def test_distillcse_averages_the_cosines_of_teachers_that_are_there(two_teachers
     target = (average[off].view(5, 4) / 0.0125).softmax(-1)
     logits = ((unit @ unit.T)[off].view(5, 4) / 0.025).log_softmax(-1)
     torch.testing.assert_close(mean(rows), -(target * logits).sum(-1).mean())
+
+
+def test_distillcse_averages_by_the_teachers_weights(two_teachers) -> None:
+    world = two_teachers
+    student, signals, batch = world.output(range(6)), world.signals(range(6)), world.batch(range(6))
+
+    def rows(weights: list[float], given: list) -> torch.Tensor:
+        method = world.method("distillcse", group_p=None, simcse_weight=0)
+        infos = [replace(world.teachers[0], name=str(number), weight=weight) for number, weight in enumerate(weights)]
+        method.build(world.student, infos, Sample(student, given))
+        return method(student, given, batch)["rows"].values
+
+    first, second = signals
+    torch.testing.assert_close(rows([1.0, 0.0], [first, second]), rows([1.0], [first]))
+    torch.testing.assert_close(rows([3.0, 1.0], [first, second]), rows([1.0] * 4, [first, first, first, second]))
 
 
 def test_the_order_term_over_all_pairs_is_the_published_sum(world) -> None:

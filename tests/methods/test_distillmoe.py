@@ -342,6 +342,33 @@ def test_several_teachers_have_three_experts_each_under_one_gate() -> None:
     torch.testing.assert_close(terms["moe"].values[0, 2], expected)
 
 
+@pytest.mark.parametrize("options", [{}, {"gate_gradient": "loss"}, {"gate_gradient": "task"}, {"head": False}])
+def test_experts_teach_by_their_teachers_weights(options) -> None:
+    """And the gate compares losses as they are: otherwise a teacher of little weight would draw it to itself."""
+    world = TokenWorld(teachers=2)
+    even = world.method("distillmoe", **SMALL, **options, alpha=0)
+    world.infos = [replace(info, weight=weight) for info, weight in zip(world.infos, (1.0, 0.0), strict=True)]
+    method = world.method("distillmoe", **SMALL, **options, alpha=0)
+    terms = world.step(method)
+    names = [f"{expert}:teacher0" for expert in ("cosine", "contrast", "margin")]
+    gate = {name: terms[f"gate_{name}"].values if f"gate_{name}" in terms else 1 / 6 for name in names}
+    expected = 2 * sum(gate[name] * terms[name].values for name in names)
+    torch.testing.assert_close(terms["moe"].values, expected)
+    terms["moe"].values.sum().backward()
+    first, second = method.expert_losses[0].maps
+    assert all(p.grad.abs().sum() > 0 for p in first.parameters())
+    assert not any(p.grad.any() for p in second.parameters())
+    if method.expert_head is not None:
+        learnt = []
+        for each in (even, method):
+            each.zero_grad()
+            each.expert_head.zero_grad()
+            world.step(each)["moe"].values.sum().backward()
+            learnt.append([p.grad for p in each.expert_head.router.parameters()])
+        for ours, theirs in zip(*learnt, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
 def test_presets_and_ablations_ask_for_what_they_use(world) -> None:
     needs = world.method("distillmoe", **SMALL).needs(world.student, world.infos)
     assert needs.views == 2 and needs.coupled and needs.sentence

@@ -98,6 +98,17 @@ def test_debiased_sentences_weigh_by_their_pairs(world) -> None:
     torch.testing.assert_close(mean(world.step(method, rows)["ira"]), expected)
 
 
+def test_teachers_count_by_their_weights() -> None:
+    world = TokenWorld(teachers=2)
+    even = world.step(world.method("emo"))
+    world.infos = [replace(info, weight=weight) for info, weight in zip(world.infos, (3.0, 1.0), strict=True)]
+    terms = world.step(world.method("emo"))
+    for term in ("ira", "otis"):
+        assert [even[f"{term}:teacher{k}"].weight for k in (0, 1)] == [0.25, 0.25]
+        assert [terms[f"{term}:teacher{k}"].weight for k in (0, 1)] == [0.375, 0.125]
+    assert terms["simcse"].weight == even["simcse"].weight == 0.5
+
+
 @pytest.mark.parametrize("cka", ["plain", "debiased"])
 def test_an_identical_model_has_nothing_left_to_learn_from_attention(cka) -> None:
     world = TokenWorld(same=True)

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.methods.baseline_cases import CLASSIFYING, KNOWN, METHODS
+from tests.methods.token_world import TokenWorld
 
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import Method
 from distilvec.methods.matryoshka import Matryoshka
 from distilvec.methods.simcse import SimCSE
+from distilvec.methods.table import build_method
 
 
 def test_terms_are_those_of_the_method_on_truncated_students(world, loss) -> None:
@@ -56,6 +59,24 @@ def test_a_method_that_ships_modules_is_refused() -> None:
     with pytest.raises(DistilvecError, match="shipping ships modules"):
         Matryoshka(Shipping, [4])
     assert isinstance(Matryoshka(SimCSE, [4]), Method)
+
+
+@pytest.mark.parametrize("name", ["sft", "uld", "multilevel_ot", "mined", "cdm"])
+def test_a_method_that_no_prefix_changes_is_refused(name) -> None:
+    method = Matryoshka(lambda: METHODS[name](METHODS[name].Options()), [2])
+    with pytest.raises(DistilvecError, match=f"{name} looks at class logits.*none would be trained.*cosine"):
+        method.needs(CLASSIFYING, [KNOWN])
+
+
+def test_attention_alone_is_refused_and_what_a_prefix_changes_is_taken() -> None:
+    world = TokenWorld()
+    attention = {"otis_weight": 0, "alpha": 0}
+    with pytest.raises(DistilvecError, match="emo looks at class logits or attention alone"):
+        build_method("emo", attention, [4]).needs(world.student, world.infos)
+    assert build_method("emo", {"alpha": 0}, [4]).needs(world.student, world.infos).states
+    for name, options in (("dskd", {}), ("mined", {"form": "embedding"}), ("cdm", {"form": "embedding"})):
+        taken = Matryoshka(lambda name=name, options=options: METHODS[name](METHODS[name].Options(**options)), [2])
+        assert taken.needs(CLASSIFYING, [KNOWN]).states
 
 
 def test_stages_and_lookup_are_passed_on(world) -> None:

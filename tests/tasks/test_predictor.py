@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 from tests.tasks import labelled
 
+import distilvec
 from distilvec.corpus import join_pair
 from distilvec.errors import DataError, DistilvecError
 from distilvec.finetune import finetune, finetune_scores
+from distilvec.modules.kernel_head import GaussianKernels
 from distilvec.modules.task_head import TaskHead
 from distilvec.students import load_student, ship
 from distilvec.tasks.examples import Examples, read_examples
@@ -71,6 +74,33 @@ def test_a_student_that_ships_with_its_head_is_opened_again(tiny_bert: Path, tmp
     TaskHead(48, labels=["a", "b"]).save(tmp_path / "student")
     with pytest.raises(DataError, match="width 48, the model gives 32"):
         Predictor.load(tmp_path / "student", device="cpu")
+
+
+def test_a_loaded_student_answers(tiny_bert: Path, tmp_path: Path) -> None:
+    student = load_student(tiny_bert, device="cpu").eval()
+    ship(student, tmp_path / "student")
+    assert not hasattr(distilvec.load(tmp_path / "student"), "predict")
+    TaskHead(32, labels=["a", "b", "c"]).save(tmp_path / "student")
+    texts = ["one text", "another, longer text", "why?"]
+    expected = Predictor.load(tmp_path / "student")
+    found = distilvec.load(tmp_path / "student")
+    assert found.predict(texts) == expected.predict(texts) and found.labels == ["a", "b", "c"]
+    np.testing.assert_allclose(found.encode(texts), expected.encode(texts), atol=1e-6)
+    with pytest.raises(DistilvecError, match="single texts"):
+        found.predict([("a", "pair")])
+    found.save(str(tmp_path / "again"))  # saved again it is a student like any other
+    assert not (tmp_path / "again" / "task").exists()
+    assert type(distilvec.load(tmp_path / "again")) is SentenceTransformer
+    assert pickle.loads(pickle.dumps(found)).predict(texts) == expected.predict(texts)
+
+
+def test_a_student_may_answer_and_explain(tiny_bert: Path, tmp_path: Path) -> None:
+    ship(load_student(tiny_bert, device="cpu").eval(), tmp_path / "student")
+    TaskHead(32, "regression").save(tmp_path / "student")
+    GaussianKernels(32, ["teacher"], [4]).save(tmp_path / "student")
+    found = distilvec.load(tmp_path / "student")
+    assert found.labels is None and isinstance(found.predict(["a text"])[0], float)
+    assert found.explain("a text")[0].keys() == {"teacher"}
 
 
 def test_inputs_of_the_wrong_kind_are_refused(model: SentenceTransformer) -> None:

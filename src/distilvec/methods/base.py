@@ -57,6 +57,8 @@ class Needs(NamedTuple):
         companions: how many further texts of its pair or triplet each item brings into the batch: 0 = none, every
             text is an item; 1 = an anchor and its positive; None = its negatives too. A batch of B items then holds
             the B anchors and all their companions.
+        states: whether any term looks at the student's vectors or token states; False where all are about class
+            logits or attention, or there is none. A prefix of the vector changes nothing then.
     """
 
     views: int = 1
@@ -69,6 +71,7 @@ class Needs(NamedTuple):
     digest: tuple[Digest | None, ...] = ()
     coupled: bool = False
     companions: int | None = 0
+    states: bool = True
 
 
 def wanted_of(needs: Needs, teacher: int) -> Wanted:

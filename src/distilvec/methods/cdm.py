@@ -96,7 +96,7 @@ class CDM(Method):
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
         if baseline_parts.uses_logits(self.name, options.form, student, teachers):
-            return Needs(sentence=False, logits=(True,) * len(teachers))
+            return Needs(sentence=False, logits=(True,) * len(teachers), states=False)
         simcse = self._simcse_weight(student) > 0
         needs = Needs(views=2 if simcse else 1, sentence=options.sentence_weight > 0, coupled=simcse)
         if not options.token_weight:
@@ -115,7 +115,7 @@ class CDM(Method):
         options = self.options
         self.on_logits = baseline_parts.uses_logits(self.name, options.form, student, teachers)
         self.simcse_weight = 0.0 if self.on_logits else self._simcse_weight(student)
-        self.weight = (1 - self.simcse_weight) / len(teachers)
+        self.shares = parts.shares(teachers, 1 - self.simcse_weight)
         self.terms = parts.names("cdm", teachers)
         self.state_terms = list(zip(parts.names("tokens", teachers), parts.names("sentence", teachers), strict=True))
         self.standardize, self.maps, self.heads = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
@@ -136,21 +136,21 @@ class CDM(Method):
         options = self.options
         terms: dict[str, Term] = {}
         if self.on_logits:
-            for name, signals in zip(self.terms, teachers, strict=True):
+            for name, share, signals in zip(self.terms, self.shares, teachers, strict=True):
                 ours, theirs = baseline_parts.class_logits(student, signals)
                 values = baseline_parts.class_divergence(ours, theirs, options.temperature, options.top_k)
-                terms[name] = parts.counted(values, signals.present, self.weight * options.logit_weight)
+                terms[name] = parts.counted(values, signals.present, share * options.logit_weight)
             return terms
         if self.simcse_weight:
             terms["simcse"] = parts.simcse(student, batch, options.simcse_temperature, self.simcse_weight)
         for index, ((tokens, sentence), signals) in enumerate(zip(self.state_terms, teachers, strict=True)):
             if options.token_weight:
                 values, rows = self._tokens(index, student, signals)
-                terms[tokens] = parts.counted(values, rows, self.weight * options.token_weight)
+                terms[tokens] = parts.counted(values, rows, self.shares[index] * options.token_weight)
             if options.sentence_weight:
                 projected = self.heads[index](student.embedding)
                 values = baseline_parts.unit_error(projected, parts.sentence(signals), options.error)
-                terms[sentence] = parts.counted(values, signals.present, self.weight * options.sentence_weight)
+                terms[sentence] = parts.counted(values, signals.present, self.shares[index] * options.sentence_weight)
         return terms
 
     def _tokens(self, index: int, student: StudentOutput, signals: TeacherSignals) -> tuple[Tensor, Tensor]:

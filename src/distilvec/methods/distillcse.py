@@ -59,12 +59,15 @@ class DistillCSE(Method):
     summary = "SimCSE and cross-entropy of similarity rows, with shuffled groups and averaged teachers"
     paper = "Xu et al. 2023, DistillCSE (arXiv:2310.13499)"
     Options = DistillCSEOptions
+    teacher_weights: Tensor
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         return Needs(views=2 if self.options.simcse_weight else 1, coupled=True)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.mlp = parts.tanh_layer(student.width, self.options.mlp)
+        # [K], 1 where teachers count the same. Not saved: it follows from the recipe.
+        self.register_buffer("teacher_weights", torch.tensor(parts.shares(teachers, len(teachers))), persistent=False)
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         options = self.options
@@ -72,7 +75,7 @@ class DistillCSE(Method):
         terms = {}
         if options.simcse_weight:
             terms["simcse"] = parts.simcse(student, batch, options.temperature, options.simcse_weight)
-        wanted, known = _average_relations(teachers)
+        wanted, known = _average_relations(teachers, self.teacher_weights)
         allowed = known & ~batch.duplicate
         relations = relation_matrix(student.embedding[0])
         if options.group_p is not None and self.training:
@@ -103,8 +106,10 @@ class DistillCSE(Method):
         return relations.gather(-1, permuted), wanted.gather(-1, order), allowed
 
 
-def _average_relations(teachers: Sequence[TeacherSignals]) -> tuple[Tensor, Tensor]:
-    """[B, B] mean cosine over the teachers that have both items, and where there is one at all."""
+def _average_relations(teachers: Sequence[TeacherSignals], weights: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, B] mean cosine, by the weights [K], over the teachers that have both items, and where there is one at all."""
     known = torch.stack([signals.present[:, None] & signals.present for signals in teachers])
     cosines = torch.stack([relation_matrix(parts.sentence(signals)) for signals in teachers])
-    return cosines.masked_fill(~known, 0.0).sum(0) / known.sum(0).clamp_min(1), known.any(0)
+    counts = known * weights[:, None, None]
+    whole = counts.sum(0)
+    return (cosines.masked_fill(~known, 0.0) * counts).sum(0) / whole.masked_fill(whole == 0, 1), known.any(0)

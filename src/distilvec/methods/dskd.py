@@ -145,7 +145,7 @@ class DSKD(Method):
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         options = self.options
         self.simcse_weight = self._simcse_weight(student)
-        self.weight = (1 - self.simcse_weight) / len(teachers)
+        self.shares = parts.shares(teachers, 1 - self.simcse_weight)
         self.names = [[f"{term}:{one.name}" if len(teachers) > 1 else term for term in _TERMS] for one in teachers]
         self.on_logits = self._logit_teachers(student, teachers)
         self.heads, self.backs, self.bridges = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
@@ -172,14 +172,15 @@ class DSKD(Method):
             terms["simcse"] = parts.simcse(student, batch, options.simcse_temperature, self.simcse_weight)
         for index, (names, signals) in enumerate(zip(self.names, teachers, strict=True)):
             sentence, tokens, student_space, teacher_space = names
+            share = self.shares[index]
             if options.sentence_weight:
                 values = self._sentence(index, student, signals)
-                terms[sentence] = parts.counted(values, signals.present, self.weight * options.sentence_weight)
+                terms[sentence] = parts.counted(values, signals.present, share * options.sentence_weight)
             if options.token_weight:
                 values, rows = cast(TokenBridge, self.bridges[index])(student, signals)
-                terms[tokens] = parts.counted(values, rows, self.weight * options.token_weight)
+                terms[tokens] = parts.counted(values, rows, share * options.token_weight)
             if self.on_logits[index]:
-                weight, present = self.weight * options.logit_weight, signals.present
+                weight, present = share * options.logit_weight, signals.present
                 ours, theirs = baseline_parts.class_logits(student, signals)
                 right = present if batch.labels is None else present & (theirs.argmax(-1) == batch.labels)
                 values = baseline_parts.class_divergence(ours, theirs, options.temperature)

@@ -210,6 +210,7 @@ class EMO(Method):
             alignment=("+".join(modes),) * len(teachers),
             digest=tuple(self._maps(student, one).digest() for one in teachers),
             coupled=simcse,
+            states=otis or simcse,
         )
 
     def _maps(self, student: StudentInfo, teacher: TeacherInfo) -> _Maps:
@@ -233,7 +234,7 @@ class EMO(Method):
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         options = self.options
         simcse = 0.0 if token_parts.has_task(student) else options.alpha
-        self.simcse_weight, self.share_of_each = simcse, (1 - simcse) / len(teachers)
+        self.simcse_weight, self.shares = simcse, parts.shares(teachers, 1 - simcse)
         self.terms = list(zip(parts.names("ira", teachers), parts.names("otis", teachers), strict=True))
         self.compared = self._student_layers(student) if options.ira_weight else range(0)
         self.last = token_parts.depth(student)
@@ -266,13 +267,14 @@ class EMO(Method):
             maps = self.from_maps[index]
             pairs, seen = (signals.alignments[DIGEST], signals.digest) if signals.digest else maps(signals)
             if options.ira_weight:
-                terms[ira] = self._ira(maps, student, pairs, seen)
+                terms[ira] = self._ira(index, student, pairs, seen)
             if options.otis_weight:
                 terms[otis] = self._otis(index, student, signals, seen["importance"])
         return terms
 
-    def _ira(self, maps: _Maps, student: StudentOutput, pairs: Tensor, seen: dict[str, Tensor]) -> Term:
+    def _ira(self, index: int, student: StudentOutput, pairs: Tensor, seen: dict[str, Tensor]) -> Term:
         """Distances of the attention patterns of the m most important pairs, summed over the layers."""
+        maps = self.from_maps[index]
         options, debiased = self.options, self.options.cka == "debiased"
         real, chosen = pairs[..., 0] >= 0, pairs[..., 0].clamp_min(0)
         assert student.mask is not None
@@ -286,7 +288,7 @@ class EMO(Method):
         values = torch.stack(distances).sum(0)
         # The debiased estimate's variance falls with m(m - 3), so its mean over sentences is weighed by that.
         present = (count * (count - 3)).where(enough, 0).float() if debiased else enough
-        term = parts.counted(values, present, options.ira_weight * self.share_of_each)
+        term = parts.counted(values, present, options.ira_weight * self.shares[index])
         return term._replace(summed=options.reduction == "sum")
 
     def _otis(self, index: int, student: StudentOutput, signals: TeacherSignals, scores: Tensor) -> Term:
@@ -308,7 +310,7 @@ class EMO(Method):
         with torch.set_grad_enabled(torch.is_grad_enabled() and options.plan == "unrolled"):
             plan = sinkhorn(cost, ours, theirs, options.epsilon, options.iterations, options.tolerance)
         there = (ours.sum(-1) > 0) & (theirs.sum(-1) > 0)
-        return parts.counted(transport_cost(cost, plan), there, options.otis_weight * self.share_of_each)
+        return parts.counted(transport_cost(cost, plan), there, options.otis_weight * self.shares[index])
 
     def _views(self, values: Tensor) -> Tensor:
         return values if self.options.average_views else values[:1]

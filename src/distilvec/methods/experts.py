@@ -24,6 +24,9 @@ Expert = Literal["cosine", "contrast", "margin"]
 class ExpertLosses(nn.Module):
     """One loss per expert: those of the first teacher, then those of the next, all under one gate.
 
+    A teacher's weight multiplies what its experts teach; the gate compares their losses as they are, or it would turn
+    to the teacher that counts least.
+
     Args:
         options: of DistillMoE.
         experts: of each teacher.
@@ -31,6 +34,8 @@ class ExpertLosses(nn.Module):
         outputs: [N, E, d] what the untrained experts make of the sample.
         shared: per teacher the map that stands for W1 and W2, where there is one for all.
     """
+
+    teacher_weights: Tensor
 
     def __init__(
         self,
@@ -43,6 +48,9 @@ class ExpertLosses(nn.Module):
     ) -> None:
         super().__init__()
         self.options, self.experts, self.teachers = options, list(experts), len(teachers)
+        # [E], 1 where teachers count the same. Not saved: it follows from the recipe.
+        weights = torch.tensor(parts.shares(teachers, len(teachers))).repeat_interleave(len(experts))
+        self.register_buffer("teacher_weights", weights, persistent=False)
         by_expert = [parts.names(expert, teachers) for expert in experts]
         self.names = [names[teacher] for teacher in range(len(teachers)) for names in by_expert]
         self.maps = nn.ModuleList(
@@ -124,21 +132,21 @@ class ExpertLosses(nn.Module):
 
     def _weighted(self, losses: Tensor, known: Tensor, gate: Tensor | None) -> Tensor:
         """[V, B] the losses by the gate (its weights of absent teachers going to the others), or by fixed weights."""
-        fixed = self.options.loss_weights
+        fixed, weighted = self.options.loss_weights, losses * self.teacher_weights
         if fixed is not None or gate is None:
             each = losses.new_tensor(fixed or [1 / len(self.experts)] * len(self.experts)) / self.teachers
-            return (losses * each.repeat(self.teachers)).sum(-1)
+            return (weighted * each.repeat(self.teachers)).sum(-1)
         gate = gate.masked_fill(~known, 0)
         gate = gate / gate.sum(-1, keepdim=True).clamp_min(1e-12)
-        if self.options.gate_gradient == "loss":
-            return (gate * losses).sum(-1)
-        values = (gate.detach() * losses).sum(-1)
+        values = (gate.detach() * weighted).sum(-1)
+        if self.options.gate_gradient == "task":
+            return values
+        compared = losses.detach()
         if self.options.gate_gradient == "scaled":
             seen = known.expand_as(losses)
-            level = losses.detach().sum((0, 1)) / seen.sum((0, 1)).clamp_min(1)
-            ratios = losses.detach() / level.clamp_min(1e-6)
-            values = values + ((gate - gate.detach()) * ratios).sum(-1)
-        return values
+            level = compared.sum((0, 1)) / seen.sum((0, 1)).clamp_min(1)
+            compared = compared / level.clamp_min(1e-6)
+        return values + ((gate - gate.detach()) * compared).sum(-1)
 
 
 def masked_margin_gap(own: Tensor, target: Tensor, margin: float, present: Tensor) -> Tensor:

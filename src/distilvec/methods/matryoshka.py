@@ -35,8 +35,9 @@ class Matryoshka(Method):
         dims: the prefixes, each at least 1 and below the student's width.
 
     Raises:
-        DistilvecError: no prefixes, prefixes out of range (in `needs`), or a method that ships modules with the
-            student, which exist at one width only.
+        DistilvecError: no prefixes, prefixes out of range (in `needs`), a method that ships modules with the
+            student, which exist at one width only, or one without a term that a prefix could change (in `needs`): the
+            task's head reads the full vector.
     """
 
     name = "matryoshka"
@@ -65,7 +66,15 @@ class Matryoshka(Method):
                 f"matryoshka: the prefix {self.dims[-1]} is not below the student's width {student.width}",
                 where=student.name,
             )
-        return self.full.needs(student, teachers)
+        needs = self.full.needs(student, teachers)
+        if not needs.states:
+            raise DistilvecError(
+                f"matryoshka: {self.full.name} looks at class logits or attention alone here, which do not depend on a "
+                "prefix, so that none would be trained",
+                where=student.name,
+                remedy="Leave method.matryoshka out, or take a method on vectors or token states: cosine or dskd.",
+            )
+        return needs
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.widths = [*self.dims, student.width]

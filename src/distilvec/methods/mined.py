@@ -12,7 +12,7 @@ distribution: both mappings are the identity, and what is left is KL on class lo
 comparison. Without a task there is no distribution at all: the alignment is kept, and the last hidden states
 of the pairs (one-to-one, equal strings) are compared in the teacher's space; that form is ours, after those of `cdm`
 and `emo`, as the papers that report it do not describe theirs. The choice among several teachers by their loss on the
-gold token is not made: they count the same.
+gold token is not made: they count by their weights.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class MinED(Method):
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         if baseline_parts.uses_logits(self.name, self.options.form, student, teachers):
-            return Needs(sentence=False, logits=(True,) * len(teachers))
+            return Needs(sentence=False, logits=(True,) * len(teachers), states=False)
         simcse = self._simcse_weight(student) > 0
         return Needs(
             views=2 if simcse else 1,
@@ -83,7 +83,7 @@ class MinED(Method):
         self.terms = parts.names("mined", teachers)
         self.on_logits = baseline_parts.uses_logits(self.name, options.form, student, teachers)
         self.simcse_weight = 0.0 if self.on_logits else self._simcse_weight(student)
-        self.weight = (1 - self.simcse_weight) / len(teachers)
+        self.shares = parts.shares(teachers, 1 - self.simcse_weight)
         self.standardize, self.maps = nn.ModuleList(), nn.ModuleList()
         if self.on_logits:
             return
@@ -103,10 +103,10 @@ class MinED(Method):
             if self.on_logits:
                 ours, theirs = baseline_parts.class_logits(student, signals)
                 values = baseline_parts.class_divergence(ours, theirs, options.temperature, options.top_k)
-                terms[name] = parts.counted(values, signals.present, self.weight)
+                terms[name] = parts.counted(values, signals.present, self.shares[index])
             else:
                 values, rows = self._paired(index, student, signals)
-                terms[name] = parts.counted(values, rows, self.weight)
+                terms[name] = parts.counted(values, rows, self.shares[index])
         return terms
 
     def _paired(self, index: int, student: StudentOutput, signals: TeacherSignals) -> tuple[Tensor, Tensor]:

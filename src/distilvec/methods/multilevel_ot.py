@@ -79,24 +79,27 @@ class MultiLevelOT(Method):
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         instead = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
         baseline_parts.check_class_logits(self.name, student, teachers, instead, same_classes=False)
-        return Needs(sentence=False, logits=(True,) * len(teachers), coupled=self.options.order == "batch")
+        return Needs(
+            sentence=False, logits=(True,) * len(teachers), coupled=self.options.order == "batch", states=False
+        )
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.terms = list(zip(parts.names("absolute", teachers), parts.names("logarithmic", teachers), strict=True))
+        self.shares = parts.shares(teachers)
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         options = self.options
         terms = {}
-        for (absolute, logarithmic), signals in zip(self.terms, teachers, strict=True):
+        for (absolute, logarithmic), share, signals in zip(self.terms, self.shares, teachers, strict=True):
             ours, theirs = baseline_parts.class_logits(student, signals)
             keep = min(options.top_k, ours.shape[-1], theirs.shape[-1])
             ours, theirs = self._ordered(ours, signals.present, keep), self._ordered(theirs, signals.present, keep)
             if options.absolute_weight:
                 values = (ours.softmax(-1) - theirs.softmax(-1)).abs().sum(-1)
-                terms[absolute] = parts.counted(values, signals.present, options.absolute_weight / len(teachers))
+                terms[absolute] = parts.counted(values, signals.present, options.absolute_weight * share)
             if options.logarithmic_weight:
                 values = baseline_parts.class_divergence(ours, theirs, 1.0)
-                terms[logarithmic] = parts.counted(values, signals.present, options.logarithmic_weight / len(teachers))
+                terms[logarithmic] = parts.counted(values, signals.present, options.logarithmic_weight * share)
         return terms
 
     def _ordered(self, logits: Tensor, present: Tensor, keep: int) -> Tensor:

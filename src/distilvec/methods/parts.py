@@ -55,14 +55,16 @@ def names(term: str, teachers: Sequence[TeacherInfo]) -> list[str]:
     return [term] if len(teachers) == 1 else [f"{term}:{teacher.name}" for teacher in teachers]
 
 
-def shares(teachers: Sequence[TeacherInfo]) -> list[float]:
-    """What each teacher counts for; the shares add up to 1.
+def shares(teachers: Sequence[TeacherInfo], of: float = 1.0) -> list[float]:
+    """What each teacher counts for, by its weight; the shares add up to `of`.
 
     >>> shares([TeacherInfo("a", 8), TeacherInfo("b", 8, weight=3.0)])
     [0.25, 0.75]
+    >>> shares([TeacherInfo("a", 8), TeacherInfo("b", 8)], of=2.0)
+    [1.0, 1.0]
     """
     whole = sum(teacher.weight for teacher in teachers)
-    return [teacher.weight / whole for teacher in teachers]
+    return [of * teacher.weight / whole for teacher in teachers]
 
 
 def counted(values: Tensor, present: Tensor, weight: float) -> Term:

@@ -44,7 +44,7 @@ class SFT(Method):
                 where=student.name,
                 remedy="Add a task, or take simcse, which needs neither labels nor teacher.",
             )
-        return Needs(sentence=False)
+        return Needs(sentence=False, states=False)
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         return {}

@@ -50,16 +50,16 @@ class ULD(Method):
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         instead = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
         baseline_parts.check_class_logits(self.name, student, teachers, instead, same_classes=False)
-        return Needs(sentence=False, logits=(True,) * len(teachers))
+        return Needs(sentence=False, logits=(True,) * len(teachers), states=False)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        self.terms = parts.names("uld", teachers)
+        self.terms, self.shares = parts.names("uld", teachers), parts.shares(teachers, self.options.weight)
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         tau = self.options.temperature
         terms = {}
-        for name, signals in zip(self.terms, teachers, strict=True):
+        for name, share, signals in zip(self.terms, self.shares, teachers, strict=True):
             ours, theirs = baseline_parts.class_logits(student, signals)
             values = sorted_wasserstein((ours.float() / tau).softmax(-1), (theirs.float() / tau).softmax(-1))
-            terms[name] = parts.counted(values, signals.present, self.options.weight / len(teachers))
+            terms[name] = parts.counted(values, signals.present, share)
         return terms

@@ -1,0 +1,55 @@
+"""A student of a supervised run that answers in label names or scores itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentence_transformers import SentenceTransformer
+
+from distilvec.modules.task_head import TaskHead
+from distilvec.students.explain import ExplainingStudent
+from distilvec.tasks.examples import Input
+from distilvec.tasks.predictor import Predictor
+
+
+class AnsweringStudent(SentenceTransformer):
+    """A `SentenceTransformer` with the task head beside it; what `distilvec.load` gives for such a folder.
+
+    Attributes:
+        head: the task's.
+    """
+
+    head: TaskHead
+
+    @property
+    def labels(self) -> list[str] | None:
+        """Names of the classes; None for a regression."""
+        return self.head.labels
+
+    def predict(self, inputs: Sequence[Input]) -> list[str] | list[float]:
+        """The label name of each text or pair, or its score in the units of the training data.
+
+        Raises:
+            DistilvecError: texts where pairs are needed, or the reverse.
+            DataError: the head reads vectors of another width.
+        """
+        return Predictor(self, self.head.to(self.device)).predict(inputs)
+
+
+class AnsweringExplainingStudent(AnsweringStudent, ExplainingStudent):
+    """One that kept its kernels too."""
+
+
+def with_head(student: SentenceTransformer, folder: str | Path) -> AnsweringStudent:
+    """The student with the task head that lies beside it in its folder.
+
+    Raises:
+        DataError: there is none, or its files are damaged.
+    """
+    head = TaskHead.load(folder)
+    student.__class__ = AnsweringExplainingStudent if isinstance(student, ExplainingStudent) else AnsweringStudent
+    assert isinstance(student, AnsweringStudent)
+    # Not a submodule: it is no part of what the student computes or saves.
+    student.__dict__["head"] = head.eval()
+    return student
