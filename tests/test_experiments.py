@@ -227,6 +227,25 @@ def test_a_benchmarked_step_trains_and_is_set_against_simcse(workload: Any) -> N
     }
 
 
+@pytest.mark.parametrize("name", ["alignment", "dispatch", "expert_head", "many_teachers"])
+def test_a_benchmarks_page_is_that_of_its_figures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # before experiments/, which has an alignment.py, too
+    benchmark, home = importlib.import_module(name), ROOT / "benchmarks" / "results"
+    assert benchmark.table(json.loads((home / f"{name}.json").read_text())) == (home / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("quartiles", "expected"),
+    [((0.0, 0.01), "yes"), ((0.01, 0.031), "not told apart"), ((0.031, 0.05), "no")],
+)
+def test_a_measure_is_held_against_its_aim_with_its_quartiles(quartiles: tuple[float, float], expected: str) -> None:
+    dispatch, head = (importlib.import_module(name) for name in ("dispatch", "expert_head"))
+    assert dispatch.end_to_end({"added": 0.02, "added_quartiles": list(quartiles)}) == expected
+    assert head.end_to_end({"added": {"median": 0.02, "quartiles": list(quartiles)}, "aim": 0.03}) == expected
+    assert dispatch.end_to_end({"added": 0.0299}) == "yes"
+    assert dispatch.end_to_end({"added": 0.0301}) == "no"
+
+
 def test_curvature_is_that_of_talas_with_frozen_views(workload: Any) -> None:
     from distilvec.training import Distiller
 
