@@ -1,12 +1,14 @@
 """Aligning the tokens of two tokenizers: the library against the same thing in plain Python.
 
     OMP_NUM_THREADS=1 python benchmarks/alignment.py [--rounds 5]
+    python benchmarks/alignment.py --table                             # only the page again, from the .json
 
 Student bert-base-uncased (WordPiece), teacher Mistral (SentencePiece with byte fallback), from the shared data. Short
 texts are TALAS's corpus, long ones ConTRoL's premises cut to 128 tokens on either side. Mode strict, tokenising left
 out. The plain programme is Levenshtein's recurrence and time warping cell by cell on the same normalised strings,
 without a memory; it runs on a part of the texts, on which both must agree, and the ratio is of the same texts in the
-same run. All figures are processor time of one thread. "first time" begins with an empty table of distances.
+same run. All figures are processor time of one thread. "first time" begins with an empty table of distances; the other
+ways have met all strings before. The aim of 50 times the plain programme's speed is held against every way.
 Results: benchmarks/results/alignment.json and alignment.md.
 """
 
@@ -36,6 +38,8 @@ from distilvec.alignment.strings import alike, kind_of, plain
 RESULTS = Path(__file__).parent / "results"
 LENGTH = 128
 BATCHES = (1, 32, 256, 1000)
+#: Times the speed of the plain programme.
+AIM = 50
 Pair = tuple[int, int]
 Ids = tuple[np.ndarray, np.ndarray]
 
@@ -143,10 +147,12 @@ def table(result: dict[str, Any]) -> str:
         "# Cost of aligning tokens",
         "",
         f"`python benchmarks/alignment.py`: {result['machine']}. Processor time of one thread, mode strict, "
-        "bert-base-uncased against Mistral; ratios against plain Python in the same run, on which both agree.",
+        "bert-base-uncased against Mistral; ratios against plain Python in the same run, on which both agree. "
+        f"First time: no distance is known yet; the other ways have met all strings before. Aim: at least {AIM} times "
+        "plain Python.",
         "",
-        "| texts | tokens (student/teacher) | way | µs per text | times plain Python |",
-        "|---|---|---|---|---|",
+        "| texts | tokens (student/teacher) | way | µs per text | times plain Python | met |",
+        "|---|---|---|---|---|---|",
     ]
     for name, found in result["corpora"].items():
         head = f"| {name} | {found['student_tokens']:.1f}/{found['teacher_tokens']:.1f} |"
@@ -155,12 +161,15 @@ def table(result: dict[str, Any]) -> str:
         rows += [
             (f"batches of {size}" if size != "1" else "one by one", each) for size, each in found["batches"].items()
         ]
-        lines += [f"{head} {way} | {each * 1e6:,.1f} | {found['plain'] / each:,.0f} |" for way, each in rows]
+        lines += [
+            f"{head} {way} | {each * 1e6:,.1f} | {found['plain'] / each:,.0f} "
+            f"| {'' if way == 'plain Python' else 'yes' if found['plain'] / each >= AIM else 'no'} |"
+            for way, each in rows
+        ]
     short = next(iter(result["corpora"].values()))
     lines += [
         "",
-        f"Reading both vocabularies once: {short['building_seconds'] * 1e3:.0f} ms. "
-        "Aim: at least 50 times plain Python.",
+        f"Reading both vocabularies once: {short['building_seconds'] * 1e3:.0f} ms.",
     ]
     if result["step"]:
         step, size = result["step"]
@@ -176,8 +185,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--texts", type=int, default=4000, help="short texts")
+    parser.add_argument("--table", action="store_true", help="only write the page of the figures that are there")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
+    if given.table:
+        (given.results / "alignment.md").write_text(table(json.loads((given.results / "alignment.json").read_text())))
+        return
     folder = shared()
     if folder is None:
         raise SystemExit("the tokenizers are in the shared data: set DISTILVEC_DATA")

@@ -2,16 +2,19 @@
 
     OMP_NUM_THREADS=2 python benchmarks/dispatch.py
     python benchmarks/dispatch.py --device cuda --dtype bfloat16 --rounds 50
+    python benchmarks/dispatch.py --vocabulary 250048                   # the encoder at its real size, 475 M parameters
     python benchmarks/dispatch.py --quick                               # a look at small sizes, in seconds
+    python benchmarks/dispatch.py --table                               # only the page again, from the .json
 
 One mixture of 8 experts, two per token, without padding. "sparse" is the library's: tokens sorted by expert, one
 product per expert on a contiguous slice (on CUDA in bfloat16 one grouped product for all). "dense" lets every expert
 work on every token and adds them up with weights that are mostly zero. "loop" goes through the experts, finds each
 one's tokens by a mask and adds what it makes of them. All agree before they are timed, and they take turns; ratios are
-medians over rounds of times of the same round. Then an encoder of the published shape (vocabulary cut) in every
-aggregation: "added" is the median over rounds of (forward - linear forward) / linear forward, "alone" the time of the
-aggregation step itself less that of the linear sum, times the number of mixtures, over a linear forward pass, all the
-least over rounds; it scatters less on a busy machine and is what the aim is held against.
+medians over rounds of times of the same round. Then an encoder of the published shape (vocabulary cut to 1,000 unless
+`--vocabulary` says otherwise) in every aggregation: "added" is the median over rounds of (forward - linear forward) /
+linear forward, end to end; "alone" the time of the aggregation step itself less that of the linear sum, times the
+number of mixtures, over a linear forward pass, each the least over rounds, which scatters less on a busy machine. The
+aim is held against both; against "added" with its quartiles.
 Results: benchmarks/results/dispatch.json and .md.
 """
 
@@ -45,6 +48,8 @@ QUICK = [(64, 32, 128), (512, 32, 128)]
 TEXTS = [(1, 64), (16, 64), (16, 256)]
 WAYS = ("sparse", "dense", "loop")
 AIM = 0.03
+#: Word pieces of the encoder by default.
+CUT = 1000
 
 Step = Callable[[], Any]
 
@@ -90,8 +95,18 @@ def take_turns(steps: dict[str, Step], rounds: int, device: str) -> dict[str, li
     return found
 
 
+def ratios(times: dict[str, list[float]], name: str, base: str) -> list[float]:
+    return sorted(a / b for a, b in zip(times[name], times[base], strict=True))
+
+
 def ratio(times: dict[str, list[float]], name: str, base: str) -> float:
-    return statistics.median(a / b for a, b in zip(times[name], times[base], strict=True))
+    return statistics.median(ratios(times, name, base))
+
+
+def quartiles(times: dict[str, list[float]], name: str, base: str) -> list[float]:
+    """First and third, of (time - time of the base) / time of the base."""
+    found = ratios(times, name, base)
+    return [found[len(found) // 4] - 1, found[-1 - len(found) // 4] - 1]
 
 
 def measure_dispatch(size: tuple[int, int, int], options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -143,7 +158,7 @@ def measure_dispatch(size: tuple[int, int, int], options: argparse.Namespace) ->
 
 @torch.inference_mode()
 def measure_aggregation(model: MoeEncoder, shape: tuple[int, int], options: argparse.Namespace) -> list[dict[str, Any]]:
-    ids = torch.randint(3, 1000, shape, generator=torch.Generator().manual_seed(0)).to(options.device)
+    ids = torch.randint(3, options.vocabulary, shape, generator=torch.Generator().manual_seed(0)).to(options.device)
     assignments, width = 2 * ids.numel(), model.config.hidden_size
     outputs = torch.randn(assignments, width, device=options.device, dtype=options.dtype)
     order = torch.randperm(assignments).to(options.device)
@@ -173,19 +188,29 @@ def measure_aggregation(model: MoeEncoder, shape: tuple[int, int], options: argp
             "aggregation": mode,
             "milliseconds": 1e3 * statistics.median(times[mode]),
             "added": ratio(times, mode, "linear") - 1,
+            "added_quartiles": quartiles(times, mode, "linear"),
             "alone": mixtures * (least[f"alone {mode}"] - least["alone linear"]) / least["linear"],
         }
         for mode in AGGREGATIONS
     ]
 
 
+def end_to_end(row: dict[str, Any]) -> str:
+    """Whether the aim is met by what an aggregation adds to the whole pass."""
+    low, high = row.get("added_quartiles", (row["added"], row["added"]))
+    if low <= AIM < high:
+        return "not told apart"
+    return "yes" if high <= AIM else "no"
+
+
 def table(found: dict[str, Any]) -> str:
     """The figures as Markdown."""
+    rounds = found["rounds"]
     lines = [
         "# Dispatch to experts and their aggregation",
         "",
         f"`{found['command']}`: {found['machine']}, {found['device']}, {found['dtype']}, torch {found['torch']}. "
-        f"8 experts, 2 per token; medians over {found['rounds']} rounds, in turn.",
+        f"8 experts, 2 per token; medians over {rounds} rounds, in turn.",
         "",
         "| tokens | width | experts' width | pass | sparse ms | dense ms | loop ms | dense / sparse | loop / sparse |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -196,18 +221,32 @@ def table(found: dict[str, Any]) -> str:
             f"| {row['tokens']} | {row['width']} | {row['inner']} | {row['pass']} | {taken} "
             f"| {row['dense_over_sparse']:.2f} | {row['loop_over_sparse']:.2f} |"
         )
+    spread, told = "Its spread over rounds was not kept in this file: a verdict on it is one on the median alone.", ""
+    if all("added_quartiles" in row for row in found["aggregation"]):
+        spread, told = "In parentheses its quartiles.", "; not told apart where the quartiles include the aim"
     lines += [
         "",
-        f"Encoder {found['encoder']}, {found['parameters'] / 1e6:.1f} M parameters, forward pass; aim: alone at most "
-        f"{AIM:.0%}.",
+        f"Encoder {found['encoder']}, vocabulary {found.get('vocabulary', CUT):,}, {found['parameters'] / 1e6:.1f} M "
+        f"parameters, forward pass; ms and tokens per second by the median over {rounds} rounds.",
         "",
-        "| batch | tokens | aggregation | ms | added | alone | met |",
-        "|---|---|---|---|---|---|---|",
+        "- added: how much longer the whole pass takes than the linear one, median over rounds of (pass - linear pass) "
+        f"/ linear pass. {spread}",
+        "- alone: the time of the aggregation step by itself less that of the linear sum, times the number of mixtures "
+        f"and over a linear pass; each the least of {rounds} rounds, no median. Below 0 the step was the faster one.",
+        f"- met: whether that is at most {AIM:.0%}, the aim, end to end (added) and alone{told}.",
+        "",
+        "| batch | tokens | aggregation | ms | tokens/s | added | alone | met, end to end | met, alone |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found["aggregation"]:
+        base = row["aggregation"] == "linear"
+        added, alone = f"{row['added']:+.2%}", "yes" if row["alone"] <= AIM else "no"
+        if "added_quartiles" in row:
+            added += " ({:+.2%} to {:+.2%})".format(*row["added_quartiles"])
+        cells = ["", "", "", ""] if base else [added, f"{row['alone']:.2%}", end_to_end(row), alone]
         lines.append(
             f"| {row['batch']} | {row['tokens']} | {row['aggregation']} | {row['milliseconds']:.2f} "
-            f"| {row['added']:+.2%} | {row['alone']:.2%} | {'yes' if row['alone'] <= AIM else 'no'} |"
+            f"| {1e3 * row['batch'] * row['tokens'] / row['milliseconds']:,.0f} | {' | '.join(cells)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -218,9 +257,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", type=lambda name: getattr(torch, name))
     parser.add_argument("--encoder", default="12x768", help="layers x width")
+    parser.add_argument("--vocabulary", type=int, default=CUT, help="of the encoder; 250048 as published")
     parser.add_argument("--quick", action="store_true", help="small sizes, three rounds")
+    parser.add_argument("--table", action="store_true", help="only write the page of the figures that are there")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
+    if options.table:
+        (options.results / "dispatch.md").write_text(table(json.loads((options.results / "dispatch.json").read_text())))
+        return
     if options.quick:
         options.rounds, options.encoder = 3, "2x64"
     sizes = QUICK if options.quick else SIZES + (LARGE if options.device == "cuda" else [])
@@ -228,7 +272,7 @@ def main() -> None:
     layers, width = map(int, options.encoder.split("x"))
     torch.manual_seed(0)
     config = MoeEncoderConfig(
-        vocab_size=1000,
+        vocab_size=options.vocabulary,
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=width // 64,
@@ -244,6 +288,7 @@ def main() -> None:
         "torch": torch.__version__,
         "rounds": options.rounds,
         "encoder": options.encoder,
+        "vocabulary": options.vocabulary,
         "parameters": sum(p.numel() for p in model.parameters()),
         "dispatch": dispatch,
         "aggregation": [row for shape in shapes for row in measure_aggregation(model, shape, options)],

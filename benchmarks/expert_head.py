@@ -3,13 +3,15 @@
     OMP_NUM_THREADS=2 python benchmarks/expert_head.py                   # a quarter of an hour on two cores
     python benchmarks/expert_head.py --device cuda --rounds 200          # as the paper measured
     python benchmarks/expert_head.py --rounds 2 --trunk 2x64             # a quick look
+    python benchmarks/expert_head.py --table                             # only the page again, from the .json
 
 Trunk: 12 layers, width 768, random weights, mean pooling. Head: three experts of width 1024 under a linear gate, as
 it ships. Inputs are token ids, so tokenising is not in the time. The bare trunk, the trunk with the head, and the head
 alone take turns on the same inputs. "Added" is the median over rounds of (with head - bare) / bare, which on a busy
 machine scatters more than what is measured; "head alone" is the head's time, straight after a bare trunk, over the bare
-trunk's, which does not, and it is what the aims are held against. The shapes are those of the paper's tables 18 and 19:
-single texts and batches of short ones, single texts of 128 and 512 tokens.
+trunk's, which scatters less. The aims are held against both; "added" is not told apart from an aim between its
+quartiles. The shapes are those of the paper's tables 18 and 19: single texts and batches of short ones, single texts
+of 128 and 512 tokens.
 Results: benchmarks/results/expert_head.json and .md.
 """
 
@@ -100,6 +102,14 @@ def summary(shape: tuple[int, int], times: dict[str, list[float]]) -> dict[str, 
     }
 
 
+def end_to_end(row: dict[str, Any]) -> str:
+    """Whether the aim is met by what the head adds to the whole pass."""
+    low, high = row["added"]["quartiles"]
+    if low <= row["aim"] < high:
+        return "not told apart"
+    return "yes" if high <= row["aim"] else "no"
+
+
 def table(found: dict[str, Any]) -> str:
     """The figures as Markdown."""
 
@@ -111,17 +121,22 @@ def table(found: dict[str, Any]) -> str:
         "",
         f"`{found['command']}`: {found['machine']}, {found['device']}, torch {found['torch']}; trunk {found['trunk']} "
         f"of {found['trunk_parameters'] / 1e6:.1f} M parameters, head {found['head_parameters'] / 1e6:.2f} M. Medians "
-        f"over {found['rounds']} rounds, in turn; added with its quartiles. The paper measured on an H200.",
+        f"over {found['rounds']} rounds, in turn. The paper measured on an H200.",
         "",
-        "| batch | tokens | bare ms | with head ms | added | head alone ms | head alone | aim | met | the paper's |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "- added: median over rounds of (with head - bare) / bare, end to end, with its quartiles.",
+        "- head alone: the head's time, straight after a bare trunk, over the bare trunk's; no end-to-end measure.",
+        "- met: whether that is at most the aim; not told apart where the quartiles include the aim.",
+        "",
+        "| batch | tokens | bare ms | with head ms | added | head alone ms | head alone | aim | met, end to end "
+        "| met, alone | the paper's |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found["rows"]:
         low, high = row["added"]["quartiles"]
         lines.append(
             f"| {row['batch']} | {row['tokens']} | {row['bare_milliseconds']:.2f} | {row['with_milliseconds']:.2f} "
             f"| {percent(row['added']['median'])} ({percent(low)} to {percent(high)}) | {row['head_milliseconds']:.3f} "
-            f"| {percent(row['head_alone'])} | {percent(row['aim'])} "
+            f"| {percent(row['head_alone'])} | {percent(row['aim'])} | {end_to_end(row)} "
             f"| {'yes' if row['head_alone'] <= row['aim'] else 'no'} | {percent(row['paper'])} |"
         )
     return "\n".join(lines) + "\n"
@@ -132,8 +147,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--trunk", default="12x768", help="layers x width")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--table", action="store_true", help="only write the page of the figures that are there")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
+    if options.table:
+        kept = json.loads((options.results / "expert_head.json").read_text())
+        (options.results / "expert_head.md").write_text(table(kept))
+        return
     model, head = make_models(options.trunk)
     model, head = model.to(options.device), head.to(options.device)
     rows = [summary(shape, measure(model, head, shape, options.rounds, options.device)) for shape in SHAPES]

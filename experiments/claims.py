@@ -17,10 +17,11 @@ from typing import Any
 
 import cross_table
 import image_tables
+import many_text_table
 import mixture_table
 import molecule_tables
 import numpy as np
-from claimed import CLAIMS, MOLECULES, OUT_OF_DOMAIN, Claim
+from claimed import CLAIMS, MOLECULES, OUT_OF_DOMAIN, TEXTS, Claim
 from common import RESULTS
 from scipy import stats
 
@@ -29,7 +30,7 @@ HERE = Path(__file__).parent
 SMALL = 0.5
 #: What three test sets of 460 to 2,000 images cannot tell apart, in points.
 HARM = 1.0
-HOLDS, FAILS, UNTESTED = "holds", "does not hold here", "not tested"
+HOLDS, FAILS, UNTESTED, UNLIKE = "holds", "does not hold here", "not tested", "not comparable"
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,10 @@ Written by `python experiments/claims.py` from the files under `experiments/resu
 here is written by hand. Paper figures are of its own students, teachers and five epochs; ours of the students named
 (`bpe`: 4 layers x 256 with a tokenizer of its own; `cut`: two layers kept from the teacher), see talas_table.py, and
 `molecules`: GINE of 5 layers x 128 on 20,000 molecules, see molecules.py; `images`: a residual network of 8 layers on
-9,000 images, see images.py (the paper's figures there are averages over CIFAR-10, Fashion-MNIST and MNIST); `labelled`
-and `out-of-domain`: the student `bpe`, see cross_tokenizer.py; `mixtures`: an upcycled teacher, see mixtures.py.
+9,000 images, see images.py (the paper's figures there are averages over CIFAR-10, Fashion-MNIST and MNIST); `texts`:
+the student `bpe` of five teachers, see many_text.py (the paper's figures there are of its smallest student on twelve
+classification sets); `labelled` and `out-of-domain`: the student `bpe`, see cross_tokenizer.py; `mixtures`: an upcycled
+teacher, see mixtures.py.
 
 - **better**: mean over the sets (nine of texts, the columns of the molecule files) of the difference of the main metric
   in points, paired by set, averaged over the seeds that both rows have; 95 % Student interval over the sets. It holds
@@ -76,8 +79,9 @@ and `out-of-domain`: the student `bpe`, see cross_tokenizer.py; `mixtures`: an u
   can tell apart, and the opposite holds where it is below that.
 
 "Does not hold here" says that the rule is not met in our setting: "not told apart" where the interval also leaves the
-opposite open, "the opposite" where it does not. "Not tested" says that a row is not there yet. With so many rows one
-in forty comparisons of equals would "hold" by chance.
+opposite open, "the opposite" where it does not. "Not tested" says that a row is not there yet. "Not comparable" says
+that both figures are there but not of the same thing, for the reason given. With so many rows one in forty comparisons
+of equals would "hold" by chance.
 """
 
 
@@ -106,6 +110,8 @@ def task_scores(results: Path, student: str, row: str) -> dict[int | None, dict[
     """Seed -> task -> main metric; the seed is None for models that are not trained here."""
     if student == MOLECULES:
         return dict(molecule_tables.task_scores(results / "molecules", row))
+    if student == TEXTS:
+        return dict(many_text_table.task_scores(results / "many_text" / "talas", row))
     if student == OUT_OF_DOMAIN:
         return _trained(results / "cross_tokenizer" / OUT_OF_DOMAIN / "bpe", row)
     home = results / "talas_table"
@@ -130,8 +136,11 @@ def _values(run: dict[str, Any]) -> dict[str, float]:
 
 def compare_scores(claim: Claim, results: Path, student: str) -> Finding:
     """The paired difference of two rows, in points."""
-    first, second = (task_scores(results, student, row) for row in (claim.a, claim.b))
-    missing = [row for row, found in ((claim.a, first), (claim.b, second)) if not found]
+    other = claim.b
+    if other == many_text_table.BEST_SINGLE:
+        other = many_text_table.best_single(results / "many_text" / "talas") or other
+    first, second = (task_scores(results, student, row) for row in (claim.a, other))
+    missing = [row for row, found in ((claim.a, first), (other, second)) if not found]
     if missing:
         return Finding(None, None, f"no {' and no '.join(missing)}", UNTESTED)
     pairs = [(first[one], second[other]) for one in first for other in second if one == other or None in (one, other)]
@@ -143,7 +152,8 @@ def compare_scores(claim: Claim, results: Path, student: str) -> Finding:
     differences = [100 * float(np.mean([a[task] - b[task] for a, b in pairs])) for task in tasks]
     value, interval = student_interval(differences)
     seeds = f"{len(pairs)} seed{'s' if len(pairs) > 1 else ''}"
-    return Finding(value, interval, f"{len(tasks)} sets, {seeds}", verdict(claim.kind, interval))
+    named = "" if other == claim.b else f", {other}"
+    return Finding(value, interval, f"{len(tasks)} sets, {seeds}{named}", verdict(claim.kind, interval))
 
 
 def compare_ranks(claim: Claim, results: Path) -> Finding:
@@ -195,7 +205,8 @@ def compare_cost(claim: Claim, benchmarks: Path) -> Finding:
         return Finding(None, None, f"no {file.name} with both rows", UNTESTED)
     found = rows[claim.a]["ratio_processor_time"]
     interval = (found["least"], found["greatest"])
-    return Finding(found["median"], interval, "student bpe, 1 thread", verdict("cost", interval, claim.limit))
+    judged = f"{UNLIKE} ({claim.unlike})" if claim.unlike else verdict("cost", interval, claim.limit)
+    return Finding(found["median"], interval, "student bpe, 1 thread", judged)
 
 
 def compare_curvature(claim: Claim, results: Path) -> Finding:
@@ -262,11 +273,11 @@ def page(found: list[tuple[Claim, str, Finding]]) -> str:
 
 
 def _counts(found: list[tuple[Claim, str, Finding]]) -> list[str]:
-    """A line per paper: how many claims hold, do not hold, and are not tested."""
+    """A line per paper: how many claims hold, do not hold, are not tested, and are not comparable."""
     lines: list[str] = []
     for paper in dict.fromkeys(claim.paper for claim, _, _ in found):
         verdicts = [finding.verdict for claim, _, finding in found if claim.paper == paper]
-        counts = {word: sum(one.startswith(word) for one in verdicts) for word in (HOLDS, FAILS, UNTESTED)}
+        counts = {word: sum(one.startswith(word) for one in verdicts) for word in (HOLDS, FAILS, UNTESTED, UNLIKE)}
         lines.append(f"- {paper}: {'; '.join(f'{count} {word}' for word, count in counts.items())}.")
     return lines
 

@@ -13,6 +13,8 @@ Found = dict[str, Any]
 #: Millions of parameters that the picture names.
 TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 TEACHERS = ("minilm", "words", "lsa", "chars", "spine")
+#: Name of a row that is found out.
+BEST_SINGLE = "best single"
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,20 @@ SETS["all"] = tuple(row for name in ("main", "single", "starts", "presets", "oth
 
 def file_name(row: str) -> str:
     return row.replace(",", "").replace(" ", "_")
+
+
+def task_scores(folder: Path, row: str) -> dict[int, dict[str, float]]:
+    """Seed -> set -> main metric of a row, in a corpus' folder."""
+    return {run["seed"]: {name: task["value"] for name, task in run["tasks"].items()} for run in _runs(folder, row)}
+
+
+def best_single(folder: Path) -> str | None:
+    """The single-teacher student with the highest average over the sets at seed 0, once all teachers' are there."""
+    setup = folder / "setup.json"
+    rows = [f"gaussian from {name}" for name in (_read(setup)["teachers"] if setup.exists() else ())]
+    found = {row: scores[0] for row in rows if 0 in (scores := task_scores(folder, row))}
+    means = {row: float(np.mean(list(scores.values()))) for row, scores in found.items()}
+    return max(means, key=means.__getitem__) if rows and len(means) == len(rows) else None
 
 
 def write_page(here: Path) -> str:

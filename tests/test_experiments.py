@@ -187,10 +187,37 @@ def test_the_page_of_claims_is_written(results: Path, monkeypatch: pytest.Monkey
     rows = [line for line in page.splitlines() if line.startswith("| TALAS")]
     counted = {
         word: sum(line.split("|")[-2].strip().startswith(word) for line in rows)
-        for word in ("holds", "does not hold here", "not tested")
+        for word in ("holds", "does not hold here", "not tested", "not comparable")
     }
     assert "; ".join(f"{count} {word}" for word, count in counted.items()) + "." in page
     assert sum(counted.values()) == len(rows)
+
+
+def test_a_ratio_of_other_sizes_is_not_judged(tmp_path: Path) -> None:
+    claims = importlib.import_module("claims")
+    (claim,) = (each for each in claims.CLAIMS if each.a == "emo live")
+    assert claims.compare_cost(claim, tmp_path).verdict == "not tested"
+    rows = [
+        {"name": name, "ratio_processor_time": dict.fromkeys(("median", "least", "greatest"), value)}
+        for name, value in (("simcse", 1.0), ("emo live", 1.7))
+    ]
+    (tmp_path / "token_steps.json").write_text(json.dumps({"rows": rows}))
+    found = claims.compare_cost(claim, tmp_path)
+    assert found.value == 1.7 and found.verdict.startswith("not comparable (theirs a teacher of 4 B")
+
+
+def test_many_text_teachers_are_set_against_the_best_single_one_once_all_are_there(tmp_path: Path) -> None:
+    claims = importlib.import_module("claims")
+    home = tmp_path / "many_text" / "talas"
+    (claim,) = (each for each in claims.CLAIMS if each.students == ("texts",) and each.b == "best single")
+    write_row(home, "gaussian", 0, level(0.60, 0.00, 0.01))
+    (home / "setup.json").write_text(json.dumps({"teachers": ["minilm", "words"]}))
+    write_row(home, "gaussian from minilm", 0, level(0.62))
+    assert claims.compare_scores(claim, tmp_path, "texts").verdict == "not tested"
+    write_row(home, "gaussian from words", 0, level(0.50))
+    found = claims.compare_scores(claim, tmp_path, "texts")
+    assert found.basis == "5 sets, 1 seed, gaussian from minilm"
+    assert found.value == pytest.approx(-1.6) and found.verdict == "does not hold here (the opposite)"
 
 
 def test_a_kept_result_is_read_and_not_made_again(tmp_path: Path) -> None:
@@ -225,6 +252,25 @@ def test_a_benchmarked_step_trains_and_is_set_against_simcse(workload: Any) -> N
         "least": 1.5,
         "greatest": 4.0,
     }
+
+
+@pytest.mark.parametrize("name", ["alignment", "dispatch", "expert_head", "many_teachers"])
+def test_a_benchmarks_page_is_that_of_its_figures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # before experiments/, which has an alignment.py, too
+    benchmark, home = importlib.import_module(name), ROOT / "benchmarks" / "results"
+    assert benchmark.table(json.loads((home / f"{name}.json").read_text())) == (home / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("quartiles", "expected"),
+    [((0.0, 0.01), "yes"), ((0.01, 0.031), "not told apart"), ((0.031, 0.05), "no")],
+)
+def test_a_measure_is_held_against_its_aim_with_its_quartiles(quartiles: tuple[float, float], expected: str) -> None:
+    dispatch, head = (importlib.import_module(name) for name in ("dispatch", "expert_head"))
+    assert dispatch.end_to_end({"added": 0.02, "added_quartiles": list(quartiles)}) == expected
+    assert head.end_to_end({"added": {"median": 0.02, "quartiles": list(quartiles)}, "aim": 0.03}) == expected
+    assert dispatch.end_to_end({"added": 0.0299}) == "yes"
+    assert dispatch.end_to_end({"added": 0.0301}) == "no"
 
 
 def test_curvature_is_that_of_talas_with_frozen_views(workload: Any) -> None:

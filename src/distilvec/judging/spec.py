@@ -73,7 +73,9 @@ class TaskSpec(BaseModel):
     depth: int = Field(10, gt=0, description="neighbours: how many of the teacher's nearest are right")
     teacher: str | None = Field(None, description="neighbours: folder or hub id; null = the run's teacher")
     target: Target = Field("classification", description="perceptron: what is predicted")
-    probe: Literal["molecules", "images"] = Field("molecules", description="perceptron: the paper's settings for these")
+    probe: Literal["molecules", "images"] = Field(
+        "molecules", description="perceptron: settings for these, after the paper's"
+    )
     log: bool = Field(False, description="perceptron: regression on logarithms")
     seeds: int = Field(5, ge=1, description="perceptron: number of splits and start weights")
     seed: int = Field(0, ge=0, description="of samples, splits and clusters")

@@ -162,8 +162,9 @@ class DistillMoE(Method):
 
     Terms: `simcse` [B] without a task; `moe`, `diversity`, `gate_floor`, `gate_kl` [V, B]; `dynamic_cka` [V, B] or,
     over the batch, []; `token_map` [V, B] with token_map: pairs. For the log, of weight 0: each expert's loss, its
-    gate weight, the gate's entropy, and `true_cka` [] over aligned tokens, which shows whether a falling
-    `dynamic_cka` is real. `:TEACHER` is added where there are several.
+    gate weight, the gate's entropy, and `true_cka` [], the debiased CKA of the last layers over the batch's aligned
+    tokens. It should rise where `dynamic_cka` falls; its value cannot be set against that distance's, which may be of
+    plain CKA and of single sentences. `:TEACHER` is added where there are several.
     """
 
     name = "distillmoe"

@@ -7,8 +7,10 @@
 The Distiller adds the task. Without one SimCSE takes its place, weighed by `alpha` here.
 
 The `code` preset differs from the published code in this: tokens are aligned by position, not by the set of token
-strings (which pairs repeated words wrongly and depends on the string hash); pairs stay paired; special tokens are in
-the masses but never in a pair; padding is left out; the text is not run again without its stop-words.
+strings (which pairs repeated words wrongly and depends on the string hash); pairs stay paired; the masses of OTIS come
+from the mutually nearest pairs (published: from the nearest teacher string, mutual or not, at all its occurrences);
+special tokens are in the masses but never in a pair; padding is left out; the text is not run again without its
+stop-words.
 """
 
 from __future__ import annotations
