@@ -30,9 +30,14 @@ TEXTS = [
     "Reset my card, please.",
 ]
 METHODS = [
-    ("emo", {"cka": "plain", "alpha": 0}),
+    ("emo", {"alpha": 0}),
     ("emo", {"preset": "paper", "alpha": 0}),
     ("distillmoe", {"scope": "sentence", "alpha": 0, "experts": ["cosine"], "gate_gradient": "loss", "layers": 2}),
+]
+ON_STATES = [
+    ("dskd", {"alpha": 0}),
+    ("cdm", {"form": "embedding", "alpha": 0}),
+    ("mined", {"form": "embedding", "alpha": 0}),
 ]
 
 
@@ -102,11 +107,18 @@ def table(found: list[np.ndarray], ours: list[Any], theirs: list[Any]) -> torch.
     return pairs
 
 
-@pytest.mark.parametrize("teacher", ["xlmr", "qwen3", "mistral"])
-@pytest.mark.parametrize(("name", "options"), METHODS, ids=["emo", "emo-paper", "distillmoe"])
-def test_a_sentences_terms_do_not_depend_on_its_neighbours(tiny_model_folders, teacher, name, options) -> None:
+@pytest.mark.parametrize(
+    ("student", "teacher", "name", "options"),
+    [
+        *(("bert", teacher, *method) for teacher in ("xlmr", "qwen3", "mistral") for method in METHODS),
+        *(("xlmr", "mistral", *method) for method in ON_STATES),
+        *((student, "xlmr", "emo", {"alpha": 0}) for student in ("modernbert", "qwen3")),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else value,
+)
+def test_a_sentences_terms_do_not_depend_on_its_neighbours(tiny_model_folders, student, teacher, name, options) -> None:
     """Nor, therefore, on either side's padding."""
-    both = Two(tiny_model_folders["bert"], tiny_model_folders[teacher])
+    both = Two(tiny_model_folders[student], tiny_model_folders[teacher])
     if "paper" in options.values():
         options = {**options, "layer_map": "scaled"}  # two of these teachers have fewer layers than the student
     method = both.method(name, options).double()
@@ -119,6 +131,26 @@ def test_a_sentences_terms_do_not_depend_on_its_neighbours(tiny_model_folders, t
         alone = both.step(method, [TEXTS[row]])
         for key in checked:
             torch.testing.assert_close(alone[key].values[:, 0], together[key].values[:, row], rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+def test_the_order_of_the_heads_does_not_matter(tiny_model_folders) -> None:
+    both = Two(tiny_model_folders["bert"], tiny_model_folders["xlmr"])
+    method = both.method("emo", {"alpha": 0, "layers": 2, "share": 1.0})
+    before = both.step(method, TEXTS)
+    for model in (both.student, both.teacher):
+        for layer in model[0].model.encoder.layer:
+            attention = layer.attention
+            heads, size = attention.self.num_attention_heads, attention.self.attention_head_size
+            turned = torch.arange(heads * size).view(heads, size).roll(1, 0).flatten()
+            for part in (attention.self.query, attention.self.key, attention.self.value):
+                part.weight.copy_(part.weight[turned])
+                part.bias.copy_(part.bias[turned])
+            attention.output.dense.weight.copy_(attention.output.dense.weight[:, turned])
+    after = both.step(method, TEXTS)
+    for name in ("ira", "otis"):
+        assert before[name].values.abs().max() > 0.01
+        torch.testing.assert_close(after[name].values, before[name].values, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("student", ["bert", "xlmr", "modernbert", "qwen3"])

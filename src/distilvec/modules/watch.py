@@ -198,7 +198,8 @@ def head_mean(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, c
 
 def _mean(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, causal: bool) -> Tensor:
     with torch.autocast(query.device.type, enabled=False):
-        query, key = query.float(), key.float()
+        wide = torch.promote_types(query.dtype, torch.float32)
+        query, key = query.to(wide), key.to(wide)
         if key.shape[1] != query.shape[1]:
             key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
         scores = (query * scaling) @ key.transpose(-1, -2)
@@ -207,7 +208,7 @@ def _mean(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, causa
             ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
             scores = scores.masked_fill(ahead, least)
         if mask is not None:
-            scores = scores.masked_fill(~mask, least) if mask.dtype == torch.bool else scores + mask.float()
+            scores = scores.masked_fill(~mask, least) if mask.dtype == torch.bool else scores + mask.to(wide)
         return scores.softmax(-1).mean(1)
 
 
