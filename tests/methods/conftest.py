@@ -90,10 +90,9 @@ class World:
 
 def reduced(term: Any) -> Tensor:
     """What the trainer makes of a term: its mean over what counts."""
-    values, counted, _ = term
-    if counted is None:
-        return values.mean()
-    return (values * counted).sum() / counted.sum().clamp_min(1)
+    if term.counted is None:
+        return term.values.mean()
+    return (term.values * term.counted).sum() / term.counted.sum().clamp_min(1)
 
 
 def total(terms: dict[str, Any]) -> Tensor:
