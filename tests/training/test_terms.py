@@ -7,7 +7,7 @@ import torch
 
 from distilvec.methods.base import Term
 from distilvec.training import distiller
-from distilvec.training.distiller import _mean
+from distilvec.training.distiller import mean_of
 
 
 def draw(items: int, views: int, kind: str) -> Term:
@@ -26,7 +26,7 @@ def test_two_processes_see_the_mean_of_one(monkeypatch: pytest.MonkeyPatch, kind
     parts = [draw(5, 2, kind)._replace(summed=summed), draw(9, 2, kind)._replace(summed=summed)]
     values = torch.cat([term.values for term in parts], 1)
     counted = None if kind == "all" else torch.cat([term.counted for term in parts], 1)
-    whole = _mean(Term(values, counted, summed=summed), local=False)
+    whole = mean_of(Term(values, counted, summed=summed))
     weights = torch.ones_like(values) if counted is None else counted.float()
     expected = (values.nan_to_num() * weights).sum() / weights.sum()
     if summed:
@@ -36,5 +36,5 @@ def test_two_processes_see_the_mean_of_one(monkeypatch: pytest.MonkeyPatch, kind
     totals = torch.stack([torch.stack([term.weights.sum(), term.items]) for term in parts]).sum(0)
     monkeypatch.setattr(distiller, "world_size", lambda: 2)
     monkeypatch.setattr(distiller, "sum_over_ranks", lambda value: totals)
-    both = torch.stack([_mean(term, local=True) for term in parts]).mean()  # what DistributedDataParallel does
+    both = torch.stack([mean_of(term, local=True) for term in parts]).mean()  # what DistributedDataParallel does
     torch.testing.assert_close(both, whole)

@@ -189,7 +189,7 @@ class Distiller(nn.Module):
         loss: Tensor | None = None
         items: Tensor | None = None
         for name, term in terms.items():
-            mean = _mean(term, local)
+            mean = mean_of(term, local)
             means[name] = mean.detach()
             loss = mean * term.weight if loss is None else loss + mean * term.weight
             if term.values.dim() > 0:
@@ -222,7 +222,7 @@ def describe(info: StudentInfo, task: Task | None) -> StudentInfo:
     return replace(info, classes=task.head.classes, regression=task.head.classes is None)
 
 
-def _mean(term: Term, local: bool) -> Tensor:
+def mean_of(term: Term, local: bool = False) -> Tensor:
     """The mean of a term's values, each weighed by how much it counts: over these rows, or over those of all ranks.
 
     Local values are scaled by the number of ranks over the global count, so that the average that

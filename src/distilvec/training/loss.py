@@ -24,12 +24,13 @@ from torch import Tensor, nn
 from distilvec.corpus import content_keys
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DataError, DistilvecError
-from distilvec.methods.base import Method, Sample, Term
+from distilvec.methods.base import Method, Sample
 from distilvec.methods.table import build_method
 from distilvec.store import SignalStore
 from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
+from distilvec.training.distiller import mean_of
 from distilvec.training.distributed import world_size
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class DistillationLoss(nn.Module):
         with self._autocast(device):
             terms = self.method(output, [signals], Batch(keys, Batch.equal_items(keys)))
         # What is only looked at (weight 0) is no part of a loss.
-        return {name: term.weight * _mean(term) for name, term in terms.items() if term.weight}
+        return {name: term.weight * mean_of(term) for name, term in terms.items() if term.weight}
 
     def bind(self, trainer: Any) -> Any:
         """Keep the heads with the trainer's checkpoints, follow its progress and precision; returns the trainer.
@@ -320,13 +321,6 @@ def _teacher_info(store: SignalStore) -> TeacherInfo:
         mean=torch.from_numpy(np.asarray(statistics.mean)).float(),
         std=torch.from_numpy(np.asarray(statistics.std)).float(),
     )
-
-
-def _mean(term: Term) -> Tensor:
-    if term.values.dim() == 0:
-        return term.values.float()
-    mean = term.weighed.sum() / term.weights.sum().clamp_min(1)
-    return mean * term.items if term.summed else mean
 
 
 def _refuse_processes() -> None:
