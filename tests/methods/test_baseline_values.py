@@ -262,12 +262,25 @@ def test_dskd_reads_projected_vectors_with_the_teachers_own_head() -> None:
     head = method.class_heads["0"]
     torch.testing.assert_close(head.weight, weight, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(head.bias, bias, rtol=1e-3, atol=1e-3)
+    assert head.explained > 0.999
     step = make_step(views=1)
     step.signals.sentence = method.heads[0](step.student.embedding[0]).detach()
     step.signals.logits = step.signals.sentence @ weight.T + bias
     terms = method(step.student, [step.signals], step.batch)
     assert terms["teacher_space"].values.abs().max() < 1e-4
     assert not any(parameter is head.weight for parameter in method.parameters())
+
+
+def test_dskd_says_how_well_a_teachers_class_head_can_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    """Logits that have nothing to do with the vectors: no linear head explains them, and that is a warning."""
+    sample, generator = make_sample(), torch.Generator().manual_seed(9)
+    for _, (signals,) in sample.batches:
+        signals.logits = torch.randn(signals.logits.shape, generator=generator)
+    method = make_method("dskd", CLASSIFYING, sentence_weight=0, token_weight=0)
+    caplog.clear()
+    method.build(CLASSIFYING, [KNOWN], sample)
+    assert method.class_heads["0"].explained < 0.9
+    assert [record.levelname for record in caplog.records if "class head" in record.getMessage()] == ["WARNING"]
 
 
 def test_dskd_follows_the_teacher_in_the_students_space_only_where_it_is_right() -> None:

@@ -30,6 +30,7 @@ def prepare(folder: Path, count: int = 80) -> Path:
     """A corpus with three domains, one of triplets of its texts, a store of random vectors, four students.
 
     `student` has dropout, `still` has none; `mixture` and `still-mixture` are mixtures of experts made of them.
+    `decoder` is a teacher whose tokens can be seen; it pads on the left.
     """
     from tests import tiny_models
     from tests.english import sentences
@@ -41,6 +42,9 @@ def prepare(folder: Path, count: int = 80) -> Path:
     texts = list(dict.fromkeys(" ".join(text.split()[:10]) for text in sentences(200)))[:count]
     rows = [{"text": text, "topic": "abc"[number % 3]} for number, text in enumerate(texts)]
     corpus = read_corpus(rows, folder / "corpus", domain="topic", holdout=0.2)
+    read_corpus(
+        [{"text": row["text"], "label": row["topic"]} for row in rows], folder / "labelled", label="label", holdout=0.2
+    )
     store = SignalStore.create(folder / "store", CARD, WIDTH, "float32")
     with store.writer("random") as writer:
         writer.add(corpus.keys, np.random.default_rng(5).standard_normal((len(corpus), WIDTH)).astype(np.float32))
@@ -49,6 +53,7 @@ def prepare(folder: Path, count: int = 80) -> Path:
         for number, text in enumerate(texts)
     ]
     read_corpus(triplets, folder / "triplets", text=["anchor", "positive", "negative"], holdout=0.0)
+    tiny_models.build("qwen3", folder / "decoder")
     tiny_models.build("bert", folder / "student")
     still = folder / "still"
     tiny_models.build("bert", still)
@@ -63,23 +68,31 @@ def prepare(folder: Path, count: int = 80) -> Path:
 CARD = {"name": "random", "kind": "vectors", "fingerprint": "f" * 16}
 
 
-def parts(home: Path, student: str = "student", corpus: str = "corpus") -> dict[str, Any]:
-    """Student, corpus, teachers and sources as `fit` takes them."""
+def parts(home: Path, student: str = "student", corpus: str = "corpus", live: bool = False) -> dict[str, Any]:
+    """Student, corpus, teachers and sources as `fit` takes them; the teacher is the store's, or the live decoder."""
     import torch
 
     from distilvec.corpus import Corpus
     from distilvec.store import SignalStore
     from distilvec.students import load_student
-    from distilvec.teachers import TeacherInfo
-    from distilvec.training import StoreSource
+    from distilvec.teachers import TeacherInfo, load_teacher
+    from distilvec.teaching import teacher_info
+    from distilvec.training import LiveSource, StoreSource
 
-    items, store = Corpus.open(home / corpus), SignalStore.open(home / "store")
-    info = TeacherInfo("random", WIDTH, mean=torch.zeros(WIDTH), std=torch.ones(WIDTH))
+    items = Corpus.open(home / corpus)
+    source: LiveSource | StoreSource
+    if live:
+        teacher = load_teacher(model=home / "decoder")
+        source = LiveSource(teacher, items, home / f"live-{os.environ.get('RANK', 'alone')}")
+        info = teacher_info(teacher)
+    else:
+        source = StoreSource(SignalStore.open(home / "store"), items)
+        info = TeacherInfo("random", WIDTH, mean=torch.zeros(WIDTH), std=torch.ones(WIDTH))
     return {
         "student": load_student(home / student, device="cpu"),
         "teachers": [info],
         "corpus": items,
-        "sources": [StoreSource(store, items)],
+        "sources": [source],
     }
 
 
@@ -103,24 +116,30 @@ class Poisoned:
 def train(job: Job) -> None:
     """Run `fit` as the job says and write all weights to `final.safetensors`.
 
-    home, out; method, options, training, optimizer; student; corpus; matryoshka; remember; router_balance; resume;
-    train_rows (60 where it is silent); evaluate (a metric per call, or none); die, slow, limit (see below).
+    home, out; method, options, training, optimizer; student; corpus; live (the teacher); task; matryoshka; remember;
+    router_balance; resume; train_rows (60 where it is silent); evaluate (a metric per call, or none); die, slow,
+    limit (see below).
     """
     import torch
     from safetensors.torch import save_file
 
     from distilvec.methods.table import build_method
-    from distilvec.recipe import OptimizerSection, TrainingSection
+    from distilvec.recipe import OptimizerSection, TaskSection, TrainingSection
+    from distilvec.tasks.table import build_task
     from distilvec.training import fit
     from distilvec.training.checkpoints import save_model  # noqa: F401 - imported before anything is patched
 
     torch.set_num_threads(1)
     home, out = Path(job["home"]), Path(job["out"])
-    given = parts(home, job.get("student", "student"), job.get("corpus", "corpus"))
-    corpus, store = given["corpus"], given["sources"][0].store
+    given = parts(home, job.get("student", "student"), job.get("corpus", "corpus"), job.get("live", False))
+    corpus, source = given["corpus"], given["sources"][0]
     corpus.train_rows = corpus.train_rows[: job.get("train_rows", 60)]
     torch.manual_seed(0)
     method = build_method(job["method"], job.get("options", {}), job.get("matryoshka"))
+    task = None
+    if "task" in job:
+        width = given["student"].get_embedding_dimension()
+        task = build_task(TaskSection(kind=job["task"]), width, corpus.labels, corpus.label_names)
     calls = iter(job.get("evaluate") or ())
     if job.get("poison"):
         given["sources"] = [Poisoned(given["sources"][0], corpus.train_rows[0])]
@@ -136,10 +155,11 @@ def train(job: Job) -> None:
         folder=out,
         cache=home,
         resume=job.get("resume", False),
+        task=task,
         evaluate=(lambda student, method: {"score": next(calls)}) if "evaluate" in job else None,
         remember=job.get("remember", 0.0),
         router_balance=job.get("router_balance", 0.0),
-        lookup=lambda teacher, keys: torch.from_numpy(store.read(store.rows(keys.cpu().numpy()))),
+        lookup=lambda teacher, keys: torch.from_numpy(source.store.read(source.store.rows(keys.cpu().numpy()))),
     )
     state = {f"student.{name}": value for name, value in given["student"].state_dict().items()}
     state |= {f"method.{name}": value for name, value in fitted.method.state_dict().items()}

@@ -16,6 +16,7 @@ from distilvec.corpus.batch import Batch
 from distilvec.errors import DataError, DistilvecError
 from distilvec.methods.base import Sample, wanted_of
 from distilvec.methods.emo import EMO, EMOOptions
+from distilvec.methods.table import build_method
 from distilvec.store import SignalStore, fill, fill_signals
 from distilvec.store.ragged import RaggedSignal
 from distilvec.students import load_student
@@ -23,8 +24,12 @@ from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers import load_teacher
 from distilvec.teachers.signals import Digest, TeacherInfo, TeacherSignals, Wanted
+from distilvec.teaching import teacher_info
 from distilvec.training import Collator, LiveSource, StoreSource, TokenizedCorpus
+from distilvec.training.distiller import mean_of
 
+#: Of no item: maps that start at random need none.
+SIGNALS = TeacherSignals(present=torch.zeros(0, dtype=torch.bool), sentence=torch.zeros(0, 32))
 WANTED = Wanted(tokens=(0, 2), attention=(2,), alignment=("strict", "full"))
 
 
@@ -141,6 +146,53 @@ def test_a_store_digests_maps_once_and_nothing_changes(
     monkeypatch.setattr("distilvec.training.digests._write", lambda *_: pytest.fail("it was made before"))
     again.prepare(wanted, tokens)
     assert not list((store.path / "derived").glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("emo", {"preset": "paper", "alpha": 0}),
+        ("distillmoe", {"alpha": 0, "layers": 2, "head": False}),
+        ("distillmoe", {"alpha": 0, "layers": 2, "head": False, "preset": "code", "maps": "separate"}),
+        ("dskd", {"alpha": 0}),
+        ("mined", {"alpha": 0}),
+        ("cdm", {"alpha": 0}),
+    ],
+)
+def test_a_method_makes_the_same_of_a_store_and_of_its_teacher(
+    parts: dict[str, Any], tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
+    """Values and the student's gradient, of two batches; a store keeps float16."""
+    teacher, corpus, tokens = parts["teacher"], parts["corpus"], parts["tokens"]
+    tap, info = StudentTap(parts["student"].eval()), teacher_info(teacher)
+    torch.manual_seed(3)
+    method = build_method(name, {"init": "random", "standardize": False, **options}, None)
+    needs = method.needs(tap.info, [info])
+    method.build(tap.info, [info], Sample(StudentOutput(torch.zeros(1, 1, tap.info.width)), [SIGNALS]))
+    method.eval()
+    wanted = wanted_of(needs, 0)
+    store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width, "float32")
+    fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted)
+    for rows in ([3, 11, 0, 29], [7, 8, 30]):
+        found = []
+        for source in (StoreSource(store, corpus), LiveSource(teacher, corpus, tmp_path / "live")):
+            source.prepare(wanted, tokens)
+            batch = Collator(corpus, tokens, [source])(rows)
+            seen = tap(
+                batch["features"],
+                views=1,
+                layers=needs.layers,
+                tokens=needs.tokens.student,
+                attention=needs.attention.student,
+            )
+            signals = TeacherSignals(**batch["teachers"][0])
+            terms = method(seen, [signals], Batch(batch["keys"], Batch.equal_items(batch["keys"])))
+            loss = torch.stack([term.weight * mean_of(term) for term in terms.values()]).sum()
+            (gradient,) = torch.autograd.grad(loss, parts["student"][0].model.embeddings.word_embeddings.weight)
+            found.append((loss.item(), gradient))
+        (one, first), (other, second) = found
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-4) and one
+        assert (first - second).norm() < 0.01 * second.norm()
 
 
 def test_a_digest_that_is_stopped_half_way_leaves_nothing(parts: dict[str, Any], tmp_path: Path) -> None:

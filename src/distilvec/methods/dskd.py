@@ -24,6 +24,7 @@ means are taken per item and not over all tokens of a batch.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, cast
@@ -51,7 +52,11 @@ from distilvec.methods.base import (
 )
 from distilvec.modules.projection import projection, ridge_map
 
+logger = logging.getLogger(__name__)
+
 Target = Literal["fixed", "moving"]
+#: Of the logits' variance; a class head that was fitted worse is warned of.
+LEAST_EXPLAINED = 0.9
 
 
 class DSKDOptions(Options):
@@ -264,6 +269,9 @@ class ClassHead(nn.Module):
     Args:
         sample: whose batches hold the teacher's sentence vectors and class logits.
         index: the teacher's number.
+
+    Attributes:
+        explained: share of the logits' variance that the fit explains, at most 1.
     """
 
     weight: Tensor
@@ -278,6 +286,15 @@ class ClassHead(nn.Module):
         logits = torch.cat([cast(Tensor, one.logits)[one.present] for one in seen]).double()
         mean, offset = vectors.mean(0), logits.mean(0)
         weight = ridge_map(vectors - mean, logits - offset, ridge=1e-6)
+        left = logits - offset - (vectors - mean) @ weight.mT
+        self.explained = 1 - float(left.square().sum() / (logits - offset).square().sum().clamp_min(1e-12))
+        # A final `Normalize` of the teacher stands between its head and its vectors.
+        level = logging.WARNING if self.explained < LEAST_EXPLAINED else logging.INFO
+        logger.log(
+            level,
+            "the teacher's class head, fitted to its vectors, explains %.1f %% of the variance of its class logits",
+            100 * self.explained,
+        )
         self.register_buffer("weight", weight.float())
         self.register_buffer("bias", (offset - weight @ mean).float())
 

@@ -278,7 +278,7 @@ def thinned(steps: list[float], values: list[float]) -> tuple[np.ndarray, np.nda
 
 def smoothed(values: np.ndarray) -> np.ndarray:
     """Centred running mean over a twentieth of the curve."""
-    reach = max(1, len(values) // 40)
+    reach = len(values) // 40
     return np.asarray([values[max(0, i - reach) : i + reach + 1].mean() for i in range(len(values))])
 
 

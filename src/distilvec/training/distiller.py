@@ -18,7 +18,7 @@ from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 from distilvec.training.caching import in_mini_batches
-from distilvec.training.distributed import gather_fields, gather_rows, sum_over_ranks, world_size
+from distilvec.training.distributed import gather_rows, gather_student, gather_teacher, sum_over_ranks, world_size
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -65,13 +65,6 @@ class Distiller(nn.Module):
             hand_out_routing(student)
         self.tap = StudentTap(student)
         self.needs: Needs = method.needs(describe(self.tap.info, task), teachers)
-        if self.needs.coupled and self.needs.tokens.student and world_size() > 1:
-            raise DistilvecError(
-                "token states are not gathered over processes for terms that couple the rows of a batch",
-                where=method.name,
-                remedy="Train in one process, or choose options whose terms stay within an item "
-                "(`distilvec methods NAME`).",
-            )
         check_caching(method, self.needs, mini_batch_size)
         self.mini_batch_size = mini_batch_size
         self.remember = remember
@@ -120,8 +113,7 @@ class Distiller(nn.Module):
         gathered = self.gathers
         if gathered:
             former = None if former is None else gather_rows(former)
-            output = gather_fields(output, {"embedding": 1, "layers": 2})
-            signals = [gather_fields(signal, {"sentence": 0, "present": 0, "logits": 0}) for signal in signals]
+            output, signals = gather_student(output), [gather_teacher(signal) for signal in signals]
             keys = gather_rows(keys)
             labels, domain, group, role = (
                 None if column is None else gather_rows(column) for column in (labels, domain, group, role)
@@ -149,7 +141,7 @@ class Distiller(nn.Module):
         from distilvec.modules.routing import router_balance
 
         sums = [output.extras[name].flatten(0, 1) for name in ("router_load", "router_probability")]
-        if world_size() > 1:
+        if world_size() > 1 and not self.gathers:
             sums = [gather_rows(each) for each in sums]
         return router_balance(*sums)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import pad
+
+from distilvec.students.output import StudentOutput
+from distilvec.teachers.signals import TeacherSignals
 
 State = TypeVar("State")
 
@@ -52,11 +56,61 @@ def gather_rows(tensor: Tensor, dim: int = 0) -> Tensor:
     return _GatherRows.apply(tensor, dim)
 
 
-def gather_fields(state: State, dims: dict[str, int]) -> State:
-    """A dataclass with the named tensor fields gathered along their batch axis; None stays None."""
-    changed = {
-        name: gather_rows(value, dim) for name, dim in dims.items() if (value := getattr(state, name)) is not None
-    }
+class Field(NamedTuple):
+    """Where a tensor field has its batch, and what fills the places up to the longest item of any rank."""
+
+    batch: int
+    fill: int = 0
+
+
+_STUDENT = {name: Field(1) for name in ("embedding", "tokens", "attention", "extras")} | {
+    "layers": Field(2),
+    "mask": Field(0),
+    "content": Field(0),
+}
+_TEACHER = {
+    name: Field(0)
+    for name in ("present", "sentence", "tokens", "attention", "logits", "ids", "mask", "content", "digest")
+} | {"alignments": Field(0, -1)}
+
+
+def gather_student(output: StudentOutput) -> StudentOutput:
+    """What the student says of the items of all ranks, in rank order, with its gradient."""
+    return _gather_fields(output, _STUDENT)
+
+
+def gather_teacher(signals: TeacherSignals) -> TeacherSignals:
+    """A teacher's signals for the items of all ranks, in rank order."""
+    return _gather_fields(signals, _TEACHER)
+
+
+def _gather_fields(state: State, fields: Mapping[str, Field]) -> State:
+    """A dataclass with tensors, and dictionaries of tensors, gathered along their batch axis; None stays None.
+
+    Ranks pad to their own longest item, so tensors are first filled at the end to the largest shape of all ranks.
+    Every rank must hold the same fields.
+    """
+    leaves: dict[tuple[str, Any], Tensor] = {}
+    for name in fields:
+        value = getattr(state, name)
+        if value is not None:
+            leaves |= {(name, key): leaf for key, leaf in (value if isinstance(value, dict) else {None: value}).items()}
+    if not leaves or world_size() == 1:
+        return state
+    sizes = torch.tensor([size for leaf in leaves.values() for size in leaf.shape])
+    sizes = sizes.to(next(iter(leaves.values())).device)
+    dist.all_reduce(sizes, dist.ReduceOp.MAX)
+    largest = iter(sizes.tolist())
+    changed: dict[str, Any] = {}
+    for (name, key), leaf in leaves.items():
+        missing = [next(largest) - size for size in leaf.shape]
+        # `pad` counts axes from the last one and takes a number for each of their ends.
+        ends = [count for short in reversed(missing) for count in (0, short)]
+        whole = gather_rows(pad(leaf, ends, value=fields[name].fill) if any(missing) else leaf, fields[name].batch)
+        if key is None:
+            changed[name] = whole
+        else:
+            changed.setdefault(name, {})[key] = whole
     return dataclasses.replace(state, **changed)  # type: ignore[type-var]
 
 

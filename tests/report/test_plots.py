@@ -1,0 +1,38 @@
+"""What the pictures show is what the record holds."""
+
+from __future__ import annotations
+
+from tests.report.example import example
+
+from distilvec.report.plots import gate_figure, make_figures, style
+
+GATES = [
+    {
+        "step": step,
+        "loss": 1.0,
+        "term/gate_cosine": share,
+        "term/gate_margin": 1 - share,
+        "term/gate_entropy": 0.6,
+        "term/gate_floor": 0.0,
+        "term/gate_kl": 0.1,
+    }
+    for step, share in [(10, 0.5), (20, 0.6), (30, 0.75)]
+]
+
+
+def test_the_gate_is_drawn_by_expert_over_the_steps() -> None:
+    with style():
+        figure = gate_figure(example(log=GATES))
+    assert figure is not None
+    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
+    assert lines.keys() == {"cosine", "margin"}
+    assert list(lines["cosine"].get_xdata()) == [10, 20, 30]
+    assert list(lines["cosine"].get_ydata()) == [0.5, 0.6, 0.75]
+    assert list(lines["margin"].get_ydata()) == [0.5, 0.4, 0.25]
+
+
+def test_a_method_without_a_gate_has_no_picture_of_one() -> None:
+    with style():
+        assert gate_figure(example()) is None
+        assert "gate" not in make_figures(example())
+        assert "gate" in make_figures(example(log=GATES))
