@@ -128,6 +128,9 @@ def test_a_student_that_kept_its_kernels_explains(image_run, pictures, tmp_path)
     means = np.stack([each["colours"].mean for each in explained])
     assert means[0, 0] < means[1, 0], "the dark image is predicted to be darker, in the teacher's own units"
     assert np.abs(means - truth)[:, :3].mean() < 0.25
+    with Image.open(images[1]) as opened:  # one item that is neither a list nor a text
+        (alone,) = student.explain(opened)
+    np.testing.assert_allclose(alone["colours"].mean, means[1], atol=1e-5)
     # Saved again it is a student like any other.
     student.save(str(tmp_path / "again"))
     np.testing.assert_allclose(distilvec.load(tmp_path / "again").encode(images), student.encode(images), atol=1e-6)

@@ -7,9 +7,8 @@ import torch
 from torch.distributions import Categorical, Independent, MixtureSameFamily, MultivariateNormal, Normal
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.gaussian import bounded
 from distilvec.methods.table import build_options
-from distilvec.modules.kernel_head import GaussianKernels, has_kernels
+from distilvec.modules.kernel_head import GaussianKernels, bounded, has_kernels
 from distilvec.teachers.signals import TeacherInfo
 
 ROWS = range(8)
@@ -261,3 +260,99 @@ def test_a_ridge_start_knows_what_a_linear_map_knows(world, options) -> None:
 def test_published_presets_start_from_nothing(name) -> None:
     assert build_options(name, {"preset": "paper"}).init == "random"
     assert build_options(name, {}).init == "ridge"
+
+
+@pytest.mark.parametrize("beta", [0.5, 1.0])
+def test_beta_weighs_each_coordinate_by_its_variance_without_a_gradient(world, beta) -> None:
+    method = world.method("gaussian", width=16, beta_nll=beta)
+    terms = terms_of(world, method)
+    kernel = method.kernels(world.output(ROWS).embedding)[0]
+    log_variance = bounded(kernel.spread, "soft")
+    density = -Normal(kernel.mean, (0.5 * log_variance).exp()).log_prob(targets(world, method)[:, None])
+    expected = density * log_variance.exp() ** beta
+    torch.testing.assert_close(terms["nll"].values, expected.mean(-1).squeeze(-1))
+    torch.testing.assert_close(terms["plain_nll"].values, density.mean(-1).squeeze(-1))
+    assert terms["plain_nll"].weight == 0
+    # With beta 1 the mean's gradient is that of half the squared error, whatever the predicted deviation.
+    mean = kernel.mean.detach().requires_grad_()
+    values, _ = method.compare(kernel._replace(mean=mean), targets(world, method), method.kernels.live(0))
+    values.sum().backward()
+    residual = kernel.mean.detach() - targets(world, method)[:, None]
+    scale = log_variance.detach().exp() ** (beta - 1) / world.vectors[0].shape[1]
+    torch.testing.assert_close(mean.grad, residual * scale, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [("mean", [1 / 2, 1 / 2]), ("sum", [5.0, 15.0]), ("per_dim", [5 / 20, 15 / 20])],
+)
+def test_what_a_teacher_weighs_by_its_width(world, how, expected) -> None:
+    """Term weights of teachers of 5 and 15 coordinates; a term is a mean over its own."""
+    torch.manual_seed(0)
+    world.vectors = [torch.randn(64, 5), torch.randn(64, 15)]
+    assert world.method("gaussian", width=16, teacher_weight=how).weights == pytest.approx(expected)
+    weighed = world.method("multi_cosine", width=16, teacher_weight="sum").weights
+    assert weighed == pytest.approx([1.0, 1.0]), "a cosine is no mean over coordinates"
+
+
+def test_calibration_is_one_where_the_model_is_right(world) -> None:
+    """Targets drawn from the kernels' own distribution, diagonal, triangular and of two components."""
+    generator = torch.Generator().manual_seed(3)
+    for options in ({}, {"covariance": "triangular"}, {"components": 2}):
+        method = world.method("gaussian", width=16, **options)
+        if method.kernels.triangular:
+            with torch.no_grad():
+                method.kernels.factors[0].normal_(std=0.3, generator=generator)
+        with torch.no_grad():
+            kernel = method.kernels(torch.randn(1, 4000, 12, generator=generator))[0]
+            deviation = (0.5 * bounded(kernel.spread, "soft")).exp()
+            noise = torch.randn(deviation.shape, generator=generator)
+            if kernel.factor is not None:  # residual U / deviation is white
+                noise = torch.linalg.solve_triangular(kernel.factor.mT, noise.mT, upper=True).mT
+            drawn = kernel.mean + deviation * noise
+            parts = kernel.weights.exp() if kernel.weights is not None else torch.ones(1, 4000, 1)
+            chosen = torch.multinomial(parts[0], 1, generator=generator)[None, ..., None]
+            target = drawn.gather(-2, chosen.expand(*chosen.shape[:-1], drawn.shape[-1])).squeeze(-2)[0]
+            _, seen = method.compare(kernel, target, method.kernels.live(0))
+        assert seen["calibration"].mean().item() == pytest.approx(1, abs=0.05)
+        if kernel.factor is not None:  # its marginal deviations are those of the draws
+            own = ((drawn - kernel.mean) / deviation).squeeze(0).squeeze(-2)
+            torch.testing.assert_close(own.var(0), method.kernels.marginal(0), rtol=0.1, atol=0)
+
+
+def test_marginal_variances_are_those_of_the_covariance() -> None:
+    kernels = GaussianKernels(4, ["one"], [6], depth=1, hidden=8, triangular=True)
+    with torch.no_grad():
+        kernels.factors[0].normal_(std=0.5, generator=torch.Generator().manual_seed(1))
+    factor = kernels(torch.randn(2, 4))[0].factor.double()
+    expected = torch.linalg.inv(factor @ factor.mT).diagonal()
+    torch.testing.assert_close(kernels.marginal(0).double(), expected, rtol=1e-5, atol=1e-6)
+    assert (kernels.marginal(0) >= 1 - 1e-6).all() and kernels.marginal(0).max() > 1.1
+    # A coordinate that is constant tells nothing of the others but its value.
+    kernels.live(0)[2] = False
+    kept = [0, 1, 3, 4, 5]
+    precision = (factor @ factor.mT)[kept][:, kept]
+    torch.testing.assert_close(
+        kernels.marginal(0)[kept].double(), torch.linalg.inv(precision).diagonal(), rtol=1e-5, atol=1e-6
+    )
+    assert kernels.marginal(0)[2] == 1
+    assert GaussianKernels(4, ["one"], [6], depth=1, hidden=8).marginal(0).tolist() == [1.0] * 6
+
+
+@pytest.mark.parametrize("name", ["gaussian", "multi_mse"])
+def test_clipping_holds_rare_coordinates_and_leaves_the_rest(world, name) -> None:
+    torch.manual_seed(0)
+    vectors = torch.randn(64, 6)
+    vectors[:, 5] = 0
+    vectors[3, 5] = 1.0  # nearly dead: eight deviations away where it lives
+    world.vectors = [vectors]
+    method = world.method(name, width=16, clip=4.0, init="random")
+    target = targets(world, method)
+    assert target[3, 5] > 7
+    terms = terms_of(world, method)
+    held, _ = method.compare(
+        method.kernels(world.output(ROWS).embedding)[0], target.clamp(-4, 4), method.kernels.live(0)
+    )
+    torch.testing.assert_close(terms[method.term].values, held)
+    free, _ = method.compare(method.kernels(world.output(ROWS).embedding)[0], target, method.kernels.live(0))
+    assert (free[0, 3] > held[0, 3]) and torch.equal(free[0, 4:], held[0, 4:])

@@ -34,7 +34,7 @@ class PerceptronSettings:
         lr: constant learning rate.
         weight_decay: L2 penalty, added to the gradient.
         batch_size: items per step.
-        epochs: passes over the training items; None = min(100, 200 * 5000 / items), the rule for molecules.
+        epochs: passes over the training items; None = min(100, 200 * 5000 / size of the task), the rule for molecules.
 
     Source: the many-teachers paper, appendix (probes).
     """
@@ -48,7 +48,7 @@ class PerceptronSettings:
     epochs: int | None = None
 
     def epochs_for(self, items: int) -> int:
-        """Passes over so many training items, at least 1."""
+        """Passes for a task of so many items (of training, validation and test together), at least 1."""
         return self.epochs or max(1, min(100, 200 * 5000 // items))
 
 
@@ -174,7 +174,7 @@ class PerceptronTask(Task):
             "seeds": list(self.seeds),
             "values": values,
             "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-            "epochs": self.settings.epochs_for(self._parts.train.shape[1]),
+            "epochs": self.settings.epochs_for(sum(part.shape[1] for part in self._parts)),
             "best_epochs": fitted.best_epoch,
             "train_rows": self._parts.train.shape[1],
             "skipped": {str(key): reason for key, reason in self.skipped.items()},

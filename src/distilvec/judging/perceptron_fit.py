@@ -66,7 +66,7 @@ def fit_perceptrons(
     best = [weight.detach().clone() for weight in weights]
     best_loss = torch.full((len(seeds),), torch.inf)
     best_epoch = torch.zeros(len(seeds), dtype=torch.int64)
-    for epoch in range(1, settings.epochs_for(train.shape[1]) + 1):
+    for epoch in range(1, settings.epochs_for(sum(part.shape[1] for part in parts)) + 1):
         order = torch.from_numpy(np.stack([rng.permutation(train.shape[1]) for rng in orders]))
         for rows in train.gather(1, order).split(settings.batch_size, dim=1):
             with torch.enable_grad():

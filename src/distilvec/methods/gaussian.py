@@ -23,7 +23,7 @@ from torch import Tensor
 
 from distilvec.functional import gaussian_nll, triangular_gaussian_nll
 from distilvec.methods.kernels import KernelMethod, KernelOptions, live_mean
-from distilvec.modules.kernel_head import Kernel
+from distilvec.modules.kernel_head import Kernel, bounded
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
@@ -58,7 +58,8 @@ class GaussianOptions(KernelOptions):
 
 class Gaussian(KernelMethod):
     """Terms per teacher: `nll` [V, B] per coordinate in nats; logged beside it: `explained` (see `KernelMethod`) and
-    `calibration`, the mean squared standardised residual, which is 1 where the predicted deviations are right."""
+    `calibration`, the mean squared standardised residual, which is 1 where the predicted deviations are right. With
+    `beta_nll` the term is the weighted one, and `plain_nll`, without weights, is logged too."""
 
     name = "gaussian"
     summary = "likelihood of many teachers' vectors under Gaussian kernels of the student's"
@@ -84,9 +85,12 @@ class Gaussian(KernelMethod):
             values = per_component.squeeze(-1)
         else:
             values = -(kernel.weights - per_component * count).logsumexp(-1) / count
+        seen = {}
         with torch.no_grad():
-            calibration = _calibration(kernel, target, log_variance, live, per_component * count)
-        return values, {"calibration": calibration}
+            seen["calibration"] = _calibration(kernel, target, log_variance, live, per_component * count)
+            if options.beta_nll:
+                seen["plain_nll"] = live_mean(gaussian_nll(target, kernel.mean, log_variance), live).squeeze(-1)
+        return values, seen
 
     def said(self, log_variance: Tensor) -> Tensor:
         if self.options.bound == "soft":
@@ -96,11 +100,6 @@ class Gaussian(KernelMethod):
     def keep(self, folder: Path) -> None:
         if self.options.keep_kernels:
             self.kernels.save(folder, bound=self.options.bound)
-
-
-def bounded(spread: Tensor, bound: str) -> Tensor:
-    """What a kernel says of the deviation -> log-variance within its bounds."""
-    return 10 * torch.tanh(spread / 10) if bound == "soft" else -2 * torch.tanh(spread)
 
 
 def _triangular(kernel: Kernel, target: Tensor, log_variance: Tensor, live: Tensor) -> Tensor:

@@ -30,6 +30,9 @@ class KernelOptions(Options):
         "standardised",
         description="teachers' coordinates at mean 0, deviation 1 over the store [S], or as they are [C]",
     )
+    clip: float | None = Field(
+        None, gt=0, description="standardised coordinates beyond so many deviations count as that; null: none do [P, C]"
+    )
     depth: int = Field(3, ge=1, description="hidden layers of a kernel; 2, 3 and 5 [P]")
     width: int = Field(1024, ge=1, description="of a kernel's hidden layers [P, molecules]")
     width_factor: float | None = Field(
@@ -103,7 +106,8 @@ class KernelMethod(Method):
         kernels = self.kernels(student.embedding)
         for number, (kernel, signals, suffix) in enumerate(zip(kernels, teachers, self.suffixes, strict=True)):
             target = self.kernels.standardise(number, parts.sentence(signals))
-            values, seen = self.compare(kernel, target, self.kernels.live(number))
+            clipped = target if self.options.clip is None else target.clamp(-self.options.clip, self.options.clip)
+            values, seen = self.compare(kernel, clipped, self.kernels.live(number))
             terms[self.term + suffix] = parts.counted(values, signals.present, self.weights[number])
             with torch.no_grad():
                 explained = self._explained(number, kernel, target)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.projection import validated_ridge
 
-__all__ = ["GaussianKernels", "Kernel", "has_kernels"]
+__all__ = ["GaussianKernels", "Kernel", "bounded", "has_kernels"]
 
 _FOLDER, _WEIGHTS, _CONFIG = "kernels", "kernels.safetensors", "kernels.json"
 #: A coordinate that varies less than this share of the teacher's liveliest one is taken for constant.
@@ -177,11 +177,26 @@ class GaussianKernels(nn.Module):
             mean = mean + self.maps[teacher](vectors).unsqueeze(-2)
         spread = values[..., size : 2 * size].unflatten(-1, (parts, -1)) if self.spread else None
         weights = values[..., -parts:].float().log_softmax(-1) if parts > 1 else None
-        factor = None
-        if self.triangular:
-            below = self.factors[teacher].tril(-1)
-            factor = below + torch.eye(len(below), dtype=below.dtype, device=below.device)
-        return Kernel(mean, spread, weights, factor)
+        return Kernel(mean, spread, weights, self._factor(teacher) if self.triangular else None)
+
+    @torch.no_grad()
+    def marginal(self, teacher: int) -> Tensor:
+        """[D_k], by how much a coordinate's variance exceeds that of its own deviation: what it shares with others.
+
+        The precision is diag(1 / deviation) U U^T diag(1 / deviation), so this is the diagonal of (U U^T)^-1 over the
+        coordinates that count; 1 without triangular covariance.
+        """
+        live = self.live(teacher)
+        found = torch.ones(len(live), device=live.device)
+        if self.triangular and live.any():
+            factor = self._factor(teacher).double()
+            found[live] = torch.linalg.inv((factor @ factor.mT)[live][:, live]).diagonal().float()
+        return found
+
+    def _factor(self, teacher: int) -> Tensor:
+        """U [D_k, D_k], unit lower triangular."""
+        below = cast(Tensor, self.factors[teacher]).tril(-1)
+        return below + torch.eye(len(below), dtype=below.dtype, device=below.device)
 
     def config(self) -> dict[str, Any]:
         """What it is made from, as JSON values."""
@@ -227,6 +242,11 @@ class GaussianKernels(nn.Module):
         except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError, DistilvecError) as error:
             raise DataError(f"the kernels cannot be read ({error})", where=str(place)) from error
         return head, content
+
+
+def bounded(spread: Tensor, bound: str) -> Tensor:
+    """What a kernel says of the deviation -> log-variance within its bounds."""
+    return 10 * torch.tanh(spread / 10) if bound == "soft" else -2 * torch.tanh(spread)
 
 
 def has_kernels(folder: str | Path) -> bool:

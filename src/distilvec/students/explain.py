@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from distilvec.modules.kernel_head import GaussianKernels, Kernel
+from distilvec.modules.kernel_head import GaussianKernels, Kernel, bounded
 from distilvec.modules.task_head import sentence_vectors
 
 
@@ -40,19 +39,22 @@ class ExplainingStudent(SentenceTransformer):
     Attributes:
         kernels: on the CPU.
         bound: how they bound deviations.
+        marginals: per teacher [D_k], see `GaussianKernels.marginal`.
     """
 
     kernels: GaussianKernels
     bound: str
+    marginals: list[Tensor]
 
-    def explain(self, items: str | Sequence[str], batch_size: int = 32) -> list[dict[str, Reproduction]]:
+    def explain(self, items: Any, batch_size: int = 32) -> list[dict[str, Reproduction]]:
         """By teacher, what the student knows of its vector, for each item.
 
         Args:
-            items: one or several texts, images or molecules.
+            items: one text, image or molecule, or a list, tuple or array of them.
             batch_size: items per forward pass.
         """
-        given = [items] if isinstance(items, str) else list(items)
+        # A single Pillow image can be iterated over no more than a text should be.
+        given = list(items) if isinstance(items, list | tuple | np.ndarray) else [items]
         found: list[dict[str, Reproduction]] = []
         self.eval()
         for start in range(0, len(given), batch_size):
@@ -60,14 +62,14 @@ class ExplainingStudent(SentenceTransformer):
         return found
 
     @torch.inference_mode()
-    def _explained(self, items: list[str]) -> list[dict[str, Reproduction]]:
+    def _explained(self, items: list[Any]) -> list[dict[str, Reproduction]]:
         prompt = (self.prompts or {}).get(self.default_prompt_name or "") or None
         features: dict[str, Any] = dict(self.preprocess(items, prompt=prompt))
         features = {name: v.to(self.device) if isinstance(v, Tensor) else v for name, v in features.items()}
         kernels = self.kernels(sentence_vectors(self, features).float().cpu())
         rows: list[dict[str, Reproduction]] = [{} for _ in items]
         for number, (name, kernel) in enumerate(zip(self.kernels.names, kernels, strict=True)):
-            mean, deviation = self._moments(kernel)
+            mean, deviation = self._moments(kernel, number)
             live, scale = self.kernels.live(number), self.kernels.scale(number)
             relative = (deviation * scale / self.kernels.deviation(number))[:, live].square().mean(-1)
             own = mean * scale + self.kernels.shift(number), deviation * scale
@@ -80,15 +82,10 @@ class ExplainingStudent(SentenceTransformer):
                 )
         return rows
 
-    def _moments(self, kernel: Kernel) -> tuple[Tensor, Tensor]:
-        """Mean and deviation [n, D] of the whole mixture, in the kernel's units.
-
-        With a triangular factor these are the coordinates' deviations given the ones before them.
-        """
+    def _moments(self, kernel: Kernel, number: int) -> tuple[Tensor, Tensor]:
+        """Mean and deviation [n, D] of the whole mixture, in the kernel's units."""
         assert kernel.spread is not None
-        variance = (
-            10 * torch.tanh(kernel.spread / 10) if self.bound == "soft" else -2 * torch.tanh(kernel.spread)
-        ).exp()
+        variance = bounded(kernel.spread, self.bound).exp() * self.marginals[number]
         shares = torch.ones_like(kernel.mean[..., :1]) if kernel.weights is None else kernel.weights.exp().unsqueeze(-1)
         mean = (shares * kernel.mean).sum(-2)
         spread = (shares * (variance + (kernel.mean - mean.unsqueeze(-2)).square())).sum(-2)
@@ -106,4 +103,5 @@ def with_kernels(student: SentenceTransformer, folder: str | Path) -> Explaining
     assert isinstance(student, ExplainingStudent)
     # Not a submodule: it is no part of what the student computes or saves.
     student.__dict__["kernels"], student.__dict__["bound"] = kernels.eval(), str(more.get("bound", "soft"))
+    student.__dict__["marginals"] = [kernels.marginal(number) for number in range(len(kernels.names))]
     return student
