@@ -105,6 +105,24 @@ def picture(names: Sequence[str], average: npt.NDArray[np.float64], reach: float
         pyplot.close(figure)
 
 
+def training_losses(curves: Mapping[str, Sequence[Sequence[float]]], file: Path) -> None:
+    """Loss over the steps, a line per model: (step, loss) each."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    with pyplot.rc_context({"svg.hashsalt": "distilvec", "svg.fonttype": "none", "font.size": 8}):
+        figure, axes = pyplot.subplots(figsize=(6, 3))
+        for model, curve in curves.items():
+            steps, losses = np.asarray(curve).T
+            axes.plot(steps, losses, linewidth=1.2, label=model)
+        axes.set(xlabel="step", ylabel="training loss, nats per coordinate")
+        axes.legend(frameon=False)
+        figure.savefig(file, bbox_inches="tight", metadata={"Date": None})
+        pyplot.close(figure)
+
+
 def _bars(ascending: npt.NDArray[np.float64], reach: float) -> list[tuple[int, int]]:
     """First and last position of every longest run of at least two models within the critical difference."""
     found: list[tuple[int, int]] = []

@@ -19,6 +19,7 @@ from molecule_ranks import (
     rank_difference,
     ranks,
     terciles,
+    training_losses,
 )
 from molecule_rows import GROUPS, ROWS, TEACHERS
 
@@ -128,7 +129,7 @@ def write_page(here: Path) -> str:
     here.mkdir(parents=True, exist_ok=True)
     lines = [HEADER]
     if found.runs:
-        lines += _overall(found, here) + _sections(found)
+        lines += _overall(found, here) + _sections(found, here)
         lines += _losses(found) + _agreement(found) + _left_out(found)
     text = "\n".join(lines) + "\n"
     (here / "table.md").write_text(text)
@@ -157,12 +158,14 @@ def _overall(found: Found, here: Path) -> list[str]:
         "",
         "![Critical difference](critical-difference.svg)",
         "",
-        "### By size of the task and by class imbalance (average ranks within terciles)",
+        "### By kind, size and class imbalance of the tasks (average ranks; size and imbalance in terciles)",
         "",
     ]
     sizes = {task: float(found.items[task]["n"]) for task in tasks}
     rare = {task: found.items[task]["minority"] for task in tasks if found.items[task]["minority"] is not None}
-    parts = [(f"{_range(part, sizes)} molecules", part) for part in terciles(sizes) if part]
+    parts = [("classes", list(rare)), ("numbers", [task for task in tasks if task not in rare])]
+    parts = [(title, part) for title, part in parts if part]
+    parts += [(f"{_range(part, sizes)} molecules", part) for part in terciles(sizes) if part]
     parts += [(f"rarer class {_range(part, rare, 100)} %", part) for part in terciles(rare) if part]
     lines += [f"| model | {' | '.join(f'{title} ({len(part)})' for title, part in parts)} |", "|---" * (len(parts) + 1)]
     lines[-1] += "|"
@@ -217,19 +220,38 @@ def _burst(found: Found, models: Sequence[str]) -> list[str]:
     return lines
 
 
-def _sections(found: Found) -> list[str]:
+def _sections(found: Found, here: Path) -> list[str]:
     lines: list[str] = []
-    for title, models in (
-        ("One, two and all teachers", [MAIN, *GROUPS["pairs"], *GROUPS["single"]]),
-        ("Hidden layers of the kernels (`gaussian`: 3)", [MAIN, *GROUPS["depth"]]),
-        ("Kind of encoder (`gaussian`: gine)", [MAIN, *GROUPS["encoders"]]),
-        ("Size of the pool (`gaussian`: 20,000; as many steps)", [MAIN, *GROUPS["pools"]]),
-        ("Ten layers of 512", [MAIN, *GROUPS["large"]]),
+    for title, models, curves in (
+        ("One, two and all teachers", [MAIN, *GROUPS["pairs"], *GROUPS["single"]], ""),
+        ("Hidden layers of the kernels (`gaussian`: 3)", [MAIN, *GROUPS["depth"]], "depth"),
+        ("Kind of encoder (`gaussian`: gine)", [MAIN, *GROUPS["encoders"]], "encoder"),
+        ("Size of the pool (`gaussian`: 20,000; as many steps)", [MAIN, *GROUPS["pools"]], ""),
+        ("Ten layers of 512", [MAIN, *GROUPS["large"]], ""),
     ):
         scores = found.only(models)
-        if len(scores) > 1:
-            lines += ["", f"## {title}", "", *_ranking(found, scores, MAIN)]
+        if len(scores) < 2:
+            continue
+        lines += ["", f"## {title}", "", *_ranking(found, scores, MAIN)]
+        if models[1:] == list(GROUPS["pairs"]) + list(GROUPS["single"]):
+            lines += _numbers(found, scores)
+        drawn = {model: curve for model in scores if curves and (curve := found.runs[model][0].get("curve"))}
+        if drawn:
+            training_losses(drawn, here / f"loss-by-{curves}.svg")
+            lines += ["", f"![Training loss by {curves}](loss-by-{curves}.svg)"]
     return lines
+
+
+def _numbers(found: Found, scores: dict[str, dict[str, float]]) -> list[str]:
+    """R2 of each column of numbers, as in the paper's Figure 5."""
+    columns = [task for task in common_tasks(scores) if found.items[task]["minority"] is None]
+    if not columns:
+        return []
+    lines = ["", "R2 by column (mean of five splits):", "", f"| model | {' | '.join(columns)} |"]
+    lines.append(f"|---{'|---' * len(columns)}|")
+    return lines + [
+        f"| {model} | {' | '.join(f'{values[column]:.3f}' for column in columns)} |" for model, values in scores.items()
+    ]
 
 
 def _losses(found: Found) -> list[str]:

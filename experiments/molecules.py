@@ -116,6 +116,7 @@ class Bench:
                     "batch_size": self.size.batch,
                     "seed": seed,
                     "save_every": 1_000_000,
+                    "logging_steps": 10,
                     "lr_scheduler_type": "linear",
                     **self.place,
                 },
@@ -164,6 +165,7 @@ class Bench:
                     "parameters": {"student": fitted.trained, "kernels": fitted.heads},
                     "training_seconds": round(fitted.seconds, 1),
                     "held_out": _per_teacher(fitted.held_out, row.teachers),
+                    "curve": [[entry["step"], round(entry["loss"], 5)] for entry in fitted.log if "loss" in entry],
                 }
             label = f"{name}-{seed}"
             result |= self._probe(label, CachedEncoder(functools.partial(self.embed, student)))
