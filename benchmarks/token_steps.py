@@ -6,12 +6,15 @@
 
 A step is what step.py measures, and before it what brings the batch together: reading token states and attention from
 the store, or the live teacher's forward pass. All take turns batch by batch on the same batches of texts, each with its
-own copy of the student. "Collating" is that first part of a step alone, for the store. Everything is without labels, so
-SimCSE is a part of every method's step, too. Ratios are of processor time, medians over rounds with least and greatest.
+own copy of the student. "Collating" is that first part of a step alone, for the store. Without labels, SimCSE is a part
+of every method's step, too. "Labelled" rows have a classification task in its place (the texts' domains), which methods
+on class logits must have; `sft` is that task alone. Ratios are of processor time, medians over rounds with least and
+greatest.
 
 Aims: from the store at most twice a SimCSE step; what a live teacher adds to that is at most its plain forward pass
 (sentence vectors alone) plus 20 %. Peak memory as in step.py; only live variants have the teacher in memory.
-Teacher: all-MiniLM-L6-v2. Texts: TALAS's corpus from the shared data, else docstrings.
+Teacher: all-MiniLM-L6-v2, with a task head that was trained for one step. Texts: TALAS's corpus from the shared data,
+else docstrings.
 Results: benchmarks/results/token_steps.json and .md.
 """
 
@@ -40,16 +43,21 @@ from workload import Workload, make_student, real_texts
 
 from distilvec.corpus import read_corpus
 from distilvec.demo import demo_teacher
+from distilvec.finetune import finetune
 from distilvec.methods.base import Method, wanted_of
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.store import SignalStore, fill_signals
 from distilvec.students import StudentTap
+from distilvec.tasks.base import Task
+from distilvec.tasks.section import TaskSection
+from distilvec.tasks.table import build_task
 from distilvec.teachers import Teacher, load_teacher
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.teaching import teacher_info
 from distilvec.training import Collator, Distiller, LiveSource, StoreSource, TokenizedCorpus
 from distilvec.training.arguments import training_arguments
+from distilvec.training.distiller import describe as describe_student
 from distilvec.training.sample import make_sample
 from distilvec.training.trainer import DistillationTrainer
 
@@ -61,6 +69,10 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "mined": ("mined", {}),
     "emo paper": ("emo", {"preset": "paper"}),
     "distillmoe paper": ("distillmoe", {"preset": "paper"}),
+    **{
+        f"{name} labelled": (name, {})
+        for name in ("sft", "uld", "multilevel_ot", "mined", "cdm", "dskd", "emo", "distillmoe")
+    },
 }
 BASELINE, FORWARD = "simcse", "teacher's forward"
 STORE, LIVE, COLLATING = "store", "live", "collating"
@@ -82,8 +94,16 @@ class TokenWorkload(Workload):
         """The corpus, the student, and the store, which is filled where it is not there yet."""
         import torch
 
-        corpus = read_corpus(real_texts(texts), folder / "corpus", domain="domain", holdout=0.0)
+        rows = real_texts(texts)
+        corpus = read_corpus(rows, folder / "corpus", domain="domain", label="domain", holdout=0.0)
         student = make_student(kind, corpus.texts()).to(device)
+        finetune(
+            demo_teacher(),
+            rows,
+            folder / "teacher",
+            label="domain",
+            training={"max_steps": 1, "batch_size": 8, **({"use_cpu": True} if device == "cpu" else {})},
+        )
         facts = folder / "teacher.json"
         if not facts.exists():
             _fill(student, corpus, folder, device)
@@ -95,7 +115,7 @@ class TokenWorkload(Workload):
     @property
     def teacher(self) -> Teacher:
         if not self.opened:
-            self.opened.append(load_teacher(name="minilm", model=demo_teacher(), device=str(self.device)))
+            self.opened.append(_open_teacher(self.folder, str(self.device)))
         return self.opened[0]
 
     def batches(self, count: int) -> list[Any]:
@@ -106,8 +126,8 @@ class TokenWorkload(Workload):
         word, _, where = name.rpartition(" ")
         method = _method(word if word in METHODS else name)
         assert self.info is not None
-        student, tap = copy.deepcopy(self.student), StudentTap(self.student)
-        needs = method.needs(tap.info, [self.info])
+        student, task = copy.deepcopy(self.student), _task(name, self.corpus, self.student)
+        needs = method.needs(describe_student(StudentTap(student).info, task), [self.info])
         wanted = wanted_of(needs, 0)
         store = StoreSource(self.store, self.corpus)
         store.prepare(wanted, self.tokens)
@@ -116,14 +136,14 @@ class TokenWorkload(Workload):
         if where == LIVE:
             source = LiveSource(self.teacher, self.corpus, self.folder / "alignments")
             source.prepare(wanted, self.tokens)
-        method.build(StudentTap(student).info, [self.info], sample)
+        method.build(describe_student(StudentTap(student).info, task), [self.info], sample)
         method.attach(student)
         self.collators[name] = Collator(self.corpus, self.tokens, [source])
         training = TrainingSection(
             batch_size=self.batch_size, save_every=10**6, max_steps=steps, logging_steps=50, **self._placement()
         )
         return DistillationTrainer(
-            Distiller(student, method, [self.info]).to(self.device),
+            Distiller(student, method, [self.info], task).to(self.device),
             training_arguments(training, OptimizerSection(lr=1e-4), self.folder / "runs" / name, 1000),
             rows=self.rows,
             collator=self.collators[name],
@@ -150,20 +170,37 @@ def _method(name: str) -> Method:
     return build_method(word, options)
 
 
+def _task(name: str, corpus: Any, student: Any) -> Task | None:
+    """The texts' domains as classes, for a labelled row."""
+    if "labelled" not in name:
+        return None
+    width = StudentTap(student).info.width
+    return build_task(TaskSection(kind="classification"), width, corpus.labels, corpus.label_names)
+
+
+def _open_teacher(folder: Path, device: str) -> Teacher:
+    return load_teacher(name="minilm", model=str(folder / "teacher"), device=device)
+
+
 def _fill(student: Any, corpus: Any, folder: Path, device: str) -> None:
     """Teach the texts once, with all that any of the methods wants."""
-    teacher = load_teacher(name="minilm", model=demo_teacher(), device=device)
+    teacher = _open_teacher(folder, device)
     info, seen = teacher_info(teacher), StudentTap(student).info
     store = SignalStore.create(folder / "store", teacher.card, teacher.card.width)
     for name in METHODS:
-        wanted = wanted_of(_method(name).needs(seen, [info]), 0)
+        needs = _method(name).needs(describe_student(seen, _task(name, corpus, student)), [info])
+        wanted = wanted_of(needs, 0)
         fill_signals(store, teacher, corpus.texts(), corpus.keys, wanted)
     (folder / "teacher.json").write_text(json.dumps(asdict(info)))
 
 
 def variants(methods: list[str]) -> list[str]:
     """SimCSE, the teacher's plain forward pass, and each method from the store, its collating, and live."""
-    return [BASELINE, FORWARD, *(f"{method} {where}" for method in methods for where in (STORE, COLLATING, LIVE))]
+    found = [BASELINE, FORWARD]
+    for method in methods:
+        # The task alone has no teacher.
+        found += [f"{method} {where}" for where in ((STORE,) if method == "sft labelled" else (STORE, COLLATING, LIVE))]
+    return found
 
 
 def peaks(options: argparse.Namespace, folder: str, names: list[str]) -> dict[str, dict[str, int]]:
@@ -199,7 +236,7 @@ def result(
             "processor_milliseconds": 1e3 * statistics.median(busy for _, busy in seconds),
             "ratio": ratio(times, name, BASELINE, 0),
             "ratio_processor_time": ratio(times, name, BASELINE, 1),
-            "paper": PAPER.get(name.split()[0]) if name.endswith((STORE, LIVE)) and "paper" not in name else None,
+            "paper": PAPER.get(name.removesuffix(f" {STORE}").removesuffix(f" {LIVE}")),
             **({"peak_bytes": memory[name]["peak"]} if name in memory else {}),
             **({"added_bytes": memory[name]["peak"] - memory[name]["before"]} if name in memory else {}),
         }
@@ -247,8 +284,9 @@ def table(found: dict[str, Any]) -> str:
         "",
         f"`{found['command']}`: {found['machine']}, {found['device']}, torch {found['torch']}; student "
         f"{found['student']}; {found['texts']} texts of {found['corpus']}, {found['tokens_per_text']:.1f} tokens each, "
-        f"batch {found['batch_size']}, no labels. Median (least to greatest) over {found['rounds']} rounds of "
-        f"{found['batches_per_round']} batches, in turn. Collating, which data workers can do aside, is in every step.",
+        f"batch {found['batch_size']}. Median (least to greatest) over {found['rounds']} rounds of "
+        f"{found['batches_per_round']} batches, in turn. Collating, which data workers can do aside, is in every step. "
+        "Rows without `labelled` have SimCSE beside the method, those with it a classification task.",
         "",
         "| step | ms | processor ms | relative to SimCSE | by processor time | the paper's | peak MiB | added by steps "
         "| peak relative to SimCSE |",
