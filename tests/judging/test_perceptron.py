@@ -139,9 +139,9 @@ def reference(features: np.ndarray, answers: np.ndarray, parts: Parts, seed: int
     shift, scale = features[train].mean(0), features[train].std(0)
     x, y = torch.from_numpy((features - shift) / scale), torch.from_numpy(answers.astype(np.int64))
     net = torch.nn.Sequential(
-        torch.nn.Linear(features.shape[1], settings.hidden),
+        torch.nn.Linear(features.shape[1], settings.hidden or features.shape[1]),
         torch.nn.LeakyReLU(0.01) if settings.activation == "leaky_relu" else torch.nn.ReLU(),
-        torch.nn.Linear(settings.hidden, 3),
+        torch.nn.Linear(settings.hidden or features.shape[1], 3),
     )
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -28,7 +28,7 @@ class PerceptronSettings:
     """How a perceptron is fitted.
 
     Attributes:
-        hidden: width of the hidden layer.
+        hidden: width of the hidden layer; None = as wide as the vector.
         activation: of the hidden layer; leaky_relu has slope 0.01.
         optimizer: `sgd` has Nesterov momentum 0.9.
         lr: constant learning rate.
@@ -39,7 +39,7 @@ class PerceptronSettings:
     Source: the many-teachers paper, appendix (probes).
     """
 
-    hidden: int = 128
+    hidden: int | None = 128
     activation: Literal["relu", "leaky_relu"] = "relu"
     optimizer: Literal["adam", "sgd"] = "adam"
     lr: float = 1e-3
@@ -53,8 +53,8 @@ class PerceptronSettings:
 
 
 MOLECULES = PerceptronSettings()
-# The paper's hidden layer is as wide as the vector, and its 50 epochs are those of distillation: both are ours here.
-IMAGES = PerceptronSettings(activation="leaky_relu", optimizer="sgd", weight_decay=1e-4, epochs=50)
+# The paper gives no number of epochs for this probe; its 50 are those of distillation.
+IMAGES = PerceptronSettings(hidden=None, activation="leaky_relu", optimizer="sgd", weight_decay=1e-4, epochs=50)
 
 
 class Parts(NamedTuple):

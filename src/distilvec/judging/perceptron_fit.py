@@ -59,7 +59,7 @@ def fit_perceptrons(
     if target == "regression":
         scale, shift = torch.std_mean(y.gather(1, train), dim=1, correction=0, keepdim=True)
         y = (y - shift) / scale
-    weights = _start(x.shape[1], settings.hidden, width, seeds)
+    weights = _start(x.shape[1], settings.hidden or x.shape[1], width, seeds)
     optimizer = _optimizer(weights, settings)
     orders = [np.random.default_rng([seed, 1]) for seed in seeds]
     held_x, held_y = data.take(held), y.gather(1, held)
