@@ -44,9 +44,10 @@ Fashion-MNIST are new to all teachers and students alike, and are not in the cor
 data sets, at 225 x 225); 12 epochs (50); a student of 75,000 parameters from random weights (ResNet-18 of 11.7 M and
 eight others, pretrained, it seems); eight small teachers, five of them of one family on one data set (nine of
 Torchvision, in a second setting five vision transformers); three probed data sets, with 4,000, 6,000 and 900 training
-images, instead of eight to ten with 5,000 to 160,000; probes of 50 epochs, Fashion-MNIST's of 200 (not given there); the
-learning rate falls to 0. "No distillation" is a student trained by labels; in the paper it is the pretrained network itself. Squared error and cosine
-have the same kernels, without the predicted deviation, and the same standardised teachers as the likelihood.
+images, instead of eight to ten with 5,000 to 160,000; probes of 50 epochs, Fashion-MNIST's of 200 (not given there);
+the learning rate falls to 0. "No distillation" is a student trained by labels; in the paper it is the pretrained
+network itself. Squared error and cosine have the same kernels, without the predicted deviation, and the same
+standardised teachers as the likelihood.
 """
 
 
