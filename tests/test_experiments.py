@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.shared import needs_shared
 
 ROOT = Path(__file__).parent.parent
 
@@ -305,7 +306,7 @@ def sharpness_teacher() -> Any:
 
 @pytest.mark.shared
 @pytest.mark.slow
-@pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set")
+@needs_shared
 def test_sharpness_on_the_shared_data(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "experiments" / "sharpness.py"), "--quick", "--rows", "adamw", "asam"]
     environment = {**os.environ, "DISTILVEC_WORK": str(tmp_path / "work")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
+from tests.shared import needs_shared
 
 ROOT = Path(__file__).parent.parent
 MODULES = ("claims", "common", "image_data", "image_networks", "image_tables", "images", "molecule_tables")
@@ -108,7 +108,7 @@ def test_claims_follow_from_the_files(tables: ModuleType, tmp_path: Path) -> Non
 
 
 @pytest.mark.shared
-@pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set")
+@needs_shared
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = importlib.import_module("images")
     rows = "untrained,labels,gaussian,gaussian without vww,gaussian paper,gaussian from vww,multi_cosine,vit gaussian"
@@ -140,7 +140,7 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: py
 
 
 @pytest.mark.shared
-@pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set")
+@needs_shared
 def test_rows_by_group_and_name() -> None:
     images = importlib.import_module("images")
     assert images.named_rows("weak,gaussian") == [*images.GROUPS["weak"], "gaussian"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.shared import SHARED, needs_shared
 
 from distilvec.corpus.images import data_uri
 from distilvec.errors import DataError, DistilvecError
@@ -106,10 +106,10 @@ def test_resizing_of_an_item(networks) -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set")
+@needs_shared
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_features(networks, name) -> None:
-    shared = Path(os.environ["DISTILVEC_DATA"])
+    shared = SHARED
     golden = np.load(shared / "models" / "goldens.npz")
     images = np.load(shared / "data" / "images" / "cifar10.npz")["test_images"][:8]
     items = [data_uri(image) for image in images]
@@ -120,9 +120,9 @@ def test_golden_features(networks, name) -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set")
+@needs_shared
 def test_teachers_as_functions(networks) -> None:
-    shared = Path(os.environ["DISTILVEC_DATA"])
+    shared = SHARED
     images = np.load(shared / "data" / "images" / "cifar10.npz")["test_images"][:3]
     items = [data_uri(image) for image in images]
     widths = {"mlperf_resnet8": 64, "vww_mobilenet": 256, "imagenet_mobilenet": 512, "birds_mobilenet": 1280}

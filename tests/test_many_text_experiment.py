@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.shared import needs_shared
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
-pytestmark = [
-    pytest.mark.shared,
-    pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set"),
-]
+pytestmark = [pytest.mark.shared, needs_shared]
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.alignment import cutters, reference
 from tests.english import sentences
+from tests.shared import SHARED, needs_shared
 
 from distilvec.alignment import MODES, Aligner, align, distances
 from distilvec.alignment.strings import alike, kind_of, plain
@@ -150,12 +149,12 @@ def test_ids_the_vocabulary_lacks_are_refused() -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set")
+@needs_shared
 def test_bert_and_mistral_map_as_the_paper_says() -> None:
     """EMO's Table 6, SciTail: 71.03 % of the teacher's tokens and 80.22 % of the student's."""
     from tokenizers import BertWordPieceTokenizer, Tokenizer
 
-    data = Path(os.environ["DISTILVEC_DATA"]) / "data"
+    data = SHARED / "data"
     bert = BertWordPieceTokenizer(str(data / "tokenizers" / "bert-base-uncased" / "vocab.txt"), lowercase=True)
     with gzip.open(data / "tokenizers" / "mistral-7b-v0.1" / "tokenizer.json.gz", "rt", encoding="utf-8") as file:
         mistral = Tokenizer.from_str(file.read())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import random
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.shared import SHARED, needs_shared
 
 pytest.importorskip("rdkit")
 
@@ -175,9 +175,9 @@ def test_without_rdkit_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         read_corpus(["CCO"], tmp_path, modality="molecule")
 
 
-@pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set")
+@needs_shared
 def test_the_shared_pool_and_images(tmp_path: Path) -> None:
-    shared = Path(os.environ["DISTILVEC_DATA"])
+    shared = SHARED
     started = time.process_time()
     pool = read_corpus(shared / "molecules" / "pool_muv_40000.smi.gz", tmp_path / "pool")
     assert len(pool) == 40_000 and not pool.audit.rejected and time.process_time() - started < 30

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
+from tests.shared import SHARED, needs_shared
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import load_task, paired_bootstrap
@@ -345,13 +345,13 @@ def test_a_description_of_images_names_files_beside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set")
+@needs_shared
 def test_a_pretrained_network_on_cifar10() -> None:
     """SPEC.md: a least-squares probe on resnet20 has 91.4 % with 2,000 images for training."""
     from distilvec.corpus.images import data_uri
     from distilvec.modules.cifar_resnet import CifarResNet, image_model
 
-    shared = Path(os.environ["DISTILVEC_DATA"])
+    shared = SHARED
     data = np.load(shared / "data" / "images" / "cifar10.npz")
     model = image_model(CifarResNet.from_classifier(shared / "models" / "cifar10_resnet20.safetensors"))
     train = [data_uri(image) for image in data["train_images"][:2000]]

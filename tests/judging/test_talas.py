@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.shared import SHARED, needs_shared
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import judge, load_task, talas_tasks
@@ -87,11 +87,11 @@ def test_short_names_are_read_from_the_data_folder(folder: Path, monkeypatch: py
 
 
 @pytest.mark.shared
-@pytest.mark.skipif("DISTILVEC_DATA" not in os.environ, reason="DISTILVEC_DATA is not set")
+@needs_shared
 def test_the_shared_sets(real_teacher_folder: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    data = Path(os.environ["DISTILVEC_DATA"])
+    data = SHARED
     tasks = talas_tasks(data / "data" if (data / "data").is_dir() else data)
     rows = {task.name: len(task.test_items()) for task in tasks}
     assert (rows["scitail"], rows["sts12"], rows["emotion"], rows["banking77"]) == (2126, 3108, 2000, 3080)

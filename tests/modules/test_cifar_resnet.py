@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from tests.shared import SHARED, needs_shared
 from torch.nn import functional
 
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
@@ -311,10 +312,10 @@ def test_learns() -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif(not os.environ.get("DISTILVEC_DATA"), reason="DISTILVEC_DATA is not set")
+@needs_shared
 @pytest.mark.parametrize("depth", [20, 32, 44, 56])
 def test_golden_features(depth: int) -> None:
-    shared = Path(os.environ["DISTILVEC_DATA"])
+    shared = SHARED
     net = CifarResNet.from_classifier(shared / "models" / f"cifar10_resnet{depth}.safetensors")
     assert (net.depth, net.width) == (depth, 16)
     images = np.load(shared / "data" / "images" / "cifar10.npz")["test_images"][:8]

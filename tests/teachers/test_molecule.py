@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.shared import SHARED, needs_shared
 from torch import Tensor
 
 pytest.importorskip("rdkit")
@@ -20,7 +20,6 @@ from rdkit import Chem
 from distilvec.errors import DataError, DistilvecError
 from distilvec.teachers.molecule import MoleculeTeacher, descriptors, molecule_teacher, morgan
 
-SHARED = Path(os.environ.get("DISTILVEC_DATA", Path(__file__).parents[3] / "shared")) / "models"
 SMILES = ["C", "CCO", "C/C=C/C(=O)O", "C[C@H](N)C(=O)O", "Cc1ccccc1C#N", "[Na+].[Cl-]", "*CC", "C[C@@H](O)/C=C\\F"]
 LAYERS, WIDTH, FEATURES = 3, 6, 5
 NAMES = {"gcn": "mol_gcn", "graphsage": "mol_graphsage", "gat": "mol_gat", "molclr": "mol_molclr_gcn"}
@@ -326,7 +325,7 @@ def test_descriptors() -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif(not (SHARED / "goldens.npz").is_file(), reason="there is no shared data folder")
+@needs_shared
 @pytest.mark.parametrize(
     ("file", "key"),
     [
@@ -339,7 +338,7 @@ def test_descriptors() -> None:
     ],
 )
 def test_published_networks_give_their_goldens(file: str, key: str) -> None:
-    goldens = np.load(SHARED / "goldens.npz")
-    network = molecule_teacher(SHARED / f"{file}.safetensors", features=key == "features", device="cpu")
+    goldens = np.load(SHARED / "models" / "goldens.npz")
+    network = molecule_teacher(SHARED / "models" / f"{file}.safetensors", features=key == "features", device="cpu")
     found = network([str(smiles) for smiles in goldens["molecules/smiles"]])
     np.testing.assert_allclose(found, goldens[f"{file}/{key}"], rtol=1e-4, atol=1e-4)
