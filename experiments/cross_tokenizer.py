@@ -38,13 +38,14 @@ from common import WORK, once, shared
 from cross_rows import ALPHA, GROUPS, ROWS, SETS, LabelledSet
 from cross_table import HERE, best_rate, file_name, page
 from cross_unsupervised import OutOfDomain, Unsupervised, joined
+from spine import spine_student
 
 from distilvec.demo import demo_teacher
 from distilvec.errors import DistilvecError
 from distilvec.finetune import finetune, finetune_scores
 from distilvec.preparing import prepare_corpus
 from distilvec.recipe import Recipe, TeacherSection
-from distilvec.run import run, train_student
+from distilvec.run import train_student
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
 from distilvec.teachers import Teacher
@@ -83,28 +84,8 @@ SETTINGS = {
 
 
 def teacher_model(name: str) -> str:
-    """Folder of a teacher before it is fine-tuned; `spine` is a student of the spine, made here on TALAS's corpus."""
-    if name == "minilm":
-        return demo_teacher()
-    folder = WORK / "cross_tokenizer" / "spine"
-    if not (folder / "run" / "student").is_dir():
-        run(Recipe.build(spine(folder)), resume=True)
-    return str(folder / "run" / "student")
-
-
-def spine(folder: Path) -> dict[str, Any]:
-    """Two layers of MiniLM with at most 5,000 word pieces, by cosine: the `cut` student of talas_table.py."""
-    return {
-        "corpus": {"path": str(shared() / "data" / "talas_corpus.jsonl.gz"), "domain": "domain", "holdout": 0.0},
-        "teachers": [{"name": "minilm", "model": demo_teacher(), "dtype": DTYPE}],
-        "student": {"shrink": {"of": "minilm", "layers": 2, "vocabulary": 5000}, "max_length": 128},
-        "method": {"name": "cosine"},
-        "training": {"epochs": 2, "batch_size": 32, "seed": 0, "bf16": bfloat16_pays()},
-        "optimizer": {"lr": 3e-4, "heads_lr": 3e-4},
-        "judging": {"tasks": []},
-        "cache": str(folder / "cache"),
-        "output": str(folder / "run"),
-    }
+    """Folder of a teacher before it is fine-tuned."""
+    return demo_teacher() if name == "minilm" else str(spine_student())
 
 
 def home(quick: bool) -> Path:

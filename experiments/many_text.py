@@ -6,11 +6,11 @@
     python experiments/many_text.py --table
 
 Teachers: all-MiniLM-L6-v2 (384 numbers); `words`, `lsa` and `chars` of text_teachers.py (300, 400 and 256); and
-`spine`, the student that headline.py leaves, where it is there (384; it was cut from MiniLM and taught by it, so that
-it adds little that is new). Corpus: TALAS's, or with `--corpus pool` headline.py's; a part is held out. Student:
-`student-bpe` of the shared models (4 layers x 256). Batch 32, two epochs. Learning rate: the better of two at one
-epoch on validation data (emotion, STS-B, WiC), for each of the three methods for many teachers, TALAS and the cosine
-to all teachers side by side; the other rows take that of the row they vary. Every row is kept as soon as it is there.
+`spine`, the student of spine.py (384; it was cut from MiniLM and taught by it, so that it adds little that is new).
+Corpus: TALAS's, or with `--corpus pool` headline.py's; a part is held out. Student: `student-bpe` of the shared models
+(4 layers x 256). Batch 32, two epochs. Learning rate: the better of two at one epoch on validation data (emotion,
+STS-B, WiC), for each of the three methods for many teachers, TALAS and the cosine to all teachers side by side; the
+other rows take that of the row they vary. Every row is kept as soon as it is there.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import torch
 from common import RESULTS, WORK, once, shared
 from headline import pool, without
 from many_text_table import ROWS, SETS, Row, file_name, write_page
+from spine import spine_student
 from talas_table import DTYPE, PROBE_ROWS, Bench
 
 from distilvec.combining import combine
@@ -76,7 +77,7 @@ class ManyText:
             holdout=0.2 if quick else HELD_OUT[corpus],
         )
         self.texts = set(self.corpus.texts())
-        self.taught = self.teach()
+        self.taught = self.teach(quick)
         limit = 200 if quick else PROBE_ROWS
         self.tests = talas_tasks(data, max_train=limit)
         self.validation = talas_tasks(
@@ -85,7 +86,7 @@ class ManyText:
         rows = read_rows(data / "banking77.test.jsonl.gz")
         self.clusters = ClusteringTask("banking77 clusters", [r["text"] for r in rows], [r["label"] for r in rows])
 
-    def teach(self) -> dict[str, Taught]:
+    def teach(self, quick: bool) -> dict[str, Taught]:
         """Every teacher with its store; refuses results of other teachers.
 
         A function's fingerprint does not say what it was built with, so the folder of the stores does.
@@ -96,8 +97,8 @@ class ManyText:
             call = text_teachers.load(name, self.built)
             sections[name] = TeacherSection(name=name, call=call, batch_size=2048)
             about[name] = json.loads((self.built / name / "config.json").read_text())["built"]
-        spine = WORK / "headline" / "run" / "student"
-        if (spine / "modules.json").exists():
+        if not quick:
+            spine = spine_student()
             sections["spine"] = TeacherSection(name="spine", model=str(spine), dtype=DTYPE)
             about["spine"] = hashlib.sha256((spine / "model.safetensors").read_bytes()).hexdigest()[:16]
         setup = {"teachers": list(about), "built": about, "epochs": self.epochs, "texts": len(self.corpus)}
