@@ -258,6 +258,6 @@ variance (mean over coordinates) that a ridge map of the vectors and the trained
 mean squared standardised residual, which is 1 where the predicted deviations are right. Cosine methods do not fit
 lengths, so that their kernels' share says little.
 
-What was cut, against the paper: five teachers of which two are transformers (and one of these comes from the other) instead of
-four large ones, 13,561 texts instead of 6.3 million, two epochs, batch 32, one student instead of three sizes (and
-two cuts of it), probes on at most 10,000 seeded rows, one seed but for the main rows, one clustering set."""
+What was cut, against the paper: five teachers of which two are transformers (and one of these comes from the other)
+instead of four large ones, 13,561 texts instead of 6.3 million, two epochs, batch 32, one student instead of three
+sizes (and two cuts of it), probes on at most 10,000 seeded rows, one seed but for the main rows, one clustering set."""
