@@ -16,6 +16,7 @@ from tests.methods.baseline_cases import (
     REGRESSING,
     TEACHER_LAST,
     UNSUPERVISED,
+    Step,
     make_method,
     make_sample,
     make_step,
@@ -24,6 +25,7 @@ from tests.methods.baseline_cases import (
 )
 
 from distilvec.methods import token_parts
+from distilvec.methods.base import Method
 from distilvec.methods.baseline_parts import class_divergence, unit_error
 from distilvec.methods.cdm import average_partners
 from distilvec.methods.mse import MSE
@@ -369,3 +371,46 @@ def test_a_fixed_target_sends_no_gradient_through_the_attention() -> None:
         method = make_method("dskd", REGRESSING, sentence_weight=0, token_target=target)
         total(method(step.student, [step.signals], step.batch)).backward()
         assert bool(method.bridges[0].query.weight.grad.abs().max() > 1e-6) == moves
+
+
+def perfect_step(method: Method) -> Step:
+    """A step of equal tokens on both sides in which the teacher says what the method's maps make of the student."""
+    step = make_step(views=1)
+    own, signals = step.student.tokens[LAST].detach(), step.signals
+    signals.mask, signals.content = step.student.mask, step.student.content
+    places = [[(i, i) for i in range(len(row)) if row[i]] for row in signals.content]
+    longest = max(map(len, places))
+    signals.alignments = dict.fromkeys(
+        ("full", "strict"), torch.tensor([[*row, *[(-1, -1)] * (longest - len(row))] for row in places])
+    )
+    if hasattr(method, "maps"):
+        signals.tokens[TEACHER_LAST] = method.maps[0](own[0]).detach()
+    if getattr(method, "heads", None):
+        signals.sentence = method.heads[0](step.student.embedding[0]).detach()
+    return step
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("mined", {"form": "embedding", "standardize": False}),
+        ("cdm", {"form": "embedding", "standardize": False}),
+        ("cdm", {"form": "embedding", "standardize": False, "aggregate": "strict"}),
+        ("dskd", {"token_weight": 0}),
+    ],
+)
+def test_a_student_that_the_maps_take_onto_the_teacher_is_at_the_minimum_on_states(name, options) -> None:
+    method = make_method(name, REGRESSING, **options)
+    if name == "dskd":  # there and back again
+        with torch.no_grad():
+            there = torch.linalg.qr(torch.randn(8, 5, generator=torch.Generator().manual_seed(1)))[0]
+            method.heads[0].weight.copy_(there)
+            method.backs[0].weight.copy_(there.T)
+    step = perfect_step(method)
+    assert total(method(step.student, [step.signals], step.batch)).item() == pytest.approx(0, abs=1e-6)
+    own, embedding = step.student.tokens[LAST].detach(), step.student.embedding.detach()
+    for seed in range(3):
+        noise = torch.Generator().manual_seed(seed)
+        step.student.tokens[LAST] = own + 0.3 * torch.randn(own.shape, generator=noise)
+        step.student.embedding = embedding + 0.3 * torch.randn(embedding.shape, generator=noise)
+        assert total(method(step.student, [step.signals], step.batch)) > 1e-4

@@ -186,6 +186,34 @@ def test_removing_an_expert_leaves_the_others_as_they_are(world) -> None:
             torch.testing.assert_close(found[names[k]].values, expected[names[k]].values)
 
 
+def test_experts_that_say_what_the_teacher_says_are_at_the_minimum(world) -> None:
+    """The teacher's vectors are the student's own, turned: maps and the order of neighbours are exact."""
+    world.encoder.eval()
+    method = world.method("distillmoe", alpha=0, moe_weight=1, head=False, experts=["cosine", "contrast", "margin"])
+    losses = method.expert_losses[0]
+    width = world.infos[0].width
+    turn = torch.linalg.qr(torch.randn(width, WIDTH, generator=torch.Generator().manual_seed(0)))[0]
+    with torch.no_grad():
+        for expert in ("cosine", "contrast"):
+            losses._map(0, expert).weight.copy_(turn)
+    world.encoder.eval()
+    student, signals, batch = world.output(range(8)), world.signals(range(8)), world.batch(range(8))
+    embedding = student.embedding.detach().requires_grad_()
+    signals[0].sentence = (embedding[0] @ turn.T).detach()
+    world.encoder.eval()
+
+    def terms(vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {n: t.values for n, t in method(replace(student, embedding=vectors), signals, batch).items()}
+
+    found = terms(embedding)
+    assert found["cosine"].abs().max() < 1e-5 and found["margin"].abs().max() == 0
+    for seed in range(3):
+        noise = torch.randn(embedding.shape, generator=torch.Generator().manual_seed(seed))
+        moved = terms(embedding.detach() + noise)
+        assert moved["cosine"].mean() > 0.01 and moved["margin"].mean() > 0
+        assert moved["contrast"].mean() > found["contrast"].mean()
+
+
 def test_the_mixture_weighs_the_experts_losses(world) -> None:
     values = []
     for gate_gradient in ("loss", "task", "scaled"):
