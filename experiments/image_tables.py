@@ -21,8 +21,11 @@ METHODS = {
     "multi_cosine": "cosine",
     "multi_mse": "squared error (L2)",
     "gaussian": "likelihood (NLL)",
-    "gaussian beta 0.5": "likelihood, beta 0.5",
-    "gaussian beta 1.0": "likelihood, beta 1",
+    "gaussian beta 0.5": "likelihood, beta 0.5 instead of 1",
+    "gaussian beta 0": "likelihood, beta 0 instead of 1",
+    "gaussian unclipped": "likelihood, not clipped",
+    "gaussian unclipped beta 0": "likelihood, not clipped, beta 0",
+    "multi_mse unclipped": "squared error, not clipped",
     "gaussian paper": "likelihood, paper's preset",
 }
 #: Names of rows that are found out.
@@ -163,6 +166,8 @@ def _weak(runs: dict[str, Runs]) -> str:
         ("all eight", "gaussian"),
         ("the seven without vww", "gaussian without vww"),
         ("resnet56 and vww", "gaussian from resnet56+vww"),
+        ("resnet56 and vww, by dimensions", "gaussian from resnet56+vww per_dim"),
+        ("resnet56 and vww, squared error", "multi_mse from resnet56+vww"),
         ("resnet56", "gaussian from resnet56"),
     )
     rows = [_line(label, runs[row], _seeds(runs[row])) for label, row in pairs if row in runs]

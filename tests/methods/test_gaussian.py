@@ -25,7 +25,7 @@ def targets(world, method, teacher=0, rows=ROWS):
 
 @pytest.mark.parametrize("bound", ["soft", "tanh"])
 def test_the_diagonal_likelihood_is_that_of_torch(world, bound) -> None:
-    method = world.method("gaussian", width=16, bound=bound)
+    method = world.method("gaussian", width=16, bound=bound, beta_nll=0)
     found = terms_of(world, method)["nll"].values
     kernel = method.kernels(world.output(ROWS).embedding)[0]
     deviation = (0.5 * bounded(kernel.spread, bound)).exp()
@@ -126,8 +126,8 @@ def test_a_teachers_dimensions_twice_change_nothing_with_mean_weights(world, los
 
 def test_what_is_logged_beside_the_loss_costs_and_teaches_nothing(world) -> None:
     terms = terms_of(world, world.method("gaussian", width=16))
-    assert set(terms) == {"nll", "explained", "calibration"}
-    for name in ("explained", "calibration"):
+    assert set(terms) == {"nll", "explained", "calibration", "plain_nll"}
+    for name in ("explained", "calibration", "plain_nll"):
         assert terms[name].weight == 0 and not terms[name].values.requires_grad
 
 
@@ -159,7 +159,7 @@ def test_constant_coordinates_are_left_out(world, vectors) -> None:
     info = TeacherInfo("weak", with_dead.shape[1], mean=mean, std=std)
     world.vectors = [with_dead]
     for options in ({}, {"covariance": "triangular"}, {"components": 2}):
-        method = world.method("gaussian", width=16, vectors=vectors, **options)
+        method = world.method("gaussian", width=16, vectors=vectors, beta_nll=0, **options)
         method.build(world.student, [info], _sample(world))
         assert method.kernels.live(0).sum() == alive.shape[1]
         terms = terms_of(world, method)
@@ -217,6 +217,8 @@ def test_weights_of_teachers_are_shares(two_teachers) -> None:
 
 
 def test_beta_does_not_go_with_mixtures() -> None:
+    betas = [build_options("gaussian", options).beta for options in ({}, {"components": 2}, {"preset": "paper"})]
+    assert betas == [1, 0, 0] and build_options("gaussian", {"covariance": "triangular"}).beta == 0
     with pytest.raises(DistilvecError, match="beta_nll"):
         build_options("gaussian", {"beta_nll": 0.5, "components": 2})
 

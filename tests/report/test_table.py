@@ -21,7 +21,7 @@ from distilvec.report import (
     show_table,
 )
 from distilvec.report.plots import log_curves, smoothed, thinned
-from distilvec.report.table import main_grid, task_grid
+from distilvec.report.table import main_grid, task_grid, teacher_grid
 from distilvec.report.words import duration, number, points, share, signed, size, verdict
 
 
@@ -206,3 +206,13 @@ def test_card_warns_of_a_licence_that_forbids_commercial_use() -> None:
     assert "forbids commercial use" in model_card(bound)
     assert "forbids commercial use" not in model_card(example())
     assert "is not known" in model_card(example(teachers=[{"name": "t"}]))
+
+
+def test_a_weighted_loss_shows_the_likelihood_itself() -> None:
+    held_out = {"explained": 0.5, "calibration": 1.1, "nll": 0.7, "plain_nll": 1.2}
+    grid = teacher_grid(example(held_out=held_out))
+    row = dict(zip(grid.header, grid.rows[0], strict=True))
+    assert row["nll per coordinate"].text == "1.2"
+    del held_out["plain_nll"]
+    grid = teacher_grid(example(held_out=held_out))
+    assert dict(zip(grid.header, grid.rows[0], strict=True))["nll per coordinate"].text == "0.7"

@@ -30,8 +30,15 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 class GaussianOptions(KernelOptions):
     presets = {  # noqa: RUF012
-        "paper": {"vectors": "raw", "teacher_weight": "sum", "init": "random"},
-        "code": {"vectors": "raw", "teacher_weight": "sum", "bound": "tanh", "width_factor": 1.4, "init": "random"},
+        "paper": {"vectors": "raw", "teacher_weight": "sum", "init": "random", "beta_nll": 0},
+        "code": {
+            "vectors": "raw",
+            "teacher_weight": "sum",
+            "bound": "tanh",
+            "width_factor": 1.4,
+            "init": "random",
+            "beta_nll": 0,
+        },
     }
 
     bound: Literal["soft", "tanh"] = Field("soft", description="of the deviation: soft clamp [S] or exp(tanh) [C]")
@@ -39,11 +46,12 @@ class GaussianOptions(KernelOptions):
         "diagonal", description="diagonal [P, C], or triangular: coordinates go together, by one trained matrix [S]"
     )
     components: int = Field(1, ge=1, description="Gaussians per teacher: 1 [P, C], or a mixture [S]")
-    beta_nll: float = Field(
-        0.0,
+    beta_nll: float | None = Field(
+        None,
         ge=0,
         le=1,
-        description="weigh each coordinate by variance^beta, so that badly fitted ones still learn; 0 [P, C]",
+        description="weigh each coordinate by variance^beta, so that badly fitted ones still learn; 0 [P, C]; null: 1 "
+        "[S], and 0 with several components or triangular covariance",
     )
     keep_kernels: bool = Field(
         False, description="save the kernels beside the student, for distilvec.load(path).explain(items) [S]"
@@ -51,15 +59,23 @@ class GaussianOptions(KernelOptions):
 
     @model_validator(mode="after")
     def _fits(self) -> GaussianOptions:
-        if self.beta_nll and (self.components > 1 or self.covariance == "triangular"):
+        apart = self.components == 1 and self.covariance == "diagonal"
+        if self.beta_nll and not apart:
             raise ValueError("beta_nll weighs single coordinates: it goes with one component and diagonal covariance")
         return self
+
+    @property
+    def beta(self) -> float:
+        """The exponent that applies."""
+        if self.beta_nll is not None:
+            return self.beta_nll
+        return 1.0 if self.components == 1 and self.covariance == "diagonal" else 0.0
 
 
 class Gaussian(KernelMethod):
     """Terms per teacher: `nll` [V, B] per coordinate in nats; logged beside it: `explained` (see `KernelMethod`) and
     `calibration`, the mean squared standardised residual, which is 1 where the predicted deviations are right. With
-    `beta_nll` the term is the weighted one, and `plain_nll`, without weights, is logged too."""
+    a beta the term is the weighted one, and `plain_nll`, without weights, is logged too."""
 
     name = "gaussian"
     summary = "likelihood of many teachers' vectors under Gaussian kernels of the student's"
@@ -75,8 +91,8 @@ class Gaussian(KernelMethod):
         log_variance = bounded(kernel.spread.float(), options.bound)
         if kernel.factor is None:
             nll = gaussian_nll(target, kernel.mean, log_variance)
-            if options.beta_nll:
-                nll = nll * (options.beta_nll * log_variance.detach()).exp()
+            if options.beta:
+                nll = nll * (options.beta * log_variance.detach()).exp()
             per_component = live_mean(nll, live)
         else:
             per_component = _triangular(kernel, target, log_variance, live)
@@ -88,7 +104,7 @@ class Gaussian(KernelMethod):
         seen = {}
         with torch.no_grad():
             seen["calibration"] = _calibration(kernel, target, log_variance, live, per_component * count)
-            if options.beta_nll:
+            if options.beta:
                 seen["plain_nll"] = live_mean(gaussian_nll(target, kernel.mean, log_variance), live).squeeze(-1)
         return values, seen
 

@@ -31,7 +31,9 @@ class KernelOptions(Options):
         description="teachers' coordinates at mean 0, deviation 1 over the store [S], or as they are [C]",
     )
     clip: float | None = Field(
-        None, gt=0, description="standardised coordinates beyond so many deviations count as that; null: none do [P, C]"
+        3.0,
+        gt=0,
+        description="standardised coordinates beyond so many deviations count as that [S]; null: as they are [P, C]",
     )
     depth: int = Field(3, ge=1, description="hidden layers of a kernel; 2, 3 and 5 [P]")
     width: int = Field(1024, ge=1, description="of a kernel's hidden layers [P, molecules]")
@@ -56,7 +58,9 @@ class KernelMethod(Method):
     Terms: TERM [V, B] per coordinate, and `explained` [V, B], weight 0: the share of the teacher's variance that the
     kernel's mean explains, 1 - mean_d (t_d - m_d)^2 / var_d. Each is `TERM:TEACHER` where there are several.
 
-    Coordinates that are constant over the store are left out of every sum.
+    Coordinates that are constant over the store are left out of every sum. One that is nearly always the same (a bit of
+    a fingerprint, a unit that seldom fires) is far from its mean where it is not: unclipped, such items rule the
+    gradient of the squared error, and more so of the likelihood, which adds their squares over a small deviation.
     """
 
     term: str
@@ -88,6 +92,7 @@ class KernelMethod(Method):
             dims.append(int(self.kernels.live(number).sum()))
             if options.init == "ridge" and int(signals.present.sum()) > 1:
                 target = self.kernels.standardise(number, parts.sentence(signals)[signals.present].float())
+                target = self._clipped(target)
                 source = sample.student.embedding[0][signals.present].float()
                 self.kernels.start_linear(number, source, target, self.said)
         self.weights = self._weights(teachers, dims)
@@ -106,14 +111,17 @@ class KernelMethod(Method):
         kernels = self.kernels(student.embedding)
         for number, (kernel, signals, suffix) in enumerate(zip(kernels, teachers, self.suffixes, strict=True)):
             target = self.kernels.standardise(number, parts.sentence(signals))
-            clipped = target if self.options.clip is None else target.clamp(-self.options.clip, self.options.clip)
-            values, seen = self.compare(kernel, clipped, self.kernels.live(number))
+            values, seen = self.compare(kernel, self._clipped(target), self.kernels.live(number))
             terms[self.term + suffix] = parts.counted(values, signals.present, self.weights[number])
             with torch.no_grad():
                 explained = self._explained(number, kernel, target)
             for name, value in {"explained": explained, **seen}.items():
                 terms[name + suffix] = parts.counted(value, signals.present, 0.0)
         return terms
+
+    def _clipped(self, target: Tensor) -> Tensor:
+        clip = self.options.clip if self.options.vectors == "standardised" else None
+        return target if clip is None else target.clamp(-clip, clip)
 
     def said(self, log_variance: Tensor) -> Tensor:
         """What a kernel has to say for this log-variance, [D]; the inverse of its bound."""

@@ -147,7 +147,10 @@ def teacher_grid(record: Record) -> Grid:
     names = [teacher.name for teacher in record.teachers]
 
     def value(term: str, name: str) -> float | None:
-        return record.held_out.get(term if len(names) == 1 else f"{term}:{name}")
+        # The likelihood itself, where the loss is a weighted one.
+        terms = ("plain_nll", "nll") if term == "nll" else (term,)
+        found = (record.held_out.get(each if len(names) == 1 else f"{each}:{name}") for each in terms)
+        return next((one for one in found if one is not None), None)
 
     shown = [term for term in columns if any(value(term, name) is not None for name in names)]
     if "explained" not in shown:
