@@ -224,6 +224,7 @@ def _sections(found: Found, here: Path) -> list[str]:
     lines: list[str] = []
     for title, models, curves in (
         ("One, two and all teachers", [MAIN, *GROUPS["pairs"], *GROUPS["single"]], ""),
+        ("Coordinates clipped, means as by squared error", [MAIN, "multi_mse", *GROUPS["robust"]], ""),
         ("Hidden layers of the kernels (`gaussian`: 3)", [MAIN, *GROUPS["depth"]], "depth"),
         ("Kind of encoder (`gaussian`: gine)", [MAIN, *GROUPS["encoders"]], "encoder"),
         ("Size of the pool (`gaussian`: 20,000; as many steps)", [MAIN, *GROUPS["pools"]], ""),

@@ -110,6 +110,7 @@ class Bench:
                     "depth": row.depth,
                     "width": 1024 if row.large else KERNEL_WIDTH,
                     "init": "random",  # as published; the student starts from nothing too
+                    **row.options,
                 },
                 "training": {
                     "epochs": epochs,
