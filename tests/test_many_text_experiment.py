@@ -91,7 +91,7 @@ def test_rows_are_made_kept_and_shown(
     assert {f"{term}:{name}" for term in ("nll", "explained", "calibration") for name in teachers} <= set(
         code["held_out"]
     )
-    assert set(single["held_out"]) == {"nll:lsa", "explained:lsa", "calibration:lsa"}
+    assert set(single["held_out"]) == {"nll:lsa", "plain_nll:lsa", "explained:lsa", "calibration:lsa"}
     for found in (code, single, read(here / "references" / "untrained.json")):
         assert len(found["tasks"]) == 9 and set(found["per_teacher"]) == set(teachers)
         assert 0 < found["averages"]["all"] < 1 and 0 < found["clustering"]["value"] <= 1
