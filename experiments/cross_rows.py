@@ -103,6 +103,13 @@ ON_STATES = {f"{name} on states": Row(name, {"form": "embedding"}) for name in (
 EXPERTS = ("cosine", "contrast", "margin")
 #: How DistillMoE's head adds its experts up; `distillmoe` is linear.
 AGGREGATION = {"distillmoe sba": Row("distillmoe", {"aggregation": "sba"}, like="distillmoe")}
+#: Its head from random weights, with learning rates of its own.
+STARTS = {
+    "distillmoe but start random": Row("distillmoe", {"start": "random"}),
+    "distillmoe sba but start random": Row(
+        "distillmoe", {"aggregation": "sba", "start": "random"}, like="distillmoe but start random"
+    ),
+}
 #: DistillMoE's table 11.
 FIXED = ((0.2, 0.6, 0.2), (0.3, 0.3, 0.3), (0.7, 0.2, 0.1), (0.1, 0.2, 0.7), (0.4, 0.4, 0.2), (0.4, 0.5, 0.1))
 ALL_LAYERS = 4  # of the student
@@ -145,6 +152,7 @@ def repairs() -> dict[str, Row]:
     for method, schema in (("emo", EMOOptions), ("distillmoe", DistillMoEOptions)):
         paper = dict(schema.presets["paper"])
         paper.pop("causal_correction", None)  # the teachers here are not causal
+        paper.pop("start", None)  # a group of its own
         changes = {key: {key: value} for key, value in paper.items()}
         if "token_map" in changes:  # one cannot be without the other
             changes["token_map"] |= changes.pop("differentiate_weights")
@@ -157,6 +165,7 @@ GROUPS: dict[str, dict[str, Row]] = {
     "main": MAIN,
     "states": ON_STATES,
     "aggregation": AGGREGATION,
+    "starts": STARTS,
     "ablations": ablations(None),
     "paper-ablations": ablations("paper"),
     "repairs": repairs(),

@@ -24,14 +24,13 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("sharpness.py", (), True),
     ("alignment.py", (), False),
     ("headline.py", (), False),
-    # The teachers of many_text.py; it takes headline.py's student as one more.
     ("text_teachers.py", (), False),
     ("many_text.py", ("--rows", "main", "--seeds", "3"), True),
     ("many_text.py", ("--rows", "all"), True),
     ("cross_tokenizer.py", (), True),
     ("cross_tokenizer.py", ("--rows", "ablations,repairs", "--sets", "sick,stsb_separate", "--seeds", "1"), True),
     ("cross_tokenizer.py", ("--rows", "paper-ablations", "--sets", "sick,stsb_separate", "--seeds", "1"), True),
-    ("cross_tokenizer.py", ("--rows", "distillmoe,aggregation", "--sets", "sick,stsb_separate", "--seeds", "3"), True),
+    ("cross_tokenizer.py", ("--rows", "starts,aggregation", "--sets", "banking77,sick", "--seeds", "3"), True),
     ("cross_tokenizer.py", ("--part", "unsupervised"), True),
     ("cross_tokenizer.py", ("--part", "out-of-domain"), True),
     ("cross_tokenizer.py", ("--setting", "smaller-student", "--sets", "sick", "--seeds", "1"), True),
@@ -47,7 +46,7 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("molecules.py", ("--seeds", "3"), True),
     ("molecules.py", ("--rows", "large"), True),
     ("images.py", (), True),
-    ("images.py", ("--rows", "vit", "--seeds", "1"), True),
+    ("images.py", ("--rows", "vit,vit-single", "--seeds", "1"), True),
     ("claims.py", (), False),
 )
 

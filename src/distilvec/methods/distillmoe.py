@@ -5,8 +5,9 @@
     DynamicCKA = mean over the last Z layers of 1 - sqrt(CKA(H_s, aligned H_t))                      (eqs. 10 to 13)
     L          = alpha task + (1 - alpha) (lambda MoE + (1 - lambda) DynamicCKA)
 
-The mixture of the experts is the student's embedding and ships with it. Several teachers have their own experts
-each under one gate. The Distiller adds the task; without one SimCSE on the mixture takes its place.
+The mixture of the experts is the student's embedding and ships with it. With `start: identity` it starts as the vector
+that it replaces: each expert has its share of the principal axes, orthogonal to the others', under an even gate. Several
+teachers have their own experts each under one gate. The Distiller adds the task; without one SimCSE on the mixture takes its place.
 
 The `code` preset differs from the published code in this: padding takes no part, students and teachers with equally
 many tokens are aligned like the rest, and the teacher's sentence vector is the teacher's own.
@@ -54,6 +55,7 @@ class DistillMoEOptions(Options):
             "cka": "plain",
             "standardize": False,
             "init": "random",
+            "start": "random",
         },
         "code": {
             "moe_weight": 0.7,
@@ -74,6 +76,7 @@ class DistillMoEOptions(Options):
             "cka": "plain",
             "standardize": False,
             "init": "random",
+            "start": "random",
         },
     }
 
@@ -136,6 +139,11 @@ class DistillMoEOptions(Options):
     special_tokens: bool = Field(False, description="special tokens take part [C]; not [P, S]")
     standardize: bool = Field(True, description="teacher states per dimension, by the sample's statistics [S]")
     init: parts.Init = Field("ridge", description="start of W1, W2 and Q: ridge maps [S], random [P, C]")
+    start: Literal["identity", "random"] = Field(
+        "identity",
+        description="the mixture starts as the student's own vector, of which each expert has a part [S], or at random "
+        "[P, C]",
+    )
 
     @field_validator("experts")
     @classmethod
@@ -220,6 +228,9 @@ class DistillMoE(Method):
             if options.head and count
             else None
         )
+        vectors = sample.student.embedding[0]
+        if self.expert_head is not None and options.start == "identity" and len(vectors):
+            self.expert_head.start_as_identity(vectors)
         shared = [self._shared_map(student, teacher) for teacher in teachers]
         self.expert_losses = nn.ModuleList()
         if experts:
