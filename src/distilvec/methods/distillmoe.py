@@ -6,8 +6,9 @@
     L          = alpha task + (1 - alpha) (lambda MoE + (1 - lambda) DynamicCKA)
 
 The mixture of the experts is the student's embedding and ships with it. With `start: identity` it starts as the vector
-that it replaces: each expert has its share of the principal axes, orthogonal to the others', under an even gate. Several
-teachers have their own experts each under one gate. The Distiller adds the task; without one SimCSE on the mixture takes its place.
+that it replaces: each expert has its share of the principal axes, orthogonal to the others', under an even gate.
+Several teachers have their own experts each under one gate. The Distiller adds the task; without one SimCSE on the
+mixture takes its place.
 
 The `code` preset differs from the published code in this: padding takes no part, students and teachers with equally
 many tokens are aligned like the rest, and the teacher's sentence vector is the teacher's own.
