@@ -9,12 +9,12 @@
 
 With labels: the teacher is all-MiniLM-L6-v2 fine-tuned on the set (`distilvec.finetune`: all weights, 3 epochs in
 batches of 16) and frozen, the student `student-bpe` (4 layers x 256, its own byte-level BPE, masked-word pre-trained
-only), 3 epochs in batches of 16, the last one scored. Banking77: 5,000 drawn rows; SST-2: 10,000; SICK (entailment)
+only), 3 epochs in batches of 16, the last one scored. Banking77: 5,000 drawn rows; SST-2: 4,000; SICK (entailment)
 and MRPC: pairs as one input; STS-B: scored, the two texts encoded apart and compared by cosine (`stsb_separate`), and
 as one input (`stsb`: this student, no embedder and no reader of pairs yet, stays at a correlation of 0.3 there, so that
 only some rows were made). The task's weight is the one the papers give.
 Every method gets the same three learning rates, chosen on validation data with seed 0; ablations have their method's.
-MRPC takes the rates chosen on SICK, and SST-2 those of Banking77, the other set of its kind, which must be there.
+MRPC takes the rates chosen on SICK, the other set of its kind, which must be there.
 A method that refuses a set (class logits on a regression) is a line of the table that says so.
 Without labels: see talas_table.py, whose corpus, grid, epochs and evaluation these are; with TALAS's rows from there.
 Out of domain is DistillMoE's protocol: 3,000 rows each of Banking77, TweetEval, MRPC, WiC, SICK and STS-B without
