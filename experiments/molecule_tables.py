@@ -222,8 +222,8 @@ def _burst(found: Found, models: Sequence[str]) -> list[str]:
 
 def _sections(found: Found, here: Path) -> list[str]:
     lines: list[str] = []
-    for title, models, curves in (
-        ("One, two and all teachers", [MAIN, *GROUPS["pairs"], *GROUPS["single"]], ""),
+    for title, models, shown in (
+        ("One, two and all teachers", [MAIN, *GROUPS["pairs"], *GROUPS["single"]], "numbers"),
         ("Coordinates clipped, means as by squared error", [MAIN, "multi_mse", *GROUPS["robust"]], ""),
         ("Hidden layers of the kernels (`gaussian`: 3)", [MAIN, *GROUPS["depth"]], "depth"),
         ("Kind of encoder (`gaussian`: gine)", [MAIN, *GROUPS["encoders"]], "encoder"),
@@ -234,12 +234,12 @@ def _sections(found: Found, here: Path) -> list[str]:
         if len(scores) < 2:
             continue
         lines += ["", f"## {title}", "", *_ranking(found, scores, MAIN)]
-        if models[1:] == list(GROUPS["pairs"]) + list(GROUPS["single"]):
+        if shown == "numbers":
             lines += _numbers(found, scores)
-        drawn = {model: curve for model in scores if curves and (curve := found.runs[model][0].get("curve"))}
-        if drawn:
-            training_losses(drawn, here / f"loss-by-{curves}.svg")
-            lines += ["", f"![Training loss by {curves}](loss-by-{curves}.svg)"]
+        elif shown:
+            drawn = {model: curve for model in scores if (curve := found.runs[model][0].get("curve"))}
+            training_losses(drawn, here / f"loss-by-{shown}.svg")
+            lines += ["", f"![Training loss by {shown}](loss-by-{shown}.svg)"]
     return lines
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from common import WORK, shared
+from talas_table import DTYPE
 
 from distilvec.demo import demo_teacher
 from distilvec.recipe import Recipe
@@ -30,13 +31,7 @@ def recipe() -> Recipe:
     return Recipe.build(
         {
             "corpus": {"path": str(shared() / "data" / "talas_corpus.jsonl.gz"), "domain": "domain", "holdout": 0.0},
-            "teachers": [
-                {
-                    "name": "minilm",
-                    "model": demo_teacher(),
-                    "dtype": "bfloat16" if bfloat16_pays() else "float32",
-                }
-            ],
+            "teachers": [{"name": "minilm", "model": demo_teacher(), "dtype": DTYPE}],
             "student": {"shrink": {"of": "minilm", "layers": 2, "vocabulary": 5000}, "max_length": 128},
             "method": {"name": "cosine"},
             "training": {"epochs": 2, "batch_size": 32, "seed": 0, "bf16": bfloat16_pays()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,11 @@ class ExplainingStudent(SentenceTransformer):
         """By teacher, what the student knows of its vector, for each item.
 
         Args:
-            items: one text, image or molecule, or a list, tuple or array of them.
+            items: one text, image or molecule, or several of them.
             batch_size: items per forward pass.
         """
-        # A single Pillow image can be iterated over no more than a text should be.
-        given = list(items) if isinstance(items, list | tuple | np.ndarray) else [items]
+        several = isinstance(items, Iterable) and not isinstance(items, str)
+        given = list(items) if several else [items]
         found: list[dict[str, Reproduction]] = []
         self.eval()
         for start in range(0, len(given), batch_size):

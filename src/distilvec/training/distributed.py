@@ -56,22 +56,22 @@ def gather_rows(tensor: Tensor, dim: int = 0) -> Tensor:
     return _GatherRows.apply(tensor, dim)
 
 
-class Field(NamedTuple):
+class _Field(NamedTuple):
     """Where a tensor field has its batch, and what fills the places up to the longest item of any rank."""
 
     batch: int
     fill: int = 0
 
 
-_STUDENT = {name: Field(1) for name in ("embedding", "tokens", "attention", "extras")} | {
-    "layers": Field(2),
-    "mask": Field(0),
-    "content": Field(0),
+_STUDENT = {name: _Field(1) for name in ("embedding", "tokens", "attention", "extras")} | {
+    "layers": _Field(2),
+    "mask": _Field(0),
+    "content": _Field(0),
 }
 _TEACHER = {
-    name: Field(0)
+    name: _Field(0)
     for name in ("present", "sentence", "tokens", "attention", "logits", "ids", "mask", "content", "digest")
-} | {"alignments": Field(0, -1)}
+} | {"alignments": _Field(0, -1)}
 
 
 def gather_student(output: StudentOutput) -> StudentOutput:
@@ -84,7 +84,7 @@ def gather_teacher(signals: TeacherSignals) -> TeacherSignals:
     return _gather_fields(signals, _TEACHER)
 
 
-def _gather_fields(state: State, fields: Mapping[str, Field]) -> State:
+def _gather_fields(state: State, fields: Mapping[str, _Field]) -> State:
     """A dataclass with tensors, and dictionaries of tensors, gathered along their batch axis; None stays None.
 
     Ranks pad to their own longest item, so tensors are first filled at the end to the largest shape of all ranks.
