@@ -177,7 +177,7 @@ def test_without_rdkit_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @needs_shared
 def test_the_shared_pool_and_images(tmp_path: Path) -> None:
-    shared = SHARED
+    shared = SHARED / "data"
     started = time.process_time()
     pool = read_corpus(shared / "molecules" / "pool_muv_40000.smi.gz", tmp_path / "pool")
     assert len(pool) == 40_000 and not pool.audit.rejected and time.process_time() - started < 30

@@ -26,6 +26,8 @@ TRAINING = {
 }
 ACCUMULATED = TRAINING | {"gradient_accumulation_steps": 2, "save_every": 2}
 ASAM: dict[str, Any] = {"kind": "asam", "rho": 0.5}
+# Of jobs whose loss would grow from step to step at 0.1, and rounding with it.
+SMALL_LR = 5e-4
 JOBS: dict[str, dict[str, Any]] = {
     "cosine": {"method": "cosine", "training": TRAINING},
     "cosine-accumulated": {"method": "cosine", "training": ACCUMULATED},
@@ -54,8 +56,14 @@ JOBS: dict[str, dict[str, Any]] = {
         "training": TRAINING,
         "sharpness": {"kind": "disam", "rho": 0.5, "domains": 0.5},
     },
-    "distilcse": {"method": "distilcse", "options": {"queue": 20}, "training": TRAINING},
-    "distilcse-asam": {"method": "distilcse", "options": {"queue": 20}, "training": TRAINING, "sharpness": ASAM},
+    "distilcse": {"method": "distilcse", "options": {"queue": 20}, "lr": SMALL_LR, "training": TRAINING},
+    "distilcse-asam": {
+        "method": "distilcse",
+        "options": {"queue": 20},
+        "lr": SMALL_LR,
+        "training": TRAINING,
+        "sharpness": ASAM,
+    },
     "gaussian": {"method": "gaussian", "options": {"width": 16, "depth": 2}, "training": TRAINING},
     "gaussian-asam": {
         "method": "gaussian",
@@ -110,10 +118,16 @@ JOBS: dict[str, dict[str, Any]] = {
     "dskd": {"method": "dskd", "live": True, "training": TRAINING},
     "mined": {"method": "mined", "live": True, "training": TRAINING},
     "cdm": {"method": "cdm", "live": True, "training": TRAINING},
-    "jasper_stella": {"method": "jasper_stella", "options": {"heads_share": 0.5}, "training": TRAINING},
+    "jasper_stella": {
+        "method": "jasper_stella",
+        "options": {"heads_share": 0.5},
+        "lr": SMALL_LR,
+        "training": TRAINING,
+    },
     "jasper_stella-asam": {
         "method": "jasper_stella",
         "options": {"heads_share": 0.5},
+        "lr": SMALL_LR,
         "training": ACCUMULATED,
         "sharpness": ASAM,
     },
@@ -139,9 +153,9 @@ def start_two(start: Starter, **job: Any) -> list[Running]:
 
 
 def complete(job: dict[str, Any]) -> dict[str, Any]:
-    sharpness = job.get("sharpness")
-    rest = {key: value for key, value in job.items() if key != "sharpness"}
-    return rest | {"optimizer": {"lr": 0.1, "heads_lr": 0.1, "sharpness": sharpness}, "train_rows": 48}
+    lr, sharpness = job.get("lr", 0.1), job.get("sharpness")
+    rest = {key: value for key, value in job.items() if key not in ("lr", "sharpness")}
+    return rest | {"optimizer": {"lr": lr, "heads_lr": lr, "sharpness": sharpness}, "train_rows": 48}
 
 
 def logged(out: Path) -> list[dict[str, float]]:
