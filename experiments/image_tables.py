@@ -49,8 +49,8 @@ eight others, pretrained, it seems); eight small teachers, five of them of one f
 Torchvision, in a second setting five vision transformers); three probed data sets, with 4,000, 6,000 and 900 training
 images, instead of eight to ten with 5,000 to 160,000; probes of 50 epochs, Fashion-MNIST's of 200 (not given there);
 the learning rate falls to 0. "No distillation" is a student trained by labels; in the paper it is the pretrained
-network itself. Squared error and cosine have the same kernels, without the predicted deviation, and the same
-standardised teachers as the likelihood.
+network itself. Squared error and cosine have the same kernels, without the predicted deviation; squared
+error the same standardised and clipped teachers as the likelihood, cosine the teachers' own vectors.
 """
 
 

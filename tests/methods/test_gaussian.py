@@ -297,6 +297,16 @@ def test_what_a_teacher_weighs_by_its_width(world, how, expected) -> None:
     assert weighed == pytest.approx([1.0, 1.0]), "a cosine is no mean over coordinates"
 
 
+def test_a_teacher_weighs_by_the_share_of_its_coordinates_that_vary(world) -> None:
+    """1 / (K D_k) with D_k the whole width: five live coordinates of twenty do not drown a teacher of live ones."""
+    torch.manual_seed(0)
+    world.vectors = [torch.randn(64, 5), torch.randn(64, 20) * (torch.arange(20) < 5)]
+    for name in ("gaussian", "multi_mse"):
+        assert world.method(name, width=16).weights == pytest.approx([1 / 2, 1 / 8])
+    assert world.method("multi_cosine", width=16).weights == pytest.approx([1 / 2, 1 / 2])
+    assert world.method("gaussian", width=16, teacher_weight="per_dim").weights == pytest.approx([1 / 2, 1 / 2])
+
+
 def test_calibration_is_one_where_the_model_is_right(world) -> None:
     """Targets drawn from the kernels' own distribution, diagonal, triangular and of two components."""
     generator = torch.Generator().manual_seed(3)

@@ -47,8 +47,8 @@ class KernelOptions(Options):
     )
     teacher_weight: Literal["mean", "sum", "per_dim"] = Field(
         "mean",
-        description="mean: every teacher counts the same [S]; sum: each dimension does, added up [C, Alg. 1]; "
-        "per_dim: each dimension does, averaged",
+        description="mean: every teacher counts the same, by the share of its coordinates that vary [S]; sum: each "
+        "coordinate does, added up [C, Alg. 1]; per_dim: each does, averaged",
     )
 
 
@@ -58,7 +58,7 @@ class KernelMethod(Method):
     Terms: TERM [V, B] per coordinate, and `explained` [V, B], weight 0: the share of the teacher's variance that the
     kernel's mean explains, 1 - mean_d (t_d - m_d)^2 / var_d. Each is `TERM:TEACHER` where there are several.
 
-    Coordinates that are constant over the store are left out of every sum. One that is nearly always the same (a bit of
+    Coordinates that are constant over the store add nothing to any sum. One that is nearly always the same (a bit of
     a fingerprint, a unit that seldom fires) is far from its mean where it is not: unclipped, such items rule the
     gradient of the squared error, and more so of the likelihood, which adds their squares over a small deviation.
     """
@@ -98,10 +98,17 @@ class KernelMethod(Method):
         self.weights = self._weights(teachers, dims)
 
     def _weights(self, teachers: Sequence[TeacherInfo], dims: Sequence[int]) -> list[float]:
-        """w_k times the number of coordinates that a term is the mean over; `dims` are those that count."""
+        """w_k times the number of coordinates that a term is the mean over; `dims` are those that count.
+
+        In 1 / (K D_k), D_k is the whole width, and coordinates that are constant add nothing: a teacher of which
+        little varies has little to say, and would else drown the others.
+        """
         shares, how = parts.shares(teachers), self.options.teacher_weight
         if how == "mean":
-            return shares
+            varying = [
+                dim / teacher.width if self.per_coordinate else 1 for dim, teacher in zip(dims, teachers, strict=True)
+            ]
+            return [share * part for share, part in zip(shares, varying, strict=True)]
         sizes = list(dims) if self.per_coordinate else [1] * len(dims)
         whole = sum(sizes) if how == "per_dim" else 1
         return [share * len(dims) * size / max(whole, 1) for share, size in zip(shares, sizes, strict=True)]
