@@ -6,7 +6,7 @@
     python experiments/many_text.py --table
 
 Teachers: all-MiniLM-L6-v2 (384 numbers); `words`, `lsa` and `chars` of text_teachers.py (300, 400 and 256); and
-`spine`, the student of spine.py (384; it was cut from MiniLM and taught by it, so that it adds little that is new).
+`bpe`, a student of spine.py with a byte-level BPE of its own (256; taught by MiniLM, so that it adds little that is new).
 Corpus: TALAS's, or with `--corpus pool` headline.py's; a part is held out. Student: `student-bpe` of the shared models
 (4 layers x 256). Batch 32, two epochs. Learning rate: the better of two at one epoch on validation data (emotion,
 STS-B, WiC), for each of the three methods for many teachers, TALAS and the cosine to all teachers side by side; the
@@ -98,9 +98,9 @@ class ManyText:
             sections[name] = TeacherSection(name=name, call=call, batch_size=2048)
             about[name] = json.loads((self.built / name / "config.json").read_text())["built"]
         if not quick:
-            spine = spine_student()
-            sections["spine"] = TeacherSection(name="spine", model=str(spine), dtype=DTYPE)
-            about["spine"] = hashlib.sha256((spine / "model.safetensors").read_bytes()).hexdigest()[:16]
+            student = spine_student("bpe")
+            sections["bpe"] = TeacherSection(name="bpe", model=str(student), dtype=DTYPE)
+            about["bpe"] = hashlib.sha256((student / "model.safetensors").read_bytes()).hexdigest()[:16]
         setup = {"teachers": list(about), "built": about, "epochs": self.epochs, "texts": len(self.corpus)}
         kept = once(self.here / "setup.json", lambda: dict(setup))
         if {key: kept.get(key) for key in setup} != setup:

@@ -12,7 +12,7 @@ import numpy as np
 Found = dict[str, Any]
 #: Millions of parameters that the picture names.
 TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
-TEACHERS = ("minilm", "words", "lsa", "chars", "spine")
+TEACHERS = ("minilm", "words", "lsa", "chars", "bpe")
 #: Name of a row that is found out.
 BEST_SINGLE = "best single"
 
@@ -43,6 +43,9 @@ ROWS: dict[str, Row] = {
     "multi_mse": Row("multi_mse"),
     "multi_cosine": Row("multi_cosine"),
     **{f"gaussian from {name}": Row("gaussian", only=name, like="gaussian") for name in TEACHERS},
+    # Without what `sound` adds to the likelihood on standardised vectors.
+    "gaussian unclipped beta 0": Row("gaussian", {"clip": None, "beta_nll": 0}, like="gaussian"),
+    "multi_mse unclipped": Row("multi_mse", {"clip": None}, like="multi_mse"),
     "gaussian random start": Row("gaussian", {"init": "random"}),
     "multi_mse random start": Row("multi_mse", {"init": "random"}),
     "multi_cosine random start": Row("multi_cosine", {"init": "random"}),
@@ -59,6 +62,7 @@ ROWS: dict[str, Row] = {
 SETS = {
     "main": ("gaussian", "multi_mse", "multi_cosine"),
     "single": tuple(name for name, row in ROWS.items() if row.only),
+    "robust": ("gaussian unclipped beta 0", "multi_mse unclipped"),
     "starts": ("gaussian random start", "multi_mse random start", "multi_cosine random start"),
     "presets": ("gaussian paper", "gaussian code", "multi_mse as gaussian code"),
     "others": ("cosine side by side", "talas"),

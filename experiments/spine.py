@@ -1,12 +1,15 @@
-"""A student of the spine that other experiments take as a teacher: the cut student of talas_table.py, by cosine.
+"""Students of the spine that other experiments take as teachers: talas_table.py's two kinds, taught by cosine.
 
-Two layers of all-MiniLM-L6-v2 with at most 5,000 of its word pieces, trained for two epochs on TALAS's corpus: some
-minutes on one core, once. (headline.py's is better and takes hours.)
+    cut    two layers of all-MiniLM-L6-v2 with at most 5,000 of its word pieces
+    bpe    `student-bpe` of the shared models: four layers of 256, a byte-level BPE of its own
+
+Two epochs on TALAS's corpus, some minutes on one core, once. (headline.py's is better and takes hours.)
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from common import WORK, shared
 from talas_table import DTYPE
@@ -19,25 +22,33 @@ from distilvec.training import bfloat16_pays
 FOLDER = WORK / "spine"
 
 
-def spine_student() -> Path:
+#: Folder of the run, what the student starts from, and its learning rate (of talas_table.py's grid).
+KINDS: dict[str, tuple[str, dict[str, Any], float]] = {
+    "cut": ("run", {"shrink": {"of": "minilm", "layers": 2, "vocabulary": 5000}}, 3e-4),
+    "bpe": ("bpe", {"model": str(shared() / "models" / "student-bpe")}, 1e-3),
+}
+
+
+def spine_student(kind: str = "cut") -> Path:
     """Its folder; made where it is not there yet."""
-    student = FOLDER / "run" / "student"
+    student = FOLDER / KINDS[kind][0] / "student"
     if not student.is_dir():
-        run(recipe(), resume=True)
+        run(recipe(kind), resume=True)
     return student
 
 
-def recipe() -> Recipe:
+def recipe(kind: str) -> Recipe:
+    name, student, lr = KINDS[kind]
     return Recipe.build(
         {
             "corpus": {"path": str(shared() / "data" / "talas_corpus.jsonl.gz"), "domain": "domain", "holdout": 0.0},
             "teachers": [{"name": "minilm", "model": demo_teacher(), "dtype": DTYPE}],
-            "student": {"shrink": {"of": "minilm", "layers": 2, "vocabulary": 5000}, "max_length": 128},
+            "student": {**student, "max_length": 128},
             "method": {"name": "cosine"},
             "training": {"epochs": 2, "batch_size": 32, "seed": 0, "bf16": bfloat16_pays()},
-            "optimizer": {"lr": 3e-4, "heads_lr": 3e-4},
+            "optimizer": {"lr": lr, "heads_lr": lr},
             "judging": {"tasks": []},
             "cache": str(FOLDER / "cache"),
-            "output": str(FOLDER / "run"),
+            "output": str(FOLDER / name),
         }
     )

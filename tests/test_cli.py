@@ -110,6 +110,8 @@ print(sorted({"torch", "transformers", "numpy", "sklearn"} & set(sys.modules)))
         (["shrink", "{teacher}", "-o", "{folder}/d", "--layers", "9"], 2, "1 to 3 blocks"),
         (["evaluate", "{teacher}", "-t", "no-such-file.yaml"], 2, "no such file"),
         (["methods", "tallas"], 2, 'Did you mean "talas"?'),
+        (["recipes", "start-text"], 2, 'Did you mean "start-texts"?'),
+        (["recipes", "--data", "imdb"], 2, "goes with the name of a recipe"),
         (["compare", "{recipe}", "-m", "cosine:inti=random"], 2, 'Did you mean "init"?'),
         (["run"], 2, "Missing argument"),
         (["rnu"], 2, "rnu"),

@@ -121,8 +121,8 @@ def test_every_method_has_a_recipe_with_the_papers_settings() -> None:
 
 def test_starters_are_listed_in_the_quick_start() -> None:
     text = (ROOT / "docs/quick-start.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`(start-[\w-]+\.yaml)`", text))
-    assert named == {file.name for file in RECIPES if file.name.startswith("start-")}
+    named = set(re.findall(r"`(start-[\w-]+)`", text))
+    assert named == {file.stem for file in RECIPES if file.name.startswith("start-")}
 
 
 @pytest.mark.parametrize(("page", "code"), blocks("yaml"))

@@ -224,6 +224,7 @@ for _command in (
     commands.drift,
     commands.finetune,
     commands.methods,
+    commands.recipes,
     commands.doctor,
     commands.size,
     commands.clean,

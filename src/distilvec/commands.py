@@ -310,6 +310,22 @@ def methods(name: Annotated[str | None, typer.Argument(help="show this method's 
     typer.echo(show_method(name) if name else show_methods())
 
 
+def recipes(
+    name: Annotated[
+        str | None, typer.Argument(help="print this recipe: distilvec recipes start-texts > my.yaml")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="with the papers' recipes with labels: their settings on this set, e.g. imdb")
+    ] = None,
+) -> None:
+    """List the recipes to start from and the papers' settings, or print one."""
+    from distilvec.recipes.packaged import listing, read
+
+    if data and not name:
+        raise DistilvecError("--data goes with the name of a recipe", remedy="distilvec recipes lists them")
+    typer.echo(read(name, data).rstrip() if name else listing())
+
+
 def doctor() -> None:
     """Versions, devices, and what each extra would add."""
     from distilvec.doctor import report

@@ -1,0 +1,1 @@
+"""Recipes to start from, and the papers' settings: `distilvec recipes`."""
