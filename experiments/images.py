@@ -179,6 +179,8 @@ class Bench:
                     "seed": seed,
                     "save_every": 1_000_000,
                     "lr_scheduler_type": "linear",
+                    # The paper clips no gradients.
+                    **({"max_grad_norm": 0.0} if row.preset == "paper" else {}),
                     **self.place,
                 },
                 "task": {"kind": "classification", "label": "train_labels", "alpha": 1.0} if supervised else None,

@@ -6,7 +6,7 @@
     python experiments/many_text.py --table
 
 Teachers: all-MiniLM-L6-v2 (384 numbers); `words`, `lsa` and `chars` of text_teachers.py (300, 400 and 256); and
-`bpe`, a student of spine.py with a byte-level BPE of its own (256; taught by MiniLM, so that it adds little that is new).
+`bpe`, a student of spine.py with a byte-level BPE of its own (256; taught by MiniLM, so it adds little that is new).
 Corpus: TALAS's, or with `--corpus pool` headline.py's; a part is held out. Student: `student-bpe` of the shared models
 (4 layers x 256). Batch 32, two epochs. Learning rate: the better of two at one epoch on validation data (emotion,
 STS-B, WiC), for each of the three methods for many teachers, TALAS and the cosine to all teachers side by side; the

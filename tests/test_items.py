@@ -129,8 +129,9 @@ def test_a_student_that_kept_its_kernels_explains(image_run, pictures, tmp_path)
     assert means[0, 0] < means[1, 0], "the dark image is predicted to be darker, in the teacher's own units"
     assert np.abs(means - truth)[:, :3].mean() < 0.25
     with Image.open(images[1]) as opened:  # one item that is neither a list nor a text
-        (alone,) = student.explain(opened)
-    np.testing.assert_allclose(alone["colours"].mean, means[1], atol=1e-5)
+        for one in (opened, np.asarray(opened.convert("RGB"))):
+            (alone,) = student.explain(one)
+            np.testing.assert_allclose(alone["colours"].mean, means[1], atol=1e-5)
     # Saved again it is a student like any other.
     student.save(str(tmp_path / "again"))
     np.testing.assert_allclose(distilvec.load(tmp_path / "again").encode(images), student.encode(images), atol=1e-6)
@@ -237,13 +238,27 @@ def test_a_text_student_is_refused_for_images(pictures, tmp_path) -> None:
         load_teacher(model=demo_teacher(), modality="image")
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("max_length", 8), ("pooling", "cls"), ("dtype", "float16"), ("prompt", "a")]
+)
+def test_keys_that_a_teacher_of_images_has_no_use_for_are_refused(tmp_path, key, value) -> None:
+    from distilvec.modules.cifar_resnet import CifarResNet, image_model
+
+    image_model(CifarResNet(depth=8, width=4)).save(str(tmp_path / "teacher"))
+    with pytest.raises(DistilvecError, match=f"{key} has no effect on a teacher of images"):
+        load_teacher(model=tmp_path / "teacher", modality="image", trust_remote_code=True, **{key: value})
+
+
 @pytest.mark.parametrize("how", ["concatenate", "average"])
 def test_combined_teachers_are_one_teacher(tmp_path, how, texts_file, tiny_student) -> None:
     recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", combine=how)
     finished = run(Recipe.build(recipe))
     assert [teacher.name for teacher in finished.record.teachers] == ["letters+first"]
-    store = SignalStore.open(tmp_path / "out" / "stores" / f"letters+first-{how}")
-    assert store.width == (18 if how == "concatenate" else 9)
+    (folder,) = (tmp_path / "out" / "stores").glob(f"letters+first-{how}-*")
+    assert SignalStore.open(folder).width == (18 if how == "concatenate" else 9)
+    recipe["teachers"][0]["weight"] = 2
+    run(Recipe.build(recipe | {"output": str(tmp_path / "other"), "cache": str(tmp_path / "out")}))
+    assert len(list((tmp_path / "out" / "stores").glob(f"letters+first-{how}-*"))) == 2, "another weight, another store"
     teacher = CombinedTeacher(
         [load_teacher(name="a", call=letters), load_teacher(name="b", call=first_letters)], [3.0, 1.0], how
     )
@@ -287,6 +302,30 @@ def test_a_teacher_may_lack_items(tmp_path, texts_file, tiny_student) -> None:
     finished = run(Recipe.build(recipe))
     assert any("had no vector" in note for note in finished.record.notes)
     assert {"nll:half", "nll:first"} <= set(finished.record.held_out)
+
+
+def test_what_is_said_of_a_teacher_that_lacks_items_is_of_those_it_has(tmp_path, texts_file, tiny_student) -> None:
+    """In small batches most have none of its items: as in one batch of all, nothing is added for them."""
+    texts = texts_file.read_text().splitlines()
+    np.save(tmp_path / "few.npy", letters(texts[::8]))
+    (tmp_path / "few.txt").write_text("\n".join(texts[::8]) + "\n")
+    found = []
+    for size in (2, 200):
+        recipe = text_recipe(texts_file, tiny_student, tmp_path / f"out-{size}")
+        recipe |= {"method": {"name": "gaussian", "width": 16}, "optimizer": {"lr": 1e-12, "heads_lr": 1e-12}}
+        recipe["training"] |= {"batch_size": size, "logging_steps": 1}
+        recipe["teachers"][0] = {
+            "name": "few",
+            "vectors": str(tmp_path / "few.npy"),
+            "texts": str(tmp_path / "few.txt"),
+        }
+        finished = run(Recipe.build(recipe))
+        found.append(finished.record.held_out)
+    assert found[0].keys() == found[1].keys() and {"nll:few", "calibration:few", "explained:few"} <= found[0].keys()
+    assert list(found[0].values()) == pytest.approx(list(found[1].values()), rel=1e-3, abs=1e-5)
+    lines = [json.loads(line) for line in (tmp_path / "out-2/run.jsonl").read_text().splitlines()]
+    said = [line["term/explained:few"] for line in lines if "term/explained:few" in line]
+    assert 0 < len(said) < sum("term/explained:first" in line for line in lines) and 0 not in said
 
 
 def text_recipe(texts: Path, student: str, out: Path, **changes) -> dict:

@@ -108,7 +108,9 @@ def combine(
         EnvironmentProblem: the disk is full.
     """
     teacher = CombinedTeacher([each.teacher for each in taught], [each.weight for each in taught], how)
-    store = SignalStore.create(stores / f"{teacher.card.name}-{how}", teacher.card, teacher.card.width, dtype)
+    # Teachers or weights that change make another store.
+    folder = stores / f"{teacher.card.name}-{how}-{teacher.card.fingerprint[:8]}"
+    store = SignalStore.create(folder, teacher.card, teacher.card.width, dtype)
     store.refresh()
     _, first = np.unique(np.asarray(corpus.teacher_keys), axis=0, return_index=True)
     keys = np.asarray(corpus.teacher_keys)[np.sort(first)]

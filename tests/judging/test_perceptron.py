@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.metrics import roc_auc_score
 from tests.shared import SHARED, needs_shared
 
@@ -326,9 +327,8 @@ def test_from_a_description(tmp_path: Path) -> None:
     assert isinstance(task, PerceptronTask)
     assert (task.kind, task.seeds, task.settings) == ("regression", (0, 1, 2), MOLECULES)
     np.testing.assert_allclose(task._answers, world.curve, atol=1e-3)
-    spec |= {"target": "binary", "test": "all.csv", "probe": "images"}
+    spec |= {"target": "binary", "test": "all.csv"}
     given = load_task({key: value for key, value in spec.items() if key != "log"}, tmp_path)
-    assert given.settings == IMAGES
     assert len(given.test_items()) == 60
     with pytest.raises(DistilvecError, match="name the test file"):
         load_task({**spec, "test": None, "exclude": ["0"]}, tmp_path)
@@ -336,12 +336,50 @@ def test_from_a_description(tmp_path: Path) -> None:
         load_task({"name": "a", "kind": "perceptron"}, tmp_path)
 
 
-def test_a_description_of_images_names_files_beside_it(tmp_path: Path) -> None:
-    for name in ("a.png", "b.PNG"):
-        (tmp_path / name).write_bytes(b"only its name counts here")
-    rows = [{"text": text, "label": n % 2} for n in range(6) for text in ("a.png", "b.PNG", "c.png", "CC.C")]
-    task = load_task({"name": "a", "kind": "perceptron", "train": rows, "probe": "images"}, tmp_path)
-    assert task.texts() == [str(tmp_path / "a.png"), str(tmp_path / "b.PNG"), "c.png", "CC.C"]
+def test_a_description_of_images_names_files_beside_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """From a table, a folder of folders and an .npz file; what cannot be read is left out and counted."""
+    pixels = np.random.default_rng(0).integers(0, 255, (24, 8, 8, 3), dtype=np.uint8)
+    for number, image in enumerate(pixels):
+        place = tmp_path / "kinds" / "ab"[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place / f"{number}.{'PNG' if number % 3 else 'png'}")
+    (tmp_path / "kinds/a/broken.png").write_bytes(b"\x89PNG and no more")
+    rows = [{"image": f"kinds/{'ab'[n % 2]}/{n}.{'PNG' if n % 3 else 'png'}", "label": n % 2} for n in range(24)]
+    rows += [{"image": "kinds/gone.png", "label": 1}, {"image": "kinds/a/broken.png", "label": 0}]
+    rows += [{"image": "kinds/a/0.png", "label": None}]
+    np.savez(tmp_path / "kinds.npz", image=pixels, label=np.arange(24) % 2)
+    spec = {"name": "kinds", "kind": "perceptron", "probe": "images"}
+    table = load_task({**spec, "train": rows}, tmp_path)
+    assert table.settings == IMAGES and table.texts()[0] == str(tmp_path / "kinds/a/0.png")
+    assert table.rejected == {"no label": 1, "no such file": 1, "damaged image": 1}
+    assert "1 rows left out, no such file (rows, row 25)" in caplog.text
+    folder = load_task({**spec, "train": "kinds", "label": "folder"}, tmp_path)
+    assert set(folder.texts()) == set(table.texts()) and folder.rejected == {"damaged image": 1}
+    assert folder.label_names == ["a", "b"]
+    packed = load_task({**spec, "train": "kinds.npz"}, tmp_path)
+    assert len(packed.texts()) == 24 and not packed.rejected and packed.texts()[0].startswith("data:image/png;base64,")
+    with pytest.raises(DataError, match=r"column picture.*no row can be used: missing image \(27\)"):
+        load_task({**spec, "train": [{**row, "picture": None} for row in rows], "text": "picture", "label": "image"})
+
+
+def test_a_description_of_molecules_leaves_out_what_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    """Blank cells of a table of several tasks, strings that are no SMILES, and texts that are none at all."""
+    smiles = ["C" * n + "O" for n in range(1, 20)]
+    rows = [{"text": text, "label": str(n % 2)} for n, text in enumerate(smiles)]
+    rows += [{"text": "C1CC", "label": "1"}, {"text": "CCN", "label": ""}, {"text": "C" * 2000, "label": "0"}]
+    spec = {"name": "barrier", "kind": "perceptron", "target": "binary"}
+    task = load_task({**spec, "train": rows})
+    assert task.texts() == smiles
+    assert task.rejected == {"no label": 1, "not a valid SMILES": 1, "too long": 1}
+    assert "1 rows left out, not a valid SMILES (rows, row 20)" in caplog.text
+    world = World(20)
+    vectors = {text: world.features[n] for n, text in enumerate(smiles)}
+    score = task.score(lambda items: np.stack([vectors[item] for item in items]))
+    assert score.details["rejected"] == task.rejected
+    words = [{"text": f"word {n}", "label": str(n % 2)} for n in range(20)]
+    assert len(load_task({**spec, "train": words}).texts()) == 20
+    with pytest.raises(DataError, match="a label was expected"):
+        load_task({**spec, "train": [{"text": "CCO", "label": float("inf")}, *rows]})
 
 
 @pytest.mark.shared

@@ -1,6 +1,7 @@
 """Properties of METHODS section 4: torch.distributions as reference; teachers that are missing, doubled, wide."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -68,7 +69,7 @@ def test_triangular_covariance_is_that_of_torch(world) -> None:
 @pytest.mark.parametrize("name", ["gaussian", "multi_mse", "multi_cosine"])
 def test_a_teacher_that_has_nothing_teaches_its_kernel_nothing(two_teachers, loss, name) -> None:
     world = two_teachers
-    method = world.method(name, width=16)
+    method = world.method(name, width=16, **({"covariance": "triangular"} if name == "gaussian" else {}))
     signals = world.signals(ROWS)
     signals[1].present[:] = False
     signals[1].sentence.zero_()
@@ -78,7 +79,48 @@ def test_a_teacher_that_has_nothing_teaches_its_kernel_nothing(two_teachers, los
     for teacher, reached in ((0, True), (1, False)):
         stack, place = position[teacher]
         gradients = [weight.grad[place].abs().max() for weight in stacks[stack].weights]
+        parts = [method.kernels.maps[teacher].weight, *list(method.kernels.factors)[teacher : teacher + 1]]
+        gradients += [part.grad.abs().max() for part in parts]
         assert all(bool(gradient > 0) is reached for gradient in gradients)
+
+
+@pytest.mark.parametrize("name", ["multi_mse", "multi_cosine"])
+def test_a_perfect_student_is_at_the_minimum(world, loss, name) -> None:
+    """Kernels that hand on the student's vector, which is the teacher's: no gradient, and any disturbance costs."""
+    world.encoder.eval()
+    with torch.no_grad():
+        world.vectors = [world.output(range(64)).embedding[0]]
+    method = world.method(name, width=16, vectors="raw")
+    world.encoder.eval()
+    with torch.no_grad():
+        for parameter in method.parameters():
+            parameter.zero_()
+        method.kernels.maps[0].weight.copy_(torch.eye(12))
+    student, signals, batch = world.output(ROWS), world.signals(ROWS), world.batch(ROWS)
+    embedding = student.embedding.detach().requires_grad_()
+    value = loss(method(replace(student, embedding=embedding), signals, batch))
+    value.backward()
+    assert embedding.grad.abs().max() < 1e-5
+    for seed in range(5):
+        torch.manual_seed(seed)
+        disturbed = replace(student, embedding=embedding.detach() + 0.1 * torch.randn_like(embedding))
+        assert loss(method(disturbed, signals, batch)) > value + 1e-5
+
+
+def test_coordinates_of_very_different_units_all_count(world) -> None:
+    """Descriptors of molecules: one is a billion times another, and constants are constants in any unit."""
+    units = 10.0 ** torch.linspace(-3, 8, 12)
+    world.vectors = [torch.randn(64, 16, generator=torch.Generator().manual_seed(0)).abs()]
+    world.vectors[0][:, :12] *= units
+    world.vectors[0][:, 12:] = torch.tensor([0.0, 1.0, 1e6, 5.0])
+    world.vectors[0][:, 15] += 1e-6 * torch.randn(64)
+    live = world.method("gaussian", width=16).kernels.live(0)
+    assert live[:12].all() and not live[12:].any()
+
+
+def test_the_published_codes_heads_are_as_wide_as_the_student(world) -> None:
+    shapes = [weight.shape for weight in world.method("multi_mse", preset="code").kernels.stacks[0].weights]
+    assert [shape[-2:] for shape in shapes][:2] == [(12, 12), (12, 12)] and len(shapes) == 3
 
 
 @pytest.mark.parametrize(("name", "options"), [("gaussian", {}), ("multi_mse", {}), ("multi_cosine", {})])

@@ -121,6 +121,24 @@ def test_grey_images_are_three_times_the_same_channel() -> None:
         assert np.array_equal(network().prepare([form])[0], np.stack([grey] * 3))
 
 
+def test_transparent_and_deep_pixels_are_those_of_a_corpus() -> None:
+    """What a student sees when it is used is what it saw when it was trained."""
+    from distilvec.corpus.images import open_image
+
+    clear = np.dstack([pictures(1)[0], np.full((32, 32), 255, np.uint8)])
+    clear[:8, :, 3], clear[8:16, :, 3] = 0, 100
+    deep = np.linspace(0, 65535, 1024).astype(np.uint16).reshape(32, 32)
+    palette = Image.fromarray(np.zeros((32, 32), np.uint8), "P")
+    palette.putpalette([200, 10, 10])
+    for image, more in ((Image.fromarray(clear), {}), (Image.fromarray(deep), {}), (palette, {"transparency": 0})):
+        file = io.BytesIO()
+        image.save(file, "PNG", **more)
+        item = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+        seen = network().prepare([item])[0]
+        assert np.array_equal(seen, np.asarray(open_image(item)).transpose(2, 0, 1))
+        assert np.array_equal(network().prepare([Image.open(file)])[0], seen)
+
+
 def test_resizing_has_half_pixel_centres_and_does_not_round() -> None:
     pixels = np.zeros((2, 2, 3), dtype=np.uint8)
     pixels[0, 1] = 200

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from distilvec.corpus.folders import IMAGE_SUFFIXES
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.clustering import ClusteringTask
 from distilvec.judging.neighbours import NeighbourTask
 from distilvec.judging.perceptron import IMAGES, MOLECULES, PerceptronTask
+from distilvec.judging.probe_items import ProbeItems, image_table
 from distilvec.judging.probes import ClassificationTask, Columns, RegressionTask
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.similarity import PairTask, SimilarityTask
@@ -27,7 +27,7 @@ class _Files:
     """Reads a description's files, with paths relative to one folder."""
 
     def __init__(self, spec: TaskSpec, folder: Path) -> None:
-        self._spec, self._folder = spec, folder
+        self._spec, self.folder = spec, folder
         self._excluded = {text.casefold() for text in spec.exclude}
 
     def table(self, key: str) -> Table:
@@ -35,12 +35,17 @@ class _Files:
         if source is None:
             where = f"task {self._spec.name}"
             raise DistilvecError(f'the key "{key}" is missing, {self._spec.kind} needs it', where=where)
-        return read_table(self._folder / source if isinstance(source, str) else source)
+        return read_table(self.folder / source if isinstance(source, str) else source)
 
-    def item(self, text: str) -> str:
-        """A text as it is, and the path of an image relative to the folder as an absolute one."""
-        path = self._folder / text
-        return str(path.absolute()) if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() else text
+    def items(self, key: str) -> tuple[Table, str, str]:
+        """A table of labelled images or molecules, and its columns of items and answers."""
+        spec, source = self._spec, getattr(self._spec, key)
+        images = spec.probe == "images"
+        answer = spec.score if spec.target == "regression" else spec.label
+        text = "image" if images and "text" not in spec.model_fields_set else spec.text
+        found = image_table(self.folder / source, text, answer) if images and isinstance(source, str) else None
+        table = found or (self.test(text) if key == "test" and spec.exclude else self.table(key))
+        return table, text if found or table.has(text) else spec.text, answer
 
     def test(self, *columns: str) -> Table:
         """The test table, less the items that have an excluded text in one of the columns."""
@@ -77,23 +82,29 @@ def _probe_options(spec: TaskSpec) -> dict[str, Any]:
 
 
 def _perceptron(spec: TaskSpec, files: _Files) -> Task:
-    def columns(table: Table) -> Columns:
-        answers = table.numbers(spec.score) if spec.target == "regression" else table.labels(spec.label)
-        return [files.item(text) for text in table.texts(spec.text)], answers
-
     if spec.exclude and spec.test is None:
         raise DistilvecError("exclude is for a split that is given: name the test file", where=f"task {spec.name}")
-    return PerceptronTask(
+    found = ProbeItems(spec.name, spec.probe == "images")
+
+    def columns(key: str) -> Columns:
+        table, text, answer = files.items(key)
+        read = Table.numbers if spec.target == "regression" else Table.labels
+        return found.columns(table, text, answer, lambda rows: read(rows, answer), files.folder)
+
+    task = PerceptronTask(
         spec.name,
-        columns(files.table("train")),
-        None if spec.test is None else columns(files.test(spec.text)),
-        None if spec.validation is None else columns(files.table("validation")),
+        columns("train"),
+        None if spec.test is None else columns("test"),
+        None if spec.validation is None else columns("validation"),
         target=spec.target,
         log=spec.log,
         seeds=range(spec.seeds),
         settings=IMAGES if spec.probe == "images" else MOLECULES,
+        rejected=found.rejected,
         **_common(spec),
     )
+    found.tell()
+    return task
 
 
 def _common(spec: TaskSpec) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -84,6 +84,7 @@ class PerceptronTask(Task):
         log: regression on the natural logarithm of the numbers, which have to be positive; R2 is that of logarithms.
         seeds: of splits, start weights and orders, all different.
         settings: of the fit; `MOLECULES` or `IMAGES` are after the many-teachers paper.
+        rejected: reason -> number of rows that were left out before, for the score's details.
         domain: as for every task.
         seed: of the bootstrap's draws.
 
@@ -107,6 +108,7 @@ class PerceptronTask(Task):
         log: bool = False,
         seeds: Sequence[int] = (0, 1, 2, 3, 4),
         settings: PerceptronSettings = MOLECULES,
+        rejected: Mapping[str, int] | None = None,
         domain: str | None = None,
         seed: int = 0,
     ) -> None:
@@ -120,7 +122,7 @@ class PerceptronTask(Task):
         if target == "regression":
             self.kind = "regression"  # type: ignore[misc]  # of this task, not of the class
         self.target: Target = target
-        self.log, self.settings = log, settings
+        self.log, self.settings, self.rejected = log, settings, dict(rejected or {})
         given = [columns for columns in (train, test, validation) if columns is not None]
         for part, columns in zip(("train", "test", "validation"), given, strict=False):
             same_length(name, **{f"{part} item": columns[0], f"{part} answer": columns[1]})
@@ -178,6 +180,7 @@ class PerceptronTask(Task):
             "best_epochs": fitted.best_epoch,
             "train_rows": self._parts.train.shape[1],
             "skipped": {str(key): reason for key, reason in self.skipped.items()},
+            "rejected": self.rejected,
         }
         return self._scored(outputs, details)
 

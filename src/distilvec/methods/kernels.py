@@ -36,7 +36,9 @@ class KernelOptions(Options):
         description="standardised coordinates beyond so many deviations count as that [S]; null: as they are [P, C]",
     )
     depth: int = Field(3, ge=1, description="hidden layers of a kernel; 2, 3 and 5 [P]")
-    width: int = Field(1024, ge=1, description="of a kernel's hidden layers [P, molecules]")
+    width: int | None = Field(
+        1024, ge=1, description="of a kernel's hidden layers [P, molecules]; null: as wide as the student's vector"
+    )
     width_factor: float | None = Field(
         None, gt=0, description="hidden layers so many times as wide as the teacher's vector instead; 1.4 [C]"
     )
@@ -78,7 +80,7 @@ class KernelMethod(Method):
             [teacher.name for teacher in teachers],
             [teacher.width for teacher in teachers],
             depth=options.depth,
-            hidden=options.width if options.width_factor is None else float(options.width_factor),
+            hidden=(options.width or student.width) if options.width_factor is None else float(options.width_factor),
             components=getattr(options, "components", 1),
             spread=self.spread,
             triangular=getattr(options, "covariance", "diagonal") == "triangular",

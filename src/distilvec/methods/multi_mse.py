@@ -17,7 +17,7 @@ from distilvec.modules.kernel_head import Kernel
 class MultiMSEOptions(KernelOptions):
     presets = {  # noqa: RUF012
         "paper": {"vectors": "raw", "teacher_weight": "sum", "init": "random"},
-        "code": {"vectors": "raw", "depth": 2, "init": "random"},
+        "code": {"vectors": "raw", "depth": 2, "width": None, "init": "random"},
     }
 
 

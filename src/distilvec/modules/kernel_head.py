@@ -18,8 +18,9 @@ from distilvec.modules.projection import validated_ridge
 __all__ = ["GaussianKernels", "Kernel", "bounded", "has_kernels"]
 
 _FOLDER, _WEIGHTS, _CONFIG = "kernels", "kernels.safetensors", "kernels.json"
-#: A coordinate that varies less than this share of the teacher's liveliest one is taken for constant.
-_CONSTANT = 1e-5
+#: A coordinate is taken for constant where it varies less than this share of the teacher's liveliest one, and less than
+#: this share of its own mean or than this. (Of descriptors with units of their own one may be a billion times another.)
+_OF_THE_LIVELIEST, _OF_ITS_MEAN, _AT_ALL = 1e-5, 1e-3, 1e-4
 
 
 class Kernel(NamedTuple):
@@ -126,7 +127,7 @@ class GaussianKernels(nn.Module):
             mean, std: [D_k] over its store.
             standardise: whether the kernel's targets are standardised, or the vectors as they are.
         """
-        live = std > _CONSTANT * std.max()
+        live = (std > _OF_THE_LIVELIEST * std.max()) | ((std > _OF_ITS_MEAN * mean.abs()) & (std > _AT_ALL))
         deviation = torch.where(live, std, torch.ones_like(std))
         self.live(teacher).copy_(live)
         self.deviation(teacher).copy_(deviation)

@@ -240,6 +240,11 @@ def _notes(fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[s
     held = len(corpus.holdout_rows)
     if not verdict.agreement and 0 < held < FEWEST:
         found.append(f"{held} held-out items are too few to compare student and teacher on; {FEWEST} are needed.")
+    for task, score in (verdict.judged.scores[TRAINED] if verdict.judged else {}).items():
+        rejected = score.details.get("rejected") or {}
+        if rejected:
+            told = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())
+            found.append(f"Rows of the task {task} that were left out: {told}.")
     absent = sum(each.absent for each in filled)
     if absent:
         found.append(f"The teachers had no vector for {absent:,} texts; these count for nothing in their terms.")

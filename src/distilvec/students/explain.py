@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,10 @@ class ExplainingStudent(SentenceTransformer):
         """By teacher, what the student knows of its vector, for each item.
 
         Args:
-            items: one text, image or molecule, or several of them.
+            items: one text, image (path, Pillow image or array [h, w] or [h, w, 3]) or molecule, or several of them.
             batch_size: items per forward pass.
         """
-        several = isinstance(items, Iterable) and not isinstance(items, str)
-        given = list(items) if several else [items]
+        given = [items] if _one(items) else list(items)
         found: list[dict[str, Reproduction]] = []
         self.eval()
         for start in range(0, len(given), batch_size):
@@ -91,6 +90,13 @@ class ExplainingStudent(SentenceTransformer):
         mean = (shares * kernel.mean).sum(-2)
         spread = (shares * (variance + (kernel.mean - mean.unsqueeze(-2)).square())).sum(-2)
         return mean, spread.sqrt()
+
+
+def _one(items: Any) -> bool:
+    """Whether this is one item; an array of numbers with two or three dimensions is one image."""
+    if isinstance(items, np.ndarray | Tensor):
+        return items.ndim in (2, 3) and not (isinstance(items, np.ndarray) and items.dtype.kind in "OUS")
+    return isinstance(items, str | Mapping) or not isinstance(items, Iterable)
 
 
 def with_kernels(student: SentenceTransformer, folder: str | Path) -> ExplainingStudent:

@@ -81,6 +81,12 @@ def load_teacher(
     if model is not None and (modality != "text" or Path(model).suffix == ".safetensors"):
         found = _of_items(model, name, modality, device, trust_remote_code)
         if found is not None:
+            given = {"max_length": max_length, "pooling": pooling, "dtype": dtype, "prompt": prompt or None}
+            for word, value in (given | {"token_budget": token_budget}).items():
+                if value is not None:
+                    raise DistilvecError(
+                        f"{word} has no effect on a teacher of {modality}s", where=name, remedy="Leave it out."
+                    )
             return found
     if model is not None:
         from distilvec.teachers.text import TextTeacher

@@ -99,10 +99,11 @@ class Distiller(nn.Module):
         group: Tensor | None = None,
         role: Tensor | None = None,
     ) -> dict[str, Any]:
-        """Features and signals of one batch -> `loss` [], `terms` (name -> unweighted mean), `items` [B].
+        """Features and signals of one batch -> `loss` [], `terms` (name -> unweighted mean), `counts`, `items` [B].
 
-        `items` is the weighted loss per row, of the terms that have one; `domains` goes with it. `rows`, the corpus
-        rows, are for error messages only.
+        `counts` has the number of items behind a mean, of the terms in which not every item counts. `items` is the
+        weighted loss per row, of the terms that have one; `domains` goes with it. `rows`, the corpus rows, are for
+        error messages only.
         """
         if self.trains_student:
             output = self.observe(features)
@@ -178,11 +179,14 @@ class Distiller(nn.Module):
     def _reduce(self, terms: dict[str, Term], domain: Tensor | None, *, local: bool) -> dict[str, Any]:
         """Terms -> total, means for the log, and the weighted loss per row."""
         means: dict[str, Tensor] = {}
+        counts: dict[str, Tensor] = {}
         loss: Tensor | None = None
         items: Tensor | None = None
         for name, term in terms.items():
-            mean = mean_of(term, local)
+            mean, count = mean_and_count(term, local)
             means[name] = mean.detach()
+            if term.counted is not None and not term.summed:
+                counts[name] = count.detach()
             loss = mean * term.weight if loss is None else loss + mean * term.weight
             if term.values.dim() > 0:
                 values = term.weighed
@@ -190,7 +194,7 @@ class Distiller(nn.Module):
                     values = values * (term.counted > 0).sum() / term.counted.sum().clamp_min(1.0)
                 per_row = term.weight * (values.mean(0) if values.dim() == 2 else values)
                 items = per_row if items is None else items + per_row
-        return {"loss": loss, "terms": means, "items": items, "domains": domain}
+        return {"loss": loss, "terms": means, "counts": counts, "items": items, "domains": domain}
 
 
 def check_caching(method: Method, needs: Needs, mini_batch_size: int | None) -> None:
@@ -215,16 +219,21 @@ def describe(info: StudentInfo, task: Task | None) -> StudentInfo:
 
 
 def mean_of(term: Term, local: bool = False) -> Tensor:
-    """The mean of a term's values, each weighed by how much it counts: over these rows, or over those of all ranks.
+    """The mean of a term's values, each weighed by how much it counts: over these rows, or over those of all ranks."""
+    return mean_and_count(term, local)[0]
+
+
+def mean_and_count(term: Term, local: bool = False) -> tuple[Tensor, Tensor]:
+    """`mean_of` a term, and what the weights of its values add up to: over these rows, or over those of all ranks.
 
     Local values are scaled by the number of ranks over the global count, so that the average that
     DistributedDataParallel takes of the gradients is the gradient of the global mean.
     """
     if term.values.dim() == 0:
-        return term.values.float()
+        return term.values.float(), torch.ones_like(term.values, dtype=torch.float32)
     total, count, items = term.weighed.sum(), term.weights.sum(), term.items
     if local and world_size() > 1:
         total = total * world_size()
         count, items = sum_over_ranks(torch.stack([count, items]))
     mean = total / count.clamp_min(1.0)
-    return mean * items if term.summed else mean
+    return mean * items if term.summed else mean, count

@@ -164,22 +164,24 @@ def fit(
 def held_out_terms(distiller: Distiller, collator: Collator, rows: np.ndarray, batch_size: int) -> dict[str, float]:
     """Means of the method's terms over rows that were not trained on, in eval mode.
 
-    Terms that couple the rows of a batch are those of full batches, and empty where there is none. Not computed in
-    distributed runs, whose terms would wait for each other.
+    A term in which not every item counts is the mean over those that do, and left out where none does. Terms that
+    couple the rows of a batch are those of full batches, and empty where there is none. Not computed in distributed
+    runs, whose terms would wait for each other.
     """
     end = len(rows) // batch_size * batch_size if distiller.needs.coupled else len(rows)
     if world_size() > 1 or end == 0:
         return {}
     was_training, device = distiller.training, next(distiller.parameters()).device
     distiller.eval()
-    found: dict[str, list[float]] = {}
-    parts = [rows[start : min(start + batch_size, end)] for start in range(0, end, batch_size)]
-    for part in parts:
-        batch = on_device(collator(part.tolist()), device)
-        for name, value in distiller(**batch)["terms"].items():
-            found.setdefault(name, []).append(float(value))
+    found: dict[str, list[tuple[float, float]]] = {}
+    for start in range(0, end, batch_size):
+        part = rows[start : min(start + batch_size, end)]
+        result = distiller(**on_device(collator(part.tolist()), device))
+        for name, value in result["terms"].items():
+            found.setdefault(name, []).append((float(value), float(result["counts"].get(name, len(part)))))
     distiller.train(was_training)
-    return {name: float(np.average(values, weights=list(map(len, parts)))) for name, values in found.items()}
+    pooled = {name: np.array(pairs).T for name, pairs in found.items()}
+    return {name: float(values @ counts / counts.sum()) for name, (values, counts) in pooled.items() if counts.sum()}
 
 
 def companions_of(needs: Needs, task: Task | None, corpus: Corpus) -> int | None:

@@ -72,6 +72,7 @@ class DistillationTrainer(CheckpointedTrainer):
         self.sharpness = dict(sharpness or {})
         self.evaluate_student, self.describe, self.save_student = evaluate, describe, save_student
         self._terms: dict[str, Tensor] = {}
+        self._counts: dict[str, Tensor] = {}
         self._terms_steps = 0
         self._step_rows: list[Tensor] = []
         self._train_rows: Dataset[int] = Rows(rows)
@@ -211,7 +212,10 @@ class DistillationTrainer(CheckpointedTrainer):
             if not torch.isfinite(result["loss"]):
                 self._explain_non_finite(result, inputs)
             for name, value in result["terms"].items():
-                self._terms[name] = self._terms[name] + value if name in self._terms else value
+                count = result["counts"].get(name)
+                _add(self._terms, name, value if count is None else value * count)
+                if count is not None:
+                    _add(self._counts, name, count)
             self._terms_steps += 1
             self._step_rows.append(inputs["rows"])
         return result
@@ -259,9 +263,13 @@ class DistillationTrainer(CheckpointedTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self._terms_steps:
-            means = mean_over_ranks(torch.stack(list(self._terms.values()))) / self._terms_steps
-            logs.update({f"term/{name}": value for name, value in zip(self._terms, means.tolist(), strict=True)})
-            self._terms, self._terms_steps = {}, 0
+            sums = mean_over_ranks(torch.stack(list(self._terms.values()))).tolist()
+            for name, value in zip(self._terms, sums, strict=True):
+                # Of the items that count; a teacher that had none of them has said nothing.
+                count = float(self._counts[name]) if name in self._counts else self._terms_steps
+                if count:
+                    logs[f"term/{name}"] = value / count
+            self._terms, self._counts, self._terms_steps = {}, {}, 0
             if self.sharp_step is not None and self.sharp_step.skipped:
                 logs["skipped_steps"] = self.sharp_step.skipped
         if "train_loss" in logs:  # of all steps, not only of those since a resumption
@@ -269,13 +277,16 @@ class DistillationTrainer(CheckpointedTrainer):
         super().log(logs, start_time)
 
     def unlogged(self) -> dict[str, Any]:
-        terms = {name: float(value) for name, value in self._terms.items()}
+        terms, counts = ({name: float(value) for name, value in of.items()} for of in (self._terms, self._counts))
         skipped = self.sharp_step.skipped if self.sharp_step else 0
-        return {**super().unlogged(), "terms": terms, "steps": self._terms_steps, "skipped": skipped}
+        return {**super().unlogged(), "terms": terms, "counts": counts, "steps": self._terms_steps, "skipped": skipped}
 
     def take_up_unlogged(self, kept: dict[str, Any]) -> None:
         super().take_up_unlogged(kept)
-        self._terms = {name: torch.tensor(value, device=self.args.device) for name, value in kept["terms"].items()}
+        self._terms, self._counts = (
+            {name: torch.tensor(value, device=self.args.device) for name, value in kept[of].items()}
+            for of in ("terms", "counts")
+        )
         self._terms_steps = kept["steps"]
         if self.sharp_step:
             self.sharp_step.skipped = kept["skipped"]
@@ -301,3 +312,7 @@ class DistillationTrainer(CheckpointedTrainer):
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         return 0
+
+
+def _add(sums: dict[str, Tensor], name: str, value: Tensor) -> None:
+    sums[name] = sums[name] + value if name in sums else value

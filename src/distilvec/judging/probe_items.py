@@ -1,0 +1,123 @@
+"""Labelled images and molecules for a probe: read as a corpus reads them, and counted where they cannot be used."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from distilvec.corpus.images import image_item
+from distilvec.corpus.molecules import molecule_item
+from distilvec.corpus.problem import Problem
+from distilvec.corpus.sources import NPZ, find_source
+from distilvec.errors import DataError, EnvironmentProblem
+from distilvec.judging.probes import Columns
+from distilvec.judging.tables import Table
+
+logger = logging.getLogger(__name__)
+_LOOKED_AT = 200
+_UNLABELLED = "no label"
+
+
+def image_table(path: Path, text: str, answer: str) -> Table | None:
+    """The images of a folder (columns "image", "path" and "folder") or of an .npz file; None where it is neither.
+
+    Raises:
+        DataError: there are none, or no such column.
+    """
+    if not path.is_dir() and path.suffix != NPZ:
+        return None
+    rows = [row for row in find_source(path, "image").rows([text, answer], 0) if row.fault is None]
+    return Table(str(path), [row.value for row in rows], [row.line for row in rows], "image")
+
+
+class ProbeItems:
+    """Items of one probe, and why others were left out.
+
+    An image that cannot be read is left out, and where most are SMILES, what is none; and rows without a label, which
+    tables of several tasks have for what was not measured.
+
+    Attributes:
+        rejected: reason -> number of rows.
+    """
+
+    def __init__(self, name: str, images: bool) -> None:
+        self.name, self.images = name, images
+        self.rejected: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
+
+    def columns(
+        self, table: Table, text: str, answer: str, read: Callable[[Table], list[Any]], folder: Path
+    ) -> Columns:
+        """(items, answers) of the rows that can be used.
+
+        Args:
+            read: the answers of a table.
+            folder: where relative paths of images start.
+
+        Raises:
+            DataError: a column is missing, an answer is not of its kind, or no row can be used.
+        """
+        labelled = [row for row, value in enumerate(table.rows) if not _blank(value.get(answer, 0))]
+        self._count(table, set(range(len(table))) - set(labelled), _UNLABELLED)
+        table = _of_rows(table, labelled)
+        values = [row.get(text) for row in table.rows] if self.images else table.texts(text)
+        kept, items = [], []
+        for row, item in enumerate(self._checked(values, folder)):
+            if isinstance(item, Problem):
+                self._count(table, {row}, str(item))
+            else:
+                kept.append(row)
+                items.append(item)
+        if not items:
+            told = ", ".join(f"{reason} ({count:,})" for reason, count in self.rejected.most_common())
+            raise DataError(f"no row can be used: {told}", where=f"{table.source}, column {text}")
+        return items, read(_of_rows(table, kept))
+
+    def _checked(self, values: list[Any], folder: Path) -> Iterator[Any]:
+        """Each item, or the problem that it has."""
+        if not self.images and not self._mostly_molecules(values):
+            yield from values
+            return
+        for value in values:
+            try:
+                if self.images:
+                    yield image_item(value, folder).item
+                else:
+                    molecule_item(value, "keep")
+                    yield value
+            except Problem as problem:
+                yield problem
+
+    def _mostly_molecules(self, values: list[Any]) -> bool:
+        good = 0
+        for value in values[:_LOOKED_AT]:
+            try:
+                molecule_item(value, "keep")
+                good += 1
+            except EnvironmentProblem:
+                return False
+            except Problem:
+                pass
+        return 2 * good > len(values[:_LOOKED_AT])
+
+    def _count(self, table: Table, rows: set[int], reason: str) -> None:
+        if rows:
+            self.rejected[reason] += len(rows)
+            self._first.setdefault(reason, f"{table.source}, {table.unit} {table.lines[min(rows)]}")
+
+    def tell(self) -> None:
+        """Say in the log what was left out, and where it began."""
+        for reason, count in self.rejected.items():
+            logger.warning("task %s: %s rows left out, %s (%s)", self.name, f"{count:,}", reason, self._first[reason])
+
+
+def _blank(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def _of_rows(table: Table, rows: list[int]) -> Table:
+    return Table(table.source, [table.rows[row] for row in rows], [table.lines[row] for row in rows], table.unit)
