@@ -267,3 +267,27 @@ def test_the_split_goes_by_the_pixels(tmp_path: Path) -> None:
     assert sorted(399 - corpus.holdout_rows) == sorted(other.holdout_rows)
     assert corpus.overlap(other.texts(other.train_rows)) == len(corpus.train_rows)
     assert corpus.overlap(other.texts(other.holdout_rows)) == 0
+
+
+def test_images_and_molecules_that_are_read_as_texts_are_told(tmp_path: Path) -> None:
+    """The first thing that somebody tries: the file alone, without saying what is in it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    png = encoded(noise())
+    for name, cell in (("plain", png), ("nested", {"bytes": png, "path": "a.png"})):
+        file = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table({"text": [cell] * 3}), file)
+        with pytest.raises(DataError, match=r'the column "text" holds images\. Set corpus\.modality to image'):
+            read_corpus(file, tmp_path / name)
+    (tmp_path / "molecules.csv").write_text("SMILES,activity\nCCO,1\n")
+    with pytest.raises(DataError, match=r'no column "text", but one "SMILES"\. Set corpus\.modality to molecule'):
+        read_corpus(tmp_path / "molecules.csv", tmp_path / "corpus")
+    with pytest.raises(DataError, match='Did you mean "SMILES"'):
+        read_corpus(tmp_path / "molecules.csv", tmp_path / "corpus", text="smiles", modality="molecule")
+    np.save(tmp_path / "images.npy", np.zeros((3, 4, 4, 3), np.uint8))
+    with pytest.raises(DistilvecError, match=r"of images their folder, or \.npz"):
+        read_corpus(tmp_path / "images.npy", tmp_path / "corpus")
+    (tmp_path / "scans").mkdir()
+    (tmp_path / "scans/a.jfif").write_bytes(encoded(noise(), "JPEG"))
+    assert len(read_corpus(tmp_path / "scans", tmp_path / "kept", holdout=0.0)) == 1

@@ -12,7 +12,7 @@ from distilvec.errors import DataError, EnvironmentProblem
 
 #: What sentence-transformers takes for the path of an image.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tiff", ".webp")
-_READ = (*IMAGE_SUFFIXES, ".tif")
+_READ = (*IMAGE_SUFFIXES, ".tif", ".jfif")
 _LOOKED_AT = 10_000
 
 

@@ -36,7 +36,7 @@ _MIME = {
 }
 _FORMATS = tuple(name for name in _MIME if name != "MPO")  # JPEG with several pictures; opened by JPEG
 _URI = re.compile(r"data:image/[A-Za-z0-9.+-]+(?:;[^,;]*)*;base64,")
-_MAGIC = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*", b"RIFF")
+MAGIC = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*", b"RIFF")
 _SIXTEEN_BITS = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 _ORIENTATION = 0x0112
 
@@ -283,7 +283,7 @@ def _what_else(content: bytes) -> str:
     start = content[:1000].lstrip().lower()
     if start.startswith((b"<svg", b"<?xml")) and b"<svg" in start:
         return "SVG, which has no pixels"
-    return "damaged image" if content.startswith(_MAGIC) else "not an image"
+    return "damaged image" if content.startswith(MAGIC) else "not an image"
 
 
 def _is_utf8(text: str) -> bool:

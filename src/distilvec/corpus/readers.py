@@ -47,7 +47,8 @@ def file_kind(path: Path) -> str:
         raise DistilvecError(
             f'files of kind "{"".join(path.suffixes[-2:] if packed else path.suffixes[-1:])}" are not read',
             where=str(path),
-            remedy=f"Known: {', '.join(SUFFIXES)}; all but .parquet also with {' or '.join(COMPRESSED)}.",
+            remedy=f"Known: {', '.join(SUFFIXES)}; all but .parquet also with {' or '.join(COMPRESSED)}; of images "
+            "their folder, or .npz.",
         )
     return kind
 
@@ -91,7 +92,8 @@ def require_columns(wanted: Sequence[str], available: Sequence[str], where: str)
     """
     for name in wanted:
         if name not in available:
-            hint = nearest(name, available)
+            alike = [column for column in available if column.lower() == name.lower()]
+            hint = nearest(alike[0] if alike else name, available)
             listed = ", ".join(f'"{column}"' for column in list(available)[:20])
             remedy = f"{hint} Columns: {listed}." if hint.startswith("Did") else f"Columns: {listed}."
             raise DataError(f'there is no column "{name}"', where=where, remedy=remedy)

@@ -21,6 +21,8 @@ NPZ = ".npz"
 _BATCH = 1000
 _IMAGES = 32  # of which each may have megabytes
 _LOOKED_AT = 1000
+#: What columns of items other than texts are called.
+_COLUMNS_OF_OTHERS: dict[str, Modality] = {"smiles": "molecule", "image": "image", "img": "image"}
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,8 @@ def _with_columns(rows: Iterator[Row], columns: Sequence[str], modality: Modalit
     usable = [row for row in start if row.fault is None]
     names = dict.fromkeys(name for row in usable if isinstance(row.value, Mapping) for name in row.value)
     if names:
+        if modality == "text":
+            _refuse_other_items(usable, columns[0], start[0].file)
         require_columns(columns, [str(name) for name in names], start[0].file)
     elif len(columns) > 1 and any(isinstance(row.value, str) for row in usable):
         raise DataError(
@@ -202,6 +206,27 @@ def _with_columns(rows: Iterator[Row], columns: Sequence[str], modality: Modalit
             remedy=f"Columns asked for: {', '.join(columns)}. Use .jsonl, .csv, .tsv or .parquet for them.",
         )
     return chain(start, rows)
+
+
+def _refuse_other_items(rows: Sequence[Row], column: str, where: str) -> None:
+    """Say so where what is read as texts is plainly images or molecules."""
+    first = next((row.value for row in rows if isinstance(row.value, Mapping)), {})
+    value = first.get(column)
+    if isinstance(value, Mapping):
+        value = value.get("bytes")
+    if isinstance(value, bytes):
+        from distilvec.corpus.images import MAGIC
+
+        if value.startswith(MAGIC):
+            raise DataError(f'the column "{column}" holds images', where=where, remedy="Set corpus.modality to image.")
+    others = {name: _COLUMNS_OF_OTHERS[str(name).lower()] for name in first if str(name).lower() in _COLUMNS_OF_OTHERS}
+    if column not in first and others:
+        name, modality = next(iter(others.items()))
+        raise DataError(
+            f'there is no column "{column}", but one "{name}"',
+            where=where,
+            remedy=f"Set corpus.modality to {modality} and corpus.text to {name}; or name the column of texts.",
+        )
 
 
 def _is_dataset(source: Any) -> bool:
