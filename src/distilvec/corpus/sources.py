@@ -211,14 +211,8 @@ def _with_columns(rows: Iterator[Row], columns: Sequence[str], modality: Modalit
 def _refuse_other_items(rows: Sequence[Row], column: str, where: str) -> None:
     """Say so where what is read as texts is plainly images or molecules."""
     first = next((row.value for row in rows if isinstance(row.value, Mapping)), {})
-    value = first.get(column)
-    if isinstance(value, Mapping):
-        value = value.get("bytes")
-    if isinstance(value, bytes):
-        from distilvec.corpus.images import MAGIC
-
-        if value.startswith(MAGIC):
-            raise DataError(f'the column "{column}" holds images', where=where, remedy="Set corpus.modality to image.")
+    if _is_image(first.get(column)):
+        raise DataError(f'the column "{column}" holds images', where=where, remedy="Set corpus.modality to image.")
     others = {name: _COLUMNS_OF_OTHERS[str(name).lower()] for name in first if str(name).lower() in _COLUMNS_OF_OTHERS}
     if column not in first and others:
         name, modality = next(iter(others.items()))
@@ -227,6 +221,20 @@ def _refuse_other_items(rows: Sequence[Row], column: str, where: str) -> None:
             where=where,
             remedy=f"Set corpus.modality to {modality} and corpus.text to {name}; or name the column of texts.",
         )
+
+
+def _is_image(cell: Any) -> bool:
+    """Whether a cell holds the bytes of an image file, also as a reader of texts gives them."""
+    from distilvec.corpus.images import MAGIC
+
+    value = cell.get("bytes") if isinstance(cell, Mapping) else cell
+    if isinstance(value, str):
+        try:
+            value = value[:8].encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return False
+        return value.startswith(MAGIC[:2])  # the others begin with letters, as texts do
+    return isinstance(value, bytes) and value.startswith(MAGIC)
 
 
 def _is_dataset(source: Any) -> bool:
