@@ -13,6 +13,19 @@ Found = dict[str, Any]
 #: Millions of parameters that the picture names.
 TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 TEACHERS = ("minilm", "words", "lsa", "chars", "bpe")
+#: The nine sets by their metric: macro-F1, average precision, Spearman's rho.
+KINDS = {
+    "classification": ("emotion", "banking77", "tweeteval_sentiment"),
+    "pairs": ("mrpc", "scitail", "wic"),
+    "similarity": ("stsb", "sick", "sts12"),
+}
+#: Panels of the picture: what is measured, and the axis.
+PANELS = {
+    "classification": "classification, macro-F1",
+    "similarity": "similarity, Spearman's rho",
+    "clusters": "clusters, V-measure",
+    "all": "average of the nine sets",
+}
 #: Name of a row that is found out.
 BEST_SINGLE = "best single"
 
@@ -106,7 +119,7 @@ def write_page(here: Path) -> str:
         lines += _bound(trained)
         if references and trained:
             draw(folder / "frontier.svg", teachers, references, trained)
-            lines += ["", f"![average against parameters]({folder.name}/frontier.svg)"]
+            lines += ["", f"![scores against parameters]({folder.name}/frontier.svg)"]
     page = "\n".join(lines) + "\n"
     here.mkdir(parents=True, exist_ok=True)
     (here / "table.md").write_text(page, encoding="utf-8")
@@ -125,8 +138,9 @@ def _runs(folder: Path, row: str) -> list[Found]:
 
 def _scores(references: dict[str, Found], trained: dict[str, list[Found]]) -> list[str]:
     lines = [
-        "| row | seeds | lr | parameters | Avg-In | Avg-Out | Avg | Avg without overlap | clusters | ms/step |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| row | seeds | lr | parameters | classification | pairs | similarity | all | all without overlap | clusters "
+        "| ms/step |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, found in references.items():
         title = "untrained student" if name == "untrained" else f"teacher `{name}`, {found['width']} numbers"
@@ -138,11 +152,20 @@ def _scores(references: dict[str, Found], trained: dict[str, list[Found]]) -> li
 
 
 def _line(name: str, runs: list[Found], seeds: str, lr: str, speed: str) -> str:
-    cells = [_cell([run["averages"][group] for run in runs]) for group in ("in", "out", "all")]
+    cells = [_cell([measured(run, kind) for run in runs]) for kind in (*KINDS, "all")]
     cells.append(_cell([run["clean_averages"]["all"] for run in runs]))
-    cells.append(_cell([run["clustering"]["value"] for run in runs]))
+    cells.append(_cell([measured(run, "clusters") for run in runs]))
     size = f"{runs[0]['parameters'] / 1e6:.2f} M"
     return f"| {name} | {seeds} | {lr} | {size} | {' | '.join(cells)} | {speed} |"
+
+
+def measured(run: Found, what: str) -> float:
+    """The mean of a kind's main metrics (`KINDS`), of the nine sets ("all"), or the V-measure of the clusters."""
+    if what == "all":
+        return float(run["averages"]["all"])
+    if what == "clusters":
+        return float(run["clustering"]["value"])
+    return float(np.mean([run["tasks"][name]["value"] for name in KINDS[what]]))
 
 
 def _per_teacher(teachers: list[str], references: dict[str, Found], trained: dict[str, list[Found]]) -> list[str]:
@@ -178,55 +201,59 @@ def _bound(trained: dict[str, list[Found]]) -> list[str]:
 
 
 def draw(file: Path, teachers: list[str], references: dict[str, Found], trained: dict[str, list[Found]]) -> None:
-    """Average over the nine sets against parameters; the line joins those that nothing smaller beats."""
+    """Scores against parameters, a panel per kind; the line joins those that nothing smaller beats."""
     from matplotlib.figure import Figure
 
-    from distilvec.report.plots import LINE, ROLE_COLOURS, ROLE_MARKERS, style
+    from distilvec.report.plots import style
 
-    points = [
-        (name, run["parameters"], 100 * run["averages"]["all"], name in teachers) for name, run in references.items()
-    ]
-    points += [
-        (name, runs[0]["parameters"], 100 * float(np.mean([run["averages"]["all"] for run in runs])), False)
-        for name, runs in trained.items()
-    ]
-    best, top = [], -np.inf
-    for _, size, score, _ in sorted(points, key=lambda point: (point[1], -point[2])):
-        if score > top:
-            best.append((size, score))
-            top = score
+    models = {name: [run] for name, run in references.items()} | trained
     with style():
-        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-        axes = figure.add_subplot()
-        axes.step(*zip(*best), where="post", color=LINE, linewidth=1)
-        for teacher in (True, False):
-            chosen = [point for point in points if point[3] is teacher]
-            axes.scatter(
-                [point[1] for point in chosen],
-                [point[2] for point in chosen],
-                s=22,
-                marker=ROLE_MARKERS["teacher" if teacher else "student"],
-                color=ROLE_COLOURS["teacher" if teacher else "student"],
-                label="teachers" if teacher else "students",
-            )
-        _label(axes, points)
-        axes.set_xscale("log")
-        axes.set_xlim(right=2.5 * max(point[1] for point in points))  # room for the names
-        ticks = [tick for tick in TICKS if axes.get_xlim()[0] < 1e6 * tick < axes.get_xlim()[1]]
-        axes.set_xticks([1e6 * tick for tick in ticks], [f"{tick:g} M" for tick in ticks])
-        axes.set_xticks([], minor=True)
-        axes.set_xlabel("parameters")
-        axes.set_ylabel("average of the nine sets, percent")
-        axes.grid(axis="y")
-        axes.legend(loc="lower right")
+        figure = Figure(figsize=(11, 8.4), layout="constrained")
+        for axes, (what, title) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
+            points = [
+                (name, runs[0]["parameters"], 100 * float(np.mean([measured(run, what) for run in runs])))
+                for name, runs in models.items()
+            ]
+            _frontier(axes, points, teachers)
+            axes.set_ylabel(f"{title}, percent")
         figure.savefig(file, facecolor="white", metadata={"Date": None, "Creator": None})
 
 
-def _label(axes: Any, points: list[tuple[str, float, float, bool]]) -> None:
+def _frontier(axes: Any, points: list[tuple[str, float, float]], teachers: list[str]) -> None:
+    from distilvec.report.plots import LINE, ROLE_COLOURS, ROLE_MARKERS
+
+    best, top = [], -np.inf
+    for _, size, score in sorted(points, key=lambda point: (point[1], -point[2])):
+        if score > top:
+            best.append((size, score))
+            top = score
+    axes.step(*zip(*best, strict=True), where="post", color=LINE, linewidth=1)
+    for role in ("teacher", "student"):
+        chosen = [point for point in points if (point[0] in teachers) is (role == "teacher")]
+        axes.scatter(
+            [point[1] for point in chosen],
+            [point[2] for point in chosen],
+            s=22,
+            marker=ROLE_MARKERS[role],
+            color=ROLE_COLOURS[role],
+            label=f"{role}s",
+        )
+    _label(axes, points)
+    axes.set_xscale("log")
+    axes.set_xlim(right=2.5 * max(point[1] for point in points))  # room for the names
+    ticks = [tick for tick in TICKS if axes.get_xlim()[0] < 1e6 * tick < axes.get_xlim()[1]]
+    axes.set_xticks([1e6 * tick for tick in ticks], [f"{tick:g} M" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("parameters")
+    axes.grid(axis="y")
+    axes.legend(loc="lower right")
+
+
+def _label(axes: Any, points: list[tuple[str, float, float]]) -> None:
     """Names beside the points, moved apart where they are of about one size: students mostly are."""
     span = max(point[2] for point in points) - min(point[2] for point in points)
     last: dict[int, float] = {}
-    for name, size, score, _ in sorted(points, key=lambda point: point[2]):
+    for name, size, score in sorted(points, key=lambda point: point[2]):
         place = round(4 * float(np.log10(size)))
         height = max(score, last.get(place, -np.inf) + 0.035 * max(span, 1e-6))
         last[place] = height
@@ -255,9 +282,11 @@ def _read(file: Path) -> Found:
 HEADER = """# Many text teachers, one student
 
 Made by `python experiments/many_text.py` (its header says who the teachers are, and how learning rates were chosen).
-Averages are plain means of the nine sets' main metrics in percent; clusters: V-measure on Banking77's test texts, mean
-of five starts; ± is the standard deviation over seeds, where there are several. "Without overlap" leaves out test rows
-whose texts are in the corpus. On held-out texts of the corpus, per teacher: `linear` and `kernel`, the share of its
+Plain means of main metrics in percent, as in the paper by kind: classification (macro-F1 on emotion, Banking77 and
+TweetEval), pairs (average precision on MRPC, SciTail and WiC), similarity (Spearman's rho on STS-B, SICK and STS12),
+and of all nine; clusters: V-measure on Banking77's test texts, mean of five starts; ± is the standard deviation over
+seeds, where there are several. "Without overlap" leaves out test rows whose texts are in the corpus.
+On held-out texts of the corpus, per teacher: `linear` and `kernel`, the share of its
 variance (mean over coordinates) that a ridge map of the vectors and the trained kernel explain; `calibration`, the
 mean squared standardised residual, which is 1 where the predicted deviations are right. Cosine methods do not fit
 lengths, so that their kernels' share says little.

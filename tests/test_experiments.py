@@ -184,7 +184,7 @@ def test_the_page_of_claims_is_written(results: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "argv", ["claims.py", *folders, "--out", str(out)])
     claims.main()
     page = out.read_text()
-    assert "| ASAM helps | better | 74.79 > 72.85 | bpe | +1.40 (+0.72 to +2.08) | 5 sets, 1 seed | holds |" in page
+    assert "| ASAM helps | better | 74.79 > 72.85 | bpe | +1.40 (+0.72 to +2.08) |  | 5 sets, 1 seed | holds |" in page
     rows = [line for line in page.splitlines() if line.startswith("| TALAS")]
     counted = {
         word: sum(line.split("|")[-2].strip().startswith(word) for line in rows)
