@@ -14,7 +14,8 @@ and MRPC: pairs as one input; STS-B: scored, the two texts encoded apart and com
 as one input (`stsb`: this student, no embedder and no reader of pairs yet, stays at a correlation of 0.3 there, so that
 only some rows were made). The task's weight is the one the papers give.
 Every method gets the same three learning rates, chosen on validation data with seed 0; ablations have their method's.
-MRPC takes the rates chosen on SICK, the other set of its kind, which must be there.
+MRPC takes the rates chosen on SICK, the other set of its kind, and another teacher or student (`--setting`) those that
+the usual ones were given on the same set; these must be there.
 A method that refuses a set (class logits on a regression) is a line of the table that says so.
 Without labels: see talas_table.py, whose corpus, grid, epochs and evaluation these are; with TALAS's rows from there.
 Out of domain is DistillMoE's protocol: 3,000 rows each of Banking77, TweetEval, MRPC, WiC, SICK and STS-B without
@@ -212,12 +213,12 @@ class Bench:
         tuned = ROWS[row].like or row
         grid = GRID[:1] if self.quick else GRID
         lr: float | None
-        if self.set.rates_of and not self.quick:
-            lr = best_rate(home(False) / self.set.rates_of, tuned, SETS[self.set.rates_of].metric)
+        # Other teachers and students take the rates that the usual ones were given on the same set.
+        rates_of = self.set.rates_of or (self.name if self.folder != self.name else None)
+        if rates_of and not self.quick:
+            lr = best_rate(home(False) / rates_of, tuned, SETS[rates_of].metric)
             if lr is None:
-                raise SystemExit(
-                    f"{self.name} takes the learning rate of {tuned!r} on {self.set.rates_of}: run that first."
-                )
+                raise SystemExit(f"{self.folder} takes the learning rate of {tuned!r} on {rates_of}: run that first.")
         else:
             scores = {lr: self.run(tuned, lr, 0)["validation"][self.set.metric] for lr in grid}
             lr = max(scores, key=scores.__getitem__)
