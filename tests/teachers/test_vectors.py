@@ -47,6 +47,17 @@ def test_missing_texts(vectors: np.ndarray, sentences: list[str]) -> None:
     assert "no vector for 50 of 200" in check_teacher(teacher, sentences).warnings[0]
 
 
+def test_a_row_of_nothing_but_nan_is_no_vector(vectors: np.ndarray, sentences: list[str]) -> None:
+    holes = vectors.copy()
+    holes[[3, 7]] = np.nan
+    teacher = load_teacher(vectors=holes, texts=sentences)
+    assert np.flatnonzero(~teacher.has(sentences)).tolist() == [3, 7]
+    assert teacher.signals(sentences[:10]).present.tolist() == [row not in (3, 7) for row in range(10)]
+    holes[5, 1] = np.nan
+    with pytest.raises(DataError, match="the vector in row 5 has values that are not finite"):
+        load_teacher(vectors=holes, texts=sentences).encode(sentences)
+
+
 def test_keys(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> None:
     keys = content_keys(sentences)
     np.save(tmp_path / "k.npy", keys)

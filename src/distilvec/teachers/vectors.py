@@ -103,8 +103,8 @@ class VectorsTeacher(SentenceTeacher):
         return len(self._vectors)
 
     def has(self, texts: Sequence[str]) -> np.ndarray:
-        """bool [n]: whether there is a vector for each text."""
-        return self._rows(texts) >= 0
+        """bool [n]: whether there is a vector for each text; a row of nothing but NaN is none."""
+        return self._known(self._rows(texts))
 
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]) in the order of the texts; NaN where there is none.
@@ -115,7 +115,7 @@ class VectorsTeacher(SentenceTeacher):
         for start in range(0, len(texts), _CHUNK):
             chunk = list(texts[start : start + _CHUNK])
             rows = self._rows(chunk)
-            known = np.flatnonzero(rows >= 0)
+            known = np.flatnonzero(self._known(rows))
             found = np.full((len(chunk), self.card.width), np.nan, np.float32)
             found[known] = self._vectors[rows[known]]
             wrong = known[~np.isfinite(found[known]).all(axis=1)]
@@ -123,7 +123,7 @@ class VectorsTeacher(SentenceTeacher):
                 raise DataError(
                     f"the vector in row {rows[wrong[0]]} has values that are not finite",
                     where=self.card.source,
-                    remedy="Leave out rows without a vector, together with their texts.",
+                    remedy="Where there is no vector, leave out row and text, or let the whole row be NaN.",
                 )
             yield np.arange(start, start + len(chunk)), found
 
@@ -139,6 +139,12 @@ class VectorsTeacher(SentenceTeacher):
         places = np.searchsorted(self._sorted, words)
         places[places == len(self._sorted)] = 0
         return np.where((self._sorted[places] == words) & (words != _NOTHING), self._order[places], -1)
+
+    def _known(self, rows: np.ndarray) -> np.ndarray:
+        """bool [n]: whether there is such a row, and something in it."""
+        known = rows >= 0
+        known[known] = ~np.isnan(self._vectors[rows[known]]).all(axis=1)
+        return known
 
     def _keys_of(self, items: Sequence[str]) -> np.ndarray:
         """uint8 [n, 16]; zeros where an image or a molecule cannot be read."""
