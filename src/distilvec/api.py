@@ -78,10 +78,10 @@ def train(
 ) -> SentenceTransformer:
     """As `distill`, without judging and report; returns the student as it ships (`output/student`)."""
     from distilvec.run import train as start
-    from distilvec.students import load_student
+    from distilvec.tasks.answering import finished_student
 
     recipe = recipe_of(teacher, student, corpus, method, output, **sections)
-    return load_student(str(start(recipe, resume=resume)))
+    return finished_student(start(recipe, resume=resume))
 
 
 def teach(
@@ -188,20 +188,9 @@ def load(path: str | Path) -> SentenceTransformer | OnnxEncoder:
         from distilvec.export import load_onnx
 
         return load_onnx(path)
-    from distilvec.modules.kernel_head import has_kernels
-    from distilvec.modules.task_head import has_head
-    from distilvec.students import load_student
+    from distilvec.tasks.answering import finished_student
 
-    student = load_student(str(path))
-    if has_kernels(path):
-        from distilvec.students.explain import with_kernels
-
-        student = with_kernels(student, path)
-    if has_head(path):
-        from distilvec.tasks.answering import with_head
-
-        student = with_head(student, path)
-    return student
+    return finished_student(path)
 
 
 def shrink_model(

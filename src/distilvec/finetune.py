@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import EarlyStoppingCallback, set_seed
 
 from distilvec.allocator import keep_freed_memory
-from distilvec.errors import DistilvecError, Interrupted, nearest
+from distilvec.errors import DataError, DistilvecError, Interrupted, nearest
 from distilvec.interruption import StopSignals
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.lora import add_lora, merge_lora
@@ -147,6 +147,11 @@ def finetune(
     if _is_done(target, digest):
         logger.info("%s is fine-tuned already, by an equal call; remove it to do it again", target)
         return target
+    if Path(model).expanduser().resolve() == target.expanduser().resolve():
+        raise DistilvecError(
+            "this is the model that is to be fine-tuned", where=str(target), remedy="Choose another output."
+        )
+    _check_labels(plan, found)
     if (target / "modules.json").is_file():
         logger.warning("%s is of another call, and will be replaced when this one is done", target)
     work = _work_folder(target, digest)
@@ -311,9 +316,29 @@ def _make_task(plan: _Plan, examples: Examples, width: int) -> tuple[Task, Tenso
     if plan.task.kind == "similarity":
         scores = examples.numbers().astype(np.float32)
         return build_task(plan.task, width, scores), torch.from_numpy(scores)
+    _refuse_scores(examples)
     names = class_names(examples.labels)
     codes = encode_labels(examples.labels, names, examples.source)
     return build_task(plan.task, width, codes, names), torch.from_numpy(codes)
+
+
+def _check_labels(plan: _Plan, data: _Data) -> None:
+    """What is wrong with the labels is said before anything is trained."""
+    head = _make_task(plan, data.train, 1)[0].head
+    for examples in (data.validation, data.test):
+        if examples is not None:
+            examples.targets(head)
+
+
+def _refuse_scores(examples: Examples) -> None:
+    try:
+        numbers = examples.numbers()
+    except DataError:
+        return
+    if (numbers != np.round(numbers)).any():
+        raise DistilvecError(
+            "the labels are scores, not classes", where=examples.source, remedy="Choose the task similarity."
+        )
 
 
 def _adapt(student: SentenceTransformer, plan: _Plan) -> Any:

@@ -43,6 +43,7 @@ from distilvec.recipe import Recipe
 from distilvec.report.card import write_card
 from distilvec.store import SignalStore
 from distilvec.students import check_place, fold_head, load_student, router, ship
+from distilvec.tasks.answering import finished_student
 from distilvec.tasks.base import Task
 from distilvec.teaching import Taught, teach
 from distilvec.training import Fitted, fit
@@ -97,7 +98,7 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     taught = teach(recipe, corpus)
     student, fitted = train_student(recipe, corpus, taught, out, resume)
     kept = ship_model(recipe, student, fitted.method, taught, out / "student", fitted.task, folding_texts(corpus))
-    shipped = load_student(str(out / "student"))
+    shipped = finished_student(out / "student")
     untrained = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
     verdict = judge_all(recipe, shipped, untrained, corpus, taught, fitted, tasks)
     record = make_record(recipe, corpus, taught, (untrained, shipped), fitted, verdict, tasks, out)
@@ -259,6 +260,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     recipe = settle(recipe, resume=resume)
     out = output_folder(recipe, resume)
     corpus = prepare_corpus(recipe)
+    check_task_files(recipe, corpus)
     taught = teach(recipe, corpus)
     student, fitted = train_student(recipe, corpus, taught, out, resume)
     if int(os.environ.get("RANK", "0")):

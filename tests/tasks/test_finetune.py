@@ -224,8 +224,13 @@ def test_what_cannot_be_done_is_said_before_anything_is_trained(
     (taken / "thesis.tex").write_text("x")
     refused("not a model", output=taken)
     other = labelled.write(tmp_path / "other.jsonl", [{"text": "x y", "label": "prase"}])
-    with pytest.raises(DataError, match='Did you mean "praise"'):
-        finetune(tiny_bert, files["train"], tmp_path / "out", test=other, training={"epochs": 1})
+    for unknown in ({"test": other}, {"validation": other}):
+        with pytest.raises(DataError, match='Did you mean "praise"'):
+            finetune(tiny_bert, files["train"], tmp_path / "out", training={"epochs": 1}, **unknown)
+    refused("to be fine-tuned", output=tiny_bert)
+    scores = [{"text": f"text {n}", "label": n / 10} for n in range(20)]
+    refused("scores, not classes", data=labelled.write(tmp_path / "scores.jsonl", scores))
+    assert not list((tmp_path / "out" / "task").glob("*")) and not list(tmp_path.glob(".out.finetune/checkpoints/*"))
 
 
 def python(code: str, *arguments: str) -> str:

@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -94,6 +95,17 @@ def test_a_loaded_student_answers(tiny_bert: Path, tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(found)).predict(texts) == expected.predict(texts)
 
 
+def test_the_folder_of_a_run_names_its_student(tiny_bert: Path, tmp_path: Path) -> None:
+    ship(load_student(tiny_bert, device="cpu").eval(), tmp_path / "run" / "student")
+    for open_it in (distilvec.load, Predictor.load):
+        with pytest.raises(DistilvecError, match=r"its student is .*run/student"):
+            open_it(tmp_path / "run")
+        with pytest.raises(DistilvecError, match="no such model folder"):
+            open_it(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="no task head"):
+        Predictor.load(tmp_path / "run" / "student")
+
+
 def test_a_student_may_answer_and_explain(tiny_bert: Path, tmp_path: Path) -> None:
     ship(load_student(tiny_bert, device="cpu").eval(), tmp_path / "student")
     TaskHead(32, "regression").save(tmp_path / "student")
@@ -107,8 +119,18 @@ def test_inputs_of_the_wrong_kind_are_refused(model: SentenceTransformer) -> Non
     single = Predictor(model, TaskHead(384, labels=["a", "b"]))
     with pytest.raises(DistilvecError, match="not one text"):
         single.predict("a text")
-    with pytest.raises(DistilvecError, match="single texts, and input 1"):
-        single.predict(["a text", ("a", "pair")])
+    for wrong in (("a", "pair"), None, 3.0, {"text": "a"}, ("a",), ["a"]):
+        with pytest.raises(DistilvecError, match="single texts, and input 1"):
+            single.predict(["a text", wrong])
+    pairs = Predictor(model, TaskHead(384, labels=["a", "b"], encoding="joint"))
+    for wrong in ("a text", {"text1": "a", "text2": "b"}, ("a", None), ("a", 3), ("a", "b", "c"), None, float("nan")):
+        with pytest.raises(DistilvecError, match=r"pairs .*, and input 1"):
+            pairs.predict([("a", "pair"), wrong])
+    for table in ({"text": ["a"]}, None, pd.DataFrame({"text": ["a"]})):
+        with pytest.raises(DistilvecError, match="a list of inputs is needed, not a "):
+            single.predict(table)
+    texts = ["one text", "another"]
+    assert single.predict(pd.Series(texts)) == single.predict(np.array(texts)) == single.predict(texts)
     assert model.training is False
 
 

@@ -63,6 +63,7 @@ class DynamicCKA(nn.Module):
     def forward(self, name: str, student: StudentOutput, signals: TeacherSignals, weight: float) -> dict[str, Term]:
         """The loss under `name` (`dynamic_cka`, or with `:TEACHER`), and `token_map` and `true_cka` beside it."""
         rows, columns = token_parts.masks(student, signals, self.options.special_tokens)
+        rows = rows & columns.any(-1, keepdim=True)  # there is nothing to align an item with
         layers = [
             (student.tokens[ours], standardize(signals.tokens[theirs]))
             for (ours, theirs), standardize in zip(self.layers, self.standardize, strict=True)

@@ -146,7 +146,7 @@ class TaskHead(nn.Module):
             raise DataError(
                 "this model has no task head",
                 where=str(folder),
-                remedy="Give the folder of a supervised run or of `distilvec finetune`.",
+                remedy="Give the student of a run with a task (out/student), or what `distilvec finetune` wrote.",
             )
         try:
             config = json.loads((place / _CONFIG).read_text(encoding="utf-8"))

@@ -7,10 +7,13 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 
-from distilvec.modules.task_head import TaskHead
-from distilvec.students.explain import ExplainingStudent
+from distilvec.modules.kernel_head import has_kernels
+from distilvec.modules.task_head import TaskHead, has_head
+from distilvec.students import load_student
+from distilvec.students.explain import ExplainingStudent, with_kernels
 from distilvec.tasks.examples import Input
 from distilvec.tasks.predictor import Predictor
+from distilvec.teachers.folder import locate
 
 
 class AnsweringStudent(SentenceTransformer):
@@ -39,6 +42,23 @@ class AnsweringStudent(SentenceTransformer):
 
 class AnsweringExplainingStudent(AnsweringStudent, ExplainingStudent):
     """One that kept its kernels too."""
+
+
+def finished_student(model: str | Path) -> SentenceTransformer:
+    """A student as it ships, with what lies beside it: `explain` where it kept its kernels, `predict` with a task head.
+
+    Args:
+        model: folder, or model id on the hub.
+
+    Raises:
+        DistilvecError: there is no such model.
+        DataError: files beside the model are damaged.
+    """
+    folder = locate(model)
+    student = load_student(str(model))
+    if has_kernels(folder):
+        student = with_kernels(student, folder)
+    return with_head(student, folder) if has_head(folder) else student
 
 
 def with_head(student: SentenceTransformer, folder: str | Path) -> AnsweringStudent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from distilvec.modules.task_head import TaskHead, sentence_vectors
 from distilvec.students.load import load_student
 from distilvec.tasks.examples import Examples, Input
 from distilvec.tasks.scores import classification_scores, regression_scores
+from distilvec.teachers.folder import locate
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -42,9 +43,10 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str | None = None, trust_remote_code: bool = False) -> Predictor:
-        """Open the folder of a supervised run's student or of a fine-tuned model.
+        """Open the student of a supervised run (`out/student`), or a fine-tuned model.
 
         Args:
+            folder: or model id on the hub.
             device: default is the best there is.
             trust_remote_code: whether code that comes with the model may run.
 
@@ -52,7 +54,7 @@ class Predictor:
             DistilvecError: there is no such model.
             DataError: it has no task head, or a file is damaged.
         """
-        head = TaskHead.load(folder)
+        head = TaskHead.load(locate(folder, trust_remote_code))
         model = load_student(str(folder), device=device, trust_remote_code=trust_remote_code)
         model.eval()
         return cls(model, head.to(model.device).eval())
@@ -116,12 +118,20 @@ class Predictor:
     def _checked(self, inputs: Sequence[Input]) -> list[Any]:
         if isinstance(inputs, str):
             raise DistilvecError("a list of inputs is needed, not one text", remedy="Put it into a list.")
-        items: list[Any] = [split_pair(item) if isinstance(item, str) else tuple(item) for item in inputs]
+        if isinstance(inputs, Mapping) or hasattr(inputs, "columns") or not isinstance(inputs, Iterable):
+            raise DistilvecError(
+                f"a list of inputs is needed, not a {type(inputs).__name__}",
+                remedy='Of a table give the column, frame["text"], or the two of a pair, list(zip(first, second)).',
+            )
         paired = self.head.encoding != "single"
-        for row, item in enumerate(items):
-            if (len(item) == 2 and not isinstance(item, str)) != paired:
+        items: list[Any] = []
+        for row, given in enumerate(inputs):
+            item = split_pair(given) if isinstance(given, str) else given
+            pair = isinstance(item, list | tuple) and len(item) == 2 and all(isinstance(side, str) for side in item)
+            if not (pair if paired else isinstance(item, str)):
                 needed = "pairs (first text, second text)" if paired else "single texts"
-                raise DistilvecError(f"this model answers about {needed}, and input {row} is {inputs[row]!r:.80}")
+                raise DistilvecError(f"this model answers about {needed}, and input {row} is {given!r:.80}")
+            items.append(tuple(item) if paired else item)
         return items
 
     @torch.inference_mode()

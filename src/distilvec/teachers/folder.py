@@ -105,10 +105,13 @@ def open_model(
 
 def _check(folder: Path, name: str) -> None:
     if not (folder / "modules.json").exists() and not (folder / "config.json").exists():
+        of_a_run = (folder / "student" / "modules.json").exists()
         raise DistilvecError(
             "this folder holds no model: neither modules.json nor config.json is in it",
             where=name,
-            remedy="Give a folder saved by sentence-transformers or transformers.",
+            remedy=f"It is a run's; its student is {folder / 'student'}."
+            if of_a_run
+            else "Give a folder saved by sentence-transformers or transformers.",
         )
     found = False
     for module in module_folders(folder):

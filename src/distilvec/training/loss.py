@@ -82,8 +82,9 @@ class DistillationLoss(nn.Module):
         self.needs = self.method.needs(self.tap.info, [teacher])
         if any(self.needs.tokens.teachers) or any(self.needs.attention.teachers) or any(self.needs.logits):
             raise DistilvecError(
-                "this method asks for more of the teacher than sentence vectors, which is all that a store of them has",
+                "this method looks at the teacher's tokens, attention or classes, this loss at sentence vectors",
                 where=self.method.name,
+                remedy="Train it with a recipe: distilvec run, or distilvec.train.",
             )
         try:
             self.method.build(self.tap.info, [teacher], self._sample(texts, teacher))
