@@ -14,11 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import distilvec
 from distilvec.errors import DistilvecError
 from distilvec.finetune import finetune
 from distilvec.plan import plan
 from distilvec.recipe import Recipe
-from distilvec.run import run
+from distilvec.run import run, train
 from distilvec.students import load_student
 from distilvec.tasks.examples import read_examples
 from distilvec.tasks.predictor import Predictor
@@ -198,6 +199,12 @@ def test_a_supervised_run_with_a_fine_tuned_teacher(
     predictor = Predictor.load(done.folder / "student", device="cpu")
     assert set(predictor.predict(["a text", "another text that is longer than the first"])) <= {"long", "short"}
     assert "supervised task" in (done.folder / "report.md").read_text()
+    texts = ["a text", "another text that is longer than the first"]
+    assert (
+        done.student.predict(texts)
+        == predictor.predict(texts)
+        == distilvec.load(done.folder / "student").predict(texts)
+    )
 
 
 def test_what_cannot_work_is_said_before_teaching(
@@ -218,8 +225,9 @@ def test_what_is_wrong_with_the_tasks_test_file_is_said_before_teaching(
     if row is not None:
         file.write_text(json.dumps(row), encoding="utf-8")
     task = {"kind": "classification", "label": "label", "test": str(file)}
-    with pytest.raises(DistilvecError, match=message):
-        run(recipe(data, tmp_path / "a", tiny_model_folders, {"name": "sft"}, task=task))
+    for start in (run, train, plan):
+        with pytest.raises(DistilvecError, match=message):
+            start(recipe(data, tmp_path / "a", tiny_model_folders, {"name": "sft"}, task=task))
     assert not list((tmp_path / "a").rglob("sentence-*.arrow"))
 
 
@@ -241,6 +249,30 @@ def test_a_teacher_of_another_task_teaches_and_is_not_scored(
     )
     assert set(done.record.supervised) == {"student"}
     assert "teacher was fine-tuned on another task" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["dskd", "uld", "multilevel_ot"])
+def test_a_teacher_of_other_classes(
+    method: str, data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    """Of as many classes with other names: refused before teaching, but by methods that sort classes."""
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps({"text": f"text {n}", "label": "xy"[n % 2]}) + "\n" for n in range(16)))
+    teacher = finetune(tiny_model_folders["bert"], other, tmp_path / "teacher", training={"epochs": 1, "use_cpu": True})
+    given = recipe(
+        data,
+        tmp_path / "out",
+        tiny_model_folders,
+        {"name": method},
+        teachers=[{"name": "teacher", "model": str(teacher)}],
+        task={"kind": "classification", "label": "label"},
+    )
+    if method == "dskd":
+        with pytest.raises(DistilvecError, match=r"the teacher's 2 classes are not the task's 2"):
+            train(given)
+        assert not list((tmp_path / "out").rglob("sentence-*.arrow"))
+    else:
+        assert (train(given) / "modules.json").is_file()
 
 
 def test_gradient_caching_is_refused_before_teaching(

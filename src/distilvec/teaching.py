@@ -54,13 +54,6 @@ class Taught:
     wanted: Wanted = NOTHING
     weight: float = 1.0
 
-    def in_order_of(self, task: Task | None) -> np.ndarray | None:
-        """Column of its logits for each class of the task; None where it has none, or nobody asks."""
-        labels = getattr(getattr(self.teacher, "head", None), "labels", None)
-        if task is None or task.head.labels is None or labels is None or not self.wanted.logits:
-            return None
-        return teacher_order(task.head.labels, labels, self.teacher.card.name)
-
     @property
     def info(self) -> TeacherInfo:
         """What a method may know of it."""
@@ -74,10 +67,24 @@ class Taught:
 
     def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> SignalSource:
         """Where training gets its signals from."""
-        classes = self.in_order_of(task)
+        classes = class_order(self.teacher, self.wanted, task)
         if self.live:
             return LiveSource(self.teacher, corpus, cache / "alignments", classes)
         return StoreSource(self.store, corpus, rows, classes)
+
+
+def class_order(teacher: Teacher, wanted: Wanted, task: Task | None) -> np.ndarray | None:
+    """Column of the teacher's logits for each class of the task; None where it has none, or nobody asks.
+
+    Raises:
+        DistilvecError: it has other classes, and the method does not sort them.
+    """
+    labels = getattr(getattr(teacher, "head", None), "labels", None)
+    if task is None or task.head.labels is None or labels is None or not wanted.logits:
+        return None
+    if not wanted.same_classes and set(labels) != set(task.head.labels):
+        return None
+    return teacher_order(task.head.labels, labels, teacher.card.name)
 
 
 def teacher_info(teacher: Teacher, axes: int | None = None) -> TeacherInfo:
@@ -157,7 +164,8 @@ def wanted_signals(recipe: Recipe, corpus: Corpus, teachers: Sequence[Teacher]) 
     # Made here too, so that what does not fit is said before teaching, not after it.
     student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
     check_modality(student, corpus.modality, "student")
-    info = describe(StudentTap(student).info, make_task(recipe, corpus, student))
+    task = make_task(recipe, corpus, student)
+    info = describe(StudentTap(student).info, task)
     needs = method.needs(info, infos)
     check_caching(method, needs, recipe.training.mini_batch_size)
     if not method.inside:
@@ -175,6 +183,7 @@ def wanted_signals(recipe: Recipe, corpus: Corpus, teachers: Sequence[Teacher]) 
         )
     for teacher, wanted in zip(teachers, found, strict=True):
         teacher.refuse(wanted)
+        class_order(teacher, wanted, task)
         if wanted.logits and recipe.task is not None and recipe.task.encoding == "separate":
             raise DistilvecError(
                 f"{method.name} compares class probabilities, and with encoding: separate the teacher reads single "

@@ -51,6 +51,7 @@ class Needs(NamedTuple):
         layers: whether the pooled states of every student block are needed.
         tokens, attention: hidden states and head-averaged maps, per layer.
         logits: class logits, one entry per teacher (empty = none).
+        same_classes: whether class i of the logits has to be the same on both sides; False where they are sorted.
         alignment: alignment mode, one entry per teacher (empty = none); several are joined by "+".
         digest: one entry per teacher (empty = none), what a store may hand out in place of attention maps.
         coupled: whether rows of a batch enter each other's loss, so that ranks must see the whole batch.
@@ -67,6 +68,7 @@ class Needs(NamedTuple):
     tokens: Layers = Layers()
     attention: Layers = Layers()
     logits: tuple[bool, ...] = ()
+    same_classes: bool = True
     alignment: tuple[str | None, ...] = ()
     digest: tuple[Digest | None, ...] = ()
     coupled: bool = False
@@ -85,6 +87,7 @@ def wanted_of(needs: Needs, teacher: int) -> Wanted:
         tokens=layers(needs.tokens),
         attention=layers(needs.attention),
         logits=bool(needs.logits and needs.logits[teacher]),
+        same_classes=needs.same_classes,
         alignment=tuple(mode.split("+")) if mode else (),
         digest=needs.digest[teacher] if needs.digest else None,
     )

@@ -91,7 +91,8 @@ def check_class_logits(
             raise DistilvecError(
                 what + "this teacher gives none",
                 where=teacher.name,
-                remedy=f"Fine-tune it on the task first (distilvec finetune). {instead}",
+                remedy="Fine-tune it on the task first: distilvec finetune, of pairs with --encoding joint, because of "
+                f"two texts encoded apart neither has a class. {instead}",
             )
         if same_classes and teacher.classes != student.classes:
             raise DistilvecError(

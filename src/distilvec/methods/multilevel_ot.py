@@ -80,7 +80,11 @@ class MultiLevelOT(Method):
         instead = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
         baseline_parts.check_class_logits(self.name, student, teachers, instead, same_classes=False)
         return Needs(
-            sentence=False, logits=(True,) * len(teachers), coupled=self.options.order == "batch", states=False
+            sentence=False,
+            logits=(True,) * len(teachers),
+            same_classes=False,
+            coupled=self.options.order == "batch",
+            states=False,
         )
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:

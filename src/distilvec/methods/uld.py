@@ -50,7 +50,7 @@ class ULD(Method):
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         instead = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
         baseline_parts.check_class_logits(self.name, student, teachers, instead, same_classes=False)
-        return Needs(sentence=False, logits=(True,) * len(teachers), states=False)
+        return Needs(sentence=False, logits=(True,) * len(teachers), same_classes=False, states=False)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.terms, self.shares = parts.names("uld", teachers), parts.shares(teachers, self.options.weight)

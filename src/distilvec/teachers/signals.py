@@ -69,6 +69,7 @@ class Wanted:
         tokens: layers whose token states are wanted, 0 (embedding output) to L.
         attention: layers, 1 to L, whose head-averaged maps are wanted.
         logits: whether class logits are wanted.
+        same_classes: whether their columns have to be the task's classes.
         alignment: modes of alignment with the student's tokens.
         axes: on how many principal axes a store keeps the token states; None = whole.
         digest: what a store hands out in place of the maps; a live teacher gives the maps.
@@ -77,6 +78,7 @@ class Wanted:
     tokens: tuple[int, ...] = ()
     attention: tuple[int, ...] = ()
     logits: bool = False
+    same_classes: bool = True
     alignment: tuple[str, ...] = ()
     axes: int | None = None
     digest: Digest | None = None
