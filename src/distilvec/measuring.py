@@ -108,6 +108,12 @@ def check_task_files(recipe: Recipe, corpus: Corpus) -> None:
     if recipe.task is None:
         return
     head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
+    if recipe.task.validation and recipe.training.evaluate_every is None:
+        logger.warning(
+            "task.validation is given and never scored: set training.evaluate_every (steps), and training.best: "
+            "task_%s to keep the best",
+            "accuracy" if head.labels is not None else "spearman",
+        )
     for file in (recipe.task.validation, recipe.task.test):
         if file:
             task_examples(recipe, file).targets(head)

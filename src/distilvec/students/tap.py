@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer
+from distilvec.modules.contents import Contents
 from distilvec.modules.watch import Seen, attach_watch
 from distilvec.students.output import StudentInfo, StudentOutput
 
@@ -55,7 +56,8 @@ class StudentTap:
         self._watch = None
         if transformer is not None and found is not None and self._pooling is not None:
             self._watch = attach_watch(self, transformer.model, found[1])
-        self._special_ids = torch.tensor(_special_ids(transformer), dtype=torch.long)
+        prompt = (student.prompts or {}).get(student.default_prompt_name or "") or ""
+        self._contents = Contents(getattr(transformer, "tokenizer", None), prompt)
         width = _width(modules)
         self.info = StudentInfo(
             name=student_name(student),
@@ -144,7 +146,7 @@ class StudentTap:
         )
 
     def masks(self, features: dict[str, Tensor], special: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Not padding; not padding and not special: bool [B, S] each, None without an attention mask."""
+        """No padding; and neither special nor of the prompt: bool [B, S] each, None without an attention mask."""
         if "attention_mask" not in features:
             return None, None
         mask = features["attention_mask"].bool()
@@ -153,9 +155,7 @@ class StudentTap:
         ids = features.get("input_ids")
         if ids is None:
             return mask, mask
-        if self._special_ids.device != ids.device:
-            self._special_ids = self._special_ids.to(ids.device)
-        return mask, mask & ~torch.isin(ids, self._special_ids)
+        return mask, self._contents.mask(ids, mask)
 
     def _refuse(
         self, features: dict[str, Tensor], layers: bool, tokens: Sequence[int], attention: Sequence[int]
@@ -201,11 +201,6 @@ def _width(modules: Sequence[nn.Module]) -> int:
         if size is not None:
             return int(size)
     raise DistilvecError("the student does not say how wide its embeddings are")
-
-
-def _special_ids(transformer: Any | None) -> list[int]:
-    tokenizer = getattr(transformer, "tokenizer", None)
-    return [] if tokenizer is None else sorted(set(tokenizer.all_special_ids))
 
 
 def _repeat(features: dict[str, Any], views: int) -> dict[str, Any]:

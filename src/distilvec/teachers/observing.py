@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from distilvec.modules.blocks import find_blocks, find_transformer
+from distilvec.modules.contents import Contents
 from distilvec.modules.pipeline import is_causal
 from distilvec.modules.task_head import TaskHead
 from distilvec.modules.watch import Watch
@@ -41,8 +42,7 @@ class Observer:
             config = transformer.model.config
             self.hidden = int((config.get_text_config() if hasattr(config, "get_text_config") else config).hidden_size)
             tokenizer = model.tokenizer
-            self._special = torch.tensor(sorted(set(tokenizer.all_special_ids)), dtype=torch.long)
-            self._prompt_length = len(tokenizer(prompt, add_special_tokens=False)["input_ids"]) if prompt else 0
+            self._contents = Contents(tokenizer, prompt)
 
     def __call__(self, features: dict[str, Any], wanted: Wanted, autocast: Any) -> TeacherSignals:
         """One forward of padded features [B, T] on the model's device; signals on the CPU in float32.
@@ -80,7 +80,4 @@ class Observer:
 
     def content(self, ids: Tensor, mask: Tensor) -> Tensor:
         """bool [B, T]: neither padding nor special nor a part of the prompt."""
-        content = mask & ~torch.isin(ids, self._special)
-        if self._prompt_length:
-            content &= content.cumsum(-1) > self._prompt_length
-        return content
+        return self._contents.mask(ids, mask)

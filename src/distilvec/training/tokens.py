@@ -17,6 +17,7 @@ from torch import Tensor
 
 from distilvec.corpus.keys import PAIR, split_pair
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.modules.contents import Contents
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -34,7 +35,8 @@ class TokenizedCorpus:
         offsets: int64 [n + 1], where each text begins.
         truncated: how many texts lost tokens.
         tokenizer: the student's.
-        prompt_length: tokens of the default prompt, which a pooling may leave out; None without a prompt.
+        prompt: the default prompt.
+        prompt_length: tokens of the prompt, which a pooling may leave out; None without a prompt.
         bags: the student takes its ids without padding, as bags (static embeddings).
         name: of the arrays; equal names mean equal ids.
         types: for pairs, where the tokenizer makes them: which segment each id belongs to.
@@ -50,6 +52,7 @@ class TokenizedCorpus:
         truncated: int,
         tokenizer: Any,
         *,
+        prompt: str = "",
         prompt_length: int | None = None,
         bags: bool = False,
         name: str = "",
@@ -58,6 +61,7 @@ class TokenizedCorpus:
         self.ids, self.offsets, self.truncated, self.tokenizer = ids, offsets, truncated, tokenizer
         self.prompt_length, self.bags, self.name = prompt_length, bags, name
         self.types = types
+        self._contents = Contents(None if bags else tokenizer, prompt)
         self.lengths = np.diff(offsets)
 
     @classmethod
@@ -101,6 +105,7 @@ class TokenizedCorpus:
             np.asarray(table[2:]),
             int(table[0]),
             student.tokenizer,
+            prompt=prompt,
             prompt_length=prompt_length,
             bags=tokenize.bags,
             name=name,
@@ -112,13 +117,10 @@ class TokenizedCorpus:
 
         Special tokens and those of the prompt are no content.
         """
-        special = np.array([] if self.bags else sorted(set(self.tokenizer.all_special_ids)), np.int64)
         found = []
         for row in rows:
             ids = self.ids[self.offsets[row] : self.offsets[row + 1]].astype(np.int64)
-            content = ~np.isin(ids, special)
-            content[: self.prompt_length or 0] = False
-            at = np.flatnonzero(content)
+            at = self._contents.positions(ids)
             found.append((ids[at], at))
         return found
 
