@@ -343,6 +343,25 @@ def test_the_report_shows_the_inside(
     assert (done.folder / "figures" / "tokens.svg").is_file()
 
 
+def test_the_inside_of_joint_pairs_is_that_of_pairs(
+    tmp_path: Path, sentences: Sequence[str], tiny_model_folders: dict[str, Path]
+) -> None:
+    rows = [
+        {"text1": a, "text2": b, "label": "ab"[n % 2]}
+        for n, (a, b) in enumerate(zip(sentences[:64:2], sentences[1:64:2], strict=True))
+    ]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    corpus = {"path": str(file), "text": ["text1", "text2"], "label": "label", "holdout": 0.2}
+    done = run(recipe(tmp_path, tmp_path / "out", tiny_model_folders, EMO, corpus=corpus, task={"kind": "pairs"}))
+    maps, aligned = done.record.token_maps, done.record.alignment
+    assert maps is not None and aligned is not None
+    for tokens in maps.tokens:
+        assert sum(token in ("[SEP]", "</s>") for token in tokens) >= 2 and not any("\x1e" in each for each in tokens)
+    for side in (aligned.student, aligned.teacher):
+        assert len(side) > 4 and not any(token in ("[UNK]", "<unk>", "\x1e", "<0x1E>") for token in side)
+
+
 def test_a_mixture_of_experts_is_trained_with_an_even_load(
     data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
 ) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from distilvec.corpus import Corpus
+from distilvec.corpus.keys import split_pair
 from distilvec.functional import relation_matrix
 from distilvec.judging import TRAINED
 from distilvec.judging.geometry import mixture_geometry
@@ -53,7 +54,7 @@ def token_maps(
     tokens = [[vocabulary[int(i)] for i in seen.ids[0][seen.mask[0]]]]
     for model in (untrained, student):
         training = model.training
-        tap, features = StudentTap(model.eval()), on_device(dict(model.preprocess([text])), model.device)
+        tap, features = StudentTap(model.eval()), on_device(_features(model, [text]), model.device)
         last = tap.info.layers
         if last is None:
             return None
@@ -75,6 +76,12 @@ def token_maps(
         tokens=tokens,
         maps=[np.round(each, 4).tolist() for each in maps],
     )
+
+
+def _features(model: SentenceTransformer, texts: Sequence[str]) -> dict[str, Any]:
+    """As in training: joint items as pairs, with the default prompt."""
+    prompt = (model.prompts or {}).get(model.default_prompt_name or "") or None
+    return dict(model.preprocess([split_pair(text) for text in texts], prompt=prompt))
 
 
 def _map(values: Tensor, mask: Tensor, asked: Wanted) -> np.ndarray:
@@ -101,7 +108,7 @@ def expert_map(student: SentenceTransformer, texts: Sequence[str], names: Sequen
     chosen = [texts[int(row)] for row in np.linspace(0, len(texts) - 1, min(EXPERT_TEXTS, len(texts)))]
     outputs: list[Tensor] = []
     for start in range(0, len(chosen), 32):
-        features: dict[str, Any] = on_device(dict(student.preprocess(chosen[start : start + 32])), student.device)
+        features: dict[str, Any] = on_device(_features(student, chosen[start : start + 32]), student.device)
         found = tap(features, views=1).extras.get("expert_outputs")
         if found is None:
             return None

@@ -13,6 +13,7 @@ import numpy as np
 from distilvec.alignment.drawing import align_text
 from distilvec.alignment.loading import unlimited
 from distilvec.corpus import Corpus
+from distilvec.corpus.keys import split_pair
 from distilvec.judging import (
     FREE,
     TRAINED,
@@ -176,7 +177,7 @@ def aligned_text(student: SentenceTransformer, corpus: Corpus, taught: Sequence[
     text = example_text(corpus)
     tokenizers = [model.tokenizer.backend_tokenizer for model in (student, asked.teacher.model)]  # type: ignore[attr-defined]
     mode = asked.wanted.alignment[0]
-    return AlignedText(**asdict(align_text(text, unlimited(tokenizers[0]), unlimited(tokenizers[1]), mode)))
+    return AlignedText(**asdict(align_text(split_pair(text), unlimited(tokenizers[0]), unlimited(tokenizers[1]), mode)))
 
 
 def judge_all(

@@ -296,6 +296,25 @@ def test_absent_items_contribute_nothing(world, options) -> None:
     assert all(p.grad is None or p.grad.isfinite().all() for p in parameters(world, method))
 
 
+@pytest.mark.parametrize("scope", ["sentence", "batch"])
+def test_an_item_without_teacher_tokens_has_no_part_in_the_cka(world, scope) -> None:
+    """As if the teacher lacked it: an emoji alone, to a tokenizer that knows none."""
+    method = world.method("distillmoe", **SMALL, scope=scope, moe_weight=0)
+    whole = world.signals
+
+    def without(*args, **more):
+        found = whole(*args, **more)
+        for one in found:
+            one.content[3] = False
+        return found
+
+    expected = world.step(method, absent=[3])["dynamic_cka"]
+    world.signals = without
+    found = world.step(method)["dynamic_cka"]
+    torch.testing.assert_close(found.values, expected.values)
+    assert scope == "batch" or not found.counted[:, 3].any()
+
+
 def test_alignment_weights() -> None:
     torch.manual_seed(0)
     queries, states = torch.randn(1, 2, 5, 6), torch.randn(2, 9, 6)

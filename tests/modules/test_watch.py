@@ -9,7 +9,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
-from transformers import AutoModel, MPNetConfig, MPNetModel
+from transformers import AutoModel, DebertaV2Config, DebertaV2Model, MPNetConfig, MPNetModel
 
 from distilvec.errors import DistilvecError
 from distilvec.modules import watch as module
@@ -79,11 +79,27 @@ def test_nothing_stays_in_the_configuration(tiny_bert: Path, tmp_path: Path) -> 
     assert module._ACTIVE == {}
 
 
-def test_an_architecture_outside_the_interface_gives_its_own_maps() -> None:
-    torch.manual_seed(0)
-    model = MPNetModel(
-        MPNetConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)
-    ).eval()
+SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+OUTSIDE = [MPNetModel(MPNetConfig(**SMALL)), DebertaV2Model(DebertaV2Config(**SMALL))]
+
+
+@pytest.mark.parametrize("model", OUTSIDE, ids=lambda model: type(model).__name__)
+def test_maps_are_those_before_dropout(model: torch.nn.Module) -> None:
+    """Every row of a distribution adds up to 1, in training too, and the gradient goes through it."""
+    found = find_blocks(model)
+    assert found is not None
+    watch = Watch(model.train(), found[1])
+    with watch.watching(maps=(1, 2)) as seen:
+        model(input_ids=torch.randint(5, 50, (2, 6)))
+    for layer in (1, 2):
+        assert seen.maps[layer].requires_grad
+        torch.testing.assert_close(seen.maps[layer].sum(-1), torch.ones(2, 6))
+    watch.remove()
+
+
+@pytest.mark.parametrize("model", OUTSIDE, ids=lambda model: type(model).__name__)
+def test_an_architecture_outside_the_interface_gives_its_own_maps(model: torch.nn.Module) -> None:
+    model.eval()
     found = find_blocks(model)
     assert found is not None
     watch = Watch(model, found[1])

@@ -71,11 +71,12 @@ class DrawnText:
         return len(students) / len(self.student), len(teachers) / len(self.teacher)
 
 
-def align_text(text: str, student: Any, teacher: Any, mode: str = "strict") -> DrawnText:
+def align_text(text: str | tuple[str, str], student: Any, teacher: Any, mode: str = "strict") -> DrawnText:
     """Align one text as training does.
 
     Args:
-        text: any text; neither side is truncated, special tokens are left out.
+        text: any text, or a pair that both read as one input; neither side is truncated, special tokens are left out.
+            By `spans` of a pair the first text only, because both count their characters from 0.
         student, teacher: `tokenizers.Tokenizer`.
         mode: one of `MODES`.
 
@@ -84,7 +85,10 @@ def align_text(text: str, student: Any, teacher: Any, mode: str = "strict") -> D
     """
     if mode not in MODES:
         raise DistilvecError(f'There is no mode of alignment "{mode}"', where="--mode", remedy=nearest(mode, MODES))
-    encodings = [tokenizer.encode(text, add_special_tokens=False) for tokenizer in (student, teacher)]
+    if mode == "spans" and not isinstance(text, str):
+        text = text[0]
+    texts = (text,) if isinstance(text, str) else text
+    encodings = [tokenizer.encode(*texts, add_special_tokens=False) for tokenizer in (student, teacher)]
     for side, encoding in zip(("student", "teacher"), encodings):
         if not encoding.ids:
             raise DistilvecError(f"The {side}'s tokenizer makes no token of this text", remedy="Give some words")
@@ -94,7 +98,9 @@ def align_text(text: str, student: Any, teacher: Any, mode: str = "strict") -> D
     wanted = {"full", "path", "strict", "reciprocal"} & {"full", mode}
     found = aligner.batch([(ids[0], ids[1])], sorted(wanted))
     path = found["full"][0]
-    pairs = aligner.span_pairs(encodings[0].offsets, encodings[1].offsets, text) if mode == "spans" else found[mode][0]
+    pairs = (
+        aligner.span_pairs(encodings[0].offsets, encodings[1].offsets, texts[0]) if mode == "spans" else found[mode][0]
+    )
     cells = _tuples(path) + _tuples(pairs)
     same = [cell for cell in cells if len(aligner.pairs(ids[0][[cell[0]]], ids[1][[cell[1]]]))]
     words = [_readable(encoding.ids, vocabulary) for encoding, vocabulary in zip(encodings, vocabularies)]

@@ -119,20 +119,32 @@ class Watch:
 
     @contextlib.contextmanager
     def _own_maps(self, seen: Seen, layers: Sequence[int]) -> Iterator[None]:
-        """Ask the model itself, for architectures without the attention interface."""
+        """Ask the model itself, for architectures without the attention interface.
+
+        They hand out what dropout has left of their maps; what went into it is kept instead.
+        """
+        before: dict[int, Tensor] = {}
 
         def ask(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return args, {**kwargs, "output_attentions": True}
 
+        def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
+            if args and isinstance(args[0], Tensor) and args[0].dim() == 4:
+                before[self._layer_of[id(module)]] = args[0]
+
         def take(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             found = getattr(output, "attentions", None) or ()
             if len(found) == self._count:
-                seen.maps.update({layer: found[layer - 1].float().mean(1) for layer in layers})
+                maps = {layer: before.get(layer, found[layer - 1]) for layer in layers}
+                seen.maps.update({layer: each.float().mean(1) for layer, each in maps.items()})
 
         handles = [
             self._model.register_forward_pre_hook(ask, with_kwargs=True),
             self._model.register_forward_hook(take),
         ]
+        for module in self._model.modules():
+            if "Dropout" in type(module).__name__ and self._layer_of.get(id(module)) in layers:
+                handles.append(module.register_forward_pre_hook(keep))
         try:
             yield
         finally:
