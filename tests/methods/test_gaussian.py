@@ -114,8 +114,13 @@ def test_coordinates_of_very_different_units_all_count(world) -> None:
     world.vectors[0][:, :12] *= units
     world.vectors[0][:, 12:] = torch.tensor([0.0, 1.0, 1e6, 5.0])
     world.vectors[0][:, 15] += 1e-6 * torch.randn(64)
-    live = world.method("gaussian", width=16).kernels.live(0)
+    world.vectors[0][3, 11] = 3.4e38  # as far as float32 goes
+    method = world.method("gaussian", width=16)
+    live = method.kernels.live(0)
     assert live[:12].all() and not live[12:].any()
+    kernel = method.kernels(world.output(ROWS).embedding)[0]
+    far = kernel._replace(mean=kernel.mean - 5)  # what is explained may be very little, and not nothing at all
+    assert method._explained(0, far, targets(world, method)).isfinite().all()
 
 
 def test_the_published_codes_heads_are_as_wide_as_the_student(world) -> None:

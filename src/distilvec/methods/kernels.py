@@ -146,7 +146,9 @@ class KernelMethod(Method):
         raise NotImplementedError
 
     def _explained(self, number: int, kernel: Kernel, target: Tensor) -> Tensor:
-        residual = (target - centre(kernel).float()) * self.kernels.scale(number) / self.kernels.deviation(number)
+        # The quotient first: of descriptors near the end of float32 a product would be beyond it.
+        units = self.kernels.scale(number) / self.kernels.deviation(number)
+        residual = (target - centre(kernel).float()) * units
         return 1 - live_mean(residual.square(), self.kernels.live(number))
 
 

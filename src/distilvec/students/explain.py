@@ -71,7 +71,7 @@ class ExplainingStudent(SentenceTransformer):
         for number, (name, kernel) in enumerate(zip(self.kernels.names, kernels, strict=True)):
             mean, deviation = self._moments(kernel, number)
             live, scale = self.kernels.live(number), self.kernels.scale(number)
-            relative = (deviation * scale / self.kernels.deviation(number))[:, live].square().mean(-1)
+            relative = (deviation * (scale / self.kernels.deviation(number)))[:, live].square().mean(-1)
             own = mean * scale + self.kernels.shift(number), deviation * scale
             for row, part in enumerate(rows):
                 part[name] = Reproduction(
