@@ -101,7 +101,7 @@ def test_images_run_from_a_folder_to_a_report(image_run, pictures) -> None:
     assert held["explained:colours"] > 0.2, "the colours of an image are easily learnt"
     assert set(held) >= {"nll:colours", "nll:network", "calibration:network"}
     # Weights of 1 and 0.5 are shares of 2/3 and 1/3.
-    assert image_run.record.title == "gaussian: colours and network to a student of 0.0 M"
+    assert image_run.record.title == "gaussian: colours and network to a student of 19 thousand parameters"
 
 
 def test_an_image_student_loads_without_distilvec(image_run, pictures, tmp_path) -> None:

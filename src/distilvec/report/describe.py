@@ -65,7 +65,7 @@ def describe_run(
     encoded = sum(each.taught for each in filled)
     teaching = sum(each.seconds for each in filled)
     return Record(
-        title=f"{recipe['method']['name']}: {taught_by} to a student of {size['parameters'] / 1e6:.1f} M",
+        title=f"{recipe['method']['name']}: {taught_by} to a student of {_short(size['parameters'])}",
         versions=library_versions(),
         git=git_state(),
         seed=recipe["training"]["seed"],
@@ -106,6 +106,10 @@ def describe_run(
         spaces=spaces_of(verdict, teachers[0][0].name, labels_of(texts, corpus.modality), corpus),
         layers=layers_of(untrained, student, verdict.vectors.get(teachers[0][0].name), texts),
     )
+
+
+def _short(count: int) -> str:
+    return f"{count / 1e6:.1f} M" if count >= 100_000 else f"{count / 1e3:.0f} thousand parameters"
 
 
 def _hardest(verdict: Verdict, corpus: Any) -> list[HardText]:
