@@ -140,7 +140,8 @@ def test_ranks_and_their_critical_difference(parts: Any) -> None:
 
 def write(here: Path, name: str, level: float, step: float = 0.0, seed: int | None = 0) -> None:
     """A result with 12 tasks of scores around `level`; `step` moves every other one."""
-    tasks = {f"set{i % 3} {i}": {"metric": "auroc", "value": level + step * (i % 2) + i / 1000} for i in range(12)}
+    names = [f"{('bbbp', 'tox21', 'esol')[i % 3]} {i}" for i in range(12)]
+    tasks = {name: {"metric": "auroc", "value": level + step * (i % 2) + i / 1000} for i, name in enumerate(names)}
     items = {task: {"n": 100, "minority": 0.5} for task in tasks}
     result = {"row": name, "seed": seed, "tasks": tasks, "items": items, "refused": {}}
     here.mkdir(parents=True, exist_ok=True)
@@ -166,10 +167,13 @@ def test_claims_of_ranks_follow_from_the_files(tmp_path: Path, parts: Any) -> No
         "All teachers beat the best single one": "holds",
         "Likelihood beats squared error": "holds",
         "Likelihood beats cosine": "does not hold here (not told apart)",
+        "Plain likelihood beats squared error": "not tested",
         "Kernel depth hardly matters (two hidden layers)": "holds",
         "Kernel depth hardly matters (five hidden layers)": "does not hold here",
     }
     assert found["The student beats its best teacher"].basis == "12 columns, teacher descriptors"
+    assert found["Kernel depth hardly matters (two hidden layers)"].basis == "8 sets, 1 seed, AUROC"
+    assert found["All teachers beat the best single one"].seeds == pytest.approx([14.0])
     assert found["All teachers beat the best single one"].basis == "12 columns, gaussian from descriptors"
     (here / "gaussian_from_gat-0.json").unlink()  # the best of an incomplete set is not taken
     again = {

@@ -65,7 +65,7 @@ def test_they_are_the_leading_axes_of_all_tokens(both: dict[str, Any]) -> None:
 def test_products_of_states_stay_what_they_are_but_for_what_is_lost(both: dict[str, Any]) -> None:
     full, kept = (states(both[name], both["corpus"], 2)[:200] for name in ("whole", "short"))
     lost = np.linalg.norm(full @ full.T - kept @ kept.T) / np.linalg.norm(full @ full.T)
-    assert lost < 0.2
+    assert lost < 0.25
     sizes = [sum(f.stat().st_size for f in both[name].path.glob("tokens-2-*.arrow")) for name in ("whole", "short")]
     assert sizes[1] < 0.35 * sizes[0]
 
