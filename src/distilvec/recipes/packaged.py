@@ -84,7 +84,7 @@ def _for_set(name: str, text: str, data: str) -> str:
     known = dict(zip(SETS, weights, strict=False))
     if data not in known:
         told = "the papers do not have this method on scores" if data in SETS else "it is none of the papers' sets"
-        raise DistilvecError(f"{name} has no settings for {data!r}: {told}", remedy=f"there are {', '.join(known)}")
+        raise DistilvecError(f"{name} has no settings for {data!r}: {told}", remedy=nearest(data, known))
     kind, pair = SETS[data].kind, SETS[data].kind != "classification"
     label = "score" if kind == "similarity" else "label"
     columns = ("text1, text2" if pair else "text") + f", {label}"
