@@ -87,6 +87,18 @@ class World:
         views = method.needs(self.student, self.teachers).views
         return method(self.output(rows, views), self.signals(rows), self.batch(rows))
 
+    def assert_at_the_minimum(self, method: Any) -> None:
+        """No gradient reaches the student's vectors, and any disturbance of them costs."""
+        student, signals, batch = self.output(range(8)), self.signals(range(8)), self.batch(range(8))
+        embedding = student.embedding.detach().requires_grad_()
+        value = total(method(replace(student, embedding=embedding), signals, batch))
+        value.backward()
+        assert embedding.grad is not None and embedding.grad.abs().max() < 1e-5
+        for seed in range(5):
+            torch.manual_seed(seed)
+            disturbed = replace(student, embedding=embedding.detach() + 0.1 * torch.randn_like(embedding))
+            assert total(method(disturbed, signals, batch)) > value
+
 
 def reduced(term: Any) -> Tensor:
     """What the trainer makes of a term: its mean over what counts."""
