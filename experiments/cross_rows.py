@@ -48,7 +48,7 @@ SETS = {
     "stsb_separate": LabelledSet("similarity", label="score", seeds=3, encoding="separate", file="stsb"),
     "stsb": LabelledSet("similarity", label="score", seeds=3),
     "mrpc": LabelledSet("pairs", rates_of="sick"),
-    "sst2": LabelledSet("classification", train=4000),
+    "sst2": LabelledSet("classification", train=4000, rates_of="banking77"),
 }
 
 #: Weight of the task, published per set and method. SICK's entailment and MRPC are not among the papers' sets and have
@@ -103,11 +103,17 @@ ON_STATES = {f"{name} on states": Row(name, {"form": "embedding"}) for name in (
 EXPERTS = ("cosine", "contrast", "margin")
 #: How DistillMoE's head adds its experts up; `distillmoe` is linear.
 AGGREGATION = {"distillmoe sba": Row("distillmoe", {"aggregation": "sba"}, like="distillmoe")}
-#: Its head from random weights, with learning rates of its own.
-STARTS = {
-    "distillmoe but start random": Row("distillmoe", {"start": "random"}),
-    "distillmoe sba but start random": Row(
-        "distillmoe", {"aggregation": "sba", "start": "random"}, like="distillmoe but start random"
+#: What `sound` was before: EMO's two terms weighing the same, with the published plan; DistillMoE's gate without Lemma
+#: 3.1's term, which ends at one expert for each text, and a head that trains as fast as the student; and its head from
+#: random weights. Learning rates of their own.
+FORMER = {
+    "emo but ira_weight 1 epsilon 0.1": Row("emo", {"ira_weight": 1.0, "epsilon": 0.1}),
+    "distillmoe but gate_kl 0.0 head_rate 1": Row("distillmoe", {"gate_kl": 0.0, "head_rate": 1.0}),
+    "distillmoe but start random gate_kl 0.0": Row("distillmoe", {"start": "random", "gate_kl": 0.0}),
+    "distillmoe sba but start random gate_kl 0.0": Row(
+        "distillmoe",
+        {"aggregation": "sba", "start": "random", "gate_kl": 0.0},
+        like="distillmoe but start random gate_kl 0.0",
     ),
 }
 #: DistillMoE's table 11.
@@ -125,6 +131,7 @@ _ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {
         "without experts": {"experts": []},
         "without head": {"head": False},
         **{f"without {name}": {"experts": [e for e in EXPERTS if e != name]} for name in EXPERTS},
+        "head_rate 1": {"head_rate": 1.0},
         "width 512": {"width": 512},
         "width 1536": {"width": 1536},
         "layers 1": {"layers": 1},
@@ -165,7 +172,7 @@ GROUPS: dict[str, dict[str, Row]] = {
     "main": MAIN,
     "states": ON_STATES,
     "aggregation": AGGREGATION,
-    "starts": STARTS,
+    "former": FORMER,
     "ablations": ablations(None),
     "paper-ablations": ablations("paper"),
     "repairs": repairs(),

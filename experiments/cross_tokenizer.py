@@ -14,9 +14,10 @@ and MRPC: pairs as one input; STS-B: scored, the two texts encoded apart and com
 as one input (`stsb`: this student, no embedder and no reader of pairs yet, stays at a correlation of 0.3 there, so that
 only some rows were made). The task's weight is the one the papers give.
 Every method gets the same three learning rates, chosen on validation data with seed 0; ablations have their method's.
-MRPC takes the rates chosen on SICK, the other set of its kind, and another teacher or student (`--setting`) those that
-the usual ones were given on the same set; these must be there. The spine's student has two layers, so that DistillMoE
-compares two wherever it teaches or a student has two: the row to compare these with is `distillmoe layers 2`.
+MRPC takes the rates chosen on SICK and SST-2 those chosen on Banking77, the other set of its kind, and another teacher
+or student (`--setting`) those that the usual ones were given on the same set; these must be there. The spine's student
+has two layers, so that DistillMoE compares two wherever it teaches or a student has two: the row to compare these with
+is `distillmoe layers 2`.
 A method that refuses a set (class logits on a regression) is a line of the table that says so.
 Without labels: see talas_table.py, whose corpus, grid, epochs and evaluation these are; with TALAS's rows from there.
 Out of domain is DistillMoE's protocol: 3,000 rows each of Banking77, TweetEval, MRPC, WiC, SICK and STS-B without

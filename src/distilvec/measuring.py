@@ -192,9 +192,7 @@ def judge_all(
     """Teacher, untrained student, free baseline and student by the same code."""
     start = CachedEncoder(untrained)
     first = taught[0].teacher
-    models: dict[str, Any] = {
-        each.teacher.card.name: each.teacher for each in taught if each.teacher.card.kind != "vectors"
-    }
+    models: dict[str, Any] = {each.teacher.card.name: each.teacher for each in taught if _knows_tasks(each, tasks)}
     models[UNTRAINED] = start
     if fitted.free_map:
         models[FREE] = RidgeMapped(start, fitted.free_map[0])
@@ -214,6 +212,16 @@ def judge_all(
         with_speed=recipe.judging.speed,
         timed={first.card.name: getattr(first, "model", first), TRAINED: shipped},
     )
+
+
+def _knows_tasks(taught: Taught, tasks: Sequence[Any]) -> bool:
+    """Whether a teacher can be asked about the tasks' items: not one that had nothing for some of the corpus."""
+    card = taught.teacher.card
+    if card.kind == "vectors":
+        return False
+    if taught.filled.absent and tasks:
+        logger.warning("%s lacks items, so it is not judged on the tasks", card.name)
+    return not taught.filled.absent
 
 
 def make_record(

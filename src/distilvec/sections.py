@@ -267,6 +267,11 @@ class TrainingSection(BaseModel):
         description="gradient caching: the student reads so many texts at a time, while the loss sees the whole batch; "
         "memory for few, at the price of a second forward pass",
     )
+    gather: bool = Field(
+        True,
+        description="losses that compare the rows of a batch see those of all processes; false: each its own alone, "
+        "which saves the exchange",
+    )
     seed: int = Field(0, ge=0)
     evaluate_every: int | None = Field(None, gt=0, description="held-out agreement every so many steps")
     save_every: int | None = Field(None, gt=0, description="checkpoint every so many steps")

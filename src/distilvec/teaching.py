@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,9 +31,6 @@ from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training import LiveSource, SignalSource, StoreSource, Ticker
 from distilvec.training.distiller import check_caching, describe
 from distilvec.training.items import check_modality
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass

@@ -184,3 +184,10 @@ def test_mteb_itself() -> None:
     assert load_task("NFCorpus").name == "NFCorpus"
     with pytest.raises(DistilvecError, match=r'no task "NFCorpu"\. Did you mean "NFCorpus'):
         load_task("NFCorpu")
+
+
+def test_a_file_of_data_is_no_task_yet(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "a", "label": "b"}\n')
+    with pytest.raises(DistilvecError, match="is a file of data.*kind: classification"):
+        load_task(str(file))

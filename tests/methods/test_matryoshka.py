@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.methods.baseline_cases import CLASSIFYING, KNOWN, METHODS
-from tests.methods.token_world import TokenWorld
+from tests.methods.token_world import ITEMS, WIDTH, TokenWorld, mixed, total
+from torch import nn
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.base import Method
 from distilvec.methods.matryoshka import Matryoshka
-from distilvec.methods.simcse import SimCSE
 from distilvec.methods.table import build_method
 
 
@@ -49,16 +48,46 @@ def test_prefixes_out_of_range(world, dims, message) -> None:
         world.method("cosine", dims)
 
 
-def test_a_method_that_ships_modules_is_refused() -> None:
-    class Shipping(SimCSE):
-        name = "shipping"
+@pytest.mark.parametrize("options", [{}, {"preset": "paper"}], ids=["sound", "paper"])
+def test_the_head_of_distillmoe_is_one_and_its_vectors_are_cut(options) -> None:
+    world, student = TokenWorld(), nn.Sequential(nn.Identity())
+    student.device = torch.device("cpu")
+    method = world.method("distillmoe", dims=[4], width=16, alpha=0, **options).eval()
+    prefix, full = method.methods
+    method.attach(student)
+    assert prefix.expert_head is None
+    assert list(student)[-1] is full.expert_head
+    assert full.expert_head.width == WIDTH
+    output, signals, batch = world.output(range(8)), world.signals(range(8)), world.batch(range(8))
+    mixed(full, output)
+    terms = method(output, signals, batch)
+    cut = replace(output, embedding=output.embedding[..., :4], tokens={k: v[..., :4] for k, v in output.tokens.items()})
+    cut.extras = {**output.extras, "expert_outputs": output.extras["expert_outputs"][..., :4]}
+    for name, term in prefix(cut, signals, batch).items():
+        torch.testing.assert_close(terms[f"{name}@4"].values, term.values)
+    assert set(terms) == {f"{name}@{dim}" for name in full(output, signals, batch) for dim in (4, WIDTH)}
+    total(terms).backward()
+    for parameter in (*method.parameters(), *full.expert_head.parameters()):
+        assert parameter.grad is not None
+        assert parameter.grad.abs().sum() > 0
 
-        def attach(self, student: object) -> None:
-            """Would append modules."""
 
-    with pytest.raises(DistilvecError, match="shipping ships modules"):
-        Matryoshka(Shipping, [4])
-    assert isinstance(Matryoshka(SimCSE, [4]), Method)
+def test_the_maps_of_distillmoe_start_at_what_the_head_says_at_a_prefix() -> None:
+    """No linear map of the cut expert fits the teacher better than the one that it starts with."""
+    world = TokenWorld()
+    method = world.method("distillmoe", dims=[4], width=16, alpha=0, moe_weight=1).eval()
+    prefix, full = method.methods
+    world.encoder.eval()
+    output, signals = world.output(range(ITEMS)), world.signals(range(ITEMS))
+    mixed(full, output)
+    ours = output.extras["expert_outputs"][0, :, 0, :4].detach()
+    start = prefix.expert_losses[0]._map(0, "cosine").weight
+
+    def cost(weight: torch.Tensor) -> torch.Tensor:
+        return (ours @ weight.T - signals[0].sentence).square().sum()
+
+    best = torch.linalg.lstsq(ours, signals[0].sentence).solution.T
+    assert cost(start) < 1.01 * cost(best) < 0.99 * cost(torch.zeros_like(best))
 
 
 @pytest.mark.parametrize("name", ["sft", "uld", "multilevel_ot", "mined", "cdm"])

@@ -116,9 +116,11 @@ class TokenWorld:
         keys = self.keys[list(rows)]
         return Batch(keys, Batch.equal_items(keys))
 
-    def method(self, name: str, student: StudentInfo | None = None, **options: Any) -> Method:
-        """Built on the untrained student in eval mode, as training does it."""
-        method = build_method(name, options)
+    def method(
+        self, name: str, student: StudentInfo | None = None, dims: Sequence[int] | None = None, **options: Any
+    ) -> Method:
+        """Built on the untrained student in eval mode, as training does it; at prefixes too where there are dims."""
+        method = build_method(name, options, dims)
         info = student or self.student
         needs = method.needs(info, self.infos)
         self.encoder.eval()

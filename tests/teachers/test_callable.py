@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from distilvec.corpus import read_corpus
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.store import SignalStore, fill
 from distilvec.teachers import CallTeacher, batch_invariance, load_teacher
 
 
@@ -110,6 +112,31 @@ def test_rate_limit_counts_starts_of_calls() -> None:
 def test_wrong_answers(answer: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         load_teacher(name="service", call=answer)
+
+
+def test_a_function_that_lacks_items(tmp_path: Path) -> None:
+    """None or a row of NaN: not in the store, asked for again, and absent for a live teacher."""
+    texts = ["one", "two", "three", "four"]
+
+    def embed(items: list[str]) -> list[Any]:
+        answers = {"two": None, "three": [float("nan")] * 2}
+        return [answers.get(item, [float(len(item)), 1.0]) for item in items]
+
+    teacher = load_teacher(call=embed, batch_size=3)
+    found = teacher.signals(texts)
+    assert found.present.tolist() == [True, False, False, True]
+    assert found.sentence.tolist() == [[3, 1], [0, 0], [0, 0], [4, 1]]
+    corpus = read_corpus(texts, tmp_path / "corpus", holdout=0.0)
+    store = SignalStore.create(tmp_path / "store", teacher.card, 2, "float32")
+    for asked in (4, 2):
+        filled = fill(store, teacher, corpus.teacher_texts(), corpus.teacher_keys)
+        assert (filled.distinct - filled.present, filled.absent) == (asked, 2)
+    assert store.missing(corpus.teacher_keys).tolist() == [False, True, True, False]
+    assert batch_invariance(teacher, items=texts).passed
+    nothing = load_teacher(call=lambda items: [[1.0, 2.0] if item == "A probe." else None for item in items])
+    assert np.isnan(nothing.encode(texts)).all()
+    with pytest.raises(DataError, match=r"no vector for 'A probe\.'"):
+        load_teacher(call=lambda items: [None for _ in items])
 
 
 def test_changing_width() -> None:

@@ -70,6 +70,7 @@ def assemble(home: Path, method: str, student: str = "student", rows: int = 40, 
     sample = make_sample(given["student"], tokens, given["sources"], train, seed=0, needs=Needs(layers=layers))
     torch.manual_seed(0)
     made.build(tap.info, infos, sample)
+    made.attach(given["student"])
     return Assembled(
         Distiller(given["student"], made, infos), Collator(corpus, tokens, given["sources"]), corpus, train
     )

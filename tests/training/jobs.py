@@ -30,12 +30,15 @@ def prepare(folder: Path, count: int = 80) -> Path:
     """A corpus with three domains, one of triplets of its texts, a store of random vectors, four students.
 
     `student` has dropout, `still` has none; `mixture` and `still-mixture` are mixtures of experts made of them.
-    `decoder` is a teacher whose tokens can be seen; it pads on the left.
+    `decoder` is a teacher whose tokens can be seen; it pads on the left. `classifier` is another, with a head for the
+    topics.
     """
+    import torch
     from tests import tiny_models
     from tests.english import sentences
 
     from distilvec.corpus import read_corpus
+    from distilvec.modules.task_head import TaskHead
     from distilvec.store import SignalStore
     from distilvec.students.upcycle import upcycle
 
@@ -53,7 +56,12 @@ def prepare(folder: Path, count: int = 80) -> Path:
         for number, text in enumerate(texts)
     ]
     read_corpus(triplets, folder / "triplets", text=["anchor", "positive", "negative"], holdout=0.0)
-    tiny_models.build("qwen3", folder / "decoder")
+    for name in ("decoder", "classifier"):
+        tiny_models.build("qwen3", folder / name)
+    torch.manual_seed(7)
+    head = TaskHead(tiny_models.WIDTH, labels=["a", "b", "c"])
+    torch.nn.init.normal_(head.linear.weight)
+    head.save(folder / "classifier")
     tiny_models.build("bert", folder / "student")
     still = folder / "still"
     tiny_models.build("bert", still)
@@ -68,8 +76,8 @@ def prepare(folder: Path, count: int = 80) -> Path:
 CARD = {"name": "random", "kind": "vectors", "fingerprint": "f" * 16}
 
 
-def parts(home: Path, student: str = "student", corpus: str = "corpus", live: bool = False) -> dict[str, Any]:
-    """Student, corpus, teachers and sources as `fit` takes them; the teacher is the store's, or the live decoder."""
+def parts(home: Path, student: str = "student", corpus: str = "corpus", live: str | None = None) -> dict[str, Any]:
+    """Student, corpus, teachers and sources as `fit` takes them; the teacher is the store's, or the live one named."""
     import torch
 
     from distilvec.corpus import Corpus
@@ -82,7 +90,7 @@ def parts(home: Path, student: str = "student", corpus: str = "corpus", live: bo
     items = Corpus.open(home / corpus)
     source: LiveSource | StoreSource
     if live:
-        teacher = load_teacher(model=home / "decoder")
+        teacher = load_teacher(model=home / live)
         source = LiveSource(teacher, items, home / f"live-{os.environ.get('RANK', 'alone')}")
         info = teacher_info(teacher)
     else:
@@ -117,8 +125,8 @@ def train(job: Job) -> None:
     """Run `fit` as the job says and write all weights to `final.safetensors`.
 
     home, out; method, options, training, optimizer; student; corpus; live (the teacher); task; matryoshka; remember;
-    router_balance; resume; train_rows (60 where it is silent); evaluate (a metric per call, or none); die, slow,
-    limit (see below).
+    router_balance; resume; train_rows (60 where it is silent); evaluate (a metric per call, or none); apart (see
+    `_apart`); die, slow, limit (see below).
     """
     import torch
     from safetensors.torch import save_file
@@ -131,7 +139,7 @@ def train(job: Job) -> None:
 
     torch.set_num_threads(1)
     home, out = Path(job["home"]), Path(job["out"])
-    given = parts(home, job.get("student", "student"), job.get("corpus", "corpus"), job.get("live", False))
+    given = parts(home, job.get("student", "student"), job.get("corpus", "corpus"), job.get("live"))
     corpus, source = given["corpus"], given["sources"][0]
     corpus.train_rows = corpus.train_rows[: job.get("train_rows", 60)]
     torch.manual_seed(0)
@@ -143,6 +151,8 @@ def train(job: Job) -> None:
     calls = iter(job.get("evaluate") or ())
     if job.get("poison"):
         given["sources"] = [Poisoned(given["sources"][0], corpus.train_rows[0])]
+    if job.get("apart"):
+        _apart(job["apart"])
     _set_traps(job)
     fitted = fit(
         given["student"],
@@ -248,6 +258,31 @@ def _set_traps(job: Job) -> None:
             return forward(self, *args, **kwargs)
 
         trainer.DistillationTrainer.training_step = slowly  # type: ignore[method-assign]
+
+
+def _apart(count: int) -> None:
+    """Each batch is dealt out into so many, as to processes, and its loss is the mean of theirs."""
+    import torch
+
+    from distilvec.training.distiller import Distiller
+
+    whole = Distiller.forward
+
+    def dealt(value: Any, items: int, part: int) -> Any:
+        if isinstance(value, dict):
+            return {name: dealt(each, items, part) for name, each in value.items()}
+        if isinstance(value, list):
+            return [dealt(each, items, part) for each in value]
+        share = slice(part * items // count, (part + 1) * items // count)
+        return value[share] if isinstance(value, torch.Tensor) and len(value) == items else value
+
+    def forward(self: Any, features: Any, teachers: Any, keys: Any, **more: Any) -> dict[str, Any]:
+        given = {"features": features, "teachers": teachers, "keys": keys, **more}
+        parts = [whole(self, **dealt(given, len(keys), part)) for part in range(count)]
+        terms = {name: sum(part["terms"][name] for part in parts) / count for name in parts[0]["terms"]}
+        return {**parts[0], "loss": sum(part["loss"] for part in parts) / count, "terms": terms}
+
+    Distiller.forward = forward  # type: ignore[method-assign]
 
 
 def _limit_student(size: int) -> None:

@@ -248,6 +248,45 @@ def test_store_and_live_teacher_give_the_same_loss(home: Path, tmp_path: Path, d
         assert losses["live"] > 1e-3
 
 
+@pytest.mark.parametrize("name", ["uld", "mined", "multilevel_ot", "cdm"])
+def test_class_logits_of_store_and_live_teacher_give_the_same_loss(home: Path, tmp_path: Path, name: str) -> None:
+    from distilvec.methods.base import wanted_of
+    from distilvec.methods.table import build_method
+    from distilvec.recipe import TaskSection
+    from distilvec.store import SignalStore, fill_signals
+    from distilvec.tasks.table import build_task
+    from distilvec.training import Distiller
+    from distilvec.training.distiller import describe
+
+    given = jobs.parts(home, "still", "labelled", "classifier")
+    corpus, student, infos, live = given["corpus"], given["student"].eval(), given["teachers"], given["sources"][0]
+    torch.manual_seed(0)
+    task = build_task(TaskSection(kind="classification"), infos[0].width, corpus.labels, corpus.label_names)
+    method = build_method(name, {}, None)
+    info = describe(StudentTap(student).info, task)
+    wanted = wanted_of(method.needs(info, infos), 0)
+    teacher = live.teacher
+    store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width, "float32")
+    fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted)
+    tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), home / "tokens", fingerprint=corpus.fingerprint)
+    found = []
+    for source in (StoreSource(store, corpus), live):
+        source.prepare(wanted, tokens)
+        if not found:
+            needs = method.needs(info, infos)
+            sample = make_sample(student, tokens, [source], corpus.train_rows, seed=0, needs=needs)
+            method.build(info, infos, sample)
+        batch = Collator(corpus, tokens, [source])(range(12))
+        result = Distiller(student, method, infos, task)(**batch)
+        assert result["terms"].keys() > {"task"}
+        (gradient,) = torch.autograd.grad(result["loss"], student[0].model.embeddings.word_embeddings.weight)
+        found.append((result["loss"].item(), gradient))
+    (stored, first), (exact, second) = found
+    tolerance = 1e-3 if wanted.tokens else 1e-6  # a store keeps token states in float16
+    assert stored == pytest.approx(exact, rel=tolerance)
+    assert (first - second).norm() < 10 * tolerance * second.norm()
+
+
 def test_a_store_of_another_corpus_is_said(home: Path, tmp_path: Path) -> None:
     from distilvec.store import SignalStore
 

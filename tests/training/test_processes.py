@@ -89,20 +89,30 @@ JOBS: dict[str, dict[str, Any]] = {
         "training": TRAINING | {"batch_size": 4, "mini_batch_size": 2},
     },
     # The teacher is live and pads on the left; ranks have longest items of their own.
-    "emo": {"method": "emo", "live": True, "training": TRAINING},
-    "emo-paper-accumulated": {"method": "emo", "options": {"preset": "paper"}, "live": True, "training": ACCUMULATED},
-    "distillmoe": {"method": "distillmoe", "options": {"layers": 2, "dropout": 0}, "live": True, "training": TRAINING},
+    "emo": {"method": "emo", "live": "decoder", "training": TRAINING},
+    "emo-paper-accumulated": {
+        "method": "emo",
+        "options": {"preset": "paper"},
+        "live": "decoder",
+        "training": ACCUMULATED,
+    },
+    "distillmoe": {
+        "method": "distillmoe",
+        "options": {"layers": 2, "dropout": 0},
+        "live": "decoder",
+        "training": TRAINING,
+    },
     "distillmoe-asam": {
         "method": "distillmoe",
         "options": {"layers": 2, "dropout": 0, "token_map": "pairs"},
-        "live": True,
+        "live": "decoder",
         "training": TRAINING,
         "sharpness": ASAM,
     },
     "sft-labelled": {"method": "sft", "corpus": "labelled", "task": "classification", "training": TRAINING},
     "emo-labelled": {
         "method": "emo",
-        "live": True,
+        "live": "decoder",
         "corpus": "labelled",
         "task": "classification",
         "training": TRAINING,
@@ -110,14 +120,31 @@ JOBS: dict[str, dict[str, Any]] = {
     "distillmoe-labelled": {
         "method": "distillmoe",
         "options": {"layers": 2, "dropout": 0},
-        "live": True,
+        "live": "decoder",
         "corpus": "labelled",
         "task": "classification",
         "training": TRAINING,
     },
-    "dskd": {"method": "dskd", "live": True, "training": TRAINING},
-    "mined": {"method": "mined", "live": True, "training": TRAINING},
-    "cdm": {"method": "cdm", "live": True, "training": TRAINING},
+    "distillmoe-matryoshka": {
+        "method": "distillmoe",
+        "options": {"layers": 2, "dropout": 0},
+        "matryoshka": [8],
+        "live": "decoder",
+        "training": TRAINING,
+    },
+    **{
+        f"{method}-labelled": {
+            "method": method,
+            "live": "classifier",
+            "corpus": "labelled",
+            "task": "classification",
+            "training": TRAINING,
+        }
+        for method in ("uld", "mined", "multilevel_ot", "cdm")
+    },
+    "dskd": {"method": "dskd", "live": "decoder", "training": TRAINING},
+    "mined": {"method": "mined", "live": "decoder", "training": TRAINING},
+    "cdm": {"method": "cdm", "live": "decoder", "training": TRAINING},
     "jasper_stella": {
         "method": "jasper_stella",
         "options": {"heads_share": 0.5},
@@ -181,7 +208,8 @@ def test_two_processes_equal_one(start: Starter, home: Path, tmp_path: Path, nam
     )
     assert moved > 1e-3
     assert one.keys() == first.keys() == second.keys()
-    assert name.startswith(("relational", "mnrl", "sft")) or any(key.startswith("method.") for key in one)
+    without_heads = ("relational", "mnrl", "sft", "uld", "multilevel_ot", "mined-l", "cdm-l")
+    assert name.startswith(without_heads) or any(key.startswith("method.") for key in one)
     for key in one:
         assert torch.equal(first[key], second[key]), key
         torch.testing.assert_close(
@@ -192,6 +220,24 @@ def test_two_processes_equal_one(start: Starter, home: Path, tmp_path: Path, nam
     for entry, other in zip(expected, found, strict=True):
         assert entry.keys() == other.keys()
         assert list(entry.values()) == pytest.approx(list(other.values()), rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["talas", "jasper_stella"])
+def test_processes_that_do_not_gather_have_a_loss_each(start: Starter, home: Path, tmp_path: Path, name: str) -> None:
+    job = {"student": "still"} | complete(JOBS[name])
+    apart = job | {"training": TRAINING | {"gather": False}}
+    alone = start.train(home=home, out=tmp_path / "one", apart=2, **job)
+    both = start_two(start, home=home, out=tmp_path / "two", **apart)
+    whole = start.train(home=home, out=tmp_path / "whole", **apart)
+    for running in [alone, *both, whole]:
+        code, output = running.wait()
+        assert code == 0, output
+    expected, found, gathered = (logged(tmp_path / folder) for folder in ("one", "two", "whole"))
+    assert [entry["loss"] for entry in found] == pytest.approx([entry["loss"] for entry in expected], rel=1e-3)
+    assert [entry["loss"] for entry in found] != pytest.approx([entry["loss"] for entry in gathered], rel=1e-2)
+    one, two = (load_file(tmp_path / folder / "final-0.safetensors") for folder in ("one", "two"))
+    for key in one:
+        torch.testing.assert_close(two[key], one[key], rtol=1e-3, atol=1e-4, msg=lambda text, key=key: f"{key}: {text}")
 
 
 def test_two_killed_processes_resume(start: Starter, home: Path, tmp_path: Path) -> None:

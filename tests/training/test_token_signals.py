@@ -98,6 +98,45 @@ def test_pairs_are_those_of_the_token_strings_at_their_padded_places(parts: dict
     assert checked > 0
 
 
+@pytest.mark.parametrize("short", ["student", "teacher", "both"])
+@pytest.mark.parametrize("live", [True, False], ids=["live", "store"])
+def test_what_one_side_does_not_read_goes_with_nothing(
+    tiny_model_folders: dict[str, Path], tmp_path: Path, sentences: list[str], short: str, live: bool
+) -> None:
+    """Where a text is cut, the rest of it is not tied to the last token, and what is left is aligned as if alone."""
+    texts = sorted(sentences[:60], key=len)[-8:]
+    corpus = read_corpus(texts, tmp_path / "corpus", holdout=0.0)
+    lengths = {"student": (16, None), "teacher": (None, 14), "both": (16, 14)}[short]
+    student = load_student(tiny_model_folders["xlmr"], device="cpu", max_length=lengths[0])
+    teacher = load_teacher(model=tiny_model_folders["bert"], max_length=lengths[1])
+    tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), tmp_path / "tokens", corpus.fingerprint)
+    source: LiveSource | StoreSource = LiveSource(teacher, corpus, tmp_path / "live")
+    if not live:
+        store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width, "float32")
+        fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, WANTED)
+        source = StoreSource(store, corpus)
+    source.prepare(WANTED, tokens)
+    rows = np.arange(len(corpus))
+    batch = Collator(corpus, tokens, [source])(rows.tolist())
+    ours, theirs = tokens.contents(rows), teacher.contents(corpus.teacher_texts(rows))
+    whole = load_teacher(model=tiny_model_folders["bert"]).contents(corpus.teacher_texts(rows))
+    assert any(len(one[0]) > len(other[0]) + 4 for one, other in zip(whole, theirs, strict=True)) == (
+        short != "student"
+    )
+    for row in rows:
+        full = batch["teachers"][0]["alignments"]["full"][row]
+        full = full[full[:, 0] >= 0].tolist()
+        strings = [
+            [token.strip("▁") for token in tokens.tokenizer.convert_ids_to_tokens(ours[row][0].tolist())],
+            [teacher.vocabulary[i].removeprefix("##") for i in theirs[row][0]],
+        ]
+        read = min(sum(map(len, side)) for side in strings)
+        for side, content in enumerate((ours[row], theirs[row])):
+            starts = np.cumsum([0, *map(len, strings[side][:-1])])
+            assert sorted({pair[side] for pair in full}) == content[1][starts < read].tolist()
+            assert sum(pair[side] == full[-1][side] for pair in full) < 5
+
+
 def _steps(source: StoreSource | LiveSource, method: EMO, parts: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
     """EMO's terms of two batches, by what a source hands out."""
     tap, tokens, corpus = StudentTap(parts["student"].eval()), parts["tokens"], parts["corpus"]

@@ -100,6 +100,20 @@ def test_heads_have_a_learning_rate_of_their_own(home: Path, tmp_path: Path) -> 
         assert (group["weight_decay"] == 0) == plain
 
 
+@pytest.mark.parametrize(
+    ("options", "rate"), [({}, 0.1), ({"start": "random"}, 1.0), ({"head_rate": 0.3}, 0.3), ({"preset": "paper"}, 1.0)]
+)
+def test_an_expert_head_has_a_rate_of_its_own(home: Path, tmp_path: Path, options: dict[str, Any], rate: float) -> None:
+    made = assemble(home, "distillmoe", moe_weight=1, width=16, **options)
+    trainer = made.trainer(tmp_path, {"max_steps": 1}, {"lr": 1e-3, "heads_lr": 1e-2, "weight_decay": 0.1})
+    trainer.create_optimizer()
+    rates = {id(p): group["lr"] for group in trainer.optimizer.param_groups for p in group["params"]}
+    assert len(rates) == len(list(made.distiller.parameters()))
+    for name, parameter in made.distiller.named_parameters():
+        expected = 1e-2 if name.startswith("method.") else 1e-3 * (rate if "expert_head" in name else 1)
+        assert rates[id(parameter)] == pytest.approx(expected), name
+
+
 def test_head_only_stage_leaves_the_student_alone(home: Path, tmp_path: Path) -> None:
     made = assemble(home, "jasper_stella", heads_share=0.5)
     before = made.state()

@@ -89,6 +89,9 @@ class Aligner:
         student_vocabulary, teacher_vocabulary: token string of every id, as `convert_ids_to_tokens` gives it.
             Kind and case of either side are seen from the whole vocabulary.
 
+    Attributes:
+        characters: for either side, int64 [vocabulary], what each id's string adds to the text.
+
     >>> aligner = Aligner(["a", "fin", "##est", "story"], ["▁A", "▁Story", "▁fine", "st"])
     >>> aligner.pairs([0, 1, 2, 3], [0, 2, 3, 1]).tolist()
     [[0, 0], [3, 3]]
@@ -96,6 +99,7 @@ class Aligner:
 
     def __init__(self, student_vocabulary: Sequence[str], teacher_vocabulary: Sequence[str]) -> None:
         sides = [_plain_vocabulary(vocabulary) for vocabulary in (student_vocabulary, teacher_vocabulary)]
+        self.characters = tuple(np.fromiter(map(len, side), np.int64, count=len(side)) for side in sides)
         lower = any(is_uncased(side, vocabulary=True) for side in sides)
         distinct: list[list[str]] = []
         self._entries: list[Integers] = []

@@ -82,6 +82,13 @@ def _registered(name: str, folder: Path | None) -> Task:
                 remedy="Set DISTILVEC_DATA to the folder of evaluation sets.",
             )
         return talas_task(name, place)
+    if Path(name).exists():
+        raise DistilvecError(
+            f'"{name}" is a file of data, and a task also says what is done with it',
+            where="judging.tasks",
+            remedy=f"Describe it, for example {{name: topics, kind: classification, train: train.jsonl, test: {name}, "
+            "text: text, label: label}.",
+        )
     return mteb_task(name)
 
 

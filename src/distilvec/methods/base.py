@@ -207,6 +207,14 @@ class Method(nn.Module):
     def attach(self, student: Any) -> None:
         """Append modules that ship with the student. Default: none."""
 
+    def attached(self, student: StudentOutput) -> StudentOutput:
+        """What an output becomes behind the modules that `attach` appends, in eval mode. Default: the same."""
+        return student
+
+    def rates(self) -> dict[nn.Module, float]:
+        """Modules that train at another rate: module -> its learning rate over the student's. Default: none."""
+        return {}
+
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         """The loss terms of one batch, by name."""
         raise NotImplementedError

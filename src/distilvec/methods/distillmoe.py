@@ -6,7 +6,9 @@
     L          = alpha task + (1 - alpha) (lambda MoE + (1 - lambda) DynamicCKA)
 
 The mixture of the experts is the student's embedding and ships with it. With `start: identity` it starts as the vector
-that it replaces: each expert has its share of the principal axes, orthogonal to the others', under an even gate.
+that it replaces: each expert has its share of the principal axes, orthogonal to the others', under an even gate, and
+trains slowly. Without a term that keeps it even (`gate_kl`) the gate ends at one expert for each text, another for its
+neighbour, and similar texts get orthogonal vectors.
 Several teachers have their own experts each under one gate. The Distiller adds the task; without one SimCSE on the
 mixture takes its place.
 
@@ -17,11 +19,12 @@ many tokens are aligned like the rest, and the teacher's sentence vector is the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, field_validator, model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from distilvec.errors import DistilvecError
 from distilvec.methods import parts, token_parts
@@ -49,6 +52,7 @@ class DistillMoEOptions(Options):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
             "gate_gradient": "loss",
+            "gate_kl": 0.0,
             "attention_temperature": 1.0,
             "token_map": "trained",
             "differentiate_weights": True,
@@ -62,6 +66,7 @@ class DistillMoEOptions(Options):
             "moe_weight": 0.7,
             "gate": "mlp",
             "gate_gradient": "loss",
+            "gate_kl": 0.0,
             "gate_floor": 0.75,
             "floor_weight": 20.0,
             "maps": "shared",
@@ -106,7 +111,17 @@ class DistillMoEOptions(Options):
     gate_gradient: Literal["loss", "task", "scaled"] = Field(
         "scaled", description="the gate learns from the losses [P, C], from the task only, or from their ratios [S]"
     )
-    gate_kl: float = Field(0.0, ge=0, description="beta of KL(gate || uniform) [P, lemma 3.1]")
+    gate_kl: float = Field(
+        1.0,
+        ge=0,
+        description="beta of KL(gate || uniform), lemma 3.1: 0, with which each text ends at one expert [P, C]; 1 [S]",
+    )
+    head_rate: float | None = Field(
+        None,
+        gt=0,
+        description="learning rate of the head over the student's; null = 1 from a random start [P, C], 0.1 from the "
+        "identity [S]",
+    )
     diversity_weight: float = Field(1.0, ge=0, description="of the experts' similarity [P, C]")
     gate_floor: float = Field(
         0.3, ge=0, le=1, description="no gate weight below this over the number of experts: 0.3 [P, S], 0.75 [C]"
@@ -223,20 +238,25 @@ class DistillMoE(Method):
         self.simcse_weight = 0.0 if token_parts.has_task(student) else options.alpha
         self.cka_names, self.shares = parts.names("dynamic_cka", teachers), parts.shares(teachers)
         count = len(experts) * len(teachers)
+        # At a prefix of the student's vector, the head is that of the full one, and has been there already.
+        there = "expert_outputs" in sample.student.extras
         # Not a submodule: it belongs to the student, which is what trains and saves it.
         self.__dict__["expert_head"] = (
             ExpertHead(student.width, count, options.width, options.gate, options.aggregation, options.dropout)
-            if options.head and count
+            if options.head and count and not there
             else None
         )
         vectors = sample.student.embedding[0]
         if self.expert_head is not None and options.start == "identity" and len(vectors):
             self.expert_head.start_as_identity(vectors)
+        before = self.attached(sample.student)
         shared = [self._shared_map(student, teacher) for teacher in teachers]
         self.expert_losses = nn.ModuleList()
         if experts:
-            outputs = self._untrained(sample.student.embedding[0], count)
-            self.expert_losses.append(ExpertLosses(options, experts, teachers, sample.teachers, outputs, shared))
+            outputs = before.extras.get("expert_outputs")
+            if outputs is None:
+                outputs = sample.student.embedding.unsqueeze(-2).expand(-1, -1, count, -1)
+            self.expert_losses.append(ExpertLosses(options, experts, teachers, sample.teachers, outputs[0], shared))
         self.dynamic_cka = nn.ModuleList(
             DynamicCKA(options, student, teacher, index, sample, shared[index])
             for index, teacher in enumerate(teachers if options.moe_weight < 1 else ())
@@ -249,14 +269,6 @@ class DistillMoE(Method):
         nn.init.xavier_uniform_(linear.weight)
         return token_parts.FixedMap(linear)
 
-    @torch.no_grad()
-    def _untrained(self, embedding: Tensor, count: int) -> Tensor:
-        """[N, E, d] of the experts before training."""
-        if self.expert_head is None:
-            return embedding.unsqueeze(1).expand(-1, count, -1)
-        outputs: Tensor = self.expert_head.eval()({"sentence_embedding": embedding})["expert_outputs"]
-        return outputs
-
     def attach(self, student: Any) -> None:
         """Put the head behind the student's last module, before a final `Normalize`."""
         from sentence_transformers.base.modules import Normalize
@@ -268,6 +280,19 @@ class DistillMoE(Method):
         student.add_module("expert_head", self.expert_head.to(student.device).train(student.training))
         if final is not None:
             student.add_module(*final)
+
+    @torch.no_grad()
+    def attached(self, student: StudentOutput) -> StudentOutput:
+        if self.expert_head is None:
+            return student
+        features = self.expert_head.eval()({"sentence_embedding": student.embedding[0]})
+        extras = {name: features[name][None] for name in ("expert_outputs", "gate")}
+        return replace(student, embedding=features["sentence_embedding"][None], extras={**student.extras, **extras})
+
+    def rates(self) -> dict[nn.Module, float]:
+        if self.expert_head is None:
+            return {}
+        return {self.expert_head: self.options.head_rate or (0.1 if self.options.start == "identity" else 1.0)}
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         options, rest = self.options, 1 - self.simcse_weight

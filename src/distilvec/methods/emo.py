@@ -55,6 +55,8 @@ class EMOOptions(Options):
             "student_mass": "pairs",
             "cost": "softmax",
             "plan": "unrolled",
+            "epsilon": 0.1,
+            "ira_weight": 1.0,
             "standardize": False,
             "init": "random",
         },
@@ -72,6 +74,7 @@ class EMOOptions(Options):
             "student_mass": "pairs",
             "cost": "softmax",
             "plan": "unrolled",
+            "epsilon": 0.1,
             "standardize": False,
             "average_views": False,
             "init": "random",
@@ -80,7 +83,7 @@ class EMOOptions(Options):
 
     alpha: float = Field(0.5, ge=0, lt=1, description="weight of SimCSE where there is no task [P, C]; 0 = none")
     temperature: float = Field(0.05, gt=0, description="of SimCSE [P, C]")
-    ira_weight: float = Field(1.0, ge=0, description="of IRA: 1 [P, S], 0.1 [C]; 0 leaves it out")
+    ira_weight: float = Field(0.1, ge=0, description="of IRA: 1 [P], 0.1 [C, S]; 0 leaves it out")
     otis_weight: float = Field(1.0, ge=0, description="of OTIS [P, C]; 0 leaves it out")
     reduction: Literal["mean", "sum"] = Field("mean", description="IRA over sentences: mean [P, S], or sum [C]")
     layers: int = Field(2, ge=1, description="z, the student's last layers of IRA: 2 [P, S], 1 [C]")
@@ -110,7 +113,9 @@ class EMOOptions(Options):
     cost: Literal["cosine", "softmax"] = Field(
         "cosine", description="1 - cos in the teacher's space [S]; 1 - softmax in the student's, nearly flat [P, C]"
     )
-    epsilon: float = Field(0.1, gt=0, description="entropic weight of the plan [P, C]")
+    epsilon: float = Field(
+        0.02, gt=0, description="entropic weight of the plan: 0.1 [P, C], which blurs tokens into each other; 0.02 [S]"
+    )
     iterations: int = Field(100, ge=1, description="most Sinkhorn iterations [P, C]")
     tolerance: float = Field(1e-6, gt=0, description="L1 error of the masses at which Sinkhorn stops [S]")
     plan: Literal["detached", "unrolled"] = Field(

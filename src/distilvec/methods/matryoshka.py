@@ -1,6 +1,8 @@
 """Any method at several prefixes of the student's vector (Kusupati et al. 2022, arXiv:2205.13147).
 
 L = mean over the dims of L_method(e[:dim])
+
+Modules that a method ships (an expert head) are those of the full vector; at a prefix, each of their vectors is cut.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from torch import nn
 
@@ -25,6 +27,7 @@ from distilvec.methods.base import (
     TeacherSignals,
     Term,
 )
+from distilvec.students.output import VECTORS
 
 
 class Matryoshka(Method):
@@ -35,9 +38,8 @@ class Matryoshka(Method):
         dims: the prefixes, each at least 1 and below the student's width.
 
     Raises:
-        DistilvecError: no prefixes, prefixes out of range (in `needs`), a method that ships modules with the
-            student, which exist at one width only, or one without a term that a prefix could change (in `needs`): the
-            task's head reads the full vector.
+        DistilvecError: no prefixes, prefixes out of range (in `needs`), or a method without a term that a prefix could
+            change (in `needs`): the task's head reads the full vector.
     """
 
     name = "matryoshka"
@@ -50,8 +52,6 @@ class Matryoshka(Method):
         super().__init__(methods[-1].options)
         if not dims or min(dims) < 1:
             raise DistilvecError(f"matryoshka: {list(dims)} must be prefixes of at least 1")
-        if type(methods[0]).attach is not Method.attach:
-            raise DistilvecError(f"matryoshka: {methods[0].name} ships modules that exist at one width only")
         self.dims, self.inside = sorted(set(dims)), methods[0].inside
         self.methods = nn.ModuleList(methods)
 
@@ -78,10 +78,21 @@ class Matryoshka(Method):
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.widths = [*self.dims, student.width]
-        for dim, method in zip(self.widths, self.methods, strict=True):
+        self.full.build(student, teachers, sample)
+        shipped = self.full.attached(sample.student)
+        for dim, method in zip(self.dims, self.methods, strict=False):
             info = replace(student, width=dim, hidden=min(dim, student.hidden))
             batches = [(_prefix(output, dim), signals) for output, signals in sample.batches]
-            cast(Method, method).build(info, teachers, Sample(_prefix(sample.student, dim), sample.teachers, batches))
+            cast(Method, method).build(info, teachers, Sample(_prefix(shipped, dim), sample.teachers, batches))
+
+    def attach(self, student: Any) -> None:
+        self.full.attach(student)
+
+    def attached(self, student: StudentOutput) -> StudentOutput:
+        return self.full.attached(student)
+
+    def rates(self) -> dict[nn.Module, float]:
+        return self.full.rates()
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         terms = {}
@@ -102,7 +113,7 @@ class Matryoshka(Method):
 
 
 def _prefix(student: StudentOutput, dim: int) -> StudentOutput:
-    """The student as if its vectors were `dim` wide. Attention and masks stay; slices are views."""
+    """The student as if its vectors were `dim` wide. Attention, masks and gates stay; slices are views."""
     if dim >= student.embedding.shape[-1]:
         return student
     return replace(
@@ -110,4 +121,5 @@ def _prefix(student: StudentOutput, dim: int) -> StudentOutput:
         embedding=student.embedding[..., :dim],
         layers=None if student.layers is None else student.layers[..., :dim],
         tokens={layer: states[..., :dim] for layer, states in student.tokens.items()},
+        extras={name: value[..., :dim] if name in VECTORS else value for name, value in student.extras.items()},
     )

@@ -238,11 +238,12 @@ def point_colours(spaces: SpaceMap) -> list[str]:
 
 def gate_figure(record: Record) -> Figure | None:
     """Mean weight that the gate gives each expert, over training; None where the method has no gate."""
-    curves = {
-        name.removeprefix("term gate "): curve
-        for name, curve in log_curves(record.log).items()
-        if name.startswith("term gate ") and name.removeprefix("term gate ") not in _NO_EXPERTS
-    }
+    curves = {}
+    for name, curve in log_curves(record.log).items():
+        # With Matryoshka each prefix logs the one gate.
+        expert = re.sub(r"@\d+$", "", name.removeprefix("term gate "))
+        if name.startswith("term gate ") and expert not in _NO_EXPERTS:
+            curves[expert] = curve
     if not curves:
         return None
     figure = _figure(6.4, 2.6 + 0.2 * math.ceil(len(curves) / 3))

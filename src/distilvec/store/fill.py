@@ -64,7 +64,7 @@ def fill(
 
     Args:
         teacher: with `card` and `stream(texts)` or `encode(texts)` (`distilvec.teachers.Teacher`); texts it lacks by
-            `has(texts)` are left out of the store, and readers find them missing.
+            `has(texts)`, or with `gaps` by rows of NaN, are left out of the store, and readers find them missing.
         texts: what the teacher reads; anything with a length and integer indexing.
         keys: uint8 [n, 16], their keys. A key that occurs more often is encoded once.
         shard: (i, n): only the keys with hash i modulo n, 0 <= i < n.
@@ -179,7 +179,12 @@ def _encode(teacher: Any, texts: Sequence[str], todo: np.ndarray) -> Iterator[tu
         covered = 0
         for local, vectors in teacher.stream(chunk):
             covered += len(local)
-            yield rows[np.asarray(local)], vectors
+            given = rows[np.asarray(local)]
+            lacks = np.isnan(vectors).all(axis=1) if getattr(teacher, "gaps", False) else np.zeros(len(given), bool)
+            if lacks.any():
+                yield given[lacks], None
+            if not lacks.all():
+                yield given[~lacks], vectors[~lacks]
         if covered != len(rows):
             raise DistilvecError(f"the teacher gave vectors for {covered} of {len(rows)} texts")
 

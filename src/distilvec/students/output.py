@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+#: Names of extras that are vectors of the student.
+VECTORS = ("expert_outputs",)
+
 
 @dataclass
 class StudentOutput:
@@ -18,7 +21,8 @@ class StudentOutput:
         attention: layer -> [V, B, S, S], averaged over heads.
         mask: bool [B, S], True = not padding.
         content: bool [B, S], True = neither padding nor a special token.
-        extras: what attached modules leave in the features, [V, B, ...] each.
+        extras: what attached modules leave in the features, [V, B, ...] each; those in `VECTORS` end in the width of
+            `embedding`, and their first numbers belong to its first.
         logits: [V, B, C], what the task's head makes of `embedding`; None without a task.
     """
 

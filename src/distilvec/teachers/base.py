@@ -76,12 +76,14 @@ class SentenceTeacher:
         hidden: width of its token states, None where it has none that can be seen.
         causal: whether its tokens see only those before them.
         classes: C, where it gives class logits.
+        gaps: whether a row of NaN says that it has nothing for an item; otherwise it is a mistake.
     """
 
     card: TeacherCard
     hidden: int | None = None
     causal: bool = False
     classes: int | None = None
+    gaps: bool = False
 
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         raise NotImplementedError
@@ -106,6 +108,8 @@ class SentenceTeacher:
         self.refuse(wanted)
         vectors = torch.from_numpy(self.encode(texts))
         present = torch.from_numpy(self.has(texts))
+        if self.gaps:
+            present &= ~vectors.isnan().all(-1)
         return TeacherSignals(present=present, sentence=torch.where(present[:, None], vectors, 0.0))
 
     def observe(self, texts: Sequence[str], wanted: Wanted) -> Iterator[tuple[np.ndarray, TeacherSignals]]:

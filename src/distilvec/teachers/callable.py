@@ -29,6 +29,8 @@ _LONGEST_WAIT = 60.0
 class CallTeacher(SentenceTeacher):
     """A teacher behind a function from a list of texts to vectors.
 
+    Where it has nothing for a text, the function gives None, or a row of nothing but NaN.
+
     One call is under way at a time. A call that raises is repeated after 1, 2, 4 ... seconds (at most 60), up to
     `attempts` times in all, and every attempt counts for the rate limit.
 
@@ -38,6 +40,8 @@ class CallTeacher(SentenceTeacher):
     Attributes:
         card: who it is.
     """
+
+    gaps = True
 
     def __init__(
         self,
@@ -82,6 +86,8 @@ class CallTeacher(SentenceTeacher):
         self._width: int | None = None
         self._prompt = prompt or ""
         seen = self._ask([probe])
+        if np.isnan(seen).any():
+            raise DataError(f"it has no vector for {probe!r}, which it is tried with", where=name)
         source = call if isinstance(call, str) else _name_of(call)
         self.card = TeacherCard(
             name=name,
@@ -147,7 +153,7 @@ class CallTeacher(SentenceTeacher):
 
     def _checked(self, found: Any, texts: list[str]) -> np.ndarray:
         try:
-            vectors = np.asarray(found, dtype=np.float32)
+            vectors = np.asarray(self._filled(found), dtype=np.float32)
         except (TypeError, ValueError) as problem:
             raise DataError(
                 f"{len(texts)} rows of numbers were expected, found {type(found).__name__}: {problem}",
@@ -164,13 +170,22 @@ class CallTeacher(SentenceTeacher):
             raise DataError(
                 f"vectors of width {self._width} came before, now of width {vectors.shape[1]}", where=self._where
             )
-        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1) & ~np.isnan(vectors).all(axis=1))
         if len(wrong):
             raise DataError(
-                f"the vector of {texts[wrong[0]][:120]!r} has values that are not finite", where=self._where
+                f"the vector of {texts[wrong[0]][:120]!r} has values that are not finite",
+                where=self._where,
+                remedy="Where there is none, the function gives None or a row of nothing but NaN.",
             )
         self._width = vectors.shape[1]
         return vectors
+
+    def _filled(self, found: Any) -> Any:
+        """A list with a row of NaN for every None in it."""
+        if not isinstance(found, list | tuple) or all(row is not None for row in found):
+            return found
+        width = self._width or next((len(row) for row in found if row is not None), 1)
+        return [np.full(width, np.nan, np.float32) if row is None else row for row in found]
 
 
 def find_function(path: str) -> Callable[[list[str]], Any]:

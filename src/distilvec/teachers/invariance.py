@@ -58,7 +58,7 @@ def batch_invariance(
     if items is not None:
         return _of_items(teacher, tolerance, list(items)[:12])
     alone = np.concatenate([teacher.together([text]) for text in _SHORT])
-    gaps = _gaps(alone, _batched(teacher, None))
+    gaps = _gaps(alone, _batched(teacher, None), getattr(teacher, "gaps", False))
     worst = int(gaps.argmax())
     if gaps[worst] <= tolerance:
         return InvarianceReport(True, float(gaps[worst]), tolerance, _SHORT[worst], "")
@@ -70,7 +70,7 @@ def _of_items(teacher: Any, tolerance: float, items: list[str]) -> InvarianceRep
     if not items:
         return InvarianceReport(True, 0.0, tolerance, "", "")
     alone = np.concatenate([teacher.together([item]) for item in items[:3]])
-    gaps = _gaps(alone, teacher.together(items)[: len(alone)])
+    gaps = _gaps(alone, teacher.together(items)[: len(alone)], getattr(teacher, "gaps", False))
     worst = int(gaps.argmax())
     passed = bool(gaps[worst] <= tolerance)
     advice = "" if passed else "Is it in evaluation mode? It normalises over the batch, or drops units at random."
@@ -83,12 +83,14 @@ def _batched(teacher: Any, side: str | None) -> np.ndarray:
     return vectors[: len(_SHORT)]
 
 
-def _gaps(alone: np.ndarray, batched: np.ndarray) -> np.ndarray:
-    """Cosine distances [n]; a vector of zeros or NaN counts as far away."""
+def _gaps(alone: np.ndarray, batched: np.ndarray, may_lack: bool = False) -> np.ndarray:
+    """Cosine distances [n]; a vector of zeros or NaN counts as far away, one lacking in both ways not where it may."""
     a, b = alone.astype(np.float64), batched.astype(np.float64)
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         gaps = 1 - (a * b).sum(axis=1) / norms
+    if may_lack:
+        gaps[np.isnan(a).all(axis=1) & np.isnan(b).all(axis=1)] = 0.0
     return np.nan_to_num(gaps, nan=2.0, posinf=2.0, neginf=2.0)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distilvec.alignment import Aligner
 from distilvec.training.ragged import Ragged, RaggedFile, writing
@@ -15,11 +16,13 @@ from distilvec.training.ragged import Ragged, RaggedFile, writing
 if TYPE_CHECKING:
     from distilvec.training.tokens import TokenizedCorpus
 
-#: Corpus rows -> (ids of the teacher's content tokens, their positions in the text without padding) of each.
-Contents = Callable[[np.ndarray], list[tuple[np.ndarray, np.ndarray]]]
+#: Ids of a text's content tokens, and their positions in it without padding.
+Content = tuple[np.ndarray, np.ndarray]
+#: Corpus rows -> what the teacher reads of each.
+Contents = Callable[[np.ndarray], list[Content]]
 _CHUNK = 4096
 #: Changes with what counts as a text's own tokens, so that older files are made again.
-_CONTENTS = b"2"
+_CONTENTS = b"3"
 
 
 def align_corpus(
@@ -30,6 +33,7 @@ def align_corpus(
     modes: Sequence[str],
     folder: Path,
     fingerprint: str,
+    limit: int | None = None,
 ) -> dict[str, Ragged]:
     """Align rows of a corpus in all modes, or reuse what equal tokenizers left in `folder`.
 
@@ -40,6 +44,8 @@ def align_corpus(
         rows: corpus rows that are wanted; others get no pairs.
         modes: see `distilvec.alignment.align`, and "full".
         fingerprint: of what `contents` gives.
+        limit: tokens per text that the teacher reads, None = all. Where either side's text was cut, tokens of the other
+            beyond the cut go with none; a path would tie them all to the last token.
 
     Returns:
         mode -> int32 pairs (student position, teacher position) of each row, positions in the texts without padding.
@@ -51,12 +57,17 @@ def align_corpus(
     files = {mode: folder / f"{digest.hexdigest()}-{mode}" for mode in modes}
     missing = {mode: file for mode, file in files.items() if not RaggedFile.exists(file)}
     if missing:
-        _write(tokens, vocabulary, contents, np.sort(np.asarray(rows)), missing)
+        _write(tokens, vocabulary, contents, np.sort(np.asarray(rows)), missing, limit)
     return {mode: Ragged(file, np.int32, 2) for mode, file in files.items()}
 
 
 def _write(
-    tokens: TokenizedCorpus, vocabulary: Sequence[str], contents: Contents, rows: np.ndarray, files: dict[str, Path]
+    tokens: TokenizedCorpus,
+    vocabulary: Sequence[str],
+    contents: Contents,
+    rows: np.ndarray,
+    files: dict[str, Path],
+    limit: int | None,
 ) -> None:
     student = tokens.tokenizer
     aligner = Aligner([str(t) for t in student.convert_ids_to_tokens(range(len(student)))], vocabulary)
@@ -64,7 +75,29 @@ def _write(
         for start in range(0, len(rows), _CHUNK):
             chunk = rows[start : start + _CHUNK]
             ours, theirs = tokens.contents(chunk), contents(chunk)
+            for number in _cut(tokens, chunk, theirs, limit):
+                ours[number], theirs[number] = _both_read(aligner, ours[number], theirs[number])
             found = aligner.batch([(own[0], their[0]) for own, their in zip(ours, theirs, strict=True)], list(files))
             for mode, output in outputs.items():
                 for row, pairs, own, their in zip(chunk, found[mode], ours, theirs, strict=True):
                     output.add(row, np.stack([own[1][pairs[:, 0]], their[1][pairs[:, 1]]], axis=1))
+
+
+def _cut(
+    tokens: TokenizedCorpus, rows: np.ndarray, theirs: Sequence[Content], limit: int | None
+) -> NDArray[np.integer]:
+    """Which of some rows either side may not have read to the end."""
+    if tokens.limit is None:
+        return np.zeros(0, np.int64)
+    ours = tokens.lengths[rows] >= tokens.limit
+    # A special token may stand behind the last one.
+    ends = np.array([places[-1] + 2 if len(places) else 0 for _, places in theirs])
+    return np.flatnonzero(ours | (ends >= (limit or np.inf)))
+
+
+def _both_read(aligner: Aligner, own: Content, their: Content) -> tuple[Content, Content]:
+    """Of either side the tokens that begin in what the other has read, counted in characters."""
+    lengths = [characters[ids] for (ids, _), characters in zip((own, their), aligner.characters, strict=True)]
+    read = min(int(each.sum()) for each in lengths)
+    ours, others = (each.cumsum() - each < read for each in lengths)
+    return (own[0][ours], own[1][ours]), (their[0][others], their[1][others])

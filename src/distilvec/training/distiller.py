@@ -28,7 +28,8 @@ class Distiller(nn.Module):
     """Student and method as one module, so that heads are synchronised, checkpointed and resumed like the rest.
 
     Live teachers are never part of it. The method sees the whole batch where its needs say that rows enter each
-    other's loss; otherwise every process computes its own rows and the means are taken over all of them.
+    other's loss (unless `gather` is False); otherwise every process computes its own rows and the means are taken over
+    all of them.
 
     Args:
         student: the model that is trained.
@@ -40,6 +41,7 @@ class Distiller(nn.Module):
         mini_batch_size: how many items the student reads at a time (gradient caching); None = the whole batch.
         former: the student before training, frozen; never part of the module.
         remember: weight of the cosine distance between the student's vectors and those of `former`; added to all else.
+        gather: False = rows meet those of their own process alone, also where the method compares them.
 
     Attributes:
         trains_student: False in a method's stages that train the heads alone; the trainer sets it.
@@ -55,6 +57,7 @@ class Distiller(nn.Module):
         mini_batch_size: int | None = None,
         former: SentenceTransformer | None = None,
         remember: float = 0.0,
+        gather: bool = True,
     ) -> None:
         super().__init__()
         self.student, self.method, self.task = student, method, task
@@ -67,14 +70,14 @@ class Distiller(nn.Module):
         self.needs: Needs = method.needs(describe(self.tap.info, task), teachers)
         check_caching(method, self.needs, mini_batch_size)
         self.mini_batch_size = mini_batch_size
-        self.remember = remember
+        self.remember, self.gather = remember, gather
         self._former = [StudentTap(former)] if former is not None and remember else []
         self.trains_student = True
 
     @property
     def gathers(self) -> bool:
         """Whether the losses that `forward` gives are those of the whole batch, not of this process's rows."""
-        return self.needs.coupled and world_size() > 1
+        return self.gather and self.needs.coupled and world_size() > 1
 
     def observe(self, features: dict[str, Tensor]) -> StudentOutput:
         """One student forward for all the views that the method wants."""

@@ -138,6 +138,7 @@ def fit(
         router_balance=router_balance,
         remember=remember,
         mini_batch_size=training.mini_batch_size,
+        gather=training.gather,
     )
     trainer = DistillationTrainer(
         distiller.to(args.device),

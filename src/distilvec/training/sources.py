@@ -89,6 +89,7 @@ class StoreSource:
                 wanted.alignment,
                 self.store.path / "derived",
                 str(self.store.card["fingerprint"]),
+                self.store.card.get("max_length"),
             )
         if wanted.digest:
             self._digested = DigestedCorpus(
@@ -199,6 +200,7 @@ class LiveSource:
                 wanted.alignment,
                 self._cache,
                 f"{self.teacher.card.fingerprint} {self.corpus.fingerprint}",
+                self.teacher.card.max_length,
             )
 
     def fetch(self, rows: Sequence[int] | np.ndarray) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class TokenizedCorpus:
         bags: the student takes its ids without padding, as bags (static embeddings).
         name: of the arrays; equal names mean equal ids.
         types: for pairs, where the tokenizer makes them: which segment each id belongs to.
+        limit: tokens per text, may be infinite; longer ones are cut at their end. None for pairs, which are cut inside.
 
     Attributes:
         lengths: int64 [n] tokens per text after truncation.
@@ -57,10 +58,11 @@ class TokenizedCorpus:
         bags: bool = False,
         name: str = "",
         types: np.ndarray | None = None,
+        limit: float | None = None,
     ) -> None:
         self.ids, self.offsets, self.truncated, self.tokenizer = ids, offsets, truncated, tokenizer
         self.prompt_length, self.bags, self.name = prompt_length, bags, name
-        self.types = types
+        self.types, self.limit = types, limit
         self._contents = Contents(None if bags else tokenizer, prompt)
         self.lengths = np.diff(offsets)
 
@@ -88,8 +90,8 @@ class TokenizedCorpus:
         """
         prompt = (student.prompts or {}).get(student.default_prompt_name or "") or ""
         probes = list(texts(np.arange(min(count, 3))))
-        # All items of a corpus are pairs, or none is.
-        tokenize = _Tokenize(student.tokenizer, student.max_seq_length, prompt, pairs=any(PAIR in t for t in probes))
+        pairs = any(PAIR in text for text in probes)  # all items of a corpus, or none
+        tokenize = _Tokenize(student.tokenizer, student.max_seq_length, prompt, pairs=pairs)
         prompt_length = _check_ids(student, tokenize, probes, prompt)
         state = f"{tokenize.describe()}|{count}|{fingerprint}"
         name = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
@@ -110,6 +112,7 @@ class TokenizedCorpus:
             bags=tokenize.bags,
             name=name,
             types=np.memmap(types_file, dtype=np.uint8, mode="r") if types_file and table[-1] else None,
+            limit=None if pairs else (tokenize.length or math.inf),
         )
 
     def contents(self, rows: Sequence[int] | np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -145,28 +145,24 @@ class DistillationTrainer(CheckpointedTrainer):
     def _parameter_groups(self) -> list[dict[str, Any]]:
         """Student and heads, each with and without weight decay; every trained parameter in exactly one."""
         decayed = set(self.get_decay_parameter_names(self.distiller))
-        groups: list[dict[str, Any]] = []
         students = {id(parameter) for parameter in self.distiller.student.parameters()}
-        for heads in (False, True):
-            for decay in (True, False):
-                parameters = [
-                    parameter
-                    for name, parameter in self.distiller.named_parameters()
-                    if parameter.requires_grad
-                    and (id(parameter) not in students) == heads
-                    and (name in decayed) == decay
-                ]
-                if parameters:
-                    rate = self.heads_lr if heads and self.heads_lr else self.args.learning_rate
-                    groups.append(
-                        {
-                            "params": parameters,
-                            "lr": rate,
-                            "weight_decay": self.args.weight_decay if decay else 0.0,
-                            "perturb": not heads or self.sharpness.get("heads", True),
-                        }
-                    )
-        return groups
+        rates = self.distiller.method.rates()
+        paces = {id(parameter): rate for module, rate in rates.items() for parameter in module.parameters()}
+        groups: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
+        for name, parameter in self.distiller.named_parameters():
+            if parameter.requires_grad:
+                key = id(parameter) not in students, name not in decayed, paces.get(id(parameter), 1.0)
+                groups.setdefault(key, []).append(parameter)
+        return [
+            {
+                "params": groups[key],
+                "lr": pace * (self.heads_lr if heads and self.heads_lr else self.args.learning_rate),
+                "weight_decay": 0.0 if plain else self.args.weight_decay,
+                "perturb": not heads or self.sharpness.get("heads", True),
+            }
+            for key in sorted(groups)
+            for heads, plain, pace in [key]
+        ]
 
     def _sharp_options(self) -> dict[str, Any]:
         kind = self.sharpness["kind"]
