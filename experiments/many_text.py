@@ -30,7 +30,7 @@ import torch
 from common import RESULTS, WORK, once, shared
 from headline import pool, without
 from many_text_table import ROWS, SETS, Row, file_name, write_page
-from spine import spine_student
+from spine import spine_student, trained_as
 from talas_table import DTYPE, PROBE_ROWS, Bench
 
 from distilvec.combining import combine
@@ -100,7 +100,7 @@ class ManyText:
         if not quick:
             student = spine_student("bpe")
             sections["bpe"] = TeacherSection(name="bpe", model=str(student), dtype=DTYPE)
-            about["bpe"] = hashlib.sha256((student / "model.safetensors").read_bytes()).hexdigest()[:16]
+            about["bpe"] = trained_as("bpe")
         setup = {"teachers": list(about), "built": about, "epochs": self.epochs, "texts": len(self.corpus)}
         kept = once(self.here / "setup.json", lambda: dict(setup))
         if {key: kept.get(key) for key in setup} != setup:
