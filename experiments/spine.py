@@ -40,7 +40,12 @@ def spine_student(kind: str = "cut") -> Path:
 def trained_as(kind: str) -> dict[str, Any]:
     """What it was trained with. Its weights would not do: another processor rounds otherwise."""
     made = recipe(kind)
-    return {"method": made.method.name, "epochs": made.training.epochs, "seed": made.training.seed, "lr": KINDS[kind][2]}
+    return {
+        "method": made.method.name,
+        "epochs": made.training.epochs,
+        "seed": made.training.seed,
+        "lr": KINDS[kind][2],
+    }
 
 
 def recipe(kind: str) -> Recipe:

@@ -76,11 +76,11 @@ class _Plan:
     training: TrainingSection
     optimizer: OptimizerSection
 
-    def settings(self) -> dict[str, Any]:
-        """As JSON values."""
+    def settings(self, *, changed: bool = False) -> dict[str, Any]:
+        """As JSON values; of the sections all keys, or those that are not at their defaults."""
         found = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {
-            name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+            name: value.model_dump(mode="json", exclude_defaults=changed) if isinstance(value, BaseModel) else value
             for name, value in found.items()
         }
 
@@ -219,8 +219,11 @@ def _valid(schema: type[Any], given: Any, where: str) -> Any:
 
 
 def _digest(plan: _Plan, files: Sequence[Examples | None]) -> str:
-    """Equal for calls that give equal models: by content, because copied files are the same files."""
-    settings, folder = plan.settings(), Path(plan.model)
+    """Equal for calls that give equal models: by content, because copied files are the same files.
+
+    Keys at their defaults have no part in it, so that a key that a later version adds does not undo finished work.
+    """
+    settings, folder = plan.settings(changed=True), Path(plan.model)
     hashes = hash_files(folder, [file for kind in ("safetensors", "json") for file in folder.rglob(f"*.{kind}")])
     if hashes:
         settings.pop("model")

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import create_model
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from tests.tasks import labelled
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.finetune import finetune, finetune_scores
+from distilvec.recipe import TrainingSection
 from distilvec.tasks.examples import read_examples
 from distilvec.tasks.predictor import Predictor
 
@@ -135,7 +137,7 @@ def test_adapters_are_trained_alone_and_merged(tiny_bert: Path, files: dict[str,
 
 
 def test_an_equal_call_finds_the_work_done_and_another_does_it_again(
-    tiny_bert: Path, files: dict[str, Path], tmp_path: Path
+    tiny_bert: Path, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"training": {"epochs": 1, "batch_size": 32}}
     out = finetune(tiny_bert, files["train"], tmp_path / "out", **options)
@@ -143,6 +145,9 @@ def test_an_equal_call_finds_the_work_done_and_another_does_it_again(
     assert finetune(tiny_bert, files["train"], tmp_path / "out", **options) == out
     model = shutil.copytree(tiny_bert, tmp_path / "copied", copy_function=shutil.copyfile)
     data = shutil.copyfile(files["train"], tmp_path / "copied.jsonl")
+    assert finetune(model, data, tmp_path / "out", **options) == out
+    later = create_model("Later", __base__=TrainingSection, new_key=(int, 1))
+    monkeypatch.setattr("distilvec.finetune.TrainingSection", later)
     assert finetune(model, data, tmp_path / "out", **options) == out
     assert (out / "model.safetensors").stat().st_mtime_ns == stamp
     finetune(tiny_bert, files["train"], tmp_path / "out", training={"epochs": 1, "batch_size": 16})
