@@ -48,7 +48,7 @@ SETS = {
     "stsb_separate": LabelledSet("similarity", label="score", seeds=3, encoding="separate", file="stsb"),
     "stsb": LabelledSet("similarity", label="score", seeds=3),
     "mrpc": LabelledSet("pairs", rates_of="sick"),
-    "sst2": LabelledSet("classification", train=4000, rates_of="banking77"),
+    "sst2": LabelledSet("classification", train=4000),
 }
 
 #: Weight of the task, published per set and method. SICK's entailment and MRPC are not among the papers' sets and have

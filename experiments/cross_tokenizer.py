@@ -14,15 +14,17 @@ and MRPC: pairs as one input; STS-B: scored, the two texts encoded apart and com
 as one input (`stsb`: this student, no embedder and no reader of pairs yet, stays at a correlation of 0.3 there, so that
 only some rows were made). The task's weight is the one the papers give.
 Every method gets the same three learning rates, chosen on validation data with seed 0; ablations have their method's.
-MRPC takes the rates chosen on SICK and SST-2 those chosen on Banking77, the other set of its kind, and another teacher
-or student (`--setting`) those that the usual ones were given on the same set; these must be there. The spine's student
+MRPC takes the rates chosen on SICK, the other set of its kind, and another teacher or student (`--setting`) those that
+the usual ones were given on the same set; these must be there. The spine's student
 has two layers, so that DistillMoE compares two wherever it teaches or a student has two: the row to compare these with
 is `distillmoe layers 2`.
 A method that refuses a set (class logits on a regression) is a line of the table that says so.
 Without labels: see talas_table.py, whose corpus, grid, epochs and evaluation these are; with TALAS's rows from there.
 Out of domain is DistillMoE's protocol: 3,000 rows each of Banking77, TweetEval, MRPC, WiC, SICK and STS-B without
 labels (pairs flattened), judged on these and on emotion, SciTail and STS12; learning rates of the runs without labels.
-Every run is kept as soon as it is there, so the script goes on where it stopped.
+Every run is kept as soon as it is there, so the script goes on where it stopped. A teacher that is fine-tuned anew, on
+another processor, is the same but for rounding (SICK: 86.1 and 86.0 of two); runs say in `teachers` which one they had,
+by its fingerprint, and the further seeds of a row may have another than the first.
 """
 
 from __future__ import annotations
@@ -243,6 +245,10 @@ class Bench:
             "lr": lr,
             "seed": seed,
             "alpha": recipe.task.alpha,
+            "teachers": {
+                name: each.teacher.card.fingerprint
+                for name, each in zip(self.setting.teachers, self.taught, strict=True)
+            },
             "steps": fitted.steps,
             "training_seconds": round(fitted.seconds, 1),
             "last_terms": {k: v for k, v in (last[-1] if last else {}).items() if k.startswith(("term/", "loss"))},

@@ -50,7 +50,7 @@ class Row:
 
 
 #: The published code's settings of kernels and units, for the squared error that its likelihood should amount to.
-AS_CODE = {"vectors": "raw", "teacher_weight": "sum", "width_factor": 1.4}
+AS_CODE = {"vectors": "raw", "teacher_weight": "sum", "width_factor": 1.4, "init": "random"}
 ROWS: dict[str, Row] = {
     "gaussian": Row("gaussian"),
     "multi_mse": Row("multi_mse"),
@@ -62,9 +62,9 @@ ROWS: dict[str, Row] = {
     "gaussian random start": Row("gaussian", {"init": "random"}),
     "multi_mse random start": Row("multi_mse", {"init": "random"}),
     "multi_cosine random start": Row("multi_cosine", {"init": "random"}),
-    "gaussian paper": Row("gaussian", {"preset": "paper"}, like="gaussian"),
-    "gaussian code": Row("gaussian", {"preset": "code"}, like="gaussian"),
-    "multi_mse as gaussian code": Row("multi_mse", AS_CODE, like="gaussian"),
+    "gaussian paper": Row("gaussian", {"preset": "paper"}),
+    "gaussian code": Row("gaussian", {"preset": "code"}),
+    "multi_mse as gaussian code": Row("multi_mse", AS_CODE),
     "cosine side by side": Row("cosine", together=True),
     "talas": Row("talas"),
     "gaussian depth 2": Row("gaussian", {"depth": 2}, like="gaussian"),

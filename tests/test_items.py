@@ -272,6 +272,17 @@ def test_combined_teachers_are_one_teacher(tmp_path, how, texts_file, tiny_stude
     assert finished.student.encode(texts).shape[0] == 2
 
 
+@pytest.mark.parametrize("method", ["talas", "relational", "leaf"])
+def test_combined_teachers_teach_by_any_method_on_sentence_vectors(method, tmp_path, texts_file, tiny_student) -> None:
+    recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", combine="concatenate", method={"name": method})
+    finished = run(Recipe.build(recipe))
+    terms = [key for entry in finished.record.log for key in entry if key.startswith("term/")]
+    assert terms and not [term for term in terms if ":" in term], "one teacher's terms name none"
+    separate = recipe | {"combine": "separate", "output": str(tmp_path / "two"), "cache": str(tmp_path / "out")}
+    apart = {key for entry in run(Recipe.build(separate)).record.log for key in entry if key.startswith("term/")}
+    assert {name for _, _, name in (term.partition(":") for term in apart) if name} == {"letters", "first"}
+
+
 def test_combined_teachers_go_with_a_method_that_could_look_inside_and_does_not(
     tmp_path, texts_file, tiny_student, tiny_bert
 ) -> None:

@@ -141,7 +141,10 @@ def train(job: Job) -> None:
     home, out = Path(job["home"]), Path(job["out"])
     given = parts(home, job.get("student", "student"), job.get("corpus", "corpus"), job.get("live"))
     corpus, source = given["corpus"], given["sources"][0]
-    corpus.train_rows = corpus.train_rows[: job.get("train_rows", 60)]
+    # What is not trained on is held out: two batches of 8.
+    train_rows = job.get("train_rows", 60)
+    corpus.holdout_rows = np.concatenate([corpus.holdout_rows, corpus.train_rows[train_rows:]])[:16]
+    corpus.train_rows = corpus.train_rows[:train_rows]
     torch.manual_seed(0)
     method = build_method(job["method"], job.get("options", {}), job.get("matryoshka"))
     task = None
@@ -176,6 +179,7 @@ def train(job: Job) -> None:
     rank = os.environ.get("RANK", "0")
     save_file({name: value.detach().contiguous() for name, value in state.items()}, out / f"final-{rank}.safetensors")
     (out / f"log-{rank}.json").write_text(json.dumps(fitted.log))
+    (out / f"held-out-{rank}.json").write_text(json.dumps(fitted.held_out))
 
 
 def command_line(arguments: Sequence[str]) -> None:

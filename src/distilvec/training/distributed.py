@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -16,14 +17,28 @@ from distilvec.students.output import StudentOutput
 from distilvec.teachers.signals import TeacherSignals
 
 State = TypeVar("State")
+_apart: ContextVar[bool] = ContextVar("apart", default=False)
 
 
 def world_size() -> int:
+    """How many processes train together; 1 within `apart`."""
+    if _apart.get():
+        return 1
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """What is inside is computed by this rank for itself, as one process would: nothing waits for other ranks."""
+    token = _apart.set(True)
+    try:
+        yield
+    finally:
+        _apart.reset(token)
 
 
 class _GatherRows(torch.autograd.Function):

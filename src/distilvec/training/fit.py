@@ -28,7 +28,7 @@ from distilvec.training.callbacks import Progress, RunLog, StopPolitely, Ticker
 from distilvec.training.checkpoints import load_strictly, newest_checkpoint, tidy
 from distilvec.training.data import Collator, SignalSource
 from distilvec.training.distiller import Distiller, describe
-from distilvec.training.distributed import barrier, first_rank_first, rank, world_size
+from distilvec.training.distributed import apart, barrier, first_rank_first, rank
 from distilvec.training.items import PreparedCorpus, student_items
 from distilvec.training.sample import make_sample, on_device
 from distilvec.training.tokens import TokenizedCorpus
@@ -166,18 +166,19 @@ def held_out_terms(distiller: Distiller, collator: Collator, rows: np.ndarray, b
     """Means of the method's terms over rows that were not trained on, in eval mode.
 
     A term in which not every item counts is the mean over those that do, and left out where none does. Terms that
-    couple the rows of a batch are those of full batches, and empty where there is none. Not computed in distributed
-    runs, whose terms would wait for each other.
+    couple the rows of a batch are those of full batches, and empty where there is none. Every rank computes all of
+    them.
     """
     end = len(rows) // batch_size * batch_size if distiller.needs.coupled else len(rows)
-    if world_size() > 1 or end == 0:
+    if end == 0:
         return {}
     was_training, device = distiller.training, next(distiller.parameters()).device
     distiller.eval()
     found: dict[str, list[tuple[float, float]]] = {}
     for start in range(0, end, batch_size):
         part = rows[start : min(start + batch_size, end)]
-        result = distiller(**on_device(collator(part.tolist()), device))
+        with apart():
+            result = distiller(**on_device(collator(part.tolist()), device))
         for name, value in result["terms"].items():
             found.setdefault(name, []).append((float(value), float(result["counts"].get(name, len(part)))))
     distiller.train(was_training)
