@@ -62,7 +62,12 @@ cross_tokenizer.py; `mixtures`: an upcycled teacher, see mixtures.py.
 
 Of many teachers, "likelihood" is the default (`sound`): it clips coordinates at three
 deviations, and trains its means as squared error would (beta-NLL with beta 1), so that what it adds are the deviations
-that it predicts. "Plain likelihood" does neither, and is compared with squared error on unclipped vectors.
+that it predicts. "Plain likelihood" does neither, and is compared with squared error on unclipped vectors. All kernels
+of images and molecules start from random weights and are 256 wide, as published, which is not the default.
+
+Of `labelled`, every method has the learning rate that was best on validation data. EMO and DistillMoE have more than
+that: what their defaults changed of the papers was chosen on validation data of Banking77 and STS-B, for these methods
+alone. On the other sets they had no such advantage (see the table of experiments/results/cross_tokenizer).
 
 - **better**: mean over the sets (nine of texts, the columns of the molecule files) of the difference of the main metric
   in points, paired by set, averaged over the seeds that both rows have; 95 % Student interval over the sets. It holds

@@ -9,19 +9,11 @@ from typing import Any
 
 import numpy as np
 from common import RESULTS
-from molecule_ranks import (
-    bootstrap,
-    by_set,
-    common_tasks,
-    critical_difference,
-    friedman,
-    picture,
-    rank_difference,
-    ranks,
-    terciles,
-    training_losses,
-)
+from molecule_ranks import bootstrap, by_set, rank_difference, terciles, training_losses
 from molecule_rows import GROUPS, ROWS, TEACHERS
+
+from distilvec.report.plots import save_svg, style
+from distilvec.report.ranks import common_tasks, make_ranking, ranks, ranks_figure
 
 HERE = RESULTS / "molecules"
 MAIN = "gaussian"
@@ -148,15 +140,12 @@ def _overall(found: Found, here: Path) -> list[str]:
     tasks = common_tasks(scores)
     if len(scores) < 2 or not tasks:
         return lines
-    given = ranks(scores, tasks)
-    chance, reach = friedman(given), critical_difference(len(scores), len(tasks))
-    picture(list(scores), given.mean(axis=0), reach, here / "critical-difference.svg")
-    said = "" if chance is None else f"Friedman's test that all are alike: p = {chance:.2g}. "
+    ranking = make_ranking(scores)
+    if ranking is not None:
+        with style():
+            save_svg(ranks_figure(ranking), here / "critical-difference.svg")
+        lines += ["", ranking.statement(), "", "![Critical difference](critical-difference.svg)"]
     lines += [
-        "",
-        f"{said}Nemenyi's critical difference at 5 %: {reach:.2f} ranks.",
-        "",
-        "![Critical difference](critical-difference.svg)",
         "",
         "### By kind, size and class imbalance of the tasks (average ranks; size and imbalance in terciles)",
         "",

@@ -37,6 +37,8 @@ from distilvec.methods.table import build_method, resolve
 from distilvec.preparing import make_student, make_task, prepare_corpus
 from distilvec.recipe import Recipe
 from distilvec.report import CompareTable, compare_table
+from distilvec.report.plots import save_svg, style
+from distilvec.report.ranks import ranks_figure
 from distilvec.run import folding_texts, output_folder, ship_model, train_student
 from distilvec.students import StudentTap, load_student
 from distilvec.tasks.predictor import Predictor
@@ -58,7 +60,7 @@ class Comparison:
     """A finished comparison.
 
     Attributes:
-        folder: holds `compare.json`, `compare.md` and `runs/METHOD/seed-N/`.
+        folder: holds `compare.json`, `compare.md`, `ranks.svg` where there are tasks enough, and `runs/METHOD/seed-N/`.
         compared: means, deviations and differences to the reference.
         rates: method -> learning rate chosen by tuning; empty without.
         notes: what one has to know to read the table.
@@ -74,10 +76,14 @@ class Comparison:
         return "\n".join([self.compared.table(), "", *self.notes, f"results  {self.folder / 'compare.json'}"])
 
     def write(self) -> None:
-        """Write `compare.json` and `compare.md`."""
+        """Write `compare.json` and `compare.md`, and where there are ranks `ranks.svg`."""
         content = {**self.compared.to_dict(), "rates": self.rates, "notes": self.notes}
         _write(self.folder / "compare.json", json.dumps(content, indent=1) + "\n")
         lines = [self.compared.markdown(), "", *(f"- {note}" for note in self.notes)]
+        if self.compared.ranking is not None:
+            with style():
+                save_svg(ranks_figure(self.compared.ranking), self.folder / "ranks.svg")
+            lines += ["", "![Average ranks](ranks.svg)"]
         _write(self.folder / "compare.md", "\n".join(lines) + "\n")
 
 

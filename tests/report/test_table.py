@@ -183,6 +183,18 @@ def test_compare_gives_means_deviations_and_supported_differences() -> None:
     assert table.to_dict()["entries"]["talas"]["a"]["seeds"] == 3
 
 
+def test_compare_ranks_methods_where_there_are_tasks_enough() -> None:
+    many = {
+        name: [dict.fromkeys("abcde", _seeds(level, 1)[0]["a"])] for name, level in (("x", 0.7), ("y", 0.9), ("z", 0.5))
+    }
+    table = compare_table(many, "x")
+    assert table.ranking is not None and table.ranking.average == {"x": 2.0, "y": 1.0, "z": 3.0}
+    assert "| rank |" in table.markdown() and "Nemenyi" in table.markdown()
+    assert table.to_dict()["ranking"]["tasks"] == 5
+    few = compare_table({name: _seeds(0.7, 1) for name in "xyz"}, "x")
+    assert few.ranking is None and "rank" not in few.markdown()
+
+
 def test_compare_with_one_seed_has_no_deviation_and_with_unequal_seeds_still_an_interval() -> None:
     table = compare_table({"x": _seeds(0.7, 1), "y": _seeds(0.8, 2)}, "x")
     assert table.entries["x"]["all"].deviation is None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.report.parts import GROUPS, Comparison, ModelRow, grouped
+from distilvec.report.ranks import Ranking, make_ranking
 from distilvec.report.table import Cell, Grid, entry_of, shown_groups
 from distilvec.report.words import ABSENT, GROUP_NAMES, difference, points, statement
 
@@ -38,33 +39,38 @@ class CompareTable:
         differences: method -> column -> how much better than the reference, with the paired 95 % interval over
             the test items; only where per-item results were kept.
         reference: the row that the others are compared with.
+        ranking: average ranks of all rows over the tasks; None with fewer than three rows or five tasks.
     """
 
     entries: dict[str, dict[str, Entry]]
     differences: dict[str, dict[str, Comparison]]
     reference: str
+    ranking: Ranking | None = None
 
     def grid(self) -> Grid:
-        """Averages first, then tasks, then the difference to the reference."""
+        """Averages first, then the average rank, then tasks, then the difference to the reference."""
         columns = list(dict.fromkeys(name for found in self.entries.values() for name in found))
         groups = [name for name in GROUPS if name in columns]
         tasks = [name for name in columns if name not in GROUPS]
         rows = []
         for method, found in self.entries.items():
-            cells = [_cell(found.get(name)) for name in [*groups, *tasks]]
-            rows.append([Cell(method), *cells, *(self._against(method, name) for name in self._main(groups))])
-        header = [GROUP_NAMES[name] for name in groups] + tasks
+            means, each = ([_cell(found.get(name)) for name in names] for names in (groups, tasks))
+            rank = [Cell(f"{self.ranking.average[method]:.2f}")] if self.ranking else []
+            against = [self._against(method, name) for name in self._main(groups)]
+            rows.append([Cell(method), *means, *rank, *each, *against])
+        header = [GROUP_NAMES[name] for name in groups] + ["rank"] * bool(self.ranking) + tasks
         more = [f"{GROUP_NAMES[name]} − {self.reference}" for name in self._main(groups)]
         return Grid(["method", *header, *more], rows, self.statements())
 
     def statements(self) -> list[str]:
         """One sentence per method and average; a winner is named only where the interval supports it."""
-        return [
-            statement(found)
+        found = [
+            statement(each)
             for compared in self.differences.values()
-            for name, found in compared.items()
+            for name, each in compared.items()
             if name in ("all", "retrieval")
         ]
+        return [*found, self.ranking.statement()] if self.ranking else found
 
     def markdown(self) -> str:
         """A pipe table with the statements below."""
@@ -89,6 +95,7 @@ class CompareTable:
                 method: {name: each.model_dump() for name, each in found.items()}
                 for method, found in self.differences.items()
             },
+            "ranking": asdict(self.ranking) if self.ranking else None,
         }
 
     def _main(self, groups: Sequence[str]) -> list[str]:
@@ -136,7 +143,8 @@ def compare_table(results: Mapping[str, Sequence[Mapping[str, Score]]], referenc
     }
     others = [method for method in results if method != reference]
     differences = {method: _differences(method, reference, results, groups) for method in others}
-    return CompareTable(entries, differences, reference)
+    means = {method: {task: entries[method][task].value for task in tasks} for method in results}
+    return CompareTable(entries, differences, reference, make_ranking(means))
 
 
 def _row(method: str, found: Mapping[str, Score]) -> ModelRow:

@@ -77,6 +77,11 @@ def save_figures(record: Record, folder: Path) -> list[Path]:
     return files
 
 
+def save_svg(figure: Figure, file: Path) -> None:
+    """Write one figure, made inside `style()`, as SVG with a white ground."""
+    figure.savefig(file, format="svg", facecolor="white", bbox_inches="tight", metadata=_NO_METADATA)
+
+
 def inline_figures(record: Record) -> dict[str, str]:
     """Name -> SVG element for the page. The map is left out: there it is drawn by the page's script."""
     with style():
