@@ -146,7 +146,7 @@ def row(name: str, seed: int, options: argparse.Namespace) -> None:
     def make() -> dict[str, Any]:
         data = shared() / "data" / "talas_corpus.jsonl.gz"
         place = WORK / ("sharpness-quick" if options.quick else "talas")
-        limit = 400 if options.quick else None
+        limit = 240 if options.quick else None
         corpus = read_corpus(data, place / "corpus", domain="domain", holdout=0.0, limit=limit)
         dtype = "bfloat16" if bfloat16_pays() else "float32"
         taught = teach_one(TeacherSection(name="minilm", model=demo_teacher(), dtype=dtype), corpus, place / "stores")
@@ -155,11 +155,11 @@ def row(name: str, seed: int, options: argparse.Namespace) -> None:
         tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), place / "bpe" / "tokens")
         source = StoreSource(taught.store, corpus)
         device = torch.device("cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu")
-        items = 32 if options.quick else ITEMS
+        items = 16 if options.quick else ITEMS
         objective = Objective(
             Collator(corpus, tokens, [source]), fixed_batches(corpus, tokens, options.batches, items), device
         )
-        every = 6 if options.quick else len(corpus.train_rows) // BATCH // 2
+        every = 4 if options.quick else len(corpus.train_rows) // BATCH // 2
         out = WORK / "sharpness" / f"{name}-{seed}"
         shutil.rmtree(out, ignore_errors=True)
         placement = {"use_cpu": True} if device.type == "cpu" else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -296,3 +297,32 @@ def test_a_store_of_another_corpus_is_said(home: Path, tmp_path: Path) -> None:
         writer.add(np.arange(32, dtype=np.uint8).reshape(2, 16), np.ones((2, jobs.WIDTH), np.float32))
     with pytest.raises(DataError, match="none of the corpus' texts"):
         StoreSource(SignalStore.open(tmp_path / "store"), corpus)
+
+
+def test_fresh_batch_norms_see_some_batches_before_the_sample() -> None:
+    """In eval mode a new residual network says what it says in training; one that has seen batches is left alone."""
+    from distilvec.modules.cifar_resnet import CifarResNet, image_model
+    from distilvec.training.sample import settle_norms
+
+    class Images:
+        pixels = 3 + 2 * torch.randn(96, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+        def features(self, rows: np.ndarray) -> dict[str, Any]:
+            return {"pixel_values": self.pixels[torch.as_tensor(rows)]}
+
+    torch.manual_seed(0)
+    student, tokens, rows = image_model(CifarResNet(depth=8, width=4)), Images(), np.arange(96)
+
+    def said(mode: bool) -> torch.Tensor:
+        network = copy.deepcopy(student).train(mode)
+        with torch.no_grad():
+            return network(tokens.features(rows))["sentence_embedding"]
+
+    assert (said(False) - said(True)).norm() > 0.5 * said(True).norm()
+    settle_norms(student, tokens, rows, 32)  # type: ignore[arg-type]
+    assert (said(False) - said(True)).norm() < 0.1 * said(True).norm()
+    norms = [module for module in student.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert all(norm.momentum == 0.1 and not norm.training for norm in norms)
+    before = copy.deepcopy(student.state_dict())
+    settle_norms(student, tokens, rows[:10], 5)  # type: ignore[arg-type]
+    assert all(torch.equal(value, before[name]) for name, value in student.state_dict().items())

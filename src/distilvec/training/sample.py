@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from distilvec.methods.base import Needs, Sample
 from distilvec.students.output import StudentOutput
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SAMPLE = 10_000
 TOKEN_SAMPLE = 1024
 TOKEN_BATCH = 32
+#: Batches from which a fresh batch norm takes its statistics.
+SETTLING = 32
 
 
 def make_sample(
@@ -38,6 +40,8 @@ def make_sample(
 ) -> Sample:
     """Embeddings of at most `limit` rows in eval mode (V = 1), with the teachers' signals for them.
 
+    Batch norms that have seen nothing yet are given the statistics of some batches first.
+
     Args:
         student: untrained.
         rows: corpus rows to draw from, without replacement, seeded.
@@ -48,6 +52,7 @@ def make_sample(
         with token signals where they are needed.
     """
     chosen = np.random.default_rng([seed, 1]).permutation(rows)[:limit]
+    settle_norms(student, tokens, chosen[: SETTLING * batch_size], batch_size)
     chosen = chosen[np.argsort(tokens.lengths[chosen], kind="stable")]
     tap = StudentTap(student)
     device = next(student.parameters()).device
@@ -68,6 +73,35 @@ def make_sample(
     # Token signals come along where there are any, and those of all rows at once may be more than memory holds.
     size = batch_size if batches else len(chosen)
     return Sample(observed, [_sentences(source, chosen, size) for source in sources], batches)
+
+
+@torch.no_grad()
+def settle_norms(
+    student: SentenceTransformer, tokens: TokenizedCorpus | PreparedCorpus, rows: np.ndarray, batch_size: int
+) -> None:
+    """Give batch norms that have seen no batch the statistics of these rows.
+
+    A network from random weights has running means of 0 and variances of 1, with which its vectors in eval mode have
+    nothing to do with those in training: a head that starts at the ridge map of the one is lost on the other.
+    """
+    fresh = [
+        module
+        for module in student.modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        and module.num_batches_tracked is not None
+        and not module.num_batches_tracked
+    ]
+    if not fresh:
+        return
+    device, training, momenta = next(student.parameters()).device, student.training, [each.momentum for each in fresh]
+    student.eval()
+    for each in fresh:
+        each.train().momentum = None  # the mean over all batches
+    for start in range(0, len(rows), batch_size):
+        student(on_device(tokens.features(rows[start : start + batch_size]), device))
+    for each, momentum in zip(fresh, momenta, strict=True):
+        each.momentum = momentum
+    student.train(training)
 
 
 def token_batches(
