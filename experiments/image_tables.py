@@ -26,6 +26,8 @@ METHODS = {
     "gaussian unclipped": "likelihood, not clipped",
     "gaussian unclipped beta 0": "likelihood, not clipped, beta 0",
     "multi_mse unclipped": "squared error, not clipped",
+    "gaussian default kernels": "likelihood, the method's default kernels",
+    "multi_mse default kernels": "squared error, the method's default kernels",
     "gaussian paper": "likelihood, paper's preset",
 }
 #: Names of rows that are found out.
