@@ -97,8 +97,9 @@ def settle_norms(
     student.eval()
     for each in fresh:
         each.train().momentum = None  # the mean over all batches
-    for start in range(0, len(rows), batch_size):
-        student(on_device(tokens.features(rows[start : start + batch_size]), device))
+    # No batch is smaller than the others: one item alone may have no variance.
+    for part in np.array_split(rows, max(1, len(rows) // batch_size)):
+        student(on_device(tokens.features(part), device))
     for each, momentum in zip(fresh, momenta, strict=True):
         each.momentum = momentum
     student.train(training)
