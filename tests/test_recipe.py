@@ -55,6 +55,12 @@ def test_the_method_implies_the_space(tmp_path: Path) -> None:
         ("shrink: {of: tiny, layers: 2}", "shrnk: {of: tiny}", 4, 'Did you mean "shrink"?'),
         ("shrink: {of: tiny, layers: 2}", "shrink: {of: tiny, layer: 2}", 4, 'Did you mean "layers"?'),
         ("corpus: {path: texts.txt}", "corpus: {}", 1, "corpus.path: this key is missing"),
+        (
+            "corpus: {path: texts.txt}",
+            "corpus: {pth: texts.txt}",
+            1,
+            'corpus.pth: unknown key "pth". Did you mean "path"?',
+        ),
         ("anchored_layers: 1", "anchored_layer: 1", 5, 'Did you mean "anchored_layers"?'),
         ("name: talas", "name: tallas", 5, 'Did you mean "talas"?'),
         ("model: some/teacher", "model: a, call: m:f", 2, "exactly one of model, call and vectors"),

@@ -267,7 +267,11 @@ def _explain(
     error: ValidationError, model: type[BaseModel], where: str | None, lines: dict[tuple[Any, ...], int]
 ) -> DistilvecError:
     """The first problem of a pydantic error, in a sentence with line, key and nearest key."""
-    first = error.errors()[0]
+    problems = error.errors()
+    first = problems[0]
+    if first["type"] == "missing":  # because it is misspelt?
+        beside = (each for each in problems if each["loc"][:-1] == first["loc"][:-1])
+        first = next((each for each in beside if each["type"] == "extra_forbidden"), first)
     path = tuple(first["loc"])
     dotted = ".".join(str(part) for part in path) or "recipe"
     line = next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)
