@@ -228,33 +228,3 @@ def test_folding_needs_a_head_and_texts(tiny_bert) -> None:
         fold_head(SentenceTransformer(str(tiny_bert), device="cpu"), TEXTS * 5)
     with pytest.raises(DataError, match="at least 10 texts, not to 4"):
         fold_head(with_head(tiny_bert), TEXTS)
-
-
-@pytest.mark.parametrize("gate", ["linear", "mlp"])
-@pytest.mark.parametrize(("experts", "hidden"), [(3, 64), (6, 8)])
-def test_the_head_can_start_as_the_identity(gate: str, experts: int, hidden: int) -> None:
-    """The mixture is the vector, experts are orthogonal, and everything that takes part learns."""
-    torch.manual_seed(0)
-    vectors = torch.randn(50, 17) * torch.linspace(3, 0.5, 17) + 1
-    head = ExpertHead(17, experts=experts, hidden=hidden, gate=gate).eval()
-    head.start_as_identity(vectors)
-    features = head({"sentence_embedding": vectors})
-    torch.testing.assert_close(features["sentence_embedding"], vectors, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(features["gate"], torch.full((50, experts), 1 / experts))
-    outputs = features["expert_outputs"]
-    products = outputs @ outputs.mT
-    assert (products - torch.diag_embed(products.diagonal(dim1=-2, dim2=-1))).abs().max() < 1e-3
-    lengths = outputs.square().sum(-1).mean(0)
-    assert lengths.min() > 0.05 * lengths.max(), "axes are dealt out in turn"
-    (features["sentence_embedding"] * torch.randn(50, 17)).sum().backward()
-    learning = [head.first.weight, head.second, head.bias, *list(head.router.parameters())[-2:]]
-    assert all(parameter.grad is not None and parameter.grad.abs().max() > 0 for parameter in learning)
-
-
-def test_a_narrow_head_starts_with_the_leading_axes() -> None:
-    torch.manual_seed(0)
-    axes = torch.linalg.qr(torch.randn(12, 12))[0]
-    vectors = torch.randn(200, 12) * torch.tensor([9.0] * 6 + [0.01] * 6) @ axes.T
-    head = ExpertHead(12, experts=3, hidden=4).eval()  # two axes each
-    head.start_as_identity(vectors)
-    torch.testing.assert_close(head({"sentence_embedding": vectors})["sentence_embedding"], vectors, rtol=0, atol=0.1)

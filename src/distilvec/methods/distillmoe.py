@@ -6,8 +6,8 @@
     L          = alpha task + (1 - alpha) (lambda MoE + (1 - lambda) DynamicCKA)
 
 The mixture of the experts is the student's embedding and ships with it. With `start: identity` it starts as the vector
-that it replaces: each expert has its share of the principal axes, orthogonal to the others', under an even gate, and
-trains slowly. Without a term that keeps it even (`gate_kl`) the gate ends at one expert for each text, another for its
+that it replaces: each expert has that vector, turned at right angles to the others', under an even gate, and trains
+slowly. Without a term that keeps it even (`gate_kl`) the gate ends at one expert for each text, another for its
 neighbour, and similar texts get orthogonal vectors.
 Several teachers have their own experts each under one gate. The Distiller adds the task; without one SimCSE on the
 mixture takes its place.
@@ -157,8 +157,8 @@ class DistillMoEOptions(Options):
     init: parts.Init = Field("ridge", description="start of W1, W2 and Q: ridge maps [S], random [P, C]")
     start: Literal["identity", "random"] = Field(
         "identity",
-        description="the mixture starts as the student's own vector, of which each expert has a part [S], or at random "
-        "[P, C]",
+        description="the mixture starts as the student's own vector, which each expert has turned its own way [S], or "
+        "at random [P, C]",
     )
 
     @field_validator("experts")
@@ -232,7 +232,9 @@ class DistillMoE(Method):
                 )
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        from distilvec.modules.expert_head import ExpertHead  # it imports sentence-transformers, which takes a while
+        # They import sentence-transformers, which takes a while.
+        from distilvec.modules.expert_head import ExpertHead
+        from distilvec.modules.expert_start import start_as_identity
 
         options, experts = self.options, self._experts()
         self.simcse_weight = 0.0 if token_parts.has_task(student) else options.alpha
@@ -248,7 +250,7 @@ class DistillMoE(Method):
         )
         vectors = sample.student.embedding[0]
         if self.expert_head is not None and options.start == "identity" and len(vectors):
-            self.expert_head.start_as_identity(vectors)
+            start_as_identity(self.expert_head, vectors)
         before = self.attached(sample.student)
         shared = [self._shared_map(student, teacher) for teacher in teachers]
         self.expert_losses = nn.ModuleList()

@@ -75,31 +75,6 @@ class ExpertHead(Module):
                 nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, experts)
             )
 
-    @torch.no_grad()
-    def start_as_identity(self, vectors: Tensor) -> None:
-        """Start where the mixture is the vector that came in, and no two experts say the same.
-
-        Each expert gets its share of the principal axes of some vectors, `experts` times as long, and the gate is even:
-        their mean is the vector, and they are orthogonal to each other. Each axis takes two hidden units, one for
-        either sign; where there are too few, the least of an expert's axes are left out. Further units start at random
-        and add nothing yet.
-
-        Args:
-            vectors: [N, width], N >= 1.
-        """
-        axes = torch.linalg.eigh(vectors.double().T @ vectors.double())[1].flip(1)
-        self.second.zero_()
-        self.bias.zero_()
-        for expert in range(self.experts):
-            own = axes[:, expert :: self.experts][:, : self.hidden // 2].T.to(self.second)
-            count, start = len(own), expert * self.hidden
-            self.first.weight[start : start + 2 * count] = torch.cat([own, -own])
-            self.first.bias[start : start + 2 * count] = 0
-            self.second[expert, : 2 * count] = self.experts * torch.cat([own, -own])
-        last = self.router[-1] if isinstance(self.router, nn.Sequential) else self.router
-        for parameter in last.parameters():
-            parameter.zero_()
-
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         vector: Tensor = features["sentence_embedding"]
         states = functional.dropout(functional.relu(self.first(vector)), self.dropout, self.training)
