@@ -103,19 +103,17 @@ ON_STATES = {f"{name} on states": Row(name, {"form": "embedding"}) for name in (
 EXPERTS = ("cosine", "contrast", "margin")
 #: How DistillMoE's head adds its experts up; `distillmoe` is linear.
 AGGREGATION = {"distillmoe sba": Row("distillmoe", {"aggregation": "sba"}, like="distillmoe")}
-#: What `sound` was before: EMO's two terms weighing the same, with the published plan; DistillMoE's gate without Lemma
-#: 3.1's term, which ends at one expert for each text, and a head that trains as fast as the student; and its head from
-#: random weights. Learning rates of their own.
+#: What `sound` was before: EMO's two terms weighing the same, with the published plan; and DistillMoE's head from random
+#: weights, its gate without Lemma 3.1's term, CKA over the batch. Learning rates of their own.
+_BEFORE = {"start": "random", "gate_kl": 0.0, "scope": "batch"}
+_NAMED = "but start random gate_kl 0.0 scope batch"
 FORMER = {
     "emo but ira_weight 1 epsilon 0.1": Row("emo", {"ira_weight": 1.0, "epsilon": 0.1}),
-    "distillmoe but gate_kl 0.0 head_rate 1": Row("distillmoe", {"gate_kl": 0.0, "head_rate": 1.0}),
-    "distillmoe but start random gate_kl 0.0": Row("distillmoe", {"start": "random", "gate_kl": 0.0}),
-    "distillmoe sba but start random gate_kl 0.0": Row(
-        "distillmoe",
-        {"aggregation": "sba", "start": "random", "gate_kl": 0.0},
-        like="distillmoe but start random gate_kl 0.0",
-    ),
+    f"distillmoe {_NAMED}": Row("distillmoe", _BEFORE),
+    f"distillmoe sba {_NAMED}": Row("distillmoe", {"aggregation": "sba", **_BEFORE}, like=f"distillmoe {_NAMED}"),
 }
+#: CKA over the tokens of the batch instead of each sentence's.
+SCOPE = {"distillmoe but scope batch": Row("distillmoe", {"scope": "batch"}, like="distillmoe")}
 #: DistillMoE's table 11.
 FIXED = ((0.2, 0.6, 0.2), (0.3, 0.3, 0.3), (0.7, 0.2, 0.1), (0.1, 0.2, 0.7), (0.4, 0.4, 0.2), (0.4, 0.5, 0.1))
 ALL_LAYERS = 4  # of the student
@@ -173,6 +171,7 @@ GROUPS: dict[str, dict[str, Row]] = {
     "states": ON_STATES,
     "aggregation": AGGREGATION,
     "former": FORMER,
+    "scope": SCOPE,
     "ablations": ablations(None),
     "paper-ablations": ablations("paper"),
     "repairs": repairs(),

@@ -28,6 +28,8 @@ METHODS = {
     "multi_mse unclipped": "squared error, not clipped",
     "gaussian default kernels": "likelihood, the method's default kernels",
     "multi_mse default kernels": "squared error, the method's default kernels",
+    "gaussian wide kernels": "likelihood, kernels as wide as the default's",
+    "gaussian ridge start": "likelihood, kernels that start at a ridge map, as the default's",
     "gaussian paper": "likelihood, paper's preset",
 }
 #: Names of rows that are found out.

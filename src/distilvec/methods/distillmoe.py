@@ -56,7 +56,6 @@ class DistillMoEOptions(Options):
             "attention_temperature": 1.0,
             "token_map": "trained",
             "differentiate_weights": True,
-            "scope": "sentence",
             "cka": "plain",
             "standardize": False,
             "init": "random",
@@ -79,6 +78,7 @@ class DistillMoEOptions(Options):
             "differentiate_weights": True,
             "projected": True,
             "special_tokens": True,
+            "scope": "batch",
             "cka": "plain",
             "standardize": False,
             "init": "random",
@@ -149,7 +149,7 @@ class DistillMoEOptions(Options):
     )
     projected: bool = Field(False, description="CKA of the mapped student states [C], or of them as they are [P, S]")
     scope: Literal["sentence", "batch"] = Field(
-        "batch", description="CKA over a sentence's tokens [P], or over the batch's, less biased [C, S]"
+        "sentence", description="CKA over each sentence's tokens [P, S], or over the batch's [C]"
     )
     cka: Literal["plain", "debiased"] = Field("debiased", description="plain [P, C]; debiased [S]")
     special_tokens: bool = Field(False, description="special tokens take part [C]; not [P, S]")
