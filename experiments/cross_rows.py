@@ -103,8 +103,8 @@ ON_STATES = {f"{name} on states": Row(name, {"form": "embedding"}) for name in (
 EXPERTS = ("cosine", "contrast", "margin")
 #: How DistillMoE's head adds its experts up; `distillmoe` is linear.
 AGGREGATION = {"distillmoe sba": Row("distillmoe", {"aggregation": "sba"}, like="distillmoe")}
-#: What `sound` was before: EMO's two terms weighing the same, with the published plan; and DistillMoE's head from random
-#: weights, its gate without Lemma 3.1's term, CKA over the batch. Learning rates of their own.
+#: What `sound` was before: EMO's two terms weighing the same, with the published plan; and DistillMoE's head from
+#: random weights, its gate without Lemma 3.1's term, CKA over the batch. Learning rates of their own.
 _BEFORE = {"start": "random", "gate_kl": 0.0, "scope": "batch"}
 _NAMED = "but start random gate_kl 0.0 scope batch"
 FORMER = {

@@ -104,8 +104,8 @@ GROUPS: dict[str, dict[str, Row]] = {
         "gaussian unclipped beta 0": Row(options={"clip": None, "beta_nll": 0}),
         "multi_mse unclipped": Row("multi_mse", options={"clip": None}),
     },
-    # The method's own defaults, instead of what the other rows have as published (narrow kernels that start at random), and
-    # each of the two changes alone.
+    # The method's own defaults, instead of what the other rows have as published (narrow kernels that start at random),
+    # and each of the two changes alone.
     "kernels": {
         "gaussian default kernels": Row(options=DEFAULT_KERNELS),
         "multi_mse default kernels": Row("multi_mse", options=DEFAULT_KERNELS),

@@ -92,7 +92,7 @@ def test_padding_does_not_matter_and_neither_do_neighbours_where_rows_are_not_co
 
 
 def test_batch_scope_is_cka_over_all_content_tokens(world) -> None:
-    method = world.method("distillmoe", **SMALL, alpha=0, layers=1, cka="plain", mass=1.0).eval()
+    method = world.method("distillmoe", **SMALL, scope="batch", alpha=0, layers=1, cka="plain", mass=1.0).eval()
     world.encoder.eval()
     signals = world.signals(range(6))[0]
     world.encoder.eval()
