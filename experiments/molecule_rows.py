@@ -72,8 +72,12 @@ GROUPS: dict[str, dict[str, Row]] = {
         "gaussian unclipped beta 0": Row(options={"clip": None, "beta_nll": 0}),
         "multi_mse unclipped": Row("multi_mse", options={"clip": None}),
     },
-    # The method's own defaults, instead of what the other rows have as published: narrow kernels that start at random.
-    "kernels": {"gaussian default kernels": Row(options={"init": "ridge", "width": 1024})},
+    # The method's own defaults, instead of what the other rows have as published (narrow kernels that start at random),
+    # and its width alone.
+    "kernels": {
+        "gaussian default kernels": Row(options={"init": "ridge", "width": 1024}),
+        "gaussian wide kernels": Row(options={"width": 1024}),
+    },
     "depth": {f"gaussian depth {depth}": Row(depth=depth) for depth in (2, 5)},
     "encoders": {f"gaussian encoder {kind}": Row(encoder=kind) for kind in ("gin", "gcn", "sage", "gat", "tag")},
     "pools": {"gaussian pool 5000": Row(pool=5000)},
