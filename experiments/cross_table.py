@@ -126,4 +126,5 @@ HEADER = """# Across tokenizers, on real data
 
 Made by `python experiments/cross_tokenizer.py` (its header says who teaches whom, with which data and tuning). Scores
 on test data in percent; ± is the standard deviation over seeds. Learning rates were chosen on validation data. Rows
-without "paper" are the `sound` preset; "but X" is the sound preset with that option as the paper has it."""
+without "paper" are the `sound` preset; "but X" is the sound preset with that option changed, most to what the paper
+has. ms/step is wall clock, whatever else the machine did, pauses included; benchmarks/token_steps.py compares costs."""
