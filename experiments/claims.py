@@ -66,8 +66,9 @@ that it predicts. "Plain likelihood" does neither, and is compared with squared 
 of images and molecules start from random weights and are 256 wide, as published, which is not the default.
 
 Of `labelled`, every method has the learning rate that was best on validation data. EMO and DistillMoE have more than
-that: what their defaults changed of the papers was chosen on validation data of Banking77 and STS-B, for these methods
-alone. On the other sets they had no such advantage (see the table of experiments/results/cross_tokenizer).
+that: what their defaults changed of the papers was chosen on validation data of Banking77 and STS-B, and of the sets of
+TALAS's corpus without labels, for these methods alone. On the other sets they had no such advantage (see the table of
+experiments/results/cross_tokenizer).
 
 - **better**: mean over the sets (nine of texts, the columns of the molecule files) of the difference of the main metric
   in points, paired by set, averaged over the seeds that both rows have; 95 % Student interval over the sets. It holds
