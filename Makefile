@@ -26,7 +26,8 @@ test: venv
 	$(BIN)/ruff format --check src tests benchmarks experiments examples docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	@# In order of names: the slowest files have few tests, and pytest-xdist would leave them to the end and one worker.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The lowest supported sentence-transformers and transformers, in an environment of their own.
 test-lowest:
