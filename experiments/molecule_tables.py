@@ -215,7 +215,11 @@ def _sections(found: Found, here: Path) -> list[str]:
         ("One, two and all teachers", [MAIN, *GROUPS["pairs"], *GROUPS["single"]], "numbers"),
         ("Coordinates clipped, means as by squared error", [MAIN, "multi_mse", *GROUPS["robust"]], ""),
         ("Hidden layers of the kernels (`gaussian`: 3)", [MAIN, *GROUPS["depth"]], "depth"),
-        ("Default kernels: from the ridge map, 1,024 wide", [MAIN, *GROUPS["kernels"]], ""),
+        (
+            "Kernels as by default (ridge map, 1,024 wide), and that wide from random weights",
+            [MAIN, *GROUPS["kernels"]],
+            "",
+        ),
         ("Kind of encoder (`gaussian`: gine)", [MAIN, *GROUPS["encoders"]], "encoder"),
         ("Size of the pool (`gaussian`: 20,000; as many steps)", [MAIN, *GROUPS["pools"]], ""),
         ("Ten layers of 512", [MAIN, *GROUPS["large"]], ""),

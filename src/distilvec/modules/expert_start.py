@@ -35,8 +35,8 @@ def start_as_identity(head: ExpertHead, vectors: Tensor) -> None:
     family = orthogonal_family(experts)
     size = family.shape[-1]
     axes = torch.linalg.eigh(vectors.double().T @ vectors.double())[1].flip(1).T
+    # As many as leave room for each of the other axes in one expert.
     shared = width if width <= room else max(0, (room * experts - width) // max(1, experts - 1))
-    shared = min(shared, room)
     shared -= shared % size  # they are turned in blocks of this size
     given = _in_blocks(family.sum(0), shared) @ axes[:shared]
     head.second.zero_()
@@ -82,7 +82,7 @@ def orthogonal_family(count: int) -> Tensor:
     turn = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
     while len(family) < count:
         one, *rest = family
-        family = [torch.kron(flip @ flip, one), *(torch.kron(flip, each) for each in rest), torch.kron(turn, one)]
+        family = [torch.block_diag(one, one), *(torch.kron(flip, each) for each in rest), torch.kron(turn, one)]
     return torch.stack(family)
 
 
