@@ -132,3 +132,9 @@ def test_it_refuses_what_the_run_would_refuse(tmp_path: Path, tiny_bert: Path, s
     missing = tiny_recipe(tmp_path, tiny_bert, sentences[:60], judging={"tasks": [str(tmp_path / "no-such.yaml")]})
     with pytest.raises(DistilvecError, match="no such file"):
         plan(missing)
+    for holdout, remedy in ((0.45, 'Did you mean "agreement_cosine"'), (0.1, "more held-out texts")):
+        training = {"epochs": 1, "batch_size": 8, "evaluate_every": 2, "best": "agreement_cosin"}
+        corpus = {"path": str(tmp_path / "texts.jsonl"), "holdout": holdout}
+        misspelt = tiny_recipe(tmp_path, tiny_bert, sentences[:90], training=training, corpus=corpus)
+        with pytest.raises(DistilvecError, match=remedy):
+            plan(misspelt)

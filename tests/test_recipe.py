@@ -62,6 +62,8 @@ def test_the_method_implies_the_space(tmp_path: Path) -> None:
             'corpus.pth: unknown key "pth". Did you mean "path"?',
         ),
         ("anchored_layers: 1", "anchored_layer: 1", 5, 'Did you mean "anchored_layers"?'),
+        ("layers: 1}", "layers: 1, temperature: -1}", 5, "method.temperature: Input should be greater than 0 (got -1)"),
+        ("layers: 1}", "layers: 1,\n  preset: papper}", 6, "method.preset: "),
         ("name: talas", "name: tallas", 5, 'Did you mean "talas"?'),
         ("model: some/teacher", "model: a, call: m:f", 2, "exactly one of model, call and vectors"),
         ("training:", "trainig:", 6, 'Did you mean "training"?'),

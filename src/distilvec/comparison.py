@@ -32,7 +32,7 @@ from distilvec.judging import (
     load_tasks,
     settle,
 )
-from distilvec.measuring import TASK, answers_alike, check_task_files, held_out, supervises, task_score
+from distilvec.measuring import TASK, answers_alike, check_measures, held_out, supervises, task_score
 from distilvec.methods.table import build_method, resolve
 from distilvec.preparing import make_student, make_task, prepare_corpus
 from distilvec.recipe import Recipe
@@ -119,7 +119,7 @@ def compare(
         raise DistilvecError(f"seeds is at least 1, not {seeds}", where="seeds")
     tasks = load_tasks(recipe.judging.tasks)
     corpus = prepare_corpus(recipe)
-    check_task_files(recipe, corpus)
+    check_measures(recipe, corpus)
     if not supervises(recipe):
         tasks = tasks or automatic_tasks(corpus)
     if not tasks and not supervises(recipe):

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 logger = logging.getLogger(__name__)
-RECORD = "finetune.json"
+RECORD, MARK = "finetune.json", "digest"
 
 
 class Lora(BaseModel):
@@ -156,7 +156,12 @@ def finetune(
         logger.warning("%s is of another call, and will be replaced when this one is done", target)
     work = _work_folder(target, digest)
     start = time.perf_counter()
-    student, trained = _train(plan, found, work)
+    try:
+        student, trained = _train(plan, found, work)
+    except BaseException:
+        if {each.name for each in work.iterdir()} <= {MARK}:  # nothing to go on from
+            shutil.rmtree(work, ignore_errors=True)
+        raise
     seconds = time.perf_counter() - start
     ship(student, target)
     trained.head.save(target)
@@ -194,7 +199,9 @@ def _plan(
     columns = columns if isinstance(columns, str) else tuple(columns)
     if (not isinstance(columns, str) and len(columns) == 2) != section.paired:
         needed = "two text columns" if section.paired else "one text column"
-        raise DistilvecError(f"{task} reads {needed}, not {columns!r}", where="text")
+        given = columns if isinstance(columns, str) else " and ".join(columns)
+        remedy = "Set the task to pairs or similarity." if not section.paired else "Name both columns."
+        raise DistilvecError(f"{task} reads {needed}, not {given}", where="text", remedy=remedy)
     rates = {"lr": 2e-5 if adapters is None else 1e-4, "heads_lr": 1e-3}
     return _Plan(
         model=str(model),
@@ -247,7 +254,7 @@ def _is_done(target: Path, digest: str) -> bool:
 def _work_folder(target: Path, digest: str) -> Path:
     """Where checkpoints lie; those of an unequal call are removed."""
     work = target.absolute().parent / f".{target.name}.finetune"
-    mark = work / "digest"
+    mark = work / MARK
     if not mark.is_file() or mark.read_text() != digest:
         shutil.rmtree(work, ignore_errors=True)
         _write(mark, digest)

@@ -72,7 +72,7 @@ def token_maps(
         tokens.append([str(token) for token in model.tokenizer.convert_ids_to_tokens(ids)])
     return TokenMaps(
         measure="attention" if asked.attention else "cosine of token states",
-        names=["teacher", "student before", "student after"],
+        names=[taught.teacher.card.name, "student before", "student after"],
         tokens=tokens,
         maps=[np.round(each, 4).tolist() for each in maps],
     )

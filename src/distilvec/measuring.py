@@ -14,6 +14,7 @@ from distilvec.alignment.drawing import align_text
 from distilvec.alignment.loading import unlimited
 from distilvec.corpus import Corpus
 from distilvec.corpus.keys import split_pair
+from distilvec.errors import DistilvecError, nearest
 from distilvec.judging import (
     FREE,
     TRAINED,
@@ -36,6 +37,7 @@ from distilvec.store import SignalStore
 from distilvec.tasks.base import Task
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
+from distilvec.tasks.scores import classification_scores, regression_scores
 from distilvec.tasks.table import build_task
 from distilvec.teaching import Taught
 from distilvec.training import Fitted
@@ -43,6 +45,7 @@ from distilvec.training import Fitted
 logger = logging.getLogger(__name__)
 #: What the supervised task is called among scores.
 TASK = "supervised task"
+FEWEST_HELD_OUT = 20
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -63,7 +66,7 @@ def held_out_agreement(
 ) -> Callable[[SentenceTransformer, Method], dict[str, float]] | None:
     """A callable that measures agreement with the first teacher on held-out texts; None where there are too few."""
     texts, vectors = held_out(corpus, store)
-    if len(texts) < 20:
+    if len(texts) < FEWEST_HELD_OUT:
         return None
 
     def measure(student: SentenceTransformer, method: Method) -> dict[str, float]:
@@ -99,15 +102,22 @@ def task_examples(recipe: Recipe, file: str) -> Examples:
     return read_examples(file, recipe.corpus.text, recipe.task.label or recipe.corpus.label or "label")
 
 
-def check_task_files(recipe: Recipe, corpus: Corpus) -> None:
-    """Read the labelled files of the recipe's task, so that what is wrong with them is said before any teaching.
+def check_measures(recipe: Recipe, corpus: Corpus) -> None:
+    """See that what is to be measured can be, so that what is wrong is said before any teaching.
 
     Raises:
-        DistilvecError: the corpus' labels are of another kind than the task.
-        DataError: a file that is not there, without a usable row, or with a label that the corpus does not have.
+        DistilvecError: the corpus' labels are of another kind than the task, or `training.best` names nothing that will
+            be measured.
+        DataError: a labelled file of the task that is not there, has no usable row, or a label that the corpus lacks.
     """
-    if recipe.task is None:
-        return
+    if recipe.task is not None:
+        _check_task_files(recipe, corpus)
+    if recipe.training.best is not None:
+        _check_best(recipe, corpus, recipe.training.best.removeprefix("eval_"))
+
+
+def _check_task_files(recipe: Recipe, corpus: Corpus) -> None:
+    assert recipe.task is not None
     head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
     if recipe.task.validation and recipe.training.evaluate_every is None:
         logger.warning(
@@ -118,6 +128,25 @@ def check_task_files(recipe: Recipe, corpus: Corpus) -> None:
     for file in (recipe.task.validation, recipe.task.test):
         if file:
             task_examples(recipe, file).targets(head)
+
+
+def _check_best(recipe: Recipe, corpus: Corpus, asked: str) -> None:
+    known: list[str] = []
+    if len(corpus.holdout_rows) >= FEWEST_HELD_OUT:
+        probe = np.eye(4)
+        known += [
+            f"agreement_{name}" for name, value in agreement(probe, probe, probe).items() if isinstance(value, float)
+        ]
+    if recipe.task is not None and recipe.task.validation:
+        head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
+        scores = regression_scores if head.labels is None else classification_scores
+        known += [f"task_{name}" for name in scores(np.arange(2), np.arange(2))]
+    if asked not in known:
+        raise DistilvecError(
+            f'nothing that is measured while training is called "{asked}"',
+            where="training.best",
+            remedy=nearest(asked, known) if known else "Give task.validation, or more held-out texts (corpus.holdout).",
+        )
 
 
 def supervises(recipe: Recipe) -> bool:
@@ -177,7 +206,8 @@ def aligned_text(student: SentenceTransformer, corpus: Corpus, taught: Sequence[
     text = example_text(corpus)
     tokenizers = [model.tokenizer.backend_tokenizer for model in (student, asked.teacher.model)]  # type: ignore[attr-defined]
     mode = asked.wanted.alignment[0]
-    return AlignedText(**asdict(align_text(split_pair(text), unlimited(tokenizers[0]), unlimited(tokenizers[1]), mode)))
+    drawn = align_text(split_pair(text), unlimited(tokenizers[0]), unlimited(tokenizers[1]), mode)
+    return AlignedText(name=asked.teacher.card.name, **asdict(drawn))
 
 
 def judge_all(

@@ -17,7 +17,7 @@ import numpy as np
 
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.judging import automatic_tasks, load_tasks
-from distilvec.measuring import check_task_files
+from distilvec.measuring import check_measures
 from distilvec.methods.table import build_method
 from distilvec.preparing import make_student, make_task, prepare_corpus
 from distilvec.recipe import Recipe, TrainingSection
@@ -79,7 +79,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False) -> Plan:
         place = Path(name)
         corpus = prepare_corpus(recipe.model_copy(update={"cache": str(place)}))
         if not teaching_only:
-            check_task_files(recipe, corpus)
+            check_measures(recipe, corpus)
         _describe_corpus(corpus, found)
         chosen = np.linspace(0, len(corpus.train_rows) - 1, min(PROBE_TEXTS, len(corpus.train_rows))).astype(int)
         rows = _whole_groups(corpus, np.asarray(corpus.train_rows)[chosen])

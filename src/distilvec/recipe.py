@@ -220,8 +220,11 @@ class Recipe(Section):
         try:
             return build_options(self.method.name, self.method.options)
         except DistilvecError as error:
-            line = (lines or {}).get(("method",))
-            place = f"{where}, line {line}, method" if where and line else "method"
+            option = (error.where or "").removeprefix(self.method.name).removeprefix(", ")
+            lines = lines or {}
+            line = lines.get(("method", option.partition(".")[0]), lines.get(("method",)))
+            key = f"method.{option}" if option else "method"
+            place = f"{where}, line {line}, {key}" if where and line else key
             raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
 
     def to_yaml(self) -> str:

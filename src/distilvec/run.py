@@ -29,7 +29,7 @@ from distilvec.judging import (
 )
 from distilvec.measuring import (
     aligned_text,
-    check_task_files,
+    check_measures,
     held_out_metrics,
     judge_all,
     judge_task,
@@ -92,7 +92,7 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     out = output_folder(recipe, resume)
     tasks = load_tasks(recipe.judging.tasks)
     corpus = prepare_corpus(recipe)
-    check_task_files(recipe, corpus)
+    check_measures(recipe, corpus)
     shutil.copyfile(corpus.folder / "rejected.jsonl", out / "rejected.jsonl")
     tasks = tasks or automatic_tasks(corpus)
     taught = teach(recipe, corpus)
@@ -260,7 +260,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     recipe = settle(recipe, resume=resume)
     out = output_folder(recipe, resume)
     corpus = prepare_corpus(recipe)
-    check_task_files(recipe, corpus)
+    check_measures(recipe, corpus)
     taught = teach(recipe, corpus)
     student, fitted = train_student(recipe, corpus, taught, out, resume)
     if int(os.environ.get("RANK", "0")):

@@ -60,6 +60,20 @@ def test_marks_say_what_is_paired(files: dict[str, Path], capsys: pytest.Capture
     assert "path: " in out and "% of" in out
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("text", [TEXT, "I ❤️ 😀👩‍👩‍👧 it 🇩🇪", "The unbelievable tokenizer"])
+def test_marks_stand_between_the_tokens_of_a_pair(files: dict[str, Path], mode: str, text: str) -> None:
+    drawn = align_text(text, load_tokenizer(files["uncased wordpiece"]), load_tokenizer(files["byte_level"]), mode)
+    table = alignment_table(drawn)
+    told = [[getattr(cell, "plain", cell) for cell in column.cells] for column in table.columns]
+    rows = list(zip(*told, strict=True))
+    assert " ".join(left for left, _, _ in rows if left).split() == " ".join(drawn.student).split()
+    assert " ".join(right for _, _, right in rows if right).split() == " ".join(drawn.teacher).split()
+    if mode != "full":
+        expected = [(drawn.student[i], "=" if (i, j) in drawn.equal else "~", drawn.teacher[j]) for i, j in drawn.pairs]
+        assert [row for row in rows if row[1] != "·"] == expected
+
+
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_the_picture_is_written(files: dict[str, Path], tmp_path: Path, ending: str) -> None:
     pictures = [tmp_path / name / f"picture.{ending}" for name in ("one", "two")]

@@ -55,6 +55,38 @@ def test_tuned_without_validation_splits_the_training_rows() -> None:
     assert score.value == ClassificationTask("topics", TRAIN, TEST, protocol="tuned").score(words).value
 
 
+@pytest.mark.parametrize(("rows", "turns"), [(20, 10), (60, 10), (7000, 1), (2500, 2)])
+def test_few_rows_are_all_chosen_on(rows: int, turns: int) -> None:
+    texts = [f"text {number}" for number in range(rows)]
+    found = ClassificationTask("t", (texts, [n % 2 for n in range(rows)]), TEST, protocol="tuned")._turns()
+    assert len(found) == turns
+    for rest, part in found:
+        assert sorted([*rest, *part]) == list(range(rows))
+    assert len({row for _, part in found for row in part}) == sum(len(part) for _, part in found)
+
+
+def test_a_strength_is_judged_by_fits_of_its_own() -> None:
+    """Each from zero: from the solution of a weaker one lbfgs stops where it is, and all would say the same."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import f1_score
+    from sklearn.preprocessing import StandardScaler
+
+    task = ClassificationTask("topics", TRAIN, TEST, protocol="tuned")
+    rows, labels = StandardScaler().fit_transform(words(TRAIN[0]).astype(np.float64)), np.array(TRAIN[1])
+    found = {}
+    for c in (0.01, 0.1, 1.0, 10.0, 100.0):
+        told, truth = [], []
+        for rest, part in task._turns():
+            probe = LogisticRegression(C=c, max_iter=200, random_state=42).fit(rows[rest], labels[rest])
+            told.extend(probe.predict(rows[part]))
+            truth.extend(labels[part])
+        found[c] = f1_score(truth, told, average="macro")
+    details = task.score(words).details
+    assert details["C"] == max(found, key=found.__getitem__)
+    assert details["validation_macro_f1"] == pytest.approx(max(found.values()), abs=1e-9)
+    assert len(set(found.values())) > 2
+
+
 def test_scaling_the_vectors_changes_only_the_untuned_protocol() -> None:
     def scaled(texts: list[str]) -> np.ndarray:
         return words(texts) * 1e-3

@@ -93,6 +93,11 @@ def test_verdict_says_what_is_kept_and_at_what_size_and_speed() -> None:
 
 def test_verdict_doubts_where_the_baseline_is_not_beaten() -> None:
     close = [{"a": "student", "b": "free baseline", "value": 0.001, "low": -0.002, "high": 0.004}]
+    own = verdict(
+        example(supervised={"student": {"accuracy": 0.387, "f1": 0.2}, "all-MiniLM-L6-v2": {"accuracy": 0.62}})
+    )
+    assert "On the task's test file its own head has an accuracy of 38.7, the teacher's 62.0." in own
+    assert "without that head" in own and "own head" not in verdict(example())
     assert "It is not shown to be better than the free baseline: +0.1 points" in verdict(example(comparisons=close))
     worse = [{"a": "student", "b": "untrained student", "value": -0.02, "low": -0.03, "high": -0.01}]
     assert "It is worse than the untrained student: −2.0 points" in verdict(example(comparisons=worse))

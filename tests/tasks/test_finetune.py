@@ -215,7 +215,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_trained(
             finetune(tiny_bert, data, output, **options)
 
     refused("two text columns", task="pairs", text="text")
-    refused("one text column", text=["text", "text2"])
+    refused("not text and text2.*pairs or similarity", text=["text", "text2"])
     refused("no column", text="txt")
     refused("not a number", task="similarity", text=["text", "text"])
     refused("encoding is for pairs", encoding="joint")
@@ -235,6 +235,9 @@ def test_what_cannot_be_done_is_said_before_anything_is_trained(
     refused("to be fine-tuned", output=tiny_bert)
     scores = [{"text": f"text {n}", "label": n / 10} for n in range(20)]
     refused("scores, not classes", data=labelled.write(tmp_path / "scores.jsonl", scores))
+    with pytest.raises(DistilvecError):
+        finetune(tmp_path / "not there", files["train"], tmp_path / "none")
+    assert not list(tmp_path.glob(".none.finetune"))
     assert not list((tmp_path / "out" / "task").glob("*")) and not list(tmp_path.glob(".out.finetune/checkpoints/*"))
 
 

@@ -17,6 +17,8 @@ from distilvec.alignment.strings import kind_of, plain
 from distilvec.errors import DistilvecError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.table import Table
@@ -108,7 +110,7 @@ def align_text(text: str | tuple[str, str], student: Any, teacher: Any, mode: st
 
 
 def alignment_table(drawn: DrawnText) -> Table:
-    """Blocks of the warping path below one another: `=` equal pairs, `~` pairs at a distance, `·` none."""
+    """The tokens from first to last: `=` beside an equal pair, `~` a pair at a distance, `·` what has no partner."""
     from rich.table import Table
     from rich.text import Text
 
@@ -117,16 +119,46 @@ def alignment_table(drawn: DrawnText) -> Table:
     table.add_column("student", justify="right")
     table.add_column("")
     table.add_column("teacher")
-    for rows, columns in drawn.blocks():
-        within = [pair for pair in drawn.pairs if pair[0] in rows or pair[1] in columns]
-        mark = "·" if not within else "=" if drawn.equal.issuperset(within) else "~"
-        sides = (
+    for students, mark, teachers in _rows(drawn):
+        left, right = (
             Text(" ").join(Text(words[at], style="bold" if at in paired else "dim") for at in block)
-            for words, block, paired in ((drawn.student, rows, of_student), (drawn.teacher, columns, of_teacher))
+            for words, block, paired in ((drawn.student, students, of_student), (drawn.teacher, teachers, of_teacher))
         )
-        left, right = sides
         table.add_row(left, mark, right)
     return table
+
+
+def _rows(drawn: DrawnText) -> list[tuple[Sequence[int], str, Sequence[int]]]:
+    """Rows of the table: a block of many to many as one, else each pair by itself and what is between two as a row."""
+    rows: list[tuple[Sequence[int], str, Sequence[int]]] = []
+    for students, teachers in _whole_blocks(drawn):
+        within = [pair for pair in drawn.pairs if pair[0] in students]
+        if drawn.mode == "full" or not within:
+            mark = "·" if not within else "=" if drawn.equal.issuperset(within) else "~"
+            rows.append((students, mark, teachers))
+            continue
+        first, paired, told = students.start, {j for _, j in within}, teachers.start
+        for i, j in [*within, (students.stop, teachers.stop)]:
+            between = [at for at in range(told, j) if at not in paired]
+            if first < i or between:
+                rows.append((range(first, i), "·", between))
+            if i in students:
+                rows.append(([i], "=" if (i, j) in drawn.equal else "~", [j]))
+            first, told = i + 1, max(told, j + 1)
+    return rows
+
+
+def _whole_blocks(drawn: DrawnText) -> list[tuple[range, range]]:
+    """Blocks of the path, joined where a pair of a mode that leaves the path reaches from one into another."""
+    blocks = drawn.blocks()
+    i, j = np.array(drawn.pairs).reshape(-1, 2).T
+    whole = [
+        (students.start, teachers.start)
+        for students, teachers in blocks
+        if not ((i < students.start) != (j < teachers.start)).any()
+    ]
+    ends = [*whole[1:], (blocks[-1][0].stop, blocks[-1][1].stop)]
+    return [(range(a, c), range(b, d)) for (a, b), (c, d) in zip(whole, ends, strict=True)]
 
 
 def alignment_figure(drawn: DrawnText) -> Figure:

@@ -205,8 +205,12 @@ class SpaceMap(Part):
 
 
 class AlignedText(Part):
-    """One held-out text as both tokenizers cut it; the fields are those of `distilvec.alignment.drawing.DrawnText`."""
+    """One held-out text as both tokenizers cut it; the fields are those of `distilvec.alignment.drawing.DrawnText`.
 
+    Of several teachers, `name` says which one it is.
+    """
+
+    name: str = "teacher"
     mode: str
     student: list[str]
     teacher: list[str]

@@ -45,7 +45,7 @@ CSS_COLOURS = {
 #: Terms about the gate that are not an expert's weight.
 _NO_EXPERTS = ("entropy", "floor", "kl")
 CURVE_POINTS = 400
-PANELS = 12
+PANELS = 36
 TASKS = 60
 LAYERS = 48
 
@@ -146,7 +146,7 @@ def scores_figure(record: Record) -> Figure | None:
 
 def training_figure(record: Record) -> Figure | None:
     """One panel per loss term, and one per held-out measure."""
-    curves = log_curves(record.log)
+    curves = panel_curves(record)
     if not curves:
         return None
     names = list(curves)[:PANELS]
@@ -241,14 +241,21 @@ def point_colours(spaces: SpaceMap) -> list[str]:
     return [to_hex(ramp(0.05 + 0.85 * place / max(len(order) - 1, 1))) for place in order]
 
 
+def panel_curves(record: Record) -> dict[str, tuple[list[float], list[float]]]:
+    """What has a panel of its own: all of `log_curves` but the gate's weights, which share a figure."""
+    return {name: curve for name, curve in log_curves(record.log).items() if _expert(name) is None}
+
+
+def _expert(curve: str) -> str | None:
+    """The expert whose weight in the gate this is; None for other curves."""
+    # With Matryoshka each prefix logs the one gate.
+    expert = re.sub(r"@\d+$", "", curve.removeprefix("term gate "))
+    return expert if curve.startswith("term gate ") and expert not in _NO_EXPERTS else None
+
+
 def gate_figure(record: Record) -> Figure | None:
     """Mean weight that the gate gives each expert, over training; None where the method has no gate."""
-    curves = {}
-    for name, curve in log_curves(record.log).items():
-        # With Matryoshka each prefix logs the one gate.
-        expert = re.sub(r"@\d+$", "", name.removeprefix("term gate "))
-        if name.startswith("term gate ") and expert not in _NO_EXPERTS:
-            curves[expert] = curve
+    curves = {expert: curve for name, curve in log_curves(record.log).items() if (expert := _expert(name)) is not None}
     if not curves:
         return None
     figure = _figure(6.4, 2.6 + 0.2 * math.ceil(len(curves) / 3))

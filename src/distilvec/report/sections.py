@@ -18,7 +18,7 @@ from distilvec.report.facts import (
 from distilvec.report.markup import bullets, card_row, fact_table, figure, table
 from distilvec.report.mixtures import mixture_grid
 from distilvec.report.parts import Comparison, SpaceMap, TeacherFacts, clip
-from distilvec.report.plots import point_colours
+from distilvec.report.plots import PANELS, panel_curves, point_colours
 from distilvec.report.record import Record
 from distilvec.report.table import Cell, Grid, hardest_grid, main_grid, supervised_grid, task_grid, teacher_grid
 from distilvec.report.words import about
@@ -29,7 +29,7 @@ def sections(record: Record, drawn: dict[str, str]) -> list[tuple[str, str, str]
         ("scores", "What the student keeps", _scores(record, drawn)),
         ("agreement", "How far it agrees with the teacher", _agreement(record, drawn)),
         ("compressed", "Compressed", _compressed(record)),
-        ("training", "How training went", _training(drawn)),
+        ("training", "How training went", _training(record, drawn)),
         ("mixtures", "Inside the mixtures of experts", _mixtures(record)),
         ("cost", "What it cost", fact_table(cost_facts(record))),
         ("data", "What went in", _data(record)),
@@ -80,6 +80,10 @@ def _agreement(record: Record, drawn: dict[str, str]) -> str:
             if isinstance(items, int)
             else ""
         )
+        if len(record.teachers) > 1:
+            on += (
+                f" The teacher here and below is the first, {escape(record.teachers[0].name)}, unless another is named."
+            )
         text += f'<p class="lead">How much of the teacher\'s view of the {record.items} the student shares.{on}</p>'
         text += fact_table(facts)
     reproduced = teacher_grid(record)
@@ -95,9 +99,10 @@ def _agreement(record: Record, drawn: dict[str, str]) -> str:
     if "layers" in drawn:
         text += "<h3>Layer by layer</h3>"
         text += figure(drawn, "layers", "1 = the two layers tell texts apart in the same way, 0 = in unrelated ways.")
-    if "alignment" in drawn:
+    if record.alignment and "alignment" in drawn:
+        tokenizers = f"the student's tokenizer and {record.alignment.name}'s"
         text += "<h3>Token by token</h3>"
-        text += figure(drawn, "alignment", "A held-out text as both tokenizers cut it; blue pairs are compared.")
+        text += figure(drawn, "alignment", f"A held-out text as {tokenizers} cut it; blue pairs are compared.")
     if "tokens" in drawn:
         text += "<h3>How tokens relate</h3>"
         text += figure(drawn, "tokens", "The last block's map of the same text: teacher, student before and after.")
@@ -158,10 +163,12 @@ def _map(spaces: SpaceMap, items: str) -> str:
     )
 
 
-def _training(drawn: dict[str, str]) -> str:
+def _training(record: Record, drawn: dict[str, str]) -> str:
+    left_out = len(panel_curves(record)) - PANELS
     caption = (
         "Every term of the loss before its weight; the strong line is a running mean. "
         "Held-out measures (orange) are on what is not trained on."
+        + (f" {left_out:,} more are in run.jsonl." if left_out > 0 else "")
     )
     text = figure(drawn, "training", caption)
     if "gate" in drawn:
