@@ -14,7 +14,7 @@ and MRPC: pairs as one input; STS-B: scored, the two texts encoded apart and com
 as one input (`stsb`: this student, no embedder and no reader of pairs yet, stays at a correlation of 0.3 there, so that
 only some rows were made). The task's weight is the one the papers give.
 Every method gets the same three learning rates, chosen on validation data with seed 0, and larger ones while the
-largest is best; ablations have their method's.
+largest is best; ablations have their method's, but for two of which little more than the labels is left.
 MRPC takes the rates chosen on SICK, the other set of its kind, and another teacher or student (`--setting`) those that
 the usual ones were given on the same set; these must be there. The spine's student
 has two layers, so that DistillMoE compares two wherever it teaches or a student has two: the row to compare these with

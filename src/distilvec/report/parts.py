@@ -210,7 +210,7 @@ class AlignedText(Part):
     Of several teachers, `name` says which one it is.
     """
 
-    name: str = "teacher"
+    name: str = "the teacher"
     mode: str
     student: list[str]
     teacher: list[str]

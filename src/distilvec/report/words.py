@@ -131,22 +131,22 @@ def verdict(record: Record) -> str:
                 f"reaches a {named} of {points(own.value)}{interval.replace(', ', ' (', 1)}{')' if interval else ''}"
             )
     parts.extend(_sizes(student, teacher, record.items))
-    sentence = "The student " + (_joined(parts) if parts else "was not scored") + "." + _with_its_head(record)
+    sentence = "The student " + (_joined(parts) if parts else "was not scored") + "."
     doubts = [doubt for role in ("untrained", "free") if (doubt := _doubt(record, role, group))]
-    return " ".join([sentence, *doubts])
+    return " ".join([sentence, *doubts, *_with_its_head(record)])
 
 
-def _with_its_head(record: Record) -> str:
+def _with_its_head(record: Record) -> list[str]:
     """What a supervised student's own head answers, beside what fresh probes find in its vectors."""
     student, teacher = record.model("student"), record.model("teacher")
     scores = record.supervised.get(student.name) if student else None
     if not scores:
-        return ""
+        return []
     metric = next(iter(scores))
     beside = record.supervised.get(teacher.name, {}).get(metric) if teacher else None
     than = "" if beside is None else f", the teacher's {points(beside)}"
-    probes = " The other scores are of its vectors, without that head." if record.tasks() else ""
-    return f" On the task's test file its own head has {_article(metric)} of {points(scores[metric])}{than}.{probes}"
+    told = f"On the task's test file its own head has {_article(metric)} of {points(scores[metric])}{than}."
+    return [told, "The scores before are of its vectors, without that head."] if record.tasks() else [told]
 
 
 def _article(metric: str) -> str:
