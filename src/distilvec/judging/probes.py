@@ -222,6 +222,7 @@ def _fit(probe: Any, features: Rows, labels: Rows) -> Any:
     with warnings.catch_warnings():
         # 200 iterations are the protocol; whether they sufficed is in the details.
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", message="The number of unique classes")  # few rows, for which it is no news
         return probe.fit(features, labels)
 
 
