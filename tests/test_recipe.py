@@ -66,6 +66,7 @@ def test_the_method_implies_the_space(tmp_path: Path) -> None:
         ("layers: 1}", "layers: 1,\n  preset: papper}", 6, "method.preset: "),
         ("name: talas", "name: tallas", 5, 'Did you mean "talas"?'),
         ("model: some/teacher", "model: a, call: m:f", 2, "exactly one of model, call and vectors"),
+        ("epochs: 2", "bset: task_accuracy", 7, 'Did you mean "best"?'),
         ("training:", "trainig:", 6, 'Did you mean "training"?'),
     ],
 )

@@ -152,6 +152,8 @@ def training_arguments(
 def check_keys(given: dict[str, Any]) -> None:
     from transformers import TrainingArguments
 
+    from distilvec.sections import TrainingSection
+
     known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
     for key in given:
         if key in ELSEWHERE:
@@ -161,7 +163,7 @@ def check_keys(given: dict[str, Any]) -> None:
         if key in REFUSED:
             raise DistilvecError(f'"{key}" is refused: {REFUSED[key]}', where=f"training.{key}", remedy="Leave it out.")
         if key not in known:
-            words = (known - REFUSED.keys() - ELSEWHERE.keys()) | {"epochs", "batch_size", "seed"}
+            words = (known - REFUSED.keys() - ELSEWHERE.keys()) | TrainingSection.model_fields.keys()
             raise DistilvecError(f'unknown key "{key}"', where=f"training.{key}", remedy=nearest(key, words))
 
 
