@@ -36,7 +36,7 @@ from distilvec.tasks.base import Task
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.labels import class_names, encode_labels
 from distilvec.tasks.predictor import Predictor
-from distilvec.tasks.scores import classification_scores, regression_scores
+from distilvec.tasks.scores import metric_names
 from distilvec.tasks.section import Kind, TaskSection
 from distilvec.tasks.table import build_task, resolve
 from distilvec.teachers.cards import fingerprint, hash_files, licence_of
@@ -314,8 +314,7 @@ def _settings(plan: _Plan, data: _Data) -> TrainingSection:
     every = steps_per_epoch(len(data.train), settings.batch_size, accumulation)
     settings.evaluate_every = settings.evaluate_every or every
     settings.best = settings.best or resolve(plan.task.kind).metric
-    scores = regression_scores if plan.task.kind == "similarity" else classification_scores
-    best, known = settings.best.removeprefix("eval_"), scores(np.arange(2), np.arange(2))
+    best, known = settings.best.removeprefix("eval_"), metric_names(plan.task.kind)
     if best not in known:
         raise DistilvecError(f'there is no metric "{best}"', where="training.best", remedy=nearest(best, known))
     return settings

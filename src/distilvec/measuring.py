@@ -37,7 +37,7 @@ from distilvec.store import SignalStore
 from distilvec.tasks.base import Task
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
-from distilvec.tasks.scores import classification_scores, regression_scores
+from distilvec.tasks.scores import metric_names
 from distilvec.tasks.table import build_task
 from distilvec.teaching import Taught
 from distilvec.training import Fitted
@@ -138,9 +138,7 @@ def _check_best(recipe: Recipe, corpus: Corpus, asked: str) -> None:
             f"agreement_{name}" for name, value in agreement(probe, probe, probe).items() if isinstance(value, float)
         ]
     if recipe.task is not None and recipe.task.validation:
-        head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
-        scores = regression_scores if head.labels is None else classification_scores
-        known += [f"task_{name}" for name in scores(np.arange(2), np.arange(2))]
+        known += [f"task_{name}" for name in metric_names(recipe.task.kind)]
     if asked not in known:
         raise DistilvecError(
             f'nothing that is measured while training is called "{asked}"',
