@@ -1,15 +1,18 @@
 """Tiny sentence-transformers folders with random weights, one for each kind of model that behaves differently.
 
-Made from a seed, so every run gets the same weights. Run as a script to look at them:
+Made from a seed, so every run gets the same weights. The tokenizers are the same, too; WordPiece and Unigram are not
+trained therefore, since their trainers settle ties by the order of a hash. Run as a script to look at them:
 
     python tests/tiny_models.py FOLDER [KIND ...]
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from tests.english import sentences
 
 WIDTH = 32
 VOCABULARY = 400
+LONGEST_PIECE = 6
 
 
 def build(kind: str, folder: Path) -> Path:
@@ -75,16 +79,31 @@ def _fast(tokenizer: Any, **special: Any) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **special)
 
 
+def _pieces(normalizer: Any, pre_tokenizer: Any, count: int, within: str = "") -> Counter[str]:
+    """The sentences' characters and the parts of words that cover most of them; `within` marks what starts none."""
+    found: Counter[str] = Counter()
+    for sentence in sentences():
+        for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(sentence)):
+            for start in range(len(word)):
+                for end in range(start + 1, min(start + LONGEST_PIECE, len(word)) + 1):
+                    found[within * (start > 0) + word[start:end]] += 1
+
+    def worth(piece: str) -> tuple[bool, int, str]:
+        length = len(piece.removeprefix(within))
+        return length > 1, -length * found[piece], piece
+
+    return Counter({piece: found[piece] for piece in sorted(found, key=worth)[:count]})
+
+
 def _wordpiece() -> Any:
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    normalizer, pre_tokenizer = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    pieces = [*special, *_pieces(normalizer, pre_tokenizer, VOCABULARY - len(special), within="##")]
+    tokenizer = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=VOCABULARY, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator(sentences(), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
@@ -94,17 +113,15 @@ def _wordpiece() -> Any:
 
 
 def _unigram() -> Any:
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.NFKC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    normalizer, pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+    pieces = _pieces(normalizer, pre_tokenizer, VOCABULARY - len(special))
+    scored = [(piece, math.log(times / pieces.total())) for piece, times in pieces.items()]
+    tokenizer = Tokenizer(models.Unigram([*((token, 0.0) for token in special), *scored], special.index("<unk>")))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
     tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=VOCABULARY, special_tokens=special, unk_token="<unk>", show_progress=False
-    )
-    tokenizer.train_from_iterator(sentences(), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )

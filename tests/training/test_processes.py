@@ -28,9 +28,11 @@ ACCUMULATED = TRAINING | {"gradient_accumulation_steps": 2, "save_every": 2}
 ASAM: dict[str, Any] = {"kind": "asam", "rho": 0.5}
 # Of jobs whose loss would grow from step to step at 0.1, and rounding with it.
 SMALL_LR = 5e-4
-# DistillMoE's experts start orthogonal, at the kink of the relu in their diversity: which side each pair is on is a
-# matter of rounding, and six steps at 0.1 make a difference of 1e-2 of it. Here they start at random, or without it.
-RANDOM: dict[str, Any] = {"layers": 2, "dropout": 0, "start": "random"}
+# DistillMoE has places where rounding decides, and six steps make 1e-2 of it: which teacher tokens a threshold keeps,
+# and the kink of the diversity's relu, where its experts start (orthogonal) and to which it drives them. Here all
+# tokens are kept, and the experts start at random, or without that term.
+SMOOTH: dict[str, Any] = {"layers": 2, "dropout": 0, "mass": 1.0, "most_tokens": None, "least_cosine": None}
+RANDOM = SMOOTH | {"start": "random"}
 JOBS: dict[str, dict[str, Any]] = {
     "cosine": {"method": "cosine", "training": TRAINING},
     "cosine-accumulated": {"method": "cosine", "training": ACCUMULATED},
@@ -101,14 +103,16 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "distillmoe": {
         "method": "distillmoe",
-        "options": {"layers": 2, "dropout": 0, "diversity_weight": 0},
+        "options": SMOOTH | {"diversity_weight": 0},
         "live": "decoder",
+        "lr": 0.01,
         "training": TRAINING,
     },
     "distillmoe-asam": {
         "method": "distillmoe",
-        "options": RANDOM | {"token_map": "pairs"},
+        "options": RANDOM | {"token_map": "pairs", "diversity_weight": 0},
         "live": "decoder",
+        "lr": 0.01,
         "training": TRAINING,
         "sharpness": ASAM,
     },
@@ -124,6 +128,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "method": "distillmoe",
         "options": RANDOM,
         "live": "decoder",
+        "lr": 0.01,
         "corpus": "labelled",
         "task": "classification",
         "training": TRAINING,
@@ -133,6 +138,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "options": RANDOM,
         "matryoshka": [8],
         "live": "decoder",
+        "lr": 0.01,
         "training": TRAINING,
     },
     **{
@@ -141,6 +147,7 @@ JOBS: dict[str, dict[str, Any]] = {
             "live": "classifier",
             "corpus": "labelled",
             "task": "classification",
+            "lr": 1e-3 if method == "dskd" else 0.1,
             "training": TRAINING,
         }
         for method in ("uld", "mined", "multilevel_ot", "cdm", "dskd")
