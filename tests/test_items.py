@@ -147,6 +147,7 @@ def test_a_vision_transformer_is_a_student(pictures, tmp_path, method) -> None:
     ViTModel(config).save_pretrained(tmp_path / "vit")
     ViTImageProcessor(size={"height": 12, "width": 12}).save_pretrained(tmp_path / "vit")
     recipe = image_recipe(pictures, tmp_path / "out", student={"model": str(tmp_path / "vit")}, method=method)
+    recipe |= {"judging": {"speed": False}}
     recipe["training"]["epochs"] = 1
     finished = run(Recipe.build(recipe))
     assert finished.student.encode([str(pictures / "dark" / "0.png")]).shape == (1, 16)
@@ -346,6 +347,7 @@ def text_recipe(texts: Path, student: str, out: Path, **changes) -> dict:
         "student": {"model": student},
         "method": {"name": "cosine"},
         "training": {"epochs": 1, "batch_size": 16, "seed": 0},
+        "judging": {"speed": False},
         "output": str(out),
         **changes,
     }

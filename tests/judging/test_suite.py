@@ -27,6 +27,7 @@ from distilvec.judging import (
     ridge_map,
     speed,
 )
+from distilvec.judging.speed import MOST_PASSES
 
 from .embedders import graded_pairs, noise, topic_texts, words
 
@@ -143,6 +144,12 @@ def test_speed_measures_time() -> None:
     assert calls.count(60) == 1
     with pytest.raises(DistilvecError, match="needs texts"):
         speed(encode, [])
+
+
+def test_speed_of_what_takes_no_time_is_measured_in_few_passes() -> None:
+    calls: list[int] = []
+    speed(lambda texts: calls.append(len(texts)), [f"text {i}" for i in range(60)], singles=10, seconds=30)
+    assert calls.count(60) == MOST_PASSES
 
 
 def test_the_real_teacher(real_teacher_folder: Path, sentences: list[str]) -> None:

@@ -55,7 +55,7 @@ def test_tuned_without_validation_splits_the_training_rows() -> None:
     assert score.value == ClassificationTask("topics", TRAIN, TEST, protocol="tuned").score(words).value
 
 
-@pytest.mark.parametrize(("rows", "turns"), [(20, 10), (60, 10), (7000, 1), (2500, 2)])
+@pytest.mark.parametrize(("rows", "turns"), [(3, 3), (20, 5), (60, 5), (7000, 1), (1250, 2)])
 def test_few_rows_are_all_chosen_on(rows: int, turns: int) -> None:
     texts = [f"text {number}" for number in range(rows)]
     found = ClassificationTask("t", (texts, [n % 2 for n in range(rows)]), TEST, protocol="tuned")._turns()

@@ -18,9 +18,9 @@ from distilvec.judging.tasks import Task, distinct, same_length
 PROTOCOLS = ("talas", "tuned")
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 SHARES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the number of rows
-#: Training rows that a strength is chosen on, where no validation split is given: in turns of a tenth each.
+#: Training rows that a strength is chosen on, where no validation split is given: in turns of a fifth each.
 CHOSEN_ON = 500
-TURNS = 10
+TURNS = 5
 Columns = tuple[Sequence[str], Sequence[Any]]
 Rows = npt.NDArray[Any]
 Split = tuple[Rows, Rows, Rows, Rows]
@@ -74,11 +74,11 @@ class _Probe(Task):
         return vectors[:train], vectors[train:test], vectors[test:] if held else None
 
     def _turns(self) -> list[tuple[Rows, Rows]]:
-        """(rest, a seeded tenth of the training rows), as often as `CHOSEN_ON` asks: a tenth of few rows is luck."""
+        """(rest, a seeded fifth of the training rows), as often as `CHOSEN_ON` asks: a fifth of few rows is luck."""
         order = np.random.default_rng(self.seed + 1).permutation(len(self._train_texts))
-        tenths = [tenth for tenth in np.array_split(order, TURNS) if len(tenth)]
-        count = -(-CHOSEN_ON // len(tenths[0]))
-        return [(np.setdiff1d(order, tenth), tenth) for tenth in tenths[:count]]
+        fifths = [fifth for fifth in np.array_split(order, TURNS) if len(fifth)]
+        count = -(-CHOSEN_ON // len(fifths[0]))
+        return [(np.setdiff1d(order, fifth), fifth) for fifth in fifths[:count]]
 
     def _splits(self, train: Rows, answers: Rows, held: Rows | None, truth: Rows | None) -> list[Split]:
         """What a strength is chosen on: features and answers to fit, features and answers to judge."""
@@ -92,8 +92,8 @@ class ClassificationTask(_Probe):
 
     `protocol="talas"` is TALAS's evaluation: C = 1, lbfgs, at most 200 iterations, features as they are.
     `protocol="tuned"` standardises the features and takes the C of 0.01, 0.1, 1, 10, 100 with the best
-    validation macro-F1. Where no validation split is given, that is of seeded tenths of the training rows, each told by
-    the other nine: one tenth of 5,000 rows or more, of fewer as many tenths as hold 500 rows. Then it is fitted again
+    validation macro-F1. Where no validation split is given, that is of seeded fifths of the training rows, each told by
+    the other four: one fifth of 2,500 rows or more, of fewer as many fifths as hold 500 rows. Then it is fitted again
     on all of them.
 
     Args:
