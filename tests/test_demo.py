@@ -26,7 +26,7 @@ def _small_and_read_once() -> Iterator[None]:
 def test_a_small_demo_ends_with_a_student_and_a_report(
     tmp_path: Path, real_teacher_folder: Path, cross_tokenizer: bool
 ) -> None:
-    run = start(demo_recipe(tmp_path, cross_tokenizer=cross_tokenizer, texts=400))
+    run = start(demo_recipe(tmp_path, cross_tokenizer=cross_tokenizer, texts=600))
     teacher, student = run.record.model("teacher"), run.record.model("student")
     assert teacher is not None and student is not None
     assert student.parameters <= teacher.parameters / 4
@@ -40,12 +40,12 @@ def test_a_small_demo_ends_with_a_student_and_a_report(
 
 
 def test_a_method_without_a_map_keeps_its_own_space(tmp_path: Path, real_teacher_folder: Path) -> None:
-    assert demo_recipe(tmp_path, method="simcse", texts=400).student.space == "own"
+    assert demo_recipe(tmp_path, method="simcse", texts=600).student.space == "own"
 
 
 def test_a_static_student_is_a_table_that_cosine_trains(tmp_path: Path, real_teacher_folder: Path) -> None:
-    recipe = demo_recipe(tmp_path, student="static", texts=400)
+    recipe = demo_recipe(tmp_path, student="static", texts=600)
     assert recipe.student.static is not None and recipe.student.static.of == "teacher"
     assert (recipe.method.name, recipe.student.space) == ("cosine", "teacher")
-    assert recipe.optimizer.lr > demo_recipe(tmp_path, texts=400).optimizer.lr
-    assert demo_recipe(tmp_path, student="static", method="mse", texts=400).method.name == "mse"
+    assert recipe.optimizer.lr > demo_recipe(tmp_path, texts=600).optimizer.lr
+    assert demo_recipe(tmp_path, student="static", method="mse", texts=600).method.name == "mse"
