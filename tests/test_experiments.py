@@ -304,6 +304,18 @@ def sharpness_teacher() -> Any:
     return TeacherInfo("random", 384)
 
 
+def test_what_runs_everything_asks_for_what_there_is() -> None:
+    scripts, rows = importlib.import_module("run_all").SCRIPTS, importlib.import_module("cross_rows")
+    assert {name for name, _, _ in scripts} <= {file.name for file in (ROOT / "experiments").glob("*.py")}
+    asked = [
+        words[words.index("--rows") + 1]
+        for name, words, _ in scripts
+        if name == "cross_tokenizer.py" and "--rows" in words
+    ]
+    named = {name for group in asked for name in group.split(",")}
+    assert "ablations" in named and named <= rows.GROUPS.keys() | rows.ROWS.keys()
+
+
 @pytest.mark.shared
 @pytest.mark.slow
 @needs_shared
