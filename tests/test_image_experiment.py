@@ -111,13 +111,13 @@ def test_claims_follow_from_the_files(tables: ModuleType, tmp_path: Path) -> Non
 @needs_shared
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = importlib.import_module("images")
-    rows = "untrained,labels,gaussian,gaussian without vww,gaussian from vww,multi_cosine,vit gaussian"
+    rows = "untrained,labels,gaussian,gaussian without vww,gaussian paper,gaussian from vww,multi_cosine,vit gaussian"
     monkeypatch.setattr(sys, "argv", ["images.py", "--quick", "--rows", rows, "--seeds", "1", "--device", "cpu"])
     images.main()
     said = capsys.readouterr().out
     here = tmp_path / "work" / "images-quick" / "results"
     found = {file.stem: json.loads(file.read_text()) for file in here.glob("*.json")}
-    assert len(found) == 8 + 7
+    assert len(found) == 8 + 8
     for result in found.values():
         assert set(result["tasks"]) == {"CIFAR-10", "Fashion-MNIST", "MNIST"}
         assert all(0 <= task["value"] <= 1 and len(task["values"]) == 2 for task in result["tasks"].values())
