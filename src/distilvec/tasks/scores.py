@@ -47,14 +47,14 @@ def regression_scores(truth: np.ndarray, predicted: np.ndarray) -> dict[str, flo
     }
 
 
+def metric_names(kind: str) -> list[str]:
+    """What is measured of a task of this kind."""
+    scores = regression_scores if kind == "similarity" else classification_scores
+    return list(scores(np.arange(2), np.arange(2)))
+
+
 def _correlation(x: np.ndarray, y: np.ndarray) -> float:
     # What centring leaves of a constant side is rounding error: no order, so no correlation.
     if any(np.ptp(side) <= 1e-12 * np.abs(side).max(initial=1.0) for side in (x, y)):
         return 0.0
     return float(np.clip(np.corrcoef(x, y)[0, 1], -1.0, 1.0))
-
-
-def metric_names(kind: str) -> list[str]:
-    """What is measured of a task of this kind."""
-    scores = regression_scores if kind == "similarity" else classification_scores
-    return list(scores(np.arange(2), np.arange(2)))
