@@ -1,5 +1,5 @@
 # make demo   a small student from a real teacher, offline, with its report
-# make test   everything that CI runs
+# make test   everything that CI runs; tests that need all of the shared data are skipped where they are not
 # Both make .venv first where it is missing or older than the project's dependencies.
 
 PYTHON ?= python3
@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 
-.PHONY: venv demo test test-lowest lint docs experiments benchmarks clean
+.PHONY: venv demo test test-shared test-lowest lint docs experiments benchmarks clean
 
 venv: $(STAMP)
 
@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,bm25,molecules,onnx,lora,zstd,docs,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,bm25,molecules,onnx,lora,zstd,ray,mteb,docs,dev]'
 	@touch $(STAMP)
 
 demo: venv
@@ -28,6 +28,10 @@ test: venv
 	$(BIN)/lint-imports
 	@# In order of names: the slowest files have few tests, and pytest-xdist would leave them to the end and one worker.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Only the tests that need the shared data (DISTILVEC_DATA).
+test-shared: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m shared
 
 # The lowest supported sentence-transformers and transformers, in an environment of their own.
 test-lowest:

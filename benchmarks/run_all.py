@@ -1,5 +1,6 @@
 """All benchmarks one after another, with their defaults: store, encode, step, allocator, alignment,
-token_steps, expert_head, many_teachers, dispatch, ray_teaching.
+token_steps, expert_head, many_teachers, dispatch, static, scale,
+ray_teaching.
 
     OMP_NUM_THREADS=2 python benchmarks/run_all.py
 
@@ -8,8 +9,10 @@ sentence-transformers' encode. step: time and memory of a training step of every
 keeping freed memory gains. alignment: aligning tokens against plain Python; it needs the shared data
 (DISTILVEC_DATA). token_steps: steps of the methods that look inside the teacher. expert_head: the latency that
 DistillMoE's head adds. many_teachers: what one more teacher adds to a step of gaussian. dispatch: sparse dispatch
-to experts, and aggregation on the sphere. ray_teaching: what Ray costs beside one process (extra ray). Each writes
-its figures to benchmarks/results/NAME.json and NAME.md. They take half an hour together on 2 cores.
+to experts, and aggregation on the sphere. static: static students beside a transformer. scale: what `plan --rows`
+prints. ray_teaching: what Ray costs beside one process (extra ray). Each writes its figures to
+benchmarks/results/NAME.json, and most a NAME.md. They take half an hour together on 2 cores.
+`attack.py`, which kills commands and feeds hostile inputs, takes longer and is started by itself.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ BENCHMARKS = (
     "expert_head",
     "many_teachers",
     "dispatch",
+    "static",
+    "scale",
     "ray_teaching",
 )
 

@@ -44,6 +44,7 @@ from workload import Workload, make_student, real_texts
 from distilvec.corpus import read_corpus
 from distilvec.demo import demo_teacher
 from distilvec.finetune import finetune
+from distilvec.flow.teach import teacher_info
 from distilvec.methods.base import Method, wanted_of
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, TrainingSection
@@ -54,7 +55,6 @@ from distilvec.tasks.section import TaskSection
 from distilvec.tasks.table import build_task
 from distilvec.teachers import Teacher, load_teacher
 from distilvec.teachers.signals import TeacherInfo
-from distilvec.teaching import teacher_info
 from distilvec.training import Collator, Distiller, LiveSource, StoreSource, TokenizedCorpus
 from distilvec.training.arguments import training_arguments
 from distilvec.training.distiller import describe as describe_student
@@ -143,7 +143,7 @@ class TokenWorkload(Workload):
             batch_size=self.batch_size, save_every=10**6, max_steps=steps, logging_steps=50, **self._placement()
         )
         return DistillationTrainer(
-            Distiller(student, method, [self.info], task).to(self.device),
+            Distiller(student, method, needs, task).to(self.device),
             training_arguments(training, OptimizerSection(lr=1e-4), self.folder / "runs" / name, 1000),
             rows=self.rows,
             collator=self.collators[name],

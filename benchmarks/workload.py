@@ -141,7 +141,7 @@ class Workload:
             batch_size=self.batch_size, save_every=10**6, max_steps=steps, logging_steps=50, **self._placement()
         )
         return DistillationTrainer(
-            Distiller(student, method, teachers).to(self.device),
+            Distiller(student, method, needs).to(self.device),
             training_arguments(training, OptimizerSection(lr=1e-4), self.folder / "runs" / name, 1000),
             rows=self.rows,
             collator=self.collator(),

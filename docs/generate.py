@@ -4,8 +4,9 @@
     python docs/generate.py --check    # exit code 1 where a page is out of date
 
 A page marks the place with `<!-- generated: NAME -->` and `<!-- /generated -->`; NAME is `methods`, `commands`,
-`method METHOD` (its docstring), `options METHOD`, `measured METHOD` (its rows of the committed results) or
-`keys SECTION`. tests/test_docs.py runs the check.
+`navigation` (in mkdocs.yml), `method METHOD` (its docstring), `options METHOD`, `measured METHOD` (its rows of the
+committed results), `keys NAME`, or `figures NAME`: the template docs/figures/NAME.md with figures of the results
+(docs/figures.py). tests/test_docs.py runs the check.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from figures import TEMPLATES, filled, tables
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = re.compile(r"(<!-- generated: ([^>]+?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
-#: Where results are read by people who have the site only.
-RESULTS = "https://github.com/distilvec/distilvec/blob/main/experiments/results"
+#: The same in YAML, whose comments begin with a hash.
+YAML_MARK = re.compile(r"( *# generated: (\w+)\n).*?( *# /generated)", re.DOTALL)
 #: Committed tables: pattern of the titles and sections to show, and methods that go by another name there.
 MEASURED: dict[str, tuple[str, dict[str, str]]] = {
     "headline/headline.md": (".*other methods", {}),
@@ -52,31 +54,40 @@ LIMITS = {"Gt": ">", "Ge": "≥", "Lt": "<", "Le": "≤", "MinLen": "at least"}
 
 def pages() -> Iterator[Path]:
     """The files that may hold generated parts."""
+    yield ROOT / "mkdocs.yml"
     yield ROOT / "README.md"
-    yield from sorted((ROOT / "docs").rglob("*.md"))
+    yield from sorted({*(ROOT / "docs").rglob("*.md")} - {*TEMPLATES.glob("*.md")})
 
 
 def rewritten(text: str, page: Path) -> str:
     """A page with its generated parts made anew."""
-    return MARK.sub(lambda found: f"{found[1]}{part(found[2], page)}\n{found[3]}", text)
+    mark = YAML_MARK if page.suffix == ".yml" else MARK
+    return mark.sub(lambda found: f"{found[1]}{part(found[2], page)}\n{found[3]}", text)
 
 
 def part(name: str, page: Path) -> str:
     """The markdown of one generated part of a page."""
     kind, _, detail = name.partition(" ")
-    if kind == "methods":
-        return methods_table(page)
-    if kind == "method":
-        return method_text(detail)
-    if kind == "measured":
-        return measured(detail)
-    if kind == "commands":
-        return commands_table()
-    if kind == "options":
-        return options_table(detail)
-    if kind == "keys":
-        return keys_table(detail)
-    raise SystemExit(f'there is no generated part "{name}"')
+    makers: dict[str, Callable[[], str]] = {
+        "methods": lambda: methods_table(page),
+        "navigation": navigation,
+        "method": lambda: method_text(detail),
+        "measured": lambda: measured(detail),
+        "figures": lambda: filled(detail),
+        "commands": commands_table,
+        "options": lambda: options_table(detail),
+        "keys": lambda: keys_table(detail),
+    }
+    if kind not in makers:
+        raise SystemExit(f'there is no generated part "{name}"')
+    return makers[kind]()
+
+
+def navigation() -> str:
+    """The methods' pages, as mkdocs.yml lists them."""
+    from distilvec.methods.table import TABLE
+
+    return "\n".join(f"      - {name}: methods/{name}.md" for name in TABLE)
 
 
 def methods_table(page: Path) -> str:
@@ -113,27 +124,9 @@ def measured(method: str) -> str:
             own = [row for label, row in named if re.match(rf"{method}(?![\w])", label)]
             if own and re.match(pattern, heading):
                 beside = [row for label, row in named if re.match("teacher|untrained|free baseline", label)]
-                link = f"{RESULTS}/{name}"
-                found.append(
-                    f"{heading} ([all rows, and how it was made]({link})):\n\n{pipes([table[0], *beside, *own])}"
-                )
+                where = f"all rows, and how it was made: `experiments/results/{name}`"
+                found.append(f"{heading} ({where}):\n\n{pipes([table[0], *beside, *own])}")
     return "\n\n".join(found) or "Nothing yet: no committed result has a row of this method."
-
-
-def tables(file: Path) -> Iterator[tuple[str, list[list[str]]]]:
-    """The tables of a markdown page, each with its title and section and the rule left out."""
-    title, section, table = "", "", list[list[str]]()
-    for line in [*file.read_text(encoding="utf-8").splitlines(), ""]:
-        if line.startswith("| ") or line.startswith("|-"):
-            table += [[cell.strip() for cell in line.strip("|").split("|")]] if line.startswith("| ") else []
-            continue
-        if table:
-            yield f"{title}. {section}" if section else title, table
-            table = []
-        if line.startswith("# "):
-            title = line[2:]
-        elif line.startswith("#"):
-            section = line.lstrip("# ").replace("`", "")
 
 
 def commands_table() -> str:

@@ -11,7 +11,7 @@ teacher's tokenizer cuts one by one. No model is needed; it takes a minute on on
 
 from __future__ import annotations
 
-import argparse
+import functools
 import gzip
 import json
 import re
@@ -19,17 +19,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, once, shared
+from common import Results, arguments, finished, shared
+from layout import head, line
+from records import Rows
 
 from distilvec.alignment import MODES, Aligner
 from distilvec.alignment.loading import load_tokenizer, vocabulary_of
 
-HERE = RESULTS / "alignment"
+EXPERIMENT = "alignment"
 SETS = {"scitail": "SciTail", "control": "ConTRoL", "anli_r2": "ANLI R2"}
 #: EMO, Table 6: teacher and student, in percent, over train, dev and test together.
 PAPER = {"scitail": (71.03, 80.22), "control": (68.86, 75.48), "anli_r2": (66.37, 74.47)}
 ONE_TO_ONE = [mode for mode in MODES if mode != "full"]
 CUT = 512
+TOKENIZERS = ("bert-base-uncased", "mistral-7b-v0.1")
 
 
 def texts_of(name: str, limit: int | None) -> list[str]:
@@ -84,16 +87,13 @@ def percent(pairs: list[np.ndarray], ids: list[tuple[np.ndarray, np.ndarray]]) -
     }
 
 
-def table(folder: Path) -> str:
-    """The Markdown table of the sets that are there."""
-    found = [json.loads((folder / f"{name}.json").read_text()) for name in SETS if (folder / f"{name}.json").exists()]
+def write_page(rows: Rows, folder: Path) -> str:
+    """The Markdown table of the sets that are there, also written to `table.md`."""
+    found = [rows[name] for name in SETS if name in rows]
     lines = [
         HEADER,
-        "| mode | " + " | ".join(SETS[result["set"]] for result in found) + " |",
-        "|---|" + "---|" * len(found),
-        "| EMO, Table 6 (published) | "
-        + " | ".join("{:.2f} / {:.2f}".format(*PAPER[result["set"]]) for result in found)
-        + " |",
+        *head("mode", *(SETS[result["set"]] for result in found)),
+        line("EMO, Table 6 (published)", *("{:.2f} / {:.2f}".format(*PAPER[result["set"]]) for result in found)),
     ]
     for mode in ONE_TO_ONE:
         lines.append(_row(mode, [result["modes"][mode] for result in found]))
@@ -107,7 +107,10 @@ def table(folder: Path) -> str:
         f"{result['teacher_tokens']:.1f} (teacher) tokens"
         for result in found
     )
-    return "\n".join([*lines, "", sizes + "."]) + "\n"
+    page = "\n".join([*lines, "", sizes + "."]) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(page)
+    return page
 
 
 def unexplained(control: dict[str, Any], anli: dict[str, Any]) -> str:
@@ -128,7 +131,7 @@ def unexplained(control: dict[str, Any], anli: dict[str, Any]) -> str:
 
 
 def _row(name: str, cells: list[dict[str, float]]) -> str:
-    return f"| {name} | " + " | ".join(f"{cell['teacher']:.2f} / {cell['student']:.2f}" for cell in cells) + " |"
+    return line(name, *(f"{cell['teacher']:.2f} / {cell['student']:.2f}" for cell in cells))
 
 
 HEADER = """# Mapping rates between bert-base-uncased and Mistral
@@ -140,21 +143,18 @@ say whether special tokens count.
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, device=False)
     parser.add_argument("--rows", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--limit", type=int, default=None, help="rows of each set")
-    parser.add_argument("--results", type=Path, default=HERE)
-    parser.add_argument("--table", action="store_true", help="only write the table of what is there")
     options = parser.parse_args()
-    options.results.mkdir(parents=True, exist_ok=True)
-    if not options.table:
-        folder = shared() / "data" / "tokenizers"
-        tokenizers = [load_tokenizer(folder / name) for name in ("bert-base-uncased", "mistral-7b-v0.1")]
-        for name in options.rows:
-            once(options.results / f"{name}.json", lambda name=name: rates(name, tokenizers, options.limit))  # type: ignore[misc]
-    text = table(options.results)
-    (options.results / "table.md").write_text(text)
-    print(text)
+    results = Results(EXPERIMENT, {"limit": options.limit, "cut": CUT})
+    if finished(options, results, write_page):
+        return
+    folder = shared() / "data" / "tokenizers"
+    tokenizers = [load_tokenizer(folder / name) for name in TOKENIZERS]
+    for name in options.rows:
+        results.run(name, functools.partial(rates, name, tokenizers, options.limit), tokenizers=TOKENIZERS)
+    print(write_page(results.rows(), results.home))
 
 
 if __name__ == "__main__":

@@ -15,27 +15,26 @@ those runs in all but the corpus' held-out part: for another teacher expect less
 
 from __future__ import annotations
 
-import argparse
-import json
+import functools
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, WORK, once, shared
+from common import WORK, Results, arguments, finished, settings_of, shared
+from records import Rows
 
 from distilvec.choosing import choose
 from distilvec.choosing.prediction import RUNS, kind_of, predict
 from distilvec.demo import demo_teacher
+from distilvec.flow.job import Job
+from distilvec.flow.train import train_student
 from distilvec.judging import CachedEncoder, judge, talas_tasks
-from distilvec.preparing import prepare_corpus
 from distilvec.recipe import Recipe
-from distilvec.run import train_student
-from distilvec.teaching import teach
 from distilvec.training import bfloat16_pays
 
-HERE = RESULTS / "choosing"
+EXPERIMENT = "choosing"
 SETS = ("emotion", "wic", "stsb", "banking77", "mrpc", "scitail", "sick", "sts12")
 LAYERS, PIECES = (1, 2, 3, 4), (5000, 30522)
 PROBE_ROWS = 4000
@@ -68,7 +67,7 @@ def sets() -> list[Any]:
 def predicted() -> dict[str, Any]:
     """What `plan` measures and predicts, with the tasks of the page in place of a recipe's own."""
     open_recipe = recipe({"auto": {}}, WORK / "choosing" / "plan", None)
-    open_recipe.judging.tasks = [{"name": task, **_files(task), "max_train": PROBE_ROWS} for task in SETS]
+    open_recipe.judging.tasks = [{"name": task, **_files(task)} for task in SETS]
     return choose(open_recipe, layers=LAYERS, vocabularies=PIECES).to_dict()
 
 
@@ -79,17 +78,16 @@ def _files(name: str) -> dict[str, Any]:
     data = shared() / "data"
     kind = TALAS_SETS[name]
     files = {split: str(data / f"{name}.{split}.jsonl.gz") for split in ("train", "test")}
-    return {**kind, "test": files["test"], **({"train": files["train"]} if kind["kind"] == "classification" else {})}
+    probed = {"train": files["train"], "max_train": PROBE_ROWS}  # only a classification has rows to train a probe on
+    return {**kind, "test": files["test"], **(probed if kind["kind"] == "classification" else {})}
 
 
 def trained(section: dict[str, Any], name: str, device: str | None) -> dict[str, Any]:
     """The candidate after training."""
     made = recipe(section, WORK / "choosing" / "runs" / name, device)
-    corpus = prepare_corpus(made)
-    out = Path(made.output)
-    shutil.rmtree(out, ignore_errors=True)
-    student, fitted = train_student(made, corpus, teach(made, corpus), out, False)
-    shutil.rmtree(out, ignore_errors=True)
+    shutil.rmtree(made.output, ignore_errors=True)
+    student, fitted = train_student(Job(made))
+    shutil.rmtree(made.output, ignore_errors=True)
     scores = judge({"student": CachedEncoder(student)}, sets()).scores["student"]
     return {
         "average": float(np.mean([score.value for score in scores.values()])),
@@ -107,12 +105,12 @@ def teacher() -> dict[str, Any]:
 
 
 def slug(name: str) -> str:
+    """A name as that of a folder."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def page() -> str:
+def write_page(rows: Rows, folder: Path) -> str:
     """The table of what is there, also written to `table.md`."""
-    plan, top = HERE / "plan.json", HERE / "teacher.json"
     lines = [
         "# What plan predicts, and what training reached",
         "",
@@ -127,14 +125,11 @@ def page() -> str:
         "| off by |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    if not (plan.exists() and top.exists()):
-        return "\n".join(lines) + "\n"
-    best, missed, now, inside = json.loads(top.read_text())["average"], [], [], []
-    for row in json.loads(plan.read_text())["rows"]:
-        file = HERE / f"{slug(row['name'])}.json"
-        if not file.exists():
+    missed, now, inside = [], [], []
+    for row in rows["plan"]["rows"] if "plan" in rows else ():
+        if row["name"] not in rows:
             continue
-        kept = 100 * json.loads(file.read_text())["average"] / best
+        kept = 100 * rows[row["name"]]["average"] / rows["teacher"]["average"]
         start = 100 * max(ways["all"] for ways in row["kept"].values() if "all" in ways)
         low, middle, high = (100 * row["predicted"][end] for end in ("low", "middle", "high"))
         missed.append(kept - middle)
@@ -156,23 +151,25 @@ def page() -> str:
             f"From the others: {np.mean(np.abs(now)):.1f} and {max(map(abs, now)):.1f}.",
         ]
     text = "\n".join(lines) + "\n"
-    (HERE / "table.md").write_text(text)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(text)
     return text
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default=None, help="cpu to keep off an accelerator")
-    parser.add_argument("--table", action="store_true", help="only write the table of what is there")
+    parser = arguments(__doc__)
     options = parser.parse_args()
-    if not options.table:
-        plan = once(HERE / "plan.json", predicted)
-        once(HERE / "teacher.json", teacher)
-        for row in plan["rows"]:
-            name = slug(row["name"])
-            once(HERE / f"{name}.json", lambda row=row, name=name: trained(row["section"], name, options.device))
-            page()
-    print(page())
+    results = Results(EXPERIMENT, {"sets": SETS, "probe_rows": PROBE_ROWS, "bf16": bfloat16_pays()})
+    if finished(options, results, write_page):
+        return
+    plan = results.run("plan", predicted, layers=LAYERS, vocabularies=PIECES)
+    results.run("teacher", teacher)
+    for row in plan["rows"]:
+        make = functools.partial(trained, row["section"], slug(row["name"]), options.device)
+        made = recipe(row["section"], Path("out"), options.device)
+        results.run(row["name"], make, **settings_of(made))
+        write_page(results.rows(), results.home)
+    print(write_page(results.rows(), results.home))
 
 
 if __name__ == "__main__":

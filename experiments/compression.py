@@ -13,7 +13,7 @@ epochs where nothing else is said, judged on the nine sets exactly as headline.p
 from __future__ import annotations
 
 import argparse
-import json
+import functools
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,21 +21,21 @@ from typing import Any
 
 import headline
 import numpy as np
-from common import RESULTS, WORK, once, shared
+from common import WORK, Results, arguments, committed, finished, settings_of, shared
+from layout import line
+from records import Rows
 
 from distilvec.compressing import compress
 from distilvec.corpus import Corpus
+from distilvec.flow.job import Job
+from distilvec.flow.train import train_student
 from distilvec.judging import CachedEncoder, judge, speed, talas_tasks
 from distilvec.judging.agreement import likeness
-from distilvec.measuring import held_out
-from distilvec.preparing import make_student, prepare_corpus
 from distilvec.recipe import Recipe
 from distilvec.report.compressed import Compression
-from distilvec.run import train_student
 from distilvec.students import load_student
-from distilvec.teaching import teach
 
-HERE = RESULTS / "compression"
+EXPERIMENT = "compression"
 SETS = ("stsb", "sick", "sts12", "mrpc", "scitail", "banking77")
 PROBE_ROWS, TEXTS = 5_000, 1_000
 LR = 3e-3
@@ -58,23 +58,27 @@ STATIC = {
 }
 
 
+def student() -> Path:
+    """The student of headline.py with its own settings."""
+    return Path(headline.recipe(headline.defaults())["output"]) / "student"
+
+
 def compressed() -> dict[str, Any]:
     """The table of the headline student."""
-    student = load_student(WORK / "headline" / "run" / "student")
+    compact = load_student(student())
     corpus = Corpus.open(WORK / "headline" / "corpus")
     held, trained = (
         corpus.texts(np.random.default_rng(0).choice(rows, TEXTS, replace=False))
         for rows in (corpus.holdout_rows, corpus.train_rows)
     )
     tasks = talas_tasks(shared() / "data", names=SETS, max_train=PROBE_ROWS)
-    return compress(student, held, trained, tasks).model_dump(mode="json")
+    return compress(compact, held, trained, tasks).model_dump(mode="json")
 
 
 def recipe(name: str) -> Recipe:
     """The headline's recipe with a static student."""
     row = STATIC[name]
-    options = argparse.Namespace(layers=[1, 6], vocabulary=5000, space="own", lr=LR, batch_size=64, seed=0)
-    made = headline.recipe(argparse.Namespace(**vars(options), method="cosine", epochs=row.epochs))
+    made = headline.recipe(argparse.Namespace(**{**vars(headline.defaults()), "lr": LR, "epochs": row.epochs}))
     table = {"dimensions": row.dimensions, "vocabulary": row.vocabulary}
     made["student"] = {"static": {"of": "all-MiniLM-L6-v2", **table}, "max_length": 128}
     made["training"] |= {"bf16": False, "evaluate_every": None}
@@ -85,16 +89,14 @@ def recipe(name: str) -> Recipe:
 def static(name: str) -> dict[str, Any]:
     """A static student before and after training."""
     made = recipe(name)
-    corpus = prepare_corpus(made)
-    untrained = make_student(made.student, made.teachers, corpus, made.training.seed)
-    out = Path(made.output)
-    shutil.rmtree(out, ignore_errors=True)
-    taught = teach(made, corpus)
-    student, fitted = train_student(made, corpus, taught, out, False)
-    shutil.rmtree(out, ignore_errors=True)
+    shutil.rmtree(made.output, ignore_errors=True)
+    job = Job(made)
+    untrained = job.student()
+    student, fitted = train_student(job)
+    shutil.rmtree(made.output, ignore_errors=True)
     tasks = talas_tasks(shared() / "data")
     judged = judge({"untrained": CachedEncoder(untrained), "trained": CachedEncoder(student)}, tasks)
-    texts, vectors = held_out(corpus, taught[0].store)
+    texts, vectors = job.held_out()
     agreed = {
         model: likeness(vectors, encode(texts))
         for model, encode in (("untrained", CachedEncoder(untrained)), ("trained", CachedEncoder(student)))
@@ -115,19 +117,17 @@ def slug(name: str) -> str:
     return name.replace(", ", "-").replace(",", "").replace(" ", "_")
 
 
-def page() -> str:
+def write_page(rows: Rows, folder: Path) -> str:
     """What is there, as Markdown; also written to `table.md`."""
     lines = ["# The headline student compressed, and static students beside it", ""]
     lines += ["Made by `python experiments/compression.py` (its header says what was measured on what)."]
-    whole, top = HERE / "headline.json", RESULTS / "headline" / f"{headline.BEST}.json"
-    if whole.exists():
-        found = json.loads(whole.read_text())
-        found.pop("seconds")
+    if "headline" in rows:
+        found = {key: value for key, value in rows["headline"].items() if key != "seconds"}
         table = Compression.model_validate(found)
         lines += ["", "## Compressed", "", _markdown(table), ""]
-    students = [json.loads(file.read_text()) for name in STATIC if (file := HERE / f"{slug(name)}.json").exists()]
-    if students and top.exists():
-        best = json.loads(top.read_text())
+    students = [rows[name] for name in STATIC if name in rows]
+    best = committed(headline.EXPERIMENT).get(headline.BEST)
+    if students and best:
         full = best["averages"]["teacher"]["all"]
         lines += [
             "## Static students",
@@ -149,8 +149,8 @@ def page() -> str:
                 title = f"{each['name']}, {model}"
                 lines.append(_line(title, each["parameters"], each["averages"][model], full, agreed, rate))
     text = "\n".join(lines) + "\n"
-    HERE.mkdir(parents=True, exist_ok=True)
-    (HERE / "table.md").write_text(text)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(text)
     return text
 
 
@@ -173,20 +173,23 @@ def _line(
     size = "" if parameters is None else f"{parameters / 1e6:.2f} M"
     likes = [f"{100 * agreed[key]:.1f}" for key in ("neighbours", "similarity_spearman")] if agreed else ["", ""]
     cells = [name, size, shown, f"{100 * averages['all'] / full:.1f} %", *likes, "" if rate is None else f"{rate:,.0f}"]
-    return f"| {' | '.join(cells)} |"
+    return line(*cells)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", action="store_true", help="only write the tables of what is there")
+    parser = arguments(__doc__, device=False)
     options = parser.parse_args()
-    if not options.table:
-        once(HERE / "headline.json", compressed)
-        page()
-        for name in STATIC:
-            once(HERE / f"{slug(name)}.json", lambda name=name: static(name))
-            page()
-    print(page())
+    results = Results(EXPERIMENT)
+    if finished(options, results, write_page):
+        return
+    if not (student() / "modules.json").exists():
+        raise SystemExit(f"There is no {student()}: run headline.py first.")
+    headline_settings = settings_of(Recipe.build(headline.recipe(headline.defaults())))
+    results.run("headline", compressed, sets=SETS, probe_rows=PROBE_ROWS, texts=TEXTS, of=headline_settings)
+    for name in STATIC:
+        write_page(results.rows(), results.home)
+        results.run(name, functools.partial(static, name), **settings_of(recipe(name)))
+    print(write_page(results.rows(), results.home))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ only), 3 epochs in batches of 16, the last one scored. Banking77: 5,000 drawn ro
 and MRPC: pairs as one input; STS-B: scored, the two texts encoded apart and compared by cosine (`stsb_separate`), and
 as one input (`stsb`: this student, no embedder and no reader of pairs yet, stays at a correlation of 0.3 there, so that
 only some rows were made). The task's weight is the one the papers give.
-Every method gets the same three learning rates, chosen on validation data with seed 0, and larger ones while the
-largest is best; ablations have their method's, but for two of which little more than the labels is left.
+Every method gets the same three learning rates, chosen on validation data with seed 0, and further ones at either end
+while that end is best (the committed rows: at the upper end only); ablations have their method's, but for two of which
+little more than the labels is left.
 MRPC takes the rates chosen on SICK, the other set of its kind, and another teacher or student (`--setting`) those that
 the usual ones were given on the same set; these must be there. The spine's student
 has two layers, so that DistillMoE compares two wherever it teaches or a student has two: the row to compare these with
@@ -31,6 +32,7 @@ by its fingerprint, and the further seeds of a row may have another than the fir
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
 import random
 import shutil
@@ -40,27 +42,28 @@ from pathlib import Path
 from typing import Any
 
 import talas_table
-from common import WORK, once, shared
+from common import WORK, Results, arguments, finished, settings_of, shared
 from cross_rows import ALPHA, GROUPS, ROWS, SETS, LabelledSet
-from cross_table import HERE, best_rate, file_name, page
-from cross_unsupervised import OutOfDomain, Unsupervised, joined
+from cross_table import EXPERIMENT, best_rate, write_page
+from cross_unsupervised import OutOfDomain, Unsupervised, joined, known
+from records import below
 from spine import spine_student
 
 from distilvec.demo import demo_teacher
 from distilvec.errors import DistilvecError
 from distilvec.finetune import finetune, finetune_scores
-from distilvec.preparing import prepare_corpus
+from distilvec.flow.job import Job
+from distilvec.flow.teach import Taught, open_teacher, teach_one
+from distilvec.flow.train import train_student
 from distilvec.recipe import Recipe, TeacherSection
-from distilvec.run import train_student
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
 from distilvec.teachers import Teacher
 from distilvec.teachers.signals import NOTHING
-from distilvec.teaching import Taught, open_teacher, teach_one, wanted_signals
 from distilvec.training import bfloat16_pays
 
 GRID = (1e-4, 3e-4, 1e-3)
-BEYOND = (3e-3, 1e-2)  # tried in turn while the largest rate so far is the best
+LARGER, SMALLER = (3e-3, 1e-2), (3e-5, 1e-5)  # tried in turn while the last one at that end is the best so far
 EPOCHS = 3
 BATCH = 16
 TEACHER_LR = 5e-5
@@ -95,26 +98,20 @@ def teacher_model(name: str) -> str:
     return demo_teacher() if name == "minilm" else str(spine_student())
 
 
-def home(quick: bool) -> Path:
-    """Where results are kept."""
-    return WORK / "cross_tokenizer-quick" / "results" if quick else HERE
-
-
 class Bench:
     """One labelled set: its files, fine-tuned teachers, corpus and store, made once."""
 
-    def __init__(self, name: str, setting: str, device: str | None, quick: bool) -> None:
-        self.name, self.setting, self.quick = name, SETTINGS[setting], quick
+    def __init__(self, name: str, setting: str, device: str | None, quick: bool, results: Results) -> None:
+        self.name, self.setting, self.quick, self.results = name, SETTINGS[setting], quick, results
         self.folder = name if setting == "bpe" else f"{name}+{setting}"
         self.set: LabelledSet = SETS[name]
         self.official = self.set.file or name
-        self.work = WORK / ("cross_tokenizer-quick" if quick else "cross_tokenizer") / name
-        self.here = home(quick) / self.folder
+        self.work = results.work / name
         self.place = {"bf16": bfloat16_pays(), **({"use_cpu": True} if device == "cpu" else {})}
         self.files = {split: self._file(split) for split in ("train", "validation", "test")}
         self.examples = {split: self._examples(split) for split in ("validation", "test")}
         self.sections = [self._teacher(teacher) for teacher in self.setting.teachers]
-        self.corpus = prepare_corpus(self.recipe("sft", GRID[0], 0))
+        self.corpus = Job(self.recipe("sft", GRID[0], 0)).corpus
         self.teachers: list[Teacher] = [open_teacher(section) for section in self.sections]
         self.taught: list[Taught] = []
 
@@ -159,7 +156,8 @@ class Bench:
             training={"epochs": 1 if self.quick else EPOCHS, "batch_size": BATCH, "seed": 0, **self.place},
             optimizer={"lr": TEACHER_LR},
         )
-        once(self.here / f"teacher-{name}.json", lambda: {"row": f"teacher {name}", **finetune_scores(folder)})
+        make = functools.partial(teacher_row, name, folder)
+        self.results.run(f"{self.folder}/teacher-{name}", make, files=self.files, lr=TEACHER_LR)
         return TeacherSection(name=name, model=str(folder), dtype=DTYPE)
 
     def recipe(self, row: str, lr: float, seed: int) -> Recipe:
@@ -192,19 +190,25 @@ class Bench:
                 },
                 "optimizer": {"lr": lr, "heads_lr": 1e-3},
                 "cache": str(self.work / "cache"),
-                "output": str(self.work / "runs" / self.folder / f"{file_name(row)}-{lr:g}-{seed}"),
+                "output": str(self.work / "runs" / self.folder / f"{row.replace(' ', '_')}-{lr:g}-{seed}"),
             }
         )
+
+    def job(self, recipe: Recipe) -> Job:
+        """The recipe opened, with the corpus and the teachers that all rows share."""
+        job = Job(recipe)
+        job.corpus, job.teachers = self.corpus, self.teachers
+        return job
 
     def teach(self, rows: Iterable[str]) -> list[str]:
         """One pass of each teacher for all that these rows need; returns the rows that do not refuse the set."""
         wanted, left = [NOTHING] * len(self.teachers), []
         for row in rows:
             try:
-                asked = wanted_signals(self.recipe(row, GRID[0], 0), self.corpus, self.teachers)
+                asked = self.job(self.recipe(row, GRID[0], 0)).wanted
             except DistilvecError as refusal:
-                said = {"row": row, "refused": str(refusal)}
-                once(self.here / f"{file_name(row)}-refused.json", said.copy)
+                make = functools.partial(refused_row, row, str(refusal))
+                self.results.run(f"{self.folder}/{row}-refused", make, method=ROWS[row].method)
                 continue
             wanted = [joined(a, b) for a, b in zip(wanted, asked, strict=True)]
             left.append(row)
@@ -221,7 +225,7 @@ class Bench:
         # Other teachers and students take the rates that the usual ones were given on the same set.
         rates_of = self.set.rates_of or (self.name if self.folder != self.name else None)
         if rates_of and not self.quick:
-            lr = best_rate(home(False) / rates_of, tuned, SETS[rates_of].metric)
+            lr = best_rate(below(known(EXPERIMENT), rates_of), tuned, SETS[rates_of].metric)
             if lr is None:
                 raise SystemExit(f"{self.folder} takes the learning rate of {tuned!r} on {rates_of}: run that first.")
         else:
@@ -229,23 +233,33 @@ class Bench:
         self.run(row, lr, seed)
 
     def _tuned_rate(self, row: str) -> float:
-        scores: dict[float, float] = {}
-        best = 0.0
-        for lr in GRID[:1] if self.quick else (*GRID, *BEYOND):
-            if lr in BEYOND and best != max(scores):
-                break
-            scores[lr] = self.run(row, lr, 0)["validation"][self.set.metric]
-            best = max(scores, key=scores.__getitem__)
-        return best
+        def score(lr: float) -> float:
+            return float(self.run(row, lr, 0)["validation"][self.set.metric])
+
+        scores = {lr: score(lr) for lr in (GRID[:1] if self.quick else GRID)}
+        for end, further in ((max, LARGER), (min, SMALLER)):
+            for lr in () if self.quick else further:
+                if max(scores, key=scores.__getitem__) != end(scores):
+                    break
+                scores[lr] = score(lr)
+        return max(scores, key=scores.__getitem__)
 
     def run(self, row: str, lr: float, seed: int) -> dict[str, Any]:
-        return once(self.here / f"{file_name(row)}-{lr:g}-{seed}.json", lambda: self._run(row, lr, seed))
+        made = self.recipe(row, lr, seed)
+        teachers = {
+            name: each.card.fingerprint for name, each in zip(self.setting.teachers, self.teachers, strict=True)
+        }
+        options = {**settings_of(made, "teachers"), "teachers": teachers}
+        make = functools.partial(self._run, row, lr, seed)
+        return self.results.run(f"{self.folder}/{row}-{lr:g}-{seed}", make, row=row, lr=lr, seed=seed, **options)
 
     def _run(self, row: str, lr: float, seed: int) -> dict[str, Any]:
         recipe = self.recipe(row, lr, seed)
         out = Path(recipe.output)
         shutil.rmtree(out, ignore_errors=True)
-        student, fitted = train_student(recipe, self.corpus, self.taught, out, False)
+        job = self.job(recipe)
+        job.taught = self.taught
+        student, fitted = train_student(job)
         shutil.rmtree(out, ignore_errors=True)
         assert fitted.task is not None and recipe.task is not None
         predictor = Predictor(student, fitted.task.head.eval())
@@ -266,14 +280,22 @@ class Bench:
         }
 
 
-def supervised(options: argparse.Namespace) -> None:
+def teacher_row(name: str, folder: Path) -> dict[str, Any]:
+    return {"row": f"teacher {name}", **finetune_scores(folder)}
+
+
+def refused_row(row: str, reason: str) -> dict[str, Any]:
+    return {"row": row, "refused": reason}
+
+
+def supervised(options: argparse.Namespace, results: Results) -> None:
     for name in options.sets.split(","):
-        bench = Bench(name, options.setting, options.device, options.quick)
+        bench = Bench(name, options.setting, options.device, options.quick, results)
         rows = bench.teach(named_rows(options.rows, SETS[name].kind))
         for seed in range(options.seeds or SETS[name].seeds):
             for row in rows:
                 bench.row(row, seed)
-                write_page(options.quick)
+                write_page(results.rows(), results.home)
 
 
 def named_rows(words: str, kind: str) -> list[str]:
@@ -293,16 +315,11 @@ def unsupervised(bench: talas_table.Bench, rows: Sequence[str], options: argpars
     for seed in range(options.seeds or 1):
         for row in rows:
             bench.row(row, seed, options.device)
-            write_page(options.quick)
-
-
-def write_page(quick: bool) -> None:
-    home(quick).mkdir(parents=True, exist_ok=True)
-    (home(quick) / "table.md").write_text(page(home(quick)))
+            write_page(bench.results.rows(), bench.results.home)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, quick="a few steps on a few rows (not Banking77), kept apart")
     parser.add_argument("--part", choices=["supervised", "unsupervised", "out-of-domain"], default="supervised")
     parser.add_argument(
         "--sets",
@@ -312,18 +329,17 @@ def main() -> None:
     parser.add_argument("--setting", choices=list(SETTINGS), default="bpe", help="who teaches whom (supervised)")
     parser.add_argument("--rows", default="main", help=f"all, {', '.join(GROUPS)}, or names, separated by commas")
     parser.add_argument("--seeds", type=int, default=None, help="default: 3 for Banking77, SICK and STS-B, else 1")
-    parser.add_argument("--device", default=None, help="cpu to keep off an accelerator")
-    parser.add_argument("--quick", action="store_true", help="a few steps on a few rows (not Banking77), kept apart")
-    parser.add_argument("--table", action="store_true", help="only write the table of what is there")
     options = parser.parse_args()
-    if not options.table and options.part == "supervised":
-        supervised(options)
-    elif not options.table:
-        bench = {"unsupervised": Unsupervised, "out-of-domain": OutOfDomain}[options.part]("bpe")
+    results = Results(EXPERIMENT, work=WORK / f"{EXPERIMENT}{'-quick' if options.quick else ''}")
+    if finished(options, results, write_page):
+        return
+    if options.part == "supervised":
+        supervised(options, results)
+    else:
+        bench = {"unsupervised": Unsupervised, "out-of-domain": OutOfDomain}[options.part]("bpe", results)
         rows = list(bench.rows) if options.rows in ("main", "all") else options.rows.split(",")
         unsupervised(bench, rows, options)
-    write_page(options.quick)
-    print(page(home(options.quick)))
+    print(write_page(results.rows(), results.home))
 
 
 if __name__ == "__main__":

@@ -9,17 +9,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import talas_table
-from common import WORK, shared
+from common import WORK, Results, shared
 from cross_rows import UNSUPERVISED
-from cross_table import HERE
+from records import Rows, committed
 
+from distilvec.flow.start import make_student
+from distilvec.flow.teach import Taught, open_teacher, teach_one, teacher_info
 from distilvec.methods.base import wanted_of
 from distilvec.methods.table import build_method
-from distilvec.preparing import make_student
 from distilvec.recipe import TeacherSection
 from distilvec.students import StudentTap
 from distilvec.teachers.signals import NOTHING, Wanted
-from distilvec.teaching import Taught, open_teacher, teach_one, teacher_info
 
 OUT_OF_DOMAIN = {"simcse": talas_table.ROWS["simcse"], **UNSUPERVISED}
 
@@ -34,11 +34,16 @@ def joined(one: Wanted, other: Wanted) -> Wanted:
     )
 
 
+def known(experiment: str) -> Rows:
+    """Rows whose learning rate another part takes: the new ones, and committed ones where there are no new ones."""
+    return {**committed(experiment), **Results(experiment).rows()}
+
+
 class Unsupervised(talas_table.Bench):
     """The comparison without labels of talas_table.py, for methods that look inside the teacher."""
 
     rows, like = UNSUPERVISED, {}
-    here, work = HERE / "unsupervised", WORK / "cross_tokenizer" / "unsupervised"
+    part, work = "unsupervised/", WORK / "cross_tokenizer" / "unsupervised"
 
     def teach(self, section: TeacherSection) -> Taught:
         teacher = open_teacher(section)
@@ -54,14 +59,15 @@ class OutOfDomain(Unsupervised):
     """DistillMoE's protocol: other training texts, the same nine sets; learning rates of the comparison above."""
 
     rows = OUT_OF_DOMAIN
-    here, work = HERE / "out-of-domain", WORK / "cross_tokenizer" / "out-of-domain"
+    part, work = "out-of-domain/", WORK / "cross_tokenizer" / "out-of-domain"
 
     def tune(self, row: str, device: str | None) -> float:
-        folder = Unsupervised.here if row in UNSUPERVISED else talas_table.HERE
-        file = folder / self.name / f"{row.replace(' ', '_')}-0.json"
-        if not file.exists():
-            raise SystemExit(f"Out of domain takes the learning rate of {row!r} from {file}: run that part first.")
-        rate: float = json.loads(file.read_text())["lr"]
+        own = row in UNSUPERVISED
+        name = f"{Unsupervised.part if own else ''}{self.name}/{row}-0"
+        found = known(self.results.experiment if own else talas_table.EXPERIMENT)
+        if name not in found:
+            raise SystemExit(f"Out of domain takes the learning rate of {row!r} from {name!r}: run that part first.")
+        rate: float = found[name]["lr"]
         return rate
 
     def corpus_file(self) -> Path:

@@ -15,13 +15,16 @@ models are judged in bfloat16 where the machine gains from it.
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, WORK, once, shared
+from common import WORK, Results, arguments, finished, settings_of, shared
+from records import Rows
 from sentence_transformers import SentenceTransformer
 
 from distilvec.corpus import read_corpus
@@ -33,10 +36,12 @@ from distilvec.run import run
 from distilvec.teachers import load_teacher
 from distilvec.training import bfloat16_pays
 
-HERE = RESULTS / "headline"
+EXPERIMENT = "headline"
 #: The best of the methods that were trained this long. DistilCSE, ahead of it in the short runs of talas_table.py, ends
-#: 0.1 points behind it here, at twice the time.
+#: a little behind it here.
 BEST = "cosine"
+#: Share of the pool that is held out.
+HOLDOUT = 0.005
 DTYPE = "bfloat16" if bfloat16_pays() else "float32"
 
 
@@ -63,9 +68,10 @@ def pool() -> Path:
 
 
 def recipe(options: argparse.Namespace) -> dict[str, Any]:
+    """The run; its folder is named after all that it is made of, so that no other settings find its student there."""
     fast = bfloat16_pays()
-    return {
-        "corpus": {"path": str(pool()), "domain": "source", "holdout": 0.005},
+    made: dict[str, Any] = {
+        "corpus": {"path": str(pool()), "domain": "source", "holdout": HOLDOUT},
         "teachers": [{"name": "all-MiniLM-L6-v2", "model": demo_teacher(), "dtype": "bfloat16" if fast else None}],
         "student": {
             "shrink": {"of": "all-MiniLM-L6-v2", "layers": options.layers, "vocabulary": options.vocabulary},
@@ -83,13 +89,19 @@ def recipe(options: argparse.Namespace) -> dict[str, Any]:
             "bf16": fast,
         },
         "judging": {"tasks": [], "agreement": True},
-        "output": str(WORK / "headline" / ("run" if options.method == BEST else f"run-{options.method}")),
         "cache": str(WORK / "headline"),
     }
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
+    return {**made, "output": str(WORK / "headline" / f"run-{options.method}-{digest}")}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def defaults() -> argparse.Namespace:
+    """The headline's own settings."""
+    return parser().parse_args([])
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = arguments(__doc__, device=False)
     parser.add_argument("--epochs", type=float, default=6.0)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--batch-size", type=int, default=64)
@@ -98,67 +110,83 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=5000)
     parser.add_argument("--space", choices=["own", "teacher"], default="own")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--table", action="store_true", help="only write the table of what is there")
-    options = parser.parse_args()
-    if options.table:
-        print(write_page())
+    return parser
+
+
+def main() -> None:
+    options = parser().parse_args()
+    named = ("epochs", "lr", "batch_size", "layers", "vocabulary", "space", "seed")
+    results = Results(EXPERIMENT, {name: getattr(options, name) for name in named})
+    if finished(options, results, write_page):
         return
     (WORK / "headline").mkdir(parents=True, exist_ok=True)
-    made = recipe(options)
-    folder = Path(made["output"])
+    made = Recipe.build(recipe(options))
+    chosen = settings_of(made)
+    results.run(options.method, functools.partial(judged_run, made), recipe=chosen)
+    results.run(f"{options.method}-speed", functools.partial(timed_run, made), recipe=chosen)
+    print(write_page(results.rows(), results.home))
+
+
+def trained(made: Recipe) -> tuple[Path, Any]:
+    """Folder and corpus of the run, which is made or gone on with where it is not whole."""
+    folder = Path(made.output)
     if not (folder / "report.json").exists():
-        run(Recipe.build(made), resume=True)
-    record = Record.load(folder)
-    corpus = read_corpus(
-        made["corpus"]["path"], WORK / "headline" / "corpus", **Recipe.build(made).corpus.model_dump(exclude={"path"})
-    )
-    tasks = talas_tasks(shared() / "data")
+        run(made, resume=True)
+    about = made.corpus.model_dump(exclude={"path"})
+    return folder, read_corpus(made.corpus.path, WORK / "headline" / "corpus", **about)
 
-    def make() -> dict[str, Any]:
-        models = {
-            "teacher": CachedEncoder(load_teacher(model=demo_teacher(), dtype=DTYPE)),
-            "student": CachedEncoder(load_teacher(model=folder / "student", dtype=DTYPE)),
-        }
-        judged = judge(models, tasks)
-        row, top = record.model("student"), record.model("teacher")
-        seen = set(corpus.texts())
-        return {
-            "recipe": {
-                key: value for key, value in made.items() if key in ("student", "method", "optimizer", "training")
-            },
-            "corpus_texts": len(corpus),
-            "overlap": {task.name: corpus.overlap(task.texts()) for task in tasks},
-            "tasks": {
-                model: {
-                    name: {"value": s.value, "interval": s.interval, "metric": s.metric} for name, s in scores.items()
-                }
-                for model, scores in judged.scores.items()
-            },
-            "averages": {model: judged.averages(model) for model in models},
-            "clean_averages": {model: without(tasks, scores, seen) for model, scores in judged.scores.items()},
-            "retention": judged.retention("student", "teacher"),
-            "difference": {
-                "value": judged.difference("student", "teacher").value,
-                "interval": judged.difference("student", "teacher").interval,
-            },
-            "agreement": record.agreement,
-            "sizes": {"student": [row.parameters, row.size_bytes], "teacher": [top.parameters, top.size_bytes]},
-            "training_seconds_of_last_call": record.cost.training_seconds if record.cost else None,
-            "steps": record.cost.steps if record.cost else None,
-            "seed": options.seed,
-        }
 
-    once(HERE / f"{options.method}.json", make)
-    once(
-        HERE / f"{options.method}-speed.json",
-        lambda: speeds(folder / "student", corpus.texts(corpus.holdout_rows[:512])),
-    )
-    print(write_page())
+def timed_run(made: Recipe) -> dict[str, Any]:
+    folder, corpus = trained(made)
+    return speeds(folder / "student", corpus.texts(corpus.holdout_rows[:512]))
+
+
+def judged_run(made: Recipe) -> dict[str, Any]:
+    """Student and teacher on the nine sets, and what training and student cost."""
+    folder, corpus = trained(made)
+    record, tasks = Record.load(folder), talas_tasks(shared() / "data")
+    models = {
+        "teacher": CachedEncoder(load_teacher(model=demo_teacher(), dtype=DTYPE)),
+        "student": CachedEncoder(load_teacher(model=folder / "student", dtype=DTYPE)),
+    }
+    judged = judge(models, tasks)
+    row, top = record.model("student"), record.model("teacher")
+    seen = set(corpus.texts())
+    return {
+        "recipe": {
+            key: value
+            for key, value in settings_of(made).items()
+            if key in ("student", "method", "optimizer", "training")
+        },
+        "corpus_texts": len(corpus),
+        "overlap": {task.name: corpus.overlap(task.texts()) for task in tasks},
+        "tasks": {
+            model: {name: {"value": s.value, "interval": s.interval, "metric": s.metric} for name, s in scores.items()}
+            for model, scores in judged.scores.items()
+        },
+        "averages": {model: judged.averages(model) for model in models},
+        "clean_averages": {model: without(tasks, scores, seen) for model, scores in judged.scores.items()},
+        "retention": judged.retention("student", "teacher"),
+        "difference": {
+            "value": judged.difference("student", "teacher").value,
+            "interval": judged.difference("student", "teacher").interval,
+        },
+        "agreement": record.agreement,
+        "sizes": {"student": [row.parameters, row.size_bytes], "teacher": [top.parameters, top.size_bytes]},
+        "training_seconds_of_last_call": record.cost.training_seconds if record.cost else None,
+        "steps": record.cost.steps if record.cost else None,
+        "seed": made.training.seed,
+    }
+
+
+def clean(tasks: list[Any], scores: dict[str, Any], seen: set[str]) -> dict[str, float]:
+    """Set -> score of the test rows none of whose texts was trained on."""
+    return {task.name: task.without(scores[task.name], seen).value for task in tasks}
 
 
 def without(tasks: list[Any], scores: dict[str, Any], seen: set[str]) -> dict[str, float]:
     """Averages over the test rows none of whose texts was trained on."""
-    values = {task.name: task.without(scores[task.name], seen).value for task in tasks}
+    values = clean(tasks, scores, seen)
     groups = ("in", "out", "all")
     return {g: float(np.mean([values[t.name] for t in tasks if g in (t.domain, "all")])) for g in groups}
 
@@ -180,16 +208,16 @@ def speeds(student: Path, texts: list[str]) -> dict[str, Any]:
     }
 
 
-def write_page() -> str:
-    """The best recipe's table, and a line for each other method that is there."""
-    found = {
-        file.stem: json.loads(file.read_text()) for file in sorted(HERE.glob("*.json")) if "-speed" not in file.stem
-    }
-    if BEST not in found:
-        return f"{BEST} is not there yet.\n"
-    page = table(found[BEST], json.loads((HERE / f"{BEST}-speed.json").read_text()))
+def write_page(rows: Rows, folder: Path) -> str:
+    """The best recipe's table, and a line for each other method that is there; also written to `headline.md`."""
+    found = {name: result for name, result in rows.items() if not name.endswith("-speed")}
+    if not found:
+        return "Nothing is there yet.\n"
+    best = BEST if BEST in found else next(iter(found))
+    page = table(best, found[best], rows.get(f"{best}-speed"))
     page += "\n".join(["", "## The same student, data and epochs with other methods", "", *_methods(found)]) + "\n"
-    (HERE / "headline.md").write_text(page)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "headline.md").write_text(page)
     return page
 
 
@@ -203,13 +231,13 @@ def _methods(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def table(result: dict[str, Any], timed: dict[str, Any]) -> str:
+def table(method: str, result: dict[str, Any], timed: dict[str, Any] | None) -> str:
     tasks = list(result["tasks"]["teacher"])
     lines = [
         "# Headline: a quarter of the parameters on the nine sets of TALAS's protocol",
         "",
         "Made by `python experiments/headline.py` (its header says what teacher, student and corpus are); method:",
-        f"`{BEST}`. Probes on all training rows; main metrics in percent, 95 % bootstrap intervals over test items.",
+        f"`{method}`. Probes on all training rows; main metrics in percent, 95 % bootstrap intervals over test items.",
         "",
         "| set | teacher | student | kept |",
         "|---|---|---|---|",
@@ -226,18 +254,24 @@ def table(result: dict[str, Any], timed: dict[str, Any]) -> str:
         lines.append(f"| **average {group}** | {both[0]:.2f} | {both[1]:.2f} | {100 * both[1] / both[0]:.1f} % |")
     clean = [100 * result["clean_averages"][model]["all"] for model in ("teacher", "student")]
     lines.append(f"| average without overlap | {clean[0]:.2f} | {clean[1]:.2f} | {100 * clean[1] / clean[0]:.1f} % |")
-    sizes, ratio = result["sizes"], timed["ratio"]
+    sizes = result["sizes"]
     lines += ["", f"Parameters {sizes['teacher'][0] / 1e6:.2f} M -> {sizes['student'][0] / 1e6:.2f} M."]
-    lines.append(
+    lines += [] if timed is None else [faster(timed)]
+    overlap = {name: count for name, count in result["overlap"].items() if count}
+    found = ", ".join(f"{name} {count:,}" for name, count in sorted(overlap.items())) or "none"
+    lines.append(f"Training texts that are also texts of a set, the training rows of its probe included: {found}.")
+    return "\n".join(lines) + "\n"
+
+
+def faster(timed: dict[str, Any]) -> str:
+    """Both speeds in a sentence."""
+    ratio = timed["ratio"]
+    return (
         f"Texts per second in float32 with {timed['threads']} thread(s): {timed['teacher']['texts_per_second']:.0f} -> "
         f"{timed['student']['texts_per_second']:.0f}, {ratio[1]:.2f} times as many ({ratio[0]:.2f} to {ratio[2]:.2f} "
         f"over three rounds in turns); one text takes {timed['teacher']['latency_p50_ms']:.1f} -> "
         f"{timed['student']['latency_p50_ms']:.1f} ms."
     )
-    overlap = {name: count for name, count in result["overlap"].items() if count}
-    found = ", ".join(f"{name} {count:,}" for name, count in sorted(overlap.items())) or "none"
-    lines.append(f"Training texts that are also texts of a set, the training rows of its probe included: {found}.")
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS
+from layout import head, line
+from records import Rows, seeds
 
-HERE = RESULTS / "images"
+EXPERIMENT = "images"
 TEACHERS = ("resnet20", "resnet32", "resnet44", "resnet56", "mlperf", "imagenet", "birds", "vww")
 WEAK = "vww"
 SETS = ("CIFAR-10", "Fashion-MNIST", "MNIST")
@@ -58,25 +58,14 @@ error the same standardised and clipped teachers as the likelihood, cosine the t
 """
 
 
-def file_name(row: str) -> str:
-    return row.replace(" ", "_")
-
-
 def single_rows() -> list[str]:
     """The rows with one teacher, in the order of `TEACHERS`."""
     return [f"gaussian from {name}" for name in TEACHERS]
 
 
-def read_runs(folder: Path, row: str) -> Runs:
-    """Seed -> result."""
-    found = [json.loads(file.read_text()) for file in sorted(folder.glob(f"{file_name(row)}-[0-9]*.json"))]
-    return {run["seed"]: run for run in found if run["row"] == row}
-
-
-def read_teachers(folder: Path) -> dict[str, dict[str, Any]]:
+def teachers_of(rows: Rows) -> dict[str, dict[str, Any]]:
     """Name -> result."""
-    files = {name: folder / f"teacher-{name}.json" for name in TEACHERS}
-    return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    return {name: rows[f"teacher-{name}"] for name in TEACHERS if f"teacher-{name}" in rows}
 
 
 def accuracies(run: dict[str, Any]) -> dict[str, float]:
@@ -91,41 +80,47 @@ def mean_accuracies(runs: Runs) -> dict[str, float]:
     return {name: float(np.mean([one[name] for one in each])) for name in (*SETS, "average")}
 
 
-def best_single(folder: Path) -> str | None:
+def best_single(rows: Rows) -> str | None:
     """The single-teacher student with the highest average over the data sets at seed 0, once all are there."""
-    runs = {row: read_runs(folder, row) for row in single_rows()}
+    runs = {row: seeds(rows, row) for row in single_rows()}
     found = {row: accuracies(each[0])["average"] for row, each in runs.items() if 0 in each}
     return max(found, key=found.__getitem__) if len(found) == len(runs) else None
 
 
-def best_teacher(folder: Path) -> str | None:
+def best_teacher(rows: Rows) -> str | None:
     """The teacher with the highest average over the data sets, once all are there."""
-    found = {name: accuracies(run)["average"] for name, run in read_teachers(folder).items()}
+    found = {name: accuracies(run)["average"] for name, run in teachers_of(rows).items()}
     return max(found, key=found.__getitem__) if len(found) == len(TEACHERS) else None
 
 
-def differences(folder: Path, a: str, b: str) -> tuple[str, list[float]]:
-    """What `b` turned out to be, and by how many points the average of a is above that of b, by seed.
+def paired(rows: Rows, a: str, b: str) -> tuple[str, dict[str, dict[int | None, float]]]:
+    """What `b` turned out to be, and data set -> seed -> by how many points a is above it.
 
     Args:
         a: a row.
         b: a row, or `BEST_SINGLE` or `BEST_TEACHER`.
     """
-    first = {seed: accuracies(run)["average"] for seed, run in read_runs(folder, a).items()}
+    first = seeds(rows, a)
     if b == BEST_TEACHER:
-        name = best_teacher(folder)
-        top = accuracies(read_teachers(folder)[name])["average"] if name else None
-        return name or b, [value - top for value in first.values()] if top is not None else []
-    name = best_single(folder) if b == BEST_SINGLE else b
-    second = read_runs(folder, name) if name else {}
-    return name or b, [first[seed] - accuracies(second[seed])["average"] for seed in first if seed in second]
+        name = best_teacher(rows)
+        second = dict.fromkeys(first, teachers_of(rows)[name]) if name else {}
+    else:
+        name = best_single(rows) if b == BEST_SINGLE else b
+        second = seeds(rows, name) if name else {}
+    both = [seed for seed in first if seed in second]
+    gaps = {s: {k: v - accuracies(second[s])[k] for k, v in accuracies(first[s]).items()} for s in both}
+    return name or b, {data: {seed: gaps[seed][data] for seed in both} for data in SETS if both}
 
 
-def write_page(folder: Path, rows: Sequence[str]) -> str:
-    """Write table.md, and images.svg where there is enough for it; returns the page."""
+def write_page(rows: Rows, folder: Path, order: Sequence[str]) -> str:
+    """Write table.md, and images.svg where there is enough for it; returns the page.
+
+    Args:
+        order: names of rows without their seeds, as they are to stand.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    teachers = read_teachers(folder)
-    runs = {row: found for row in rows if (found := read_runs(folder, row))}
+    teachers = teachers_of(rows)
+    runs = {row: found for row in order if (found := seeds(rows, row))}
     parts = [HEADER, _methods(teachers, runs), _singles(runs), _weak(runs)]
     if "gaussian" in runs and any(row in runs for row in single_rows()):
         draw(folder / "images.svg", teachers, runs)
@@ -202,7 +197,7 @@ def _per_teacher(row: str, runs: Runs, term: str, form: str) -> str:
         held = [run.get("held_out", {}).get(teacher, {}) for run in runs.values()]
         values = [each[term] for each in held if term in each]
         cells.append(form.format(np.mean(values)) if values else "")
-    return f"| {row} | {' | '.join(cells)} |" if any(cells) else ""
+    return line(row, *cells) if any(cells) else ""
 
 
 def _cost(runs: dict[str, Runs]) -> str:
@@ -225,8 +220,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[str], text: str = 
     rows = [row for row in rows if row]
     if not rows:
         return ""
-    head = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-    return "\n".join([f"## {title}", text, *head, *rows, ""])
+    return "\n".join([f"## {title}", text, *head(*columns), *rows, ""])
 
 
 def _line(label: str, runs: Runs, *more: str) -> str:
@@ -241,7 +235,7 @@ def _line(label: str, runs: Runs, *more: str) -> str:
         else:
             low, high = next(iter(runs.values()))["tasks"][name]["interval"]
             cells.append(f"{values[0]:.2f} ({100 * low:.1f} to {100 * high:.1f})")
-    return f"| {' | '.join([label, *more, *cells])} |"
+    return line(label, *more, *cells)
 
 
 def _seeds(runs: Runs) -> str:

@@ -28,7 +28,7 @@ others one. Every row is kept as soon as it is there, so the script goes on wher
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import functools
 import shutil
 import time
@@ -38,15 +38,16 @@ from pathlib import Path
 from typing import Any
 
 import image_networks
-from common import WORK, once, shared
+from common import WORK, Results, arguments, finished, settings_of, shared
 from image_data import CIFAR_IMAGES, data, read_tasks, write_pool
-from image_tables import HERE, TEACHERS, WEAK, best_single, file_name, single_rows, write_page
+from image_tables import EXPERIMENT, TEACHERS, WEAK, best_single, single_rows, write_page
+from records import Rows
 
+from distilvec.flow.job import Job
+from distilvec.flow.teach import Taught, teach_one
+from distilvec.flow.train import train_student
 from distilvec.judging import CachedEncoder
-from distilvec.preparing import make_student, prepare_corpus
 from distilvec.recipe import Recipe, TeacherSection
-from distilvec.run import train_student
-from distilvec.teaching import Taught, teach_one
 
 SEEDS = 3
 PROBE_SEEDS = (0, 1, 2)
@@ -156,8 +157,9 @@ QUICK = Size(epochs=1, pool=240, batch=32, kernel=32, images=60, probe_seeds=(0,
 class Bench:
     """Corpus, teachers, stores and tasks, made once and shared by all rows."""
 
-    def __init__(self, size: Size, here: Path, work: Path, device: str | None = None) -> None:
-        self.size, self.here, self.work = size, here, work
+    def __init__(self, size: Size, results: Results, device: str | None = None) -> None:
+        self.size, self.results, self.work = size, results, results.work
+        work = self.work
         self.place: dict[str, Any] = {"use_cpu": True} if device == "cpu" else {}
         self.pool, self.images = write_pool(work / "pool.npz", size.pool)
         self.tasks = read_tasks(size.images, size.probe_seeds)
@@ -201,7 +203,7 @@ class Bench:
                 },
                 "task": {"kind": "classification", "label": "train_labels", "alpha": 1.0} if supervised else None,
                 "cache": str(self.work / ("labelled" if supervised else "cache")),
-                "output": str(self.work / "runs" / f"{file_name(name)}-{seed}"),
+                "output": str(self.work / "runs" / f"{name.replace(' ', '_')}-{seed}"),
             }
         )
 
@@ -230,44 +232,46 @@ class Bench:
     def taught(self, teacher: str) -> Taught:
         """The teacher with its vectors of the whole corpus stored."""
         recipe = self.recipe("gaussian", 0)
-        return teach_one(self.section(teacher), prepare_corpus(recipe), recipe.place / "stores")
+        return teach_one(self.section(teacher), Job(recipe).corpus, recipe.place / "stores")
 
     def teacher(self, name: str) -> None:
-        def make() -> dict[str, Any]:
-            taught = self.taught(name)
-            parameters = taught.teacher.card.parameters
-            if name in FUNCTIONS:
-                body = image_networks.load(FUNCTIONS[name][1]).body
-                parameters = sum(p.numel() for p in body.parameters())
-            result = {"teacher": name, "parameters": parameters, "width": taught.teacher.card.width}
-            return result | self.probe(CachedEncoder(taught.teacher))
+        self.results.run(f"teacher-{name}", functools.partial(self.teacher_row, name), teacher=name)
 
-        once(self.here / f"teacher-{name}.json", make)
+    def teacher_row(self, name: str) -> dict[str, Any]:
+        taught = self.taught(name)
+        parameters = taught.teacher.card.parameters
+        if name in FUNCTIONS:
+            body = image_networks.load(FUNCTIONS[name][1]).body
+            parameters = sum(p.numel() for p in body.parameters())
+        result = {"teacher": name, "parameters": parameters, "width": taught.teacher.card.width}
+        return result | self.probe(CachedEncoder(taught.teacher))
 
     def row(self, name: str, seed: int) -> None:
-        def make() -> dict[str, Any]:
-            row, recipe = ROWS[name], self.recipe(name, seed)
-            corpus, result = prepare_corpus(recipe), {"row": name, "seed": seed}
-            if row.method is None:
-                student = make_student(recipe.student, recipe.teachers, corpus, seed)
-            else:
-                out = Path(recipe.output)
-                shutil.rmtree(out, ignore_errors=True)
-                student, fitted = train_student(recipe, corpus, [self.taught(t) for t in row.teachers], out, False)
-                shutil.rmtree(out, ignore_errors=True)
-                result |= {
-                    "teachers": list(row.teachers) if row.method != "sft" else [],
-                    "steps": fitted.steps,
-                    "epochs": recipe.training.epochs,
-                    "images": len(corpus.train_rows),
-                    "kernel_parameters": fitted.heads,
-                    "training_seconds": round(fitted.seconds, 1),
-                    "held_out": _per_teacher(fitted.held_out, row.teachers),
-                }
-            result["parameters"] = sum(p.numel() for p in student.parameters())
-            return result | self.probe(CachedEncoder(student))
+        make = functools.partial(self.trained_row, name, seed)
+        self.results.run(f"{name}-{seed}", make, row=name, **settings_of(self.recipe(name, seed)))
 
-        once(self.here / f"{file_name(name)}-{seed}.json", make)
+    def trained_row(self, name: str, seed: int) -> dict[str, Any]:
+        row, recipe = ROWS[name], self.recipe(name, seed)
+        shutil.rmtree(recipe.output, ignore_errors=True)
+        job, result = Job(recipe), {"row": name, "seed": seed}
+        if row.method is None:
+            student = job.student()
+        else:
+            job.taught = [self.taught(teacher) for teacher in row.teachers]
+            job.teachers = [each.teacher for each in job.taught]
+            student, fitted = train_student(job)
+            shutil.rmtree(recipe.output, ignore_errors=True)
+            result |= {
+                "teachers": list(row.teachers) if row.method != "sft" else [],
+                "steps": fitted.steps,
+                "epochs": recipe.training.epochs,
+                "images": len(job.corpus.train_rows),
+                "kernel_parameters": fitted.heads,
+                "training_seconds": round(fitted.seconds, 1),
+                "held_out": _per_teacher(fitted.held_out, row.teachers),
+            }
+        result["parameters"] = sum(p.numel() for p in student.parameters())
+        return result | self.probe(CachedEncoder(student))
 
     def probe(self, encode: CachedEncoder) -> dict[str, Any]:
         """Accuracy on each data set: mean over the probes' seeds, with the interval over test images."""
@@ -327,22 +331,25 @@ def estimate(bench: Bench, rows: Sequence[str], seeds: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, quick="a few steps on a few images, kept apart")
     parser.add_argument("--rows", default="default", help=f"default, {', '.join(GROUPS)}, or names, between commas")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="of the rows in REPEATED")
     parser.add_argument("--epochs", type=float, default=Size().epochs)
-    parser.add_argument("--device", default=None, help="cpu to keep off an accelerator")
-    parser.add_argument("--quick", action="store_true", help="a few steps on a few images, kept apart")
-    parser.add_argument("--table", action="store_true", help="only write the tables of what is there")
     options = parser.parse_args()
-    work = WORK / ("images-quick" if options.quick else "images")
-    here = work / "results" if options.quick else HERE
-    if not options.table:
-        rows = named_rows(options.rows)
-        bench = Bench(QUICK if options.quick else Size(epochs=options.epochs), here, work, options.device)
-        print(f"about {estimate(bench, rows, options.seeds):.0f} minutes on one core where nothing is there yet")
-        run(bench, rows, options.seeds)
-    print(write_page(here, list(ROWS)))
+    size = QUICK if options.quick else Size(epochs=options.epochs)
+    work = WORK / f"{EXPERIMENT}{'-quick' if options.quick else ''}"
+    results = Results(EXPERIMENT, {"size": dataclasses.asdict(size)}, work=work)
+    if finished(options, results, page):
+        return
+    rows = named_rows(options.rows)
+    bench = Bench(size, results, options.device)
+    print(f"about {estimate(bench, rows, options.seeds):.0f} minutes on one core where nothing is there yet")
+    run(bench, rows, options.seeds)
+    print(page(results.rows(), results.home))
+
+
+def page(rows: Rows, folder: Path) -> str:
+    return write_page(rows, folder, list(ROWS))
 
 
 def run(bench: Bench, rows: Sequence[str], seeds: int) -> None:
@@ -352,7 +359,7 @@ def run(bench: Bench, rows: Sequence[str], seeds: int) -> None:
     ]
     jobs += [(f"{row}, seed 0", functools.partial(bench.row, row, 0)) for row in rows]
     _work_off(bench, jobs)
-    best = best_single(bench.here)
+    best = best_single(bench.results.rows())
     again = [row for row in rows if row in REPEATED or row == best]
     for seed in range(1, seeds):
         _work_off(bench, [(f"{row}, seed {seed}", functools.partial(bench.row, row, seed)) for row in again])
@@ -363,7 +370,7 @@ def _work_off(bench: Bench, jobs: Sequence[tuple[str, Callable[[], Any]]]) -> No
         start = time.perf_counter()
         job()
         print(f"{number} of {len(jobs)}, {label}: {time.perf_counter() - start:.0f} s", flush=True)
-        write_page(bench.here, list(ROWS))
+        page(bench.results.rows(), bench.results.home)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ other rows take that of the row they vary. Every row is kept as soon as it is th
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
+import functools
 import gzip
 import hashlib
 import json
@@ -27,21 +28,21 @@ from typing import Any
 import numpy as np
 import text_teachers
 import torch
-from common import RESULTS, WORK, once, shared
-from headline import pool, without
-from many_text_table import ROWS, SETS, Row, file_name, write_page
+from common import WORK, Results, arguments, finished, shared
+from headline import clean, pool, without
+from many_text_table import EXPERIMENT, ROWS, SETS, Row, write_page
 from spine import spine_student, trained_as
 from talas_table import DTYPE, PROBE_ROWS, Bench
 
-from distilvec.combining import combine
 from distilvec.corpus import read_corpus
 from distilvec.demo import demo_teacher
+from distilvec.flow.combine import combine
+from distilvec.flow.start import make_student
+from distilvec.flow.teach import Taught, teach_one
+from distilvec.flow.train import store_lookup
 from distilvec.judging import CachedEncoder, ClusteringTask, agreement, judge, ridge_map, talas_tasks
 from distilvec.methods.table import build_method
-from distilvec.preparing import make_student
 from distilvec.recipe import OptimizerSection, ShrinkSection, StudentSection, TeacherSection, TrainingSection
-from distilvec.run import store_lookup
-from distilvec.teaching import Taught, teach_one
 from distilvec.training import fit
 
 GRID = (3e-4, 1e-3)
@@ -62,10 +63,9 @@ class ManyText:
         device: cpu to keep off an accelerator.
     """
 
-    def __init__(self, corpus: str, epochs: float, quick: bool, device: str | None) -> None:
-        self.epochs, self.device = epochs, device
-        self.work = WORK / ("many_text-quick" if quick else "many_text")
-        self.here = self.work / "results" / corpus if quick else RESULTS / "many_text" / corpus
+    def __init__(self, corpus: str, epochs: float, quick: bool, device: str | None, results: Results) -> None:
+        self.name, self.epochs, self.device, self.results = corpus, epochs, device, results
+        self.work = results.work
         data = cut_data(self.work / "data") if quick else shared() / "data"
         self.built = self.work / "text_teachers" if quick else text_teachers.FOLDER
         settings = text_teachers.QUICK if quick else text_teachers.SETTINGS
@@ -87,9 +87,10 @@ class ManyText:
         self.clusters = ClusteringTask("banking77 clusters", [r["text"] for r in rows], [r["label"] for r in rows])
 
     def teach(self, quick: bool) -> dict[str, Taught]:
-        """Every teacher with its store; refuses results of other teachers.
+        """Every teacher with its store.
 
-        A function's fingerprint does not say what it was built with, so the folder of the stores does.
+        A function's fingerprint does not say what it was built with, so the options of the rows and the folder of the
+        stores do.
         """
         sections = {"minilm": TeacherSection(name="minilm", model=demo_teacher(), dtype=DTYPE)}
         about: dict[str, Any] = {"minilm": None}
@@ -102,9 +103,8 @@ class ManyText:
             sections["bpe"] = TeacherSection(name="bpe", model=str(student), dtype=DTYPE)
             about["bpe"] = trained_as("bpe")
         setup = {"teachers": list(about), "built": about, "epochs": self.epochs, "texts": len(self.corpus)}
-        kept = once(self.here / "setup.json", lambda: dict(setup))
-        if {key: kept.get(key) for key in setup} != setup:
-            raise SystemExit(f"{self.here} holds results of other teachers or epochs (setup.json): move it away.")
+        self.built_with = about
+        self.results.run(f"{self.name}/setup", functools.partial(setup_row, setup), **setup)
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
         self.stores = self.work / "stores" / digest
         return {name: teach_one(section, self.corpus, self.stores) for name, section in sections.items()}
@@ -128,7 +128,7 @@ class ManyText:
     def train(self, name: str, lr: float, epochs: float, seed: int) -> tuple[Any, Any]:
         row = ROWS[name]
         student, taught = self.student(row, seed), self.teachers_of(row)
-        out = self.work / "runs" / f"{self.here.name}-{file_name(name)}-{lr}-{epochs}-{seed}"
+        out = self.work / "runs" / f"{self.name}-{slug(name)}-{lr}-{epochs}-{seed}"
         shutil.rmtree(out, ignore_errors=True)
         rows = np.concatenate([self.corpus.train_rows, self.corpus.holdout_rows])
         fitted = fit(
@@ -142,7 +142,7 @@ class ManyText:
             ),
             optimizer=OptimizerSection(lr=lr, heads_lr=lr),
             folder=out,
-            cache=self.work / f"student{'' if row.shrink is None else '-' + file_name(name)}",
+            cache=self.work / f"student{'' if row.shrink is None else '-' + slug(name)}",
             lookup=store_lookup([each.store for each in taught]),
         )
         shutil.rmtree(out, ignore_errors=True)
@@ -153,14 +153,19 @@ class ManyText:
         name = ROWS[name].like or name
         scores = {}
         for lr in GRID:
-
-            def make(lr: float = lr) -> dict[str, Any]:
-                student, _ = self.train(name, lr, 1.0, 0)
-                found = judge({"student": Bench.encoder(student)}, self.validation)
-                return {"row": name, "lr": lr, "validation": found.averages("student")["all"]}
-
-            scores[lr] = once(self.here / "tuning" / f"{file_name(name)}-{lr}.json", make)["validation"]
+            make, options = functools.partial(self.tuning_run, name, lr), self.options(name, lr, 1.0, 0)
+            scores[lr] = self.results.run(f"{self.name}/tuning/{name}-{lr}", make, **options)["validation"]
         return max(scores, key=scores.__getitem__)
+
+    def tuning_run(self, name: str, lr: float) -> dict[str, Any]:
+        student, _ = self.train(name, lr, 1.0, 0)
+        found = judge({"student": Bench.encoder(student)}, self.validation)
+        return {"row": name, "lr": lr, "validation": found.averages("student")["all"]}
+
+    def options(self, name: str, lr: float, epochs: float, seed: int) -> dict[str, Any]:
+        """What a row is made of, beside the settings of the run."""
+        about = {"row": name, **dataclasses.asdict(ROWS[name]), "built": self.built_with}
+        return {**about, "lr": lr, "epochs": epochs, "seed": seed, "batch": BATCH}
 
     def score(self, encoder: CachedEncoder) -> dict[str, Any]:
         """The nine sets, Banking77's clusters, and what of each teacher is in the vectors, on held-out texts."""
@@ -170,6 +175,7 @@ class ManyText:
         return {
             "tasks": {name: {"value": s.value, "interval": s.interval} for name, s in scores.items()},
             "averages": judged.averages("model"),
+            "clean": clean(self.tests, scores, self.texts),
             "clean_averages": without(self.tests, scores, self.texts),
             "clustering": {"value": clusters.value, "interval": clusters.interval},
             "per_teacher": self.per_teacher(encoder),
@@ -195,42 +201,43 @@ class ManyText:
 
     def references(self) -> None:
         """The teachers themselves and the untrained student."""
+        self.results.run(f"{self.name}/references/untrained", self.untrained, built=self.built_with)
+        for name, built in self.built_with.items():
+            make = functools.partial(self.teacher, name)
+            self.results.run(f"{self.name}/references/{name}", make, teacher=built, built=self.built_with)
 
-        def untrained() -> dict[str, Any]:
-            student = self.student(ROWS["gaussian"], 0)
-            return {"parameters": count(student), **self.score(Bench.encoder(student))}
+    def untrained(self) -> dict[str, Any]:
+        student = self.student(ROWS["gaussian"], 0)
+        return {"parameters": count(student), **self.score(Bench.encoder(student))}
 
-        once(self.here / "references" / "untrained.json", untrained)
-        for name, taught in self.taught.items():
-
-            def make(name: str = name, taught: Taught = taught) -> dict[str, Any]:
-                embedder = getattr(taught.teacher, "_function", None)
-                size = embedder.parameters if embedder is not None else taught.teacher.card.parameters
-                width = taught.teacher.card.width
-                return {"parameters": size, "width": width, **self.score(CachedEncoder(taught.teacher))}
-
-            once(self.here / "references" / f"{name}.json", make)
+    def teacher(self, name: str) -> dict[str, Any]:
+        taught = self.taught[name]
+        embedder = getattr(taught.teacher, "_function", None)
+        size = embedder.parameters if embedder is not None else taught.teacher.card.parameters
+        width = taught.teacher.card.width
+        return {"parameters": size, "width": width, **self.score(CachedEncoder(taught.teacher))}
 
     def row(self, name: str, seed: int) -> None:
-        def make() -> dict[str, Any]:
-            lr = self.tune(name)
-            student, fitted = self.train(name, lr, self.epochs, seed)
-            bound = ROWS[name].options.get("preset") == "code" and self.at_the_bound(student, fitted.method)
-            return {
-                "row": name,
-                "lr": lr,
-                "seed": seed,
-                "teachers": [ROWS[name].only] if ROWS[name].only else list(self.taught),
-                "steps": fitted.steps,
-                "training_seconds": round(fitted.seconds, 1),
-                "parameters": count(student),
-                "heads": fitted.heads,
-                "held_out": self.named(fitted.held_out, ROWS[name]),
-                **({"bound": bound} if bound else {}),
-                **self.score(Bench.encoder(student)),
-            }
+        lr = self.tune(name)
+        make = functools.partial(self.trained_run, name, lr, seed)
+        self.results.run(f"{self.name}/{name}-{seed}", make, **self.options(name, lr, self.epochs, seed))
 
-        once(self.here / f"{file_name(name)}-{seed}.json", make)
+    def trained_run(self, name: str, lr: float, seed: int) -> dict[str, Any]:
+        student, fitted = self.train(name, lr, self.epochs, seed)
+        bound = ROWS[name].options.get("preset") == "code" and self.at_the_bound(student, fitted.method)
+        return {
+            "row": name,
+            "lr": lr,
+            "seed": seed,
+            "teachers": [ROWS[name].only] if ROWS[name].only else list(self.taught),
+            "steps": fitted.steps,
+            "training_seconds": round(fitted.seconds, 1),
+            "parameters": count(student),
+            "heads": fitted.heads,
+            "held_out": self.named(fitted.held_out, ROWS[name]),
+            **({"bound": bound} if bound else {}),
+            **self.score(Bench.encoder(student)),
+        }
 
     @staticmethod
     def named(terms: dict[str, float], row: Row) -> dict[str, float]:
@@ -272,6 +279,15 @@ def linear_explained(seen: np.ndarray, known: np.ndarray, new: np.ndarray, targe
     return float(1 - np.mean((residual**2).mean(0) / np.maximum(target.var(0), 1e-12)))
 
 
+def setup_row(setup: dict[str, Any]) -> dict[str, Any]:
+    return setup
+
+
+def slug(row: str) -> str:
+    """A row's name as that of a folder."""
+    return row.replace(",", "").replace(" ", "_")
+
+
 def count(student: Any) -> int:
     return sum(p.numel() for p in student.parameters())
 
@@ -295,30 +311,28 @@ def cut_data(folder: Path, rows: int = 40) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, quick="everything tiny and kept apart, to see that it runs")
     parser.add_argument("--rows", default="main", help=f"{', '.join(SETS)}, or names of rows, separated by semicolons")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--corpus", choices=list(HELD_OUT), default="talas")
     parser.add_argument("--epochs", type=float, default=2.0)
-    parser.add_argument("--device", default=None, help="cpu to keep off an accelerator")
-    parser.add_argument("--quick", action="store_true", help="everything tiny and kept apart, to see that it runs")
-    parser.add_argument("--table", action="store_true", help="only write the page of what is there")
     options = parser.parse_args()
-    if options.table:
-        print(write_page(RESULTS / "many_text"))
+    work = WORK / f"{EXPERIMENT}{'-quick' if options.quick else ''}"
+    results = Results(EXPERIMENT, {"run_epochs": options.epochs, "dtype": DTYPE}, work=work)
+    if finished(options, results, write_page):
         return
     rows = [row for name in options.rows.split(";") for row in SETS.get(name, (name,))]
     unknown = [row for row in rows if row not in ROWS]
     if unknown:
         raise SystemExit(f"unknown rows: {', '.join(unknown)}; there are {', '.join([*SETS, *ROWS])}")
-    bench = ManyText(options.corpus, options.epochs, options.quick, options.device)
+    bench = ManyText(options.corpus, options.epochs, options.quick, options.device, results)
     bench.references()
     for seed in range(options.seeds):
         for row in rows:
             if ROWS[row].only in (None, *bench.taught):
                 bench.row(row, seed)
-                write_page(bench.here.parent)
-    print(write_page(bench.here.parent))
+                write_page(results.rows(), results.home)
+    print(write_page(results.rows(), results.home))
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from layout import cell
+from records import Rows, below, folders, seeds
 
+EXPERIMENT = "many_text"
 Found = dict[str, Any]
 #: Millions of parameters that the picture names.
 TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
@@ -19,6 +21,8 @@ KINDS = {
     "pairs": ("mrpc", "scitail", "wic"),
     "similarity": ("stsb", "sick", "sts12"),
 }
+#: The sets without a test row whose text is in TALAS's corpus.
+CLEAN = ("banking77", "tweeteval_sentiment", "scitail", "sick")
 #: Panels of the picture: what is measured, and the axis.
 PANELS = {
     "classification": "classification, macro-F1",
@@ -85,55 +89,39 @@ SETS = {
 SETS["all"] = tuple(row for rows in SETS.values() for row in rows)
 
 
-def file_name(row: str) -> str:
-    return row.replace(",", "").replace(" ", "_")
+def task_scores(corpus: Rows, row: str) -> dict[int, dict[str, float]]:
+    """Seed -> set -> main metric of a row, of the rows of one corpus."""
+    found = seeds(corpus, row)
+    return {seed: {name: task["value"] for name, task in run["tasks"].items()} for seed, run in found.items()}
 
 
-def task_scores(folder: Path, row: str) -> dict[int, dict[str, float]]:
-    """Seed -> set -> main metric of a row, in a corpus' folder."""
-    return {run["seed"]: {name: task["value"] for name, task in run["tasks"].items()} for run in _runs(folder, row)}
-
-
-def best_single(folder: Path) -> str | None:
+def best_single(corpus: Rows) -> str | None:
     """The single-teacher student with the highest average over the sets at seed 0, once all teachers' are there."""
-    setup = folder / "setup.json"
-    rows = [f"gaussian from {name}" for name in (_read(setup)["teachers"] if setup.exists() else ())]
-    found = {row: scores[0] for row in rows if 0 in (scores := task_scores(folder, row))}
+    rows = [f"gaussian from {name}" for name in corpus.get("setup", {}).get("teachers", ())]
+    found = {row: scores[0] for row in rows if 0 in (scores := task_scores(corpus, row))}
     means = {row: float(np.mean(list(scores.values()))) for row, scores in found.items()}
     return max(means, key=means.__getitem__) if rows and len(means) == len(rows) else None
 
 
-def write_page(here: Path) -> str:
-    """Write table.md, and a picture per corpus, of everything that is there.
-
-    Args:
-        here: has a folder per corpus.
-    """
+def write_page(rows: Rows, folder: Path) -> str:
+    """Write table.md, and a picture per corpus, of everything that is there."""
     lines = [HEADER]
-    for folder in sorted(path for path in here.glob("*") if (path / "setup.json").exists()):
-        teachers = _read(folder / "setup.json")["teachers"]
-        references = {name: _read(file) for name in [*teachers, "untrained"] if (file := _reference(folder, name))}
-        trained = {row: runs for row in ROWS if (runs := _runs(folder, row))}
-        lines += ["", f"## Corpus `{folder.name}`", "", *_scores(references, trained)]
+    for name in folders(rows):
+        corpus = below(rows, name)
+        teachers, given = corpus["setup"]["teachers"], below(corpus, "references")
+        references = {model: given[model] for model in [*teachers, "untrained"] if model in given}
+        trained = {row: list(runs.values()) for row in ROWS if (runs := seeds(corpus, row))}
+        lines += ["", f"## Corpus `{name}`", "", *_scores(references, trained)]
         lines += ["", "### What is left of each teacher", "", *_per_teacher(teachers, references, trained)]
         lines += _bound(trained)
         if references and trained:
-            draw(folder / "frontier.svg", teachers, references, trained)
-            lines += ["", f"![scores against parameters]({folder.name}/frontier.svg)"]
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            draw(folder / name / "frontier.svg", teachers, references, trained)
+            lines += ["", f"![scores against parameters]({name}/frontier.svg)"]
     page = "\n".join(lines) + "\n"
-    here.mkdir(parents=True, exist_ok=True)
-    (here / "table.md").write_text(page, encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(page, encoding="utf-8")
     return page
-
-
-def _reference(folder: Path, name: str) -> Path | None:
-    file = folder / "references" / f"{name}.json"
-    return file if file.exists() else None
-
-
-def _runs(folder: Path, row: str) -> list[Found]:
-    files = folder.glob(f"{file_name(row)}-[0-9]*.json")
-    return [found for file in sorted(files) if (found := _read(file))["row"] == row]
 
 
 def _scores(references: dict[str, Found], trained: dict[str, list[Found]]) -> list[str]:
@@ -152,9 +140,9 @@ def _scores(references: dict[str, Found], trained: dict[str, list[Found]]) -> li
 
 
 def _line(name: str, runs: list[Found], seeds: str, lr: str, speed: str) -> str:
-    cells = [_cell([measured(run, kind) for run in runs]) for kind in (*KINDS, "all")]
-    cells.append(_cell([run["clean_averages"]["all"] for run in runs]))
-    cells.append(_cell([measured(run, "clusters") for run in runs]))
+    cells = [cell([measured(run, kind) for run in runs]) for kind in (*KINDS, "all")]
+    cells.append(cell([run["clean_averages"]["all"] for run in runs]))
+    cells.append(cell([measured(run, "clusters") for run in runs]))
     size = f"{runs[0]['parameters'] / 1e6:.2f} M"
     return f"| {name} | {seeds} | {lr} | {size} | {' | '.join(cells)} | {speed} |"
 
@@ -175,10 +163,10 @@ def _per_teacher(teachers: list[str], references: dict[str, Found], trained: dic
     for name, runs in {**rows, **trained}.items():
         cells = []
         for teacher in teachers:
-            cells.append(_number([run["per_teacher"][teacher]["linear_explained"] for run in runs]))
+            cells.append(cell([run["per_teacher"][teacher]["linear_explained"] for run in runs], 1))
             held = [run.get("held_out", {}) for run in runs]
             cells += [
-                _number([each.get(f"{term}:{teacher}") for each in held]) for term in ("explained", "calibration")
+                cell([each.get(f"{term}:{teacher}") for each in held], 1) for term in ("explained", "calibration")
             ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
@@ -195,7 +183,7 @@ def _bound(trained: dict[str, list[Found]]) -> list[str]:
         "|---|---|---|",
     ]
     for name in runs[0]["bound"]:
-        cells = [_number([run["bound"][name][key] for run in runs], 3) for key in ("share_of_bound", "correlation")]
+        cells = [cell([run["bound"][name][key] for run in runs], 1, 3) for key in ("share_of_bound", "correlation")]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
@@ -258,25 +246,6 @@ def _label(axes: Any, points: list[tuple[str, float, float]]) -> None:
         height = max(score, last.get(place, -np.inf) + 0.035 * max(span, 1e-6))
         last[place] = height
         axes.annotate(name, (size, score), xytext=(1.07 * size, height), fontsize=6, va="center")
-
-
-def _cell(values: list[float]) -> str:
-    mean = 100 * float(np.mean(values))
-    return f"{mean:.2f} ± {100 * float(np.std(values, ddof=1)):.2f}" if len(values) > 1 else f"{mean:.2f}"
-
-
-def _number(values: list[float | None], digits: int = 2) -> str:
-    """Mean and deviation over seeds, nothing where there is nothing."""
-    there = [value for value in values if value is not None]
-    if not there:
-        return ""
-    spread = f" ± {np.std(there, ddof=1):.{digits}f}" if len(there) > 1 else ""
-    return f"{np.mean(there):.{digits}f}{spread}"
-
-
-def _read(file: Path) -> Found:
-    found: Found = json.loads(file.read_text(encoding="utf-8"))
-    return found
 
 
 HEADER = """# Many text teachers, one student

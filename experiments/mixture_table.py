@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from common import RESULTS
+from layout import cell
+from records import Rows, seeds
 
 from distilvec.functional.sphere import Mode
 
-HERE = RESULTS / "mixtures"
+EXPERIMENT = "mixtures"
 MODES: tuple[str, ...] = get_args(Mode)
 GROUPS = {
     "similarity": ("stsb", "sick", "sts12"),
@@ -27,35 +27,24 @@ V-measure; pair classification: average precision; all in percent. ± is the sta
 """
 
 
-def write_page(here: Path) -> str:
+def write_page(rows: Rows, folder: Path) -> str:
     """Everything that is there, as Markdown; also written to `table.md`."""
-    page = HEADER + "\n".join([*_base(here), *_scores(here), *_training(here), *_geometry(here)]) + "\n"
-    here.mkdir(parents=True, exist_ok=True)
-    (here / "table.md").write_text(page)
+    page = HEADER + "\n".join([*_base(rows), *_scores(rows), *_training(rows), *_geometry(rows)]) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(page)
     return page
 
 
-def _read(file: Path) -> dict[str, Any] | None:
-    return json.loads(file.read_text()) if file.exists() else None
-
-
-def _rows(here: Path, mode: str) -> list[dict[str, Any]]:
-    return [json.loads(file.read_text()) for file in sorted(here.glob(f"{mode}-[0-9].json"))]
-
-
-def _cell(values: list[float], factor: float = 100, digits: int = 2) -> str:
-    mean = factor * float(np.mean(values))
-    if len(values) == 1:
-        return f"{mean:.{digits}f}"
-    return f"{mean:.{digits}f} ± {factor * float(np.std(values, ddof=1)):.{digits}f}"
+def _runs(rows: Rows, mode: str) -> list[dict[str, Any]]:
+    return list(seeds(rows, mode).values())
 
 
 def _means(tasks: dict[str, Any]) -> list[float]:
     return [float(np.mean([tasks[task]["value"] for task in group])) for group in GROUPS.values()]
 
 
-def _base(here: Path) -> list[str]:
-    found = _read(here / "base-mixture.json")
+def _base(rows: Rows) -> list[str]:
+    found = rows.get("base-mixture")
     if found is None:
         return []
     lines = ["", "## The checkpoint", "", "Share of the assignments that the busiest expert of each mixture has:", ""]
@@ -70,42 +59,46 @@ def _base(here: Path) -> list[str]:
     return lines
 
 
-def _scores(here: Path) -> list[str]:
+def _scores(rows: Rows) -> list[str]:
     lines = ["", "## Scores", "", f"| row | seeds | {' | '.join([*GROUPS, *TASKS])} |", "|---" * (2 + 9) + "|"]
     for mode in (*MODES, "dense"):
-        before, runs = _read(here / f"before-{mode}.json"), _rows(here, mode)
+        before, runs = rows.get(f"before-{mode}"), _runs(rows, mode)
         if before is not None:
             values = [*_means(before["tasks"]), *(before["tasks"][task]["value"] for task in TASKS)]
-            lines.append(f"| {mode}, before | | {' | '.join(_cell([value]) for value in values)} |")
+            lines.append(f"| {mode}, before | | {' | '.join(cell([value]) for value in values)} |")
         if runs:
             means = list(zip(*(_means(run["tasks"]) for run in runs), strict=True))
             each = [[run["tasks"][task]["value"] for run in runs] for task in TASKS]
-            cells = [_cell(list(values)) for values in (*means, *each)]
+            cells = [cell(list(values)) for values in (*means, *each)]
             lines.append(f"| {mode}, fine-tuned | {len(runs)} | {' | '.join(cells)} |")
-    return [*lines, *_differences(here)]
+    return [*lines, *_differences(rows)]
 
 
-def _differences(here: Path) -> list[str]:
+def _differences(rows: Rows) -> list[str]:
     """Each row against linear, seed by seed: the order of the data is the same in both."""
-    linear = {run["seed"]: _means(run["tasks"]) for run in _rows(here, "linear")}
+    linear = {run["seed"]: _means(run["tasks"]) for run in _runs(rows, "linear")}
     lines = ["", f"| fine-tuned, minus linear | seeds | {' | '.join(GROUPS)} |", "|---" * 5 + "|"]
     for mode in MODES[1:]:
-        runs = [run for run in _rows(here, mode) if run["seed"] in linear]
+        runs = [run for run in _runs(rows, mode) if run["seed"] in linear]
         if runs:
             gaps = np.array([np.subtract(_means(run["tasks"]), linear[run["seed"]]) for run in runs])
-            cells = " | ".join(_cell(list(column)) for column in gaps.T)
+            cells = " | ".join(cell(list(column)) for column in gaps.T)
             lines.append(f"| {mode} | {len(runs)} | {cells} |")
     return lines if len(lines) > 3 else []
 
 
-def differences(here: Path, one: str, other: str, group: str) -> list[float]:
-    """One aggregation minus another on a group of tasks, in points, for each seed that both have."""
-    place = list(GROUPS).index(group)
-    means = [{run["seed"]: _means(run["tasks"])[place] for run in _rows(here, mode)} for mode in (one, other)]
-    return [100 * (means[0][seed] - means[1][seed]) for seed in means[0] if seed in means[1]]
+def paired(rows: Rows, one: str, other: str, group: str) -> dict[str, dict[int | None, float]]:
+    """Task of a group -> seed -> one aggregation minus another in points."""
+    first, second = seeds(rows, one), seeds(rows, other)
+    both = [seed for seed in first if seed in second]
+    values = {
+        task: {seed: [run[seed]["tasks"][task]["value"] for run in (first, second)] for seed in both}
+        for task in GROUPS[group]
+    }
+    return {task: {seed: 100 * (a - b) for seed, (a, b) in each.items()} for task, each in values.items() if both}
 
 
-def _training(here: Path) -> list[str]:
+def _training(rows: Rows) -> list[str]:
     lines = [
         "",
         "## Cost and stability of the fine-tuning",
@@ -114,22 +107,22 @@ def _training(here: Path) -> list[str]:
         "|---" * 8 + "|",
     ]
     for mode in (*MODES, "dense"):
-        runs = _rows(here, mode)
+        runs = _runs(rows, mode)
         if runs:
             cells = [
-                _cell([run["training_seconds"] for run in runs], 1, 0),
-                _cell([run["losses"][0] for run in runs], 1, 3),
-                _cell([run["losses"][-1] for run in runs], 1, 3),
-                _cell([run["grad_norm"]["median"] for run in runs], 1),
+                cell([run["training_seconds"] for run in runs], 1, 0),
+                cell([run["losses"][0] for run in runs], 1, 3),
+                cell([run["losses"][-1] for run in runs], 1, 3),
+                cell([run["grad_norm"]["median"] for run in runs], 1),
                 f"{max(run['grad_norm']['largest'] for run in runs):.2f}",
             ]
             lines.append(f"| {mode} | {len(runs)} | {runs[0]['steps']} | {' | '.join(cells)} |")
     return lines
 
 
-def _geometry(here: Path) -> list[str]:
-    found = {"the checkpoint": _read(here / "geometry.json")}
-    found |= {f"{mode}, fine-tuned": next(iter(_rows(here, mode)), {}).get("geometry") for mode in MODES}
+def _geometry(rows: Rows) -> list[str]:
+    found = {"the checkpoint": rows.get("geometry")}
+    found |= {f"{mode}, fine-tuned": next(iter(_runs(rows, mode)), {}).get("geometry") for mode in MODES}
     lines = [
         "",
         "## Geometry",

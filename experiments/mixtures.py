@@ -21,7 +21,6 @@ goes on where it stopped.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import gzip
 import json
@@ -34,8 +33,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import WORK, once, shared
-from mixture_table import HERE, MODES, write_page
+from common import RESULTS, WORK, Results, arguments, finished, shared
+from mixture_table import EXPERIMENT, MODES, write_page
 
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.demo import demo_teacher
@@ -64,10 +63,8 @@ class Bench:
         device: cpu to keep off an accelerator.
     """
 
-    def __init__(self, quick: bool, device: str | None) -> None:
-        self.quick = quick
-        self.work = WORK / ("mixtures-quick" if quick else "mixtures")
-        self.here = self.work / "results" if quick else HERE
+    def __init__(self, quick: bool, device: str | None, results: Results) -> None:
+        self.quick, self.results, self.work = quick, results, results.work
         self.place = {"bf16": bfloat16_pays(), **({"use_cpu": True} if device == "cpu" else {})}
         rows = read("pairs")
         triplets = [row for row in rows if row.get("negative")]
@@ -123,23 +120,25 @@ class Bench:
 
     def base(self, kind: str) -> Path:
         """The checkpoint, trained once: of the mixture, or of the dense model."""
-        folder = self.work / f"base-{kind}"
+        make = partial(self.make_base, kind)
+        self.results.run(f"base-{kind}", make, lr=WARM_LR, epochs=WARM_EPOCHS, noise=NOISE, balance=BALANCE)
+        if not self.base_folder(kind).is_dir():  # the row is there, its weights were deleted
+            self.make_base(kind)
+        return self.base_folder(kind)
 
-        def make() -> dict[str, Any]:
-            student = load_student(demo_teacher())
-            if kind == "mixture":
-                student = upcycle(student, experts=8, top_k=2, every=2, noise=NOISE, seed=0)
-            student.max_seq_length = LENGTH
-            fresh = loads(student, self.texts)
-            trained = self.train(student, self.pairs, WARM_LR, WARM_EPOCHS, 0, BALANCE if kind == "mixture" else 0.0)
-            shutil.rmtree(folder, ignore_errors=True)
-            ship(student, folder)
-            return {**trained, "loads_before": fresh, "loads": loads(student, self.texts)}
+    def base_folder(self, kind: str) -> Path:
+        return self.work / f"base-{kind}-{WARM_LR:g}-{WARM_EPOCHS:g}-{NOISE:g}-{BALANCE:g}-{len(self.pairs)}"
 
-        if not folder.is_dir():
-            (self.here / f"base-{kind}.json").unlink(missing_ok=True)
-        once(self.here / f"base-{kind}.json", make)
-        return folder
+    def make_base(self, kind: str) -> dict[str, Any]:
+        student = load_student(demo_teacher())
+        if kind == "mixture":
+            student = upcycle(student, experts=8, top_k=2, every=2, noise=NOISE, seed=0)
+        student.max_seq_length = LENGTH
+        fresh = loads(student, self.texts)
+        trained = self.train(student, self.pairs, WARM_LR, WARM_EPOCHS, 0, BALANCE if kind == "mixture" else 0.0)
+        shutil.rmtree(self.base_folder(kind), ignore_errors=True)
+        ship(student, self.base_folder(kind))
+        return {**trained, "loads_before": fresh, "loads": loads(student, self.texts)}
 
     def student(self, mode: str) -> Any:
         student = load_student(self.base("dense" if mode == "dense" else "mixture"))
@@ -169,7 +168,7 @@ class Bench:
     def look(self) -> dict[str, Any]:
         """The geometry of the checkpoint; its pictures are the paper's figures."""
         found = geometry(self.student("linear"), self.texts)
-        write_geometry(found, "the upcycled and balanced mixture", self.here / "geometry")
+        write_geometry(found, "the upcycled and balanced mixture", self.results.home / "geometry")
         return found.to_dict()
 
 
@@ -199,27 +198,33 @@ def loads(student: Any, texts: list[str]) -> list[list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, quick="a few steps on a few texts, kept apart")
     parser.add_argument("--rows", default=",".join([*MODES, "dense"]), help="aggregations, or dense, between commas")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--device", default=None, help="cpu to keep off an accelerator")
-    parser.add_argument("--quick", action="store_true", help="a few steps on a few texts, kept apart")
-    parser.add_argument("--table", action="store_true", help="only write the page of what is there")
     options = parser.parse_args()
-    if options.table:
-        print(write_page(WORK / "mixtures-quick" / "results" if options.quick else HERE))
+    work = WORK / f"{EXPERIMENT}{'-quick' if options.quick else ''}"
+    results = Results(EXPERIMENT, {"pairs": PAIRS, "length": LENGTH, "bf16": bfloat16_pays()}, work=work)
+    if finished(options, results, write_page):
+        if options.record and (results.home / "geometry").is_dir():
+            pictures = shutil.ignore_patterns("*.png", "*.json")
+            shutil.copytree(
+                results.home / "geometry", RESULTS / EXPERIMENT / "geometry", ignore=pictures, dirs_exist_ok=True
+            )
         return
-    bench = Bench(options.quick, options.device)
+    bench = Bench(options.quick, options.device, results)
     rows = options.rows.split(",")
-    jobs: list[tuple[str, Callable[[], dict[str, Any]]]] = [("geometry", bench.look)]
-    jobs += [(f"{mode}-{seed}", partial(bench.row, mode, seed)) for seed in range(options.seeds) for mode in rows]
-    jobs += [(f"before-{mode}", partial(bench.before, mode)) for mode in rows]
-    for number, (name, job) in enumerate(jobs, 1):
+    warm = {"warm_lr": WARM_LR, "warm_epochs": WARM_EPOCHS, "noise": NOISE, "balance": BALANCE}
+    jobs: list[tuple[str, Callable[[], dict[str, Any]], dict[str, Any]]] = [("geometry", bench.look, {})]
+    for seed in range(options.seeds):
+        options_of = {"lr": LR, "epochs": EPOCHS, "batch": BATCH, "seed": seed}
+        jobs += [(f"{mode}-{seed}", partial(bench.row, mode, seed), {"mode": mode, **options_of}) for mode in rows]
+    jobs += [(f"before-{mode}", partial(bench.before, mode), {"mode": mode}) for mode in rows]
+    for number, (name, job, about) in enumerate(jobs, 1):
         start = time.perf_counter()
-        once(bench.here / f"{name}.json", job)
+        results.run(name, job, **warm, **about)
         print(f"{number} of {len(jobs)}, {name}: {time.perf_counter() - start:.0f} s", flush=True)
-        write_page(bench.here)
-    print(write_page(bench.here))
+        write_page(results.rows(), results.home)
+    print(write_page(results.rows(), results.home))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Differences of average ranks (`distilvec.report.ranks`) over tasks, as the many-teachers paper compares embedders.
 
-The interval of a difference is a bootstrap over tasks. It takes them as independent, which columns of one file are not,
-so it is somewhat too sure.
+The interval of a table's difference is a bootstrap over tasks. It takes them as independent, which columns of one file
+are not, so it is somewhat too sure; claims.py takes the files as its unit.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.report.ranks import Scores, common_tasks, ranks
-
 DRAWS = 10_000
 
 
@@ -22,14 +20,6 @@ def bootstrap(differences: npt.NDArray[np.float64], seed: int = 0) -> tuple[floa
     rows = np.random.default_rng(seed).integers(len(differences), size=(DRAWS, len(differences)))
     low, high = np.quantile(differences[rows].mean(axis=1), (0.025, 0.975))
     return float(low), float(high)
-
-
-def rank_difference(scores: Scores, a: str, b: str) -> tuple[float, tuple[float, float], int]:
-    """How much better the average rank of a is than that of b among all these models, interval, number of tasks."""
-    tasks, models = common_tasks(scores), list(scores)
-    found = ranks(scores, tasks)
-    differences = found[:, models.index(b)] - found[:, models.index(a)]
-    return float(differences.mean()), bootstrap(differences), len(tasks)
 
 
 def by_set(found: npt.NDArray[np.float64], tasks: Sequence[str]) -> npt.NDArray[np.float64]:

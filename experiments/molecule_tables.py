@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS
-from molecule_ranks import bootstrap, by_set, rank_difference, terciles, training_losses
+from molecule_ranks import bootstrap, by_set, terciles, training_losses
 from molecule_rows import GROUPS, ROWS, TEACHERS
+from records import Rows, pairs_of_seeds, seeds
 
 from distilvec.report.plots import save_svg, style
 from distilvec.report.ranks import common_tasks, make_ranking, ranks, ranks_figure
 
-HERE = RESULTS / "molecules"
+EXPERIMENT = "molecules"
 MAIN = "gaussian"
 BEST_TEACHER, BEST_SINGLE = "best teacher", "best single-teacher student"
 #: R2 below which a probe is spoken of by itself.
 BURST = -10.0
 TRAINED = tuple(name for name, row in GROUPS["main"].items() if row.method)
-
-
-def file_name(row: str) -> str:
-    """How a row is called in the names of its files."""
-    return row.replace(" ", "_")
 
 
 class Found:
@@ -38,20 +32,17 @@ class Found:
         refused: column -> why it is not probed.
     """
 
-    def __init__(self, here: Path) -> None:
+    def __init__(self, rows: Rows) -> None:
         self.runs: dict[str, list[dict[str, Any]]] = {}
         for name in TEACHERS:
-            self._read(f"teacher {name}", [here / f"teacher-{name}.json"])
+            if f"teacher-{name}" in rows:
+                self.runs[f"teacher {name}"] = [rows[f"teacher-{name}"]]
         for name in ROWS:
-            self._read(name, sorted(here.glob(f"{file_name(name)}-[0-9]*.json")))
+            if runs := list(seeds(rows, name).values()):
+                self.runs[name] = runs
         self.scores = {model: _mean_scores(runs) for model, runs in self.runs.items()}
-        first = next(iter(self.runs.values()), [{"items": {}, "refused": {}}])[0]
-        self.items, self.refused = first["items"], first["refused"]
-
-    def _read(self, model: str, files: Sequence[Path]) -> None:
-        runs = [json.loads(file.read_text()) for file in files if file.exists()]
-        if runs:
-            self.runs[model] = runs
+        columns = rows.get("columns", {"items": {}, "refused": {}})
+        self.items, self.refused = columns["items"], columns["refused"]
 
     def only(self, models: Sequence[str]) -> dict[str, dict[str, float]]:
         """Scores of those of the models that are there."""
@@ -100,31 +91,44 @@ class Found:
 _TEACHERS = tuple(f"teacher {name}" for name in TEACHERS)
 
 
-def compare_ranks(here: Path, a: str, b: str) -> tuple[str, str, float, tuple[float, float], int] | None:
-    """Names behind a and b, how much better a's average rank is, interval, tasks; None where a row is missing."""
-    found = Found(here)
+def paired_ranks(rows: Rows, a: str, b: str) -> tuple[str, dict[str, dict[int | None, float]]]:
+    """What `b` turned out to be, and file -> seed -> how much better a's average rank over its columns is.
+
+    The ranks are those of teachers, main students and single-teacher students; of a and b the run with the seed, of
+    the others the mean over their seeds. Empty where a row is missing.
+    """
+    found = Found(rows)
     a, b = found.resolve(a), found.resolve(b)
-    scores = found.compared
-    if a not in scores or b not in scores:
-        return None
-    return (a, b, *rank_difference(scores, a, b))
+    compared = found.compared
+    if a not in compared or b not in compared:
+        return b, {}
+    models, tasks = list(compared), common_tasks(compared)
+    files = np.array([task.partition(" ")[0] for task in tasks])
+    own = {model: {run.get("seed"): _mean_scores([run]) for run in found.runs[model]} for model in (a, b)}
+    differences: dict[str, dict[int | None, float]] = {file: {} for file in dict.fromkeys(files)}
+    for one, other in pairs_of_seeds(own[a], own[b]):
+        given = ranks({**compared, a: own[a][one], b: own[b][other]}, tasks)
+        gaps = given[:, models.index(b)] - given[:, models.index(a)]
+        for file, each in differences.items():
+            each[one if one is not None else other] = float(gaps[files == file].mean())
+    return b, differences
 
 
-def task_scores(here: Path, model: str) -> dict[int | None, dict[str, float]]:
+def task_scores(rows: Rows, model: str) -> dict[int | None, dict[str, float]]:
     """Seed -> task -> score of a student; of a teacher the seed is None."""
-    return {run.get("seed"): _mean_scores([run]) for run in Found(here).runs.get(model, [])}
+    return {run.get("seed"): _mean_scores([run]) for run in Found(rows).runs.get(model, [])}
 
 
-def write_page(here: Path) -> str:
+def write_page(rows: Rows, folder: Path) -> str:
     """Write table.md and the picture beside the results; returns the page."""
-    found = Found(here)
-    here.mkdir(parents=True, exist_ok=True)
+    found = Found(rows)
+    folder.mkdir(parents=True, exist_ok=True)
     lines = [HEADER]
     if found.runs:
-        lines += _overall(found, here) + _sections(found, here)
+        lines += _overall(found, folder) + _sections(found, folder)
         lines += _losses(found) + _agreement(found) + _left_out(found)
     text = "\n".join(lines) + "\n"
-    (here / "table.md").write_text(text)
+    (folder / "table.md").write_text(text)
     return text
 
 
@@ -133,7 +137,7 @@ def _mean_scores(runs: list[dict[str, Any]]) -> dict[str, float]:
     return {task: float(np.mean([run["tasks"][task]["value"] for run in runs])) for task in sorted(tasks)}
 
 
-def _overall(found: Found, here: Path) -> list[str]:
+def _overall(found: Found, folder: Path) -> list[str]:
     """Teachers and main students, as in the paper's Table 2."""
     scores = found.only([*_TEACHERS, *GROUPS["main"]])
     lines = ["", "## Teachers and students", "", *_ranking(found, scores, MAIN)]
@@ -143,7 +147,7 @@ def _overall(found: Found, here: Path) -> list[str]:
     ranking = make_ranking(scores)
     if ranking is not None:
         with style():
-            save_svg(ranks_figure(ranking), here / "critical-difference.svg")
+            save_svg(ranks_figure(ranking), folder / "critical-difference.svg")
         lines += ["", ranking.statement(), "", "![Critical difference](critical-difference.svg)"]
     lines += [
         "",
@@ -209,7 +213,7 @@ def _burst(found: Found, models: Sequence[str]) -> list[str]:
     return lines
 
 
-def _sections(found: Found, here: Path) -> list[str]:
+def _sections(found: Found, folder: Path) -> list[str]:
     lines: list[str] = []
     for title, models, shown in (
         ("One, two and all teachers", [MAIN, *GROUPS["pairs"], *GROUPS["single"]], "numbers"),
@@ -232,7 +236,7 @@ def _sections(found: Found, here: Path) -> list[str]:
             lines += _numbers(found, scores)
         elif shown:
             drawn = {model: curve for model in scores if (curve := found.runs[model][0].get("curve"))}
-            training_losses(drawn, here / f"loss-by-{shown}.svg")
+            training_losses(drawn, folder / f"loss-by-{shown}.svg")
             lines += ["", f"![Training loss by {shown}](loss-by-{shown}.svg)"]
     return lines
 
@@ -291,7 +295,7 @@ def _agreement(found: Found) -> list[str]:
     for model in ("untrained", *TRAINED, *GROUPS["single"]):
         runs = found.runs.get(model, [])
         if runs:
-            shares = [np.mean([list(run["disagreement"][name].values()) for run in runs]) for name in TEACHERS]
+            shares = [np.mean([run["disagreement"][name] for run in runs]) for name in TEACHERS]
             cells = " | ".join(f"{share:.4f}" for share in shares)
             lines.append(f"| {model} | {cells} | {np.mean(shares):.4f} |")
     return lines

@@ -21,8 +21,9 @@ Every row is kept as soon as it is there, so the script goes on where it stopped
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import functools
+import hashlib
 import json
 import shutil
 import time
@@ -33,7 +34,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from common import WORK, once, shared
+from common import WORK, Results, arguments, finished, settings_of, shared
 from molecule_rows import (
     BATCH,
     EPOCHS,
@@ -50,23 +51,23 @@ from molecule_rows import (
     named_rows,
     read_probes,
 )
-from molecule_tables import HERE, file_name, write_page
+from molecule_tables import EXPERIMENT, write_page
 
+from distilvec.flow.job import Job
+from distilvec.flow.teach import Taught, teach_one
+from distilvec.flow.train import train_student
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import disagreement
 from distilvec.judging.scores import Score
 from distilvec.modules.molecule import Graph, collate, graphs_of
-from distilvec.preparing import make_student, prepare_corpus
 from distilvec.recipe import Recipe, TeacherSection
-from distilvec.run import train_student
-from distilvec.teaching import Taught, teach_one
 
 
 class Bench:
     """Corpora, teachers, stores and tasks, made once and shared by all rows."""
 
-    def __init__(self, size: Size, here: Path, work: Path, device: str | None = None) -> None:
-        self.size, self.here, self.work = size, here, work
+    def __init__(self, size: Size, results: Results, device: str | None = None) -> None:
+        self.size, self.results, self.work = size, results, results.work
         self.place: dict[str, Any] = {"use_cpu": True} if device == "cpu" else {}
         self.probes = read_probes(shared() / "data" / "molecules", size)
         self._probed: dict[str, dict[str, Score]] = {}
@@ -123,7 +124,7 @@ class Bench:
                 },
                 "optimizer": {"lr": 1e-3, "heads_lr": 1e-3, "weight_decay": 0.0},
                 "cache": str(self.work / "cache"),
-                "output": str(self.work / "runs" / f"{file_name(name)}-{seed}"),
+                "output": str(self.work / "runs" / f"{name.replace(' ', '_')}-{seed}"),
             }
         )
 
@@ -131,50 +132,60 @@ class Bench:
     def taught(self, teacher: str) -> Taught:
         """The teacher with its vectors of the whole pool stored."""
         recipe = self.recipe("gaussian", 0)
-        return teach_one(self.section(teacher), prepare_corpus(recipe), recipe.place / "stores")
+        return teach_one(self.section(teacher), Job(recipe).corpus, recipe.place / "stores")
 
     def teacher(self, name: str) -> dict[str, Score]:
         """Its probes; their outputs are kept beside the corpora, for the disagreement with the students."""
-        file, outputs = self.here / f"teacher-{name}.json", self.work / "outputs" / f"{name}.json"
-        if not (file.exists() and outputs.exists()):
-            file.unlink(missing_ok=True)
-            once(file, lambda: {"teacher": name, **self._probe(name, CachedEncoder(self.taught(name).teacher))})
-            outputs.parent.mkdir(parents=True, exist_ok=True)
-            outputs.write_text(json.dumps([score.to_dict(outputs=True) for score in self._probed[name].values()]))
+        digest = hashlib.sha256(json.dumps(self.results.settings, sort_keys=True).encode()).hexdigest()[:12]
+        outputs = self.work / "outputs" / f"{name}-{digest}.json"
+        self.results.run(f"teacher-{name}", functools.partial(self.teacher_row, name, outputs), teacher=name)
+        if not outputs.exists():
+            self.teacher_row(name, outputs)
         if name not in self._probed:
             found = [Score.from_dict(score) for score in json.loads(outputs.read_text())]
             self._probed[name] = {score.task: score for score in found}
         return self._probed[name]
 
-    def row(self, name: str, seed: int) -> None:
-        def make() -> dict[str, Any]:
-            row, recipe = ROWS[name], self.recipe(name, seed)
-            corpus, result = prepare_corpus(recipe), {"row": name, "seed": seed}
-            if row.method is None:
-                student = make_student(recipe.student, recipe.teachers, corpus, seed)
-            else:
-                out = Path(recipe.output)
-                shutil.rmtree(out, ignore_errors=True)
-                taught = [self.taught(teacher) for teacher in row.teachers]
-                student, fitted = train_student(recipe, corpus, taught, out, False)
-                shutil.rmtree(out, ignore_errors=True)
-                result |= {
-                    "teachers": list(row.teachers),
-                    "steps": fitted.steps,
-                    "epochs": recipe.training.epochs,
-                    "molecules": len(corpus.train_rows),
-                    "parameters": {"student": fitted.trained, "kernels": fitted.heads},
-                    "training_seconds": round(fitted.seconds, 1),
-                    "held_out": _per_teacher(fitted.held_out, row.teachers),
-                    "curve": [[entry["step"], round(entry["loss"], 5)] for entry in fitted.log if "loss" in entry],
-                }
-            label = f"{name}-{seed}"
-            result |= self._probe(label, CachedEncoder(functools.partial(self.embed, student)))
-            scores = self._probed.pop(label)
-            result["disagreement"] = {teacher: self.disagreements(scores, teacher) for teacher in TEACHERS}
-            return result
+    def teacher_row(self, name: str, outputs: Path) -> dict[str, Any]:
+        result = {"teacher": name, **self._probe(name, CachedEncoder(self.taught(name).teacher))}
+        outputs.parent.mkdir(parents=True, exist_ok=True)
+        outputs.write_text(json.dumps([score.to_dict(outputs=True) for score in self._probed[name].values()]))
+        return result
 
-        once(self.here / f"{file_name(name)}-{seed}.json", make)
+    def columns(self) -> dict[str, Any]:
+        """What is known of the columns, the same for every row."""
+        return {"items": self.probes.items, "refused": self.probes.refused}
+
+    def row(self, name: str, seed: int) -> None:
+        make = functools.partial(self.trained_row, name, seed)
+        self.results.run(f"{name}-{seed}", make, row=name, **settings_of(self.recipe(name, seed)))
+
+    def trained_row(self, name: str, seed: int) -> dict[str, Any]:
+        row, recipe = ROWS[name], self.recipe(name, seed)
+        shutil.rmtree(recipe.output, ignore_errors=True)
+        job, result = Job(recipe), {"row": name, "seed": seed}
+        if row.method is None:
+            student = job.student()
+        else:
+            job.taught = [self.taught(teacher) for teacher in row.teachers]
+            job.teachers = [each.teacher for each in job.taught]
+            student, fitted = train_student(job)
+            shutil.rmtree(recipe.output, ignore_errors=True)
+            result |= {
+                "teachers": list(row.teachers),
+                "steps": fitted.steps,
+                "epochs": recipe.training.epochs,
+                "molecules": len(job.corpus.train_rows),
+                "parameters": {"student": fitted.trained, "kernels": fitted.heads},
+                "training_seconds": round(fitted.seconds, 1),
+                "held_out": _per_teacher(fitted.held_out, row.teachers),
+                "curve": [[entry["step"], round(entry["loss"], 5)] for entry in fitted.log if "loss" in entry],
+            }
+        label = f"{name}-{seed}"
+        result |= self._probe(label, CachedEncoder(functools.partial(self.embed, student)))
+        scores = self._probed.pop(label)
+        result["disagreement"] = self.disagreements(scores)
+        return result
 
     @torch.inference_mode()
     def embed(self, student: Any, smiles: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -206,20 +217,18 @@ class Bench:
                 }
                 for name, score in scores.items()
             },
-            "items": self.probes.items,
-            "refused": self.probes.refused,
             "encoding_seconds": round(encoded - start, 1),
             "probe_seconds": round(time.perf_counter() - encoded, 1),
         }
 
-    def disagreements(self, scores: dict[str, Score], teacher: str) -> dict[str, float]:
-        """By task of two classes, the share of test items on which the two probes differ (equation 1)."""
-        theirs = self.teacher(teacher)
-        return {
-            name: round(disagreement(score, theirs[name]), 5)
-            for name, score in scores.items()
-            if score.metric == "auroc" and name in theirs
-        }
+    def disagreements(self, scores: dict[str, Score]) -> dict[str, list[Any]]:
+        """For each teacher the share of test items on which the two probes differ, by column of two classes (eq. 1)."""
+        columns = [name for name, score in scores.items() if score.metric == "auroc"]
+        found: dict[str, list[Any]] = {"columns": columns}
+        for teacher in TEACHERS:
+            theirs = self.teacher(teacher)
+            found[teacher] = [round(disagreement(scores[name], theirs[name]), 5) for name in columns]
+        return found
 
 
 def _per_teacher(terms: dict[str, float], teachers: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -232,29 +241,28 @@ def _per_teacher(terms: dict[str, float], teachers: Sequence[str]) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, quick="a few steps on a few molecules, kept apart")
     parser.add_argument("--rows", default="default", help=f"default, {', '.join(GROUPS)}, or names, between commas")
     parser.add_argument(
         "--seeds", type=int, default=SEEDS, help="of the rows that are named; without --rows, of the main ones"
     )
     parser.add_argument("--epochs", type=float, default=EPOCHS)
-    parser.add_argument("--device", default=None, help="cpu to keep off an accelerator")
-    parser.add_argument("--quick", action="store_true", help="a few steps on a few molecules, kept apart")
-    parser.add_argument("--table", action="store_true", help="only write the tables of what is there")
     options = parser.parse_args()
-    work = WORK / ("molecules-quick" if options.quick else "molecules")
-    here = work / "results" if options.quick else HERE
+    size = QUICK if options.quick else Size(epochs=options.epochs)
+    work = WORK / f"{EXPERIMENT}{'-quick' if options.quick else ''}"
+    results = Results(EXPERIMENT, {"size": dataclasses.asdict(size)}, work=work)
+    if finished(options, results, write_page):
+        return
     rows = named_rows(options.rows)
-    if not options.table:
-        size = QUICK if options.quick else Size(epochs=options.epochs)
-        # Further seeds of everything would take hours.
-        repeated = [row for row in rows if options.rows != "default" or row in GROUPS["main"]]
-        run(Bench(size, here, work, options.device), rows, repeated, options.seeds)
-    print(write_page(here))
+    # Further seeds of everything would take hours.
+    repeated = [row for row in rows if options.rows != "default" or row in GROUPS["main"]]
+    run(Bench(size, results, options.device), rows, repeated, options.seeds)
+    print(write_page(results.rows(), results.home))
 
 
 def run(bench: Bench, rows: Sequence[str], repeated: Sequence[str], seeds: int) -> None:
     """Teachers first, then each row with seed 0, then the further seeds of those to be repeated."""
+    bench.results.run("columns", bench.columns)
     jobs: list[tuple[str, Callable[[], Any]]] = [
         (f"teacher {name}", functools.partial(bench.teacher, name)) for name in TEACHERS
     ]
@@ -265,7 +273,7 @@ def run(bench: Bench, rows: Sequence[str], repeated: Sequence[str], seeds: int) 
         start = time.perf_counter()
         job()
         print(f"{number} of {len(jobs)}, {label}: {time.perf_counter() - start:.0f} s", flush=True)
-        write_page(bench.here)
+        write_page(bench.results.rows(), bench.results.home)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
     python experiments/run_all.py                  # days on two cores, half an hour on a GPU
     python experiments/run_all.py --device cpu
 
-Each script keeps every row as soon as it is there, so this can be stopped at any time and goes on where it stopped.
+Each script keeps every row as soon as it is there, so this can be stopped at any time and goes on where it stopped. The
+rows are in the work folder (see records.py); the page of claims is of the committed results, over which each script
+writes the new ones with --record.
 A script that fails does not stop the others; the exit code says so at the end.
 """
 
@@ -48,6 +50,7 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("molecules.py", ("--rows", "large"), True),
     ("images.py", (), True),
     ("images.py", ("--rows", "vit,vit-single", "--seeds", "1"), True),
+    ("cross_choosing.py", (), False),
     ("claims.py", (), False),
 )
 

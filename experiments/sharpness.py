@@ -16,7 +16,7 @@ where it stopped. On one core a Lanczos step takes some 13 s and a row about hal
 from __future__ import annotations
 
 import argparse
-import json
+import functools
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,24 +25,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, WORK, once, shared
+from common import WORK, Results, arguments, finished, shared
+from layout import cell, head, line
+from records import Rows, seeds
 from torch import Tensor
 
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.batch import Batch
 from distilvec.demo import demo_teacher
+from distilvec.flow.start import make_student
+from distilvec.flow.teach import teach_one
+from distilvec.flow.train import store_lookup
 from distilvec.methods import parts
 from distilvec.methods.table import build_method
 from distilvec.optim import largest_curvature
-from distilvec.preparing import make_student
 from distilvec.recipe import OptimizerSection, StudentSection, TeacherSection, TrainingSection
-from distilvec.run import store_lookup
 from distilvec.students import StudentTap
 from distilvec.teachers.signals import TeacherSignals
-from distilvec.teaching import teach_one
 from distilvec.training import Collator, StoreSource, TokenizedCorpus, bfloat16_pays, fit
 
-HERE = RESULTS / "sharpness"
+EXPERIMENT = "sharpness"
 ROWS: dict[str, dict[str, Any] | None] = {"adamw": None, "sam": {"kind": "sam"}, "asam": {"kind": "asam"}}
 #: Table 4: largest eigenvalue after 1, 3, 5, 10 and 30 epochs.
 PAPER = {"adamw": (30.24, 21.48, 19.66, 18.66, 17.41), "asam": (14.89, 12.94, 11.59, 10.85, 9.93)}
@@ -127,71 +129,68 @@ def fixed_batches(corpus: Corpus, tokens: TokenizedCorpus, count: int, items: in
     return np.array_split(chosen, count)
 
 
-def observer(objective: Objective, start: Path, iterations: int) -> Callable[[Any, Any], dict[str, float]]:
+def observer(
+    objective: Objective, results: Results, seed: int, iterations: int
+) -> Callable[[Any, Any], dict[str, float]]:
     """(student, method) -> curvature; the first call of a row is the start, which all rows share and one takes."""
     calls = iter(range(10**6))
 
     def observe(student: Any, method: Any) -> dict[str, float]:
         if next(calls):
             return objective.curvature(student, method, iterations)
-        kept = once(start, lambda: dict(objective.curvature(student, method, iterations)))
+        make = functools.partial(objective.curvature, student, method, iterations)
+        kept = results.run(f"start-{seed}", make, seed=seed)
         return {key: kept[key] for key in ("curvature", "converged", "loss")}
 
     return observe
 
 
-def row(name: str, seed: int, options: argparse.Namespace) -> None:
+def row(name: str, seed: int, options: argparse.Namespace, results: Results) -> dict[str, Any]:
     """Train one row, with the curvature taken on the way."""
-
-    def make() -> dict[str, Any]:
-        data = shared() / "data" / "talas_corpus.jsonl.gz"
-        place = WORK / ("sharpness-quick" if options.quick else "talas")
-        limit = 240 if options.quick else None
-        corpus = read_corpus(data, place / "corpus", domain="domain", holdout=0.0, limit=limit)
-        dtype = "bfloat16" if bfloat16_pays() else "float32"
-        taught = teach_one(TeacherSection(name="minilm", model=demo_teacher(), dtype=dtype), corpus, place / "stores")
-        section = StudentSection(model=str(shared() / "models" / "student-bpe"), max_length=128)
-        student = make_student(section, [], corpus, seed)
-        tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), place / "bpe" / "tokens")
-        source = StoreSource(taught.store, corpus)
-        device = torch.device("cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu")
-        items = 16 if options.quick else ITEMS
-        objective = Objective(
-            Collator(corpus, tokens, [source]), fixed_batches(corpus, tokens, options.batches, items), device
-        )
-        every = 4 if options.quick else len(corpus.train_rows) // BATCH // 2
-        out = WORK / "sharpness" / f"{name}-{seed}"
-        shutil.rmtree(out, ignore_errors=True)
-        placement = {"use_cpu": True} if device.type == "cpu" else {}
-        fitted = fit(
-            student,
-            build_method("talas", {}),
-            [taught.info],
-            corpus,
-            [source],
-            training=TrainingSection(
-                epochs=1 if options.quick else options.epochs,
-                batch_size=BATCH,
-                seed=seed,
-                evaluate_every=every,
-                eval_on_start=True,
-                save_every=10**6,
-                bf16=bfloat16_pays(),
-                **placement,
-            ),
-            optimizer=OptimizerSection(lr=options.lr, heads_lr=options.lr, sharpness=ROWS[name]),
-            folder=out,
-            cache=place / "bpe",
-            evaluate=observer(
-                objective, options.results / f"start-{seed}.json", 6 if options.quick else options.iterations
-            ),
-            lookup=store_lookup([taught.store]),
-        )
-        shutil.rmtree(out, ignore_errors=True)
-        settings = {"lr": options.lr, "batches": options.batches, "items": items}
-        return {"row": name, "seed": seed, **settings, "points": points(fitted.log, len(corpus.train_rows))}
-
-    once(options.results / f"{name}-{seed}.json", make)
+    data = shared() / "data" / "talas_corpus.jsonl.gz"
+    place = WORK / ("sharpness-quick" if options.quick else "talas")
+    limit = 240 if options.quick else None
+    corpus = read_corpus(data, place / "corpus", domain="domain", holdout=0.0, limit=limit)
+    dtype = "bfloat16" if bfloat16_pays() else "float32"
+    taught = teach_one(TeacherSection(name="minilm", model=demo_teacher(), dtype=dtype), corpus, place / "stores")
+    section = StudentSection(model=str(shared() / "models" / "student-bpe"), max_length=128)
+    student = make_student(section, [], corpus, seed)
+    tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), place / "bpe" / "tokens")
+    source = StoreSource(taught.store, corpus)
+    device = torch.device("cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu")
+    items = 16 if options.quick else ITEMS
+    objective = Objective(
+        Collator(corpus, tokens, [source]), fixed_batches(corpus, tokens, options.batches, items), device
+    )
+    every = 4 if options.quick else len(corpus.train_rows) // BATCH // 2
+    out = WORK / "sharpness" / f"{name}-{seed}"
+    shutil.rmtree(out, ignore_errors=True)
+    placement = {"use_cpu": True} if device.type == "cpu" else {}
+    fitted = fit(
+        student,
+        build_method("talas", {}),
+        [taught.info],
+        corpus,
+        [source],
+        training=TrainingSection(
+            epochs=1 if options.quick else options.epochs,
+            batch_size=BATCH,
+            seed=seed,
+            evaluate_every=every,
+            eval_on_start=True,
+            save_every=10**6,
+            bf16=bfloat16_pays(),
+            **placement,
+        ),
+        optimizer=OptimizerSection(lr=options.lr, heads_lr=options.lr, sharpness=ROWS[name]),
+        folder=out,
+        cache=place / "bpe",
+        evaluate=observer(objective, results, seed, 6 if options.quick else options.iterations),
+        lookup=store_lookup([taught.store]),
+    )
+    shutil.rmtree(out, ignore_errors=True)
+    settings = {"lr": options.lr, "batches": options.batches, "items": items}
+    return {"row": name, "seed": seed, **settings, "points": points(fitted.log, len(corpus.train_rows))}
 
 
 def points(log: list[dict[str, Any]], texts: int) -> list[dict[str, float]]:
@@ -208,31 +207,22 @@ def points(log: list[dict[str, Any]], texts: int) -> list[dict[str, float]]:
     return list(found.values())
 
 
-def table(folder: Path) -> str:
-    """The Markdown table of everything that is there."""
-    found = {
-        name: [json.loads(file.read_text()) for file in sorted(folder.glob(f"{name}-[0-9]*.json"))] for name in ROWS
-    }
+def write_page(rows: Rows, folder: Path) -> str:
+    """The Markdown table of everything that is there, also written to `table.md`."""
+    found = {name: list(seeds(rows, name).values()) for name in ROWS}
     epochs = sorted({point["epoch"] for runs in found.values() for run in runs for point in run["points"]})
-    lines = [
-        HEADER,
-        "| optimiser | seeds | " + " | ".join(f"epoch {epoch:g}" for epoch in epochs) + " |",
-        "|---|---|" + "---|" * len(epochs),
-    ]
+    lines = [HEADER, *head("optimiser", "seeds", *(f"epoch {epoch:g}" for epoch in epochs))]
     for name, runs in found.items():
         if runs:
-            cells = [_cell([p["curvature"] for run in runs for p in run["points"] if p["epoch"] == e]) for e in epochs]
-            lines.append(f"| {name} | {len(runs)} | {' | '.join(cells)} |")
+            points = [point for run in runs for point in run["points"]]
+            cells = [cell([p["curvature"] for p in points if p["epoch"] == epoch], 1) for epoch in epochs]
+            lines.append(line(name, len(runs), *cells))
     lines += ["", "The paper's (MiniLM, other settings), epochs 1/3/5/10/30: "]
     lines[-1] += "; ".join(f"{name} {'/'.join(f'{value:g}' for value in values)}" for name, values in PAPER.items())
-    return "\n".join(lines) + ".\n"
-
-
-def _cell(values: list[float]) -> str:
-    if not values:
-        return ""
-    mean = float(np.mean(values))
-    return f"{mean:.2f} ± {float(np.std(values, ddof=1)):.2f}" if len(values) > 1 else f"{mean:.2f}"
+    page = "\n".join(lines) + ".\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(page)
+    return page
 
 
 HEADER = """# Sharpness along training
@@ -243,26 +233,23 @@ Largest eigenvalue of the Hessian of TALAS's whole objective, over the encoder's
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, quick="a few steps on a few texts, kept apart")
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=float, default=2.0)
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--iterations", type=int, default=20, help="Lanczos steps at most")
     parser.add_argument("--batches", type=int, default=1, help="fixed batches of 256 texts")
-    parser.add_argument("--device", default=None, help="cpu to keep off an accelerator")
-    parser.add_argument("--results", type=Path, default=HERE)
-    parser.add_argument("--quick", action="store_true", help="a few steps on a few texts")
-    parser.add_argument("--table", action="store_true", help="only write the table of what is there")
     options = parser.parse_args()
-    options.results.mkdir(parents=True, exist_ok=True)
-    if not options.table:
-        for seed in range(options.seeds):
-            for name in options.rows:
-                row(name, seed, options)
-    text = table(options.results)
-    (options.results / "table.md").write_text(text)
-    print(text)
+    settings = {name: getattr(options, name) for name in ("epochs", "lr", "iterations", "batches", "quick")}
+    results = Results(EXPERIMENT, {**settings, "items": ITEMS, "tokens": TOKENS, "bf16": bfloat16_pays()})
+    if finished(options, results, write_page):
+        return
+    for seed in range(options.seeds):
+        for name in options.rows:
+            make = functools.partial(row, name, seed, options, results)
+            results.run(f"{name}-{seed}", make, sharpness=ROWS[name], seed=seed)
+    print(write_page(results.rows(), results.home))
 
 
 if __name__ == "__main__":

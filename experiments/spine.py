@@ -25,7 +25,7 @@ FOLDER = WORK / "spine"
 #: Folder of the run, what the student starts from, and its learning rate (of talas_table.py's grid).
 KINDS: dict[str, tuple[str, dict[str, Any], float]] = {
     "cut": ("run", {"shrink": {"of": "minilm", "layers": 2, "vocabulary": 5000}}, 3e-4),
-    "bpe": ("bpe", {"model": str(shared() / "models" / "student-bpe")}, 1e-3),
+    "bpe": ("bpe", {"model": "student-bpe"}, 1e-3),
 }
 
 
@@ -50,6 +50,8 @@ def trained_as(kind: str) -> dict[str, Any]:
 
 def recipe(kind: str) -> Recipe:
     name, student, lr = KINDS[kind]
+    if "model" in student:
+        student = {"model": str(shared() / "models" / student["model"])}
     return Recipe.build(
         {
             "corpus": {"path": str(shared() / "data" / "talas_corpus.jsonl.gz"), "domain": "domain", "holdout": 0.0},

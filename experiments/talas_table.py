@@ -14,34 +14,38 @@ Every row is kept as soon as it is there, so the script goes on where it stopped
 
 from __future__ import annotations
 
-import argparse
-import json
+import functools
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, WORK, once, shared
+from common import WORK, Results, arguments, finished, shared
+from layout import cell, head, line
+from records import Rows, below, folders, seeds
 
 from distilvec.corpus import read_corpus
 from distilvec.demo import demo_teacher
+from distilvec.flow.start import make_student
+from distilvec.flow.teach import Taught, teach_one
+from distilvec.flow.train import store_lookup
 from distilvec.judging import CachedEncoder, RidgeMapped, judge, talas_tasks
 from distilvec.methods.base import Needs
 from distilvec.methods.table import build_method
-from distilvec.preparing import make_student
 from distilvec.recipe import OptimizerSection, StudentSection, TeacherSection, TrainingSection
-from distilvec.run import store_lookup
 from distilvec.students import ship
 from distilvec.teachers import load_teacher
-from distilvec.teaching import Taught, teach_one
 from distilvec.training import StoreSource, bfloat16_pays, fit
 
 GRID = (1e-4, 3e-4, 1e-3)
 EPOCHS = 2.0
 PROBE_ROWS = 10_000
 DTYPE = "bfloat16" if bfloat16_pays() else "float32"
-HERE = RESULTS / "talas_table"
+EXPERIMENT = "talas_table"
+IN_DOMAIN = ("emotion", "wic", "stsb")  # texts of their training splits are the corpus
+CLEAN_COLUMNS = ("Avg-In, clean", "Avg-Out, clean", "Avg without overlap")
+SETTINGS = {"probe_rows": PROBE_ROWS, "dtype": DTYPE, "batch": 32}
 
 ASAM = {"kind": "asam"}
 ROWS: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
@@ -95,14 +99,16 @@ class Bench:
 
     Attributes:
         rows, like: name -> method, options and sharpness-aware steps; name -> the row whose learning rate it takes.
-        here, work: where results are kept, and what they are made from.
+        part: before the names of its rows, "" or one that ends in a slash.
+        work: what the results are made from.
+        results: where they are kept.
     """
 
     rows, like = ROWS, LIKE
-    here, work = HERE, WORK / "talas"
+    part, work = "", WORK / "talas"
 
-    def __init__(self, student: str) -> None:
-        data = shared() / "data"
+    def __init__(self, student: str, results: Results) -> None:
+        data, self.results = shared() / "data", results
         self.name, self.section = student, student_section(student)
         self.corpus = read_corpus(self.corpus_file(), self.work / "corpus", domain="domain", holdout=0.0)
         self.taught = self.teach(TeacherSection(name="minilm", model=demo_teacher(), dtype=DTYPE))
@@ -155,15 +161,25 @@ class Bench:
         row = self.like.get(row, row)
         scores = {}
         for lr in GRID:
-
-            def make(lr: float = lr) -> dict[str, Any]:
-                student, _ = self.train(row, lr, 1.0, 0, device)
-                found = judge({"student": self.encoder(student)}, self.validation)
-                return {"row": row, "lr": lr, "validation": found.averages("student")["all"]}
-
-            file = self.here / self.name / "tuning" / f"{row.replace(' ', '_')}-{lr}.json"
-            scores[lr] = once(file, make)["validation"]
+            make = functools.partial(self.tuning_run, row, lr, device)
+            found = self.results.run(self.called("tuning", f"{row}-{lr}"), make, **self.options(row, lr, 1.0, 0))
+            scores[lr] = found["validation"]
         return max(scores, key=scores.__getitem__)
+
+    def tuning_run(self, row: str, lr: float, device: str | None) -> dict[str, Any]:
+        student, _ = self.train(row, lr, 1.0, 0, device)
+        found = judge({"student": self.encoder(student)}, self.validation)
+        return {"row": row, "lr": lr, "validation": found.averages("student")["all"]}
+
+    def called(self, *names: str) -> str:
+        """The name of a row of this student."""
+        return self.part + "/".join([self.name, *names])
+
+    def options(self, row: str, lr: float, epochs: float, seed: int) -> dict[str, Any]:
+        """What a row is made of, beside the settings of the run."""
+        method, given, sharpness = self.rows[row]
+        about = {"method": method, "options": given, "sharpness": sharpness, "student": self.section.model_dump()}
+        return {**about, "corpus": self.corpus_file(), "lr": lr, "epochs": epochs, "seed": seed}
 
     def score(self, models: dict[str, Any]) -> dict[str, Any]:
         """Scores on all rows, and averages without the rows whose texts are in the corpus."""
@@ -184,113 +200,113 @@ class Bench:
 
     def references(self) -> None:
         """Teacher, untrained student and free baseline."""
+        self.results.run(self.called("references"), self.untrained, student=self.section.model_dump())
+        self.results.run("teacher", self.teacher)
 
-        def make() -> dict[str, Any]:
-            from distilvec.training import TokenizedCorpus, free_maps
-            from distilvec.training.sample import make_sample
+    def untrained(self) -> dict[str, Any]:
+        from distilvec.training import TokenizedCorpus, free_maps
+        from distilvec.training.sample import make_sample
 
-            student = make_student(self.section, [], self.corpus, 0)
-            tokens = TokenizedCorpus.build(
-                student, self.corpus.texts, len(self.corpus), self.work / self.name / "tokens"
-            )
-            rows = np.asarray(self.corpus.train_rows)
-            sample = make_sample(student, tokens, [self.source], rows, seed=0, needs=Needs())
-            untrained = self.encoder(student)
-            free = RidgeMapped(untrained, free_maps(sample)[0])
-            models = {"untrained student": untrained, "free baseline": free}
-            parameters = sum(p.numel() for p in student.parameters())
-            return {"models": self.score(models), "parameters": parameters}
+        student = make_student(self.section, [], self.corpus, 0)
+        tokens = TokenizedCorpus.build(student, self.corpus.texts, len(self.corpus), self.work / self.name / "tokens")
+        rows = np.asarray(self.corpus.train_rows)
+        sample = make_sample(student, tokens, [self.source], rows, seed=0, needs=Needs())
+        untrained = self.encoder(student)
+        free = RidgeMapped(untrained, free_maps(sample)[0])
+        models = {"untrained student": untrained, "free baseline": free}
+        parameters = sum(p.numel() for p in student.parameters())
+        return {"models": self.score(models), "parameters": parameters}
 
-        once(self.here / self.name / "references.json", make)
-        once(
-            self.here / "teacher.json", lambda: {"models": self.score({"teacher": CachedEncoder(self.taught.teacher)})}
-        )
+    def teacher(self) -> dict[str, Any]:
+        return {"models": self.score({"teacher": CachedEncoder(self.taught.teacher)})}
 
     def row(self, row: str, seed: int, device: str | None) -> None:
-        def make() -> dict[str, Any]:
-            lr = self.tune(row, device)
-            student, fitted = self.train(row, lr, EPOCHS, seed, device)
-            scores = self.score({"student": self.encoder(student)})["student"]
-            last = [entry for entry in fitted.log if "loss" in entry]
-            return {
-                "row": row,
-                "lr": lr,
-                "seed": seed,
-                "steps": fitted.steps,
-                "training_seconds": round(fitted.seconds, 1),
-                "skipped_steps": fitted.skipped,
-                "last_terms": {k: v for k, v in (last[-1] if last else {}).items() if k.startswith(("term/", "loss"))},
-                **scores,
-            }
+        lr = self.tune(row, device)
+        make = functools.partial(self.trained_run, row, lr, seed, device)
+        self.results.run(self.called(f"{row}-{seed}"), make, **self.options(row, lr, EPOCHS, seed))
 
-        once(self.here / self.name / f"{row.replace(' ', '_')}-{seed}.json", make)
+    def trained_run(self, row: str, lr: float, seed: int, device: str | None) -> dict[str, Any]:
+        student, fitted = self.train(row, lr, EPOCHS, seed, device)
+        scores = self.score({"student": self.encoder(student)})["student"]
+        last = [entry for entry in fitted.log if "loss" in entry]
+        return {
+            "row": row,
+            "lr": lr,
+            "seed": seed,
+            "steps": fitted.steps,
+            "training_seconds": round(fitted.seconds, 1),
+            "skipped_steps": fitted.skipped,
+            "last_terms": {k: v for k, v in (last[-1] if last else {}).items() if k.startswith(("term/", "loss"))},
+            **scores,
+        }
 
 
-def table() -> str:
-    """The Markdown table of everything that is there."""
+def write_page(rows: Rows, folder: Path) -> str:
+    """The Markdown tables of everything that is there, also written to `table.md`."""
     lines: list[str] = []
-    teacher = _read(HERE / "teacher.json")
-    for folder in sorted(path for path in HERE.iterdir() if path.is_dir()):
-        lines += [
-            "",
-            f"### Student `{folder.name}`",
-            "",
-            "| row | seeds | lr | Avg-In | Avg-Out | Avg | retention | Avg without overlap |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        top = teacher["models"]["teacher"]["averages"]["all"] if teacher else None
-        references = _read(folder / "references.json")
-        fixed = {**(teacher["models"] if teacher else {}), **(references["models"] if references else {})}
-        for name, scores in fixed.items():
-            lines.append(_line(name, [scores], top, ""))
+    teacher = rows["teacher"]["models"] if "teacher" in rows else {}
+    top = teacher["teacher"]["averages"]["all"] if teacher else None
+    for student in folders(rows):
+        found = below(rows, student)
+        columns = ("row", "seeds", "lr", "Avg-In", "Avg-Out", "Avg", "retention", *CLEAN_COLUMNS)
+        lines += ["", f"### Student `{student}`", "", *head(*columns)]
+        fixed = {**teacher, **found.get("references", {"models": {}})["models"]}
+        lines += [_line(name, [scores], top, "") for name, scores in fixed.items()]
         for row in ROWS:
-            found = [_read(file) for file in sorted(folder.glob(f"{row.replace(' ', '_')}-[0-9].json"))]
-            if found:
-                lines.append(_line(row, found, top, f"{found[0]['lr']:g}"))
-    return "\n".join(lines) + "\n"
-
-
-def _read(file: Path) -> dict[str, Any] | None:
-    return json.loads(file.read_text()) if file.exists() else None
+            if runs := list(seeds(found, row).values()):
+                lines.append(_line(row, runs, top, f"{runs[0]['lr']:g}"))
+    page = HEADER + "\n".join(lines) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(page)
+    return page
 
 
 def _line(name: str, runs: list[dict[str, Any]], top: float | None, lr: str) -> str:
-    def cell(values: list[float]) -> str:
-        mean = 100 * float(np.mean(values))
-        return f"{mean:.2f} ± {100 * float(np.std(values, ddof=1)):.2f}" if len(values) > 1 else f"{mean:.2f}"
-
     averages = [cell([run["averages"][group] for run in runs]) for group in ("in", "out", "all")]
     kept = f"{100 * np.mean([run['averages']['all'] for run in runs]) / top:.1f} %" if top else ""
-    clean = cell([run["clean_averages"]["all"] for run in runs])
-    return f"| {name} | {len(runs)} | {lr} | {' | '.join(averages)} | {kept} | {clean} |"
+    return line(name, len(runs), lr, *averages, kept, *clean_cells(runs, IN_DOMAIN))
+
+
+def clean_cells(runs: list[dict[str, Any]], inside: tuple[str, ...]) -> list[str]:
+    """Averages over the sets in and out of the domain and over all, without test rows that are in the corpus.
+
+    STS12 counts as in-domain: its texts are part of STS-B, and texts of STS-B are in the corpora of all these runs.
+    """
+    groups: list[list[float]] = [[], [], []]
+    for run in runs:
+        of = {name: value for name, value in run["clean"].items() if name in (*inside, "sts12")}
+        out = [value for name, value in run["clean"].items() if name not in of]
+        for group, values in zip(groups, (list(of.values()), out, list(run["clean"].values())), strict=True):
+            group.append(float(np.mean(values)))
+    return [cell(group) for group in groups]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--student", choices=["bpe", "cut", "cut3"], default="bpe")
     parser.add_argument("--rows", default="main", help="main, baselines, all, or names separated by commas")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--device", default=None, help="cpu to keep off an accelerator")
-    parser.add_argument("--table", action="store_true", help="only write the table of what is there")
     options = parser.parse_args()
-    if not options.table:
-        bench = Bench(options.student)
-        bench.references()
-        named = {"main": MAIN, "baselines": BASELINES, "all": tuple(ROWS)}
-        rows = named.get(options.rows) or tuple(options.rows.split(","))
-        for seed in range(options.seeds):
-            for row in rows:
-                bench.row(row, seed, options.device)
-                (HERE / "table.md").write_text(HEADER + table())
-    (HERE / "table.md").write_text(HEADER + table())
-    print(table())
+    results = Results(EXPERIMENT, SETTINGS)
+    if finished(options, results, write_page):
+        return
+    bench = Bench(options.student, results)
+    bench.references()
+    named = {"main": MAIN, "baselines": BASELINES, "all": tuple(ROWS)}
+    rows = named.get(options.rows) or tuple(options.rows.split(","))
+    for seed in range(options.seeds):
+        for row in rows:
+            bench.row(row, seed, options.device)
+            write_page(results.rows(), results.home)
+    print(write_page(results.rows(), results.home))
 
 
 HEADER = """# TALAS's comparison, on real data
 
 Made by `python experiments/talas_table.py` (see its header for teacher, students, corpus and tuning). Two epochs,
 batch 32 with texts of similar length, probes trained on at most 10,000 seeded rows. ± is the standard deviation over
-seeds. "Without overlap" leaves out the test rows whose texts are in the training corpus. Averages are plain means of
+seeds. "Clean" and "without overlap" leave out the test rows whose texts are in the training corpus; "clean" also counts
+STS12 as in-domain, because STS-B, whose texts are in the corpus, contains it. Averages are plain means of
 the nine sets' main metrics (macro-F1, average precision, Spearman) in percent.
 """
 

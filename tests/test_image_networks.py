@@ -91,7 +91,7 @@ def test_weights_of_eight_bits(networks, tmp_path) -> None:
 
 
 def test_a_wrong_name_is_refused(networks) -> None:
-    with pytest.raises(DistilvecError, match='Did you mean "vww_mobilenet_v1_025"'):
+    with pytest.raises(DistilvecError, match='"vww_mobilenet_v1_025"'):
         networks.load("vww_mobilenet_v1")
 
 
@@ -105,25 +105,34 @@ def test_resizing_of_an_item(networks) -> None:
     assert networks.pixels(data_uri(image[:, :4]), 4).permute(0, 2, 3, 1)[0].numpy().tolist() == image[:, :4].tolist()
 
 
-@pytest.mark.shared
+def test_golden_features_of_a_small_network(networks, small_shared, monkeypatch) -> None:
+    """Its weights lie in half precision in tests/data."""
+    monkeypatch.setenv("DISTILVEC_DATA", str(small_shared))
+    check_golden(networks, small_shared, NAMES[0], 0.02)
+
+
 @needs_shared
-@pytest.mark.parametrize("name", NAMES)
-def test_golden_features(networks, name) -> None:
-    shared = SHARED
+def test_golden_features(networks, subtests) -> None:
+    """Four networks of 0.3 to 3.5 MB, and as functions."""
+    for name in NAMES:
+        with subtests.test(name=name):
+            check_golden(networks, SHARED, name, 1e-4)
+    with subtests.test("teachers as functions"):
+        check_functions(networks)
+
+
+def check_golden(networks, shared, name, tolerance) -> None:
     golden = np.load(shared / "models" / "goldens.npz")
     images = np.load(shared / "data" / "images" / "cifar10.npz")["test_images"][:8]
     items = [data_uri(image) for image in images]
     found = networks.embedder(name, batch_size=5)(items)
-    np.testing.assert_allclose(found, golden[f"{name}/features"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, golden[f"{name}/features"], rtol=tolerance, atol=tolerance)
     logits = networks.load(name).logits(torch.from_numpy(found)).numpy()
-    np.testing.assert_allclose(logits, golden[f"{name}/logits"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(logits, golden[f"{name}/logits"], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.shared
-@needs_shared
-def test_teachers_as_functions(networks) -> None:
-    shared = SHARED
-    images = np.load(shared / "data" / "images" / "cifar10.npz")["test_images"][:3]
+def check_functions(networks) -> None:
+    images = np.load(SHARED / "data" / "images" / "cifar10.npz")["test_images"][:3]
     items = [data_uri(image) for image in images]
     widths = {"mlperf_resnet8": 64, "vww_mobilenet": 256, "imagenet_mobilenet": 512, "birds_mobilenet": 1280}
     for name, width in widths.items():

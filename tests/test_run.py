@@ -15,9 +15,9 @@ from tests.modules import nomic_moe
 
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError
+from distilvec.flow.job import Job
 from distilvec.judging.geometry import mixture_geometry
 from distilvec.modules.moe_folder import open_moe
-from distilvec.preparing import make_student, prepare_corpus
 from distilvec.recipe import Recipe
 from distilvec.run import Run, run, train
 from distilvec.store import SignalStore
@@ -63,7 +63,7 @@ def test_the_students_pooling(
 ) -> None:
     named = json.loads(json.dumps(student).replace('"bare"', json.dumps(str(bare))))
     given = recipe(tmp_path, sentences, {"model": str(bare), "pooling": teacher}, named)
-    made = make_student(given.student, given.teachers, prepare_corpus(given), seed=0)
+    made = Job(given).student()
     assert made[1].pooling_mode == found
 
 
@@ -196,7 +196,7 @@ def test_a_folder_that_is_no_student_is_refused_before_teaching(
 ) -> None:
     (tmp_path / "out/student").mkdir(parents=True)
     (tmp_path / "out/student/notes.txt").write_text("mine")
-    with pytest.raises(DistilvecError, match="not a model"):
+    with pytest.raises(DistilvecError, match="did not write: student"):
         train(recipe(tmp_path, sentences, {"model": str(tiny_bert)}, {"model": str(tiny_bert)}))
     assert not (tmp_path / "out/stores").exists()
 
@@ -222,7 +222,7 @@ def test_a_run_does_not_learn_from_a_damaged_store(
 def test_a_method_on_layers_and_a_table_are_refused_at_once(
     tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distilvec.teaching.make_student", lambda *_: pytest.fail("the table was made first"))
+    monkeypatch.setattr("distilvec.flow.start.make_student", lambda *_: pytest.fail("the table was made first"))
     model = {"model": str(tiny_bert)}
     with pytest.raises(DistilvecError, match="talas"):
         train(recipe(tmp_path, sentences, model, {"static": {"of": "tiny"}}))

@@ -81,11 +81,11 @@ def recipe(tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: p
 
 @pytest.mark.parametrize("storage", ["float16", "float32", "int8"])
 def test_bytes_of_a_vector_are_those_of_a_real_store(recipe: Recipe, tmp_path: Path, storage: Any) -> None:
-    from distilvec.teaching import teach
+    from distilvec.flow.job import Job
 
     recipe.teachers[0].storage = storage
     answer = scale(recipe, 10**6)
-    taught = teach(recipe, vectors_only=True)[0]
+    taught = Job(recipe).teach(vectors_only=True)[0]
     files = [*taught.store.path.glob("sentence-*.arrow"), *taught.store.path.glob("derived/*.npy")]
     rows = len(taught.store)
     # Headers of a few hundred bytes each are all that comes on top.

@@ -10,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from distilvec.errors import DistilvecError
+from distilvec.files import whole, write_text
+from distilvec.marker import claim
 from distilvec.recipe import Recipe
+from distilvec.sections import NAME
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -45,11 +48,12 @@ def distill(
 
     Args:
         teacher: folder or hub id, a function from a list of texts to vectors [n, D], a dictionary with the keys of
-            the recipe's teacher section (`vectors` and `texts` may be values), or a list of these.
+            the recipe's teacher section (`vectors` and `texts` may be values), or a list of these; None for a method
+            without a teacher (simcse, mnrl, sft).
         student: folder or hub id, or the recipe's student section, e.g. `{"shrink": {"of": "teacher", "layers": 2}}`;
             `"auto"` chooses one before training, as `choose` does.
-        corpus: file, folder or hub:NAME; a list of texts or of dictionaries, a `datasets.Dataset`; or the recipe's
-            corpus section, in which `path` may be any of these.
+        corpus: file, folder or hub:NAME; a list or generator of texts or of dictionaries, a frame of pandas or polars,
+            an Arrow table, a `datasets.Dataset`; or the recipe's corpus section, in which `path` may be any of these.
         method: name, or a dictionary with `name` and its options.
         output: folder of the run.
         resume: go on where an interrupted run in that folder stopped.
@@ -97,13 +101,12 @@ def teach(
     Raises:
         DistilvecError: several teachers, or whatever teaching raises.
     """
-    from distilvec.teaching import teach as start
+    from distilvec.flow.job import Job
 
-    # Nothing of the student is opened for teaching; the recipe only has to have one.
-    recipe = recipe_of(teacher, "none", corpus, "simcse", output, **sections)
+    recipe = recipe_of(teacher, None, corpus, None, output, **sections)
     if len(recipe.teachers) > 1:
         raise DistilvecError("teach fills one teacher's store", remedy="Call it once per teacher.")
-    return start(recipe, shard=shard, vectors_only=True)[0].store
+    return Job(recipe).teach(shard=shard, vectors_only=True)[0].store
 
 
 def choose(
@@ -113,7 +116,7 @@ def choose(
     *,
     keep: float = 0.95,
     output: str | Path | None = None,
-    method: str | Mapping[str, Any] = "cosine",
+    method: str | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Choice:
     """Candidate students before any training, and the smallest that is predicted to keep enough: `distilvec plan`.
@@ -123,7 +126,7 @@ def choose(
         tasks: what the student has to be good at; without any, agreement with the teacher decides.
         keep: share of the teacher that is to be kept, in (0, 1].
         output: folder in which the teacher's vectors are kept, for a later `distill` into it; None: nowhere.
-        method: of the later training; candidates that it cannot train are left out.
+        method: of the later training; candidates that it cannot train are left out. None: any.
         **options: `sample`, `probe_steps`, `layers` and `vocabularies` of `distilvec.choosing.choose`.
 
     Returns:
@@ -135,7 +138,7 @@ def choose(
     from distilvec.choosing import choose as start
 
     with kept_or_temporary(output) as place:
-        recipe = recipe_of(teacher, {"auto": {}}, corpus, method, place, judging={"tasks": list(tasks)})
+        recipe = recipe_of(teacher, None, corpus, method, place, judging={"tasks": list(tasks)})
         return start(recipe, keep=keep, **options)
 
 
@@ -169,7 +172,7 @@ def evaluate(model: Any, tasks: Any, output: str | Path | None = None, *, name: 
     called = name or (Path(model).name if isinstance(model, str | Path) else "model")
     found = judge({called or "model": opened}, read_tasks(tasks))
     if output is not None:
-        _write(Path(output), json.dumps(found.to_dict(outputs=True)) + "\n")
+        write_text(Path(output), json.dumps(found.to_dict(outputs=True)) + "\n")
     return found
 
 
@@ -201,56 +204,77 @@ def shrink_model(
     vocabulary: int | None = None,
     corpus: Path | None = None,
     text: str = "text",
+    **sizes: int | None,
 ) -> str:
-    """Shrink a model into a folder and say what was kept: `distilvec shrink`."""
+    """Shrink a model into a folder and say what was kept: `distilvec shrink`; sizes are further ones of `shrink`."""
     from distilvec.corpus import read_corpus
     from distilvec.students import ship, shrink
 
-    if layers is None and vocabulary is None:
-        raise DistilvecError("there is nothing to shrink", where="shrink", remedy="Give --layers or --vocabulary.")
-    if vocabulary is not None and corpus is None:
+    if layers is None and vocabulary is None and not any(size is not None for size in sizes.values()):
         raise DistilvecError(
-            "pruning the vocabulary needs the texts that the student will read", where="--corpus", remedy="Give a file."
+            "there is nothing to shrink", where="shrink", remedy="Give --layers, --vocabulary or another size."
+        )
+    fitted = [name for name in ("embedding", "inner", "heads") if sizes.get(name) is not None]
+    if (vocabulary is not None or fitted) and corpus is None:
+        part = "pruning the vocabulary" if vocabulary is not None else f"cutting {fitted[0]}"
+        raise DistilvecError(
+            f"{part} needs the texts that the student will read", where="--corpus", remedy="Give a file."
         )
     texts: list[str] | None = None
     if corpus is not None:
         with tempfile.TemporaryDirectory(prefix="distilvec-shrink-") as place:
             texts = read_corpus(str(corpus), place, text=text, holdout=0.0).texts()
-    smaller, report = shrink(model, layers=layers, vocabulary=vocabulary, texts=texts)
+    smaller, report = shrink(model, layers=layers, vocabulary=vocabulary, texts=texts, **sizes)
     ship(smaller, output)
-    kept = ", ".join(map(str, report.layers_kept))
-    lines = [
-        f"parameters  {report.parameters_before:,} -> {report.parameters_after:,}",
-        f"blocks      {report.layers_before} -> {len(report.layers_kept)} (kept {kept})",
-        f"pieces      {report.vocabulary_before:,} -> {report.vocabulary_after:,}",
-    ]
-    if report.texts_unchanged is not None:
-        lines.append(f"texts       {report.texts_unchanged:.1%} are encoded exactly as before")
-    return "\n".join([*lines, f"student     {output}"])
+    return f"{report}\nstudent     {output}"
 
 
 def recipe_of(
-    teacher: Any, student: Any, corpus: Any, method: str | Mapping[str, Any], output: str | Path, **sections: Any
+    teacher: Any,
+    student: Any,
+    corpus: Any,
+    method: str | Mapping[str, Any] | None,
+    output: str | Path,
+    **sections: Any,
 ) -> Recipe:
-    """The recipe that these values mean; what YAML cannot hold is written below `output/given/`."""
+    """The recipe that these values mean, None for what it does not name; what YAML cannot hold is written below
+    `output/given/`.
+    """
     given = Path(output) / GIVEN
-    teachers = list(teacher) if isinstance(teacher, list | tuple) else [teacher]
+    if teacher is not None:
+        _check_names(teacher)
+    teachers = [] if teacher is None else list(teacher) if isinstance(teacher, list | tuple) else [teacher]
     names = ["teacher"] if len(teachers) == 1 else [f"teacher{number}" for number in range(1, len(teachers) + 1)]
     data = {
         "corpus": _corpus_section(corpus, given),
         "teachers": [_teacher_section(each, name, given) for each, name in zip(teachers, names, strict=True)],
-        "student": dict(student) if isinstance(student, Mapping) else _student_section(str(student)),
-        "method": dict(method) if isinstance(method, Mapping) else {"name": method},
+        "student": None if student is None else _student_section(student),
+        "method": None if method is None else dict(method) if isinstance(method, Mapping) else {"name": method},
         "output": str(output),
         **{name: str(value) if isinstance(value, Path) else value for name, value in sections.items()},
     }
     return Recipe.build({name: value for name, value in data.items() if value is not None})
 
 
+def _check_names(teachers: Any) -> None:
+    """Names become names of files before the recipe is validated, so that they are looked at first."""
+    for each in teachers if isinstance(teachers, list | tuple) else [teachers]:
+        if not isinstance(each, Mapping) or "name" not in each:
+            continue
+        name = each["name"]
+        if not (isinstance(name, str) and NAME.fullmatch(name)):
+            raise DistilvecError(
+                f"{str(name)[:80]!r} is no name for a teacher",
+                where="teachers.name",
+                remedy="Use letters, digits, dots, hyphens and underscores, and begin with a letter or digit.",
+            )
+
+
 def read_tasks(tasks: Any) -> list[Any]:
     """Tasks from a name, a description, a file with one or several descriptions, or a list of these."""
     import yaml
 
+    from distilvec import plain_yaml
     from distilvec.judging import load_task
     from distilvec.judging.loading import unique
 
@@ -262,7 +286,7 @@ def read_tasks(tasks: Any) -> list[Any]:
         file = Path(spec) if isinstance(spec, str | Path) else None
         if file is not None and file.suffix in (".yaml", ".yml", ".json") and file.is_file():
             try:
-                listed = yaml.safe_load(file.read_text(encoding="utf-8"))
+                listed = plain_yaml.read(file.read_text(encoding="utf-8"))
             except (OSError, ValueError, yaml.YAMLError) as error:
                 raise DistilvecError(f"the task file cannot be read ({error})", where=str(file)) from error
             if isinstance(listed, list):
@@ -273,8 +297,10 @@ def read_tasks(tasks: Any) -> list[Any]:
     return found
 
 
-def _student_section(student: str) -> dict[str, Any]:
-    return {"auto": {}} if student == "auto" else {"model": student}
+def _student_section(student: Any) -> dict[str, Any]:
+    if isinstance(student, Mapping):
+        return dict(student)
+    return {"auto": {}} if str(student) == "auto" else {"model": str(student)}
 
 
 def _corpus_section(corpus: Any, given: Path) -> dict[str, Any]:
@@ -283,10 +309,9 @@ def _corpus_section(corpus: Any, given: Path) -> dict[str, Any]:
     if isinstance(source, str | Path):
         section["path"] = str(source)
         return section
-    if isinstance(source, Mapping) and not hasattr(source, "column_names"):
-        raise DistilvecError('a corpus section needs the key "path"', where="corpus")
-    text = section.get("text", "text")
-    section["path"] = str(_write_rows(given / "corpus.jsonl", source, text if isinstance(text, str) else "text"))
+    text, limit = section.get("text", "text"), section.get("limit")
+    limit = limit if isinstance(limit, int) and limit > 0 else None  # what else it may be, the recipe refuses
+    section["path"] = str(_write_rows(given / "corpus.jsonl", source, text if isinstance(text, str) else "text", limit))
     return section
 
 
@@ -306,27 +331,26 @@ def _teacher_section(teacher: Any, name: str, given: Path) -> dict[str, Any]:
     section = {"name": name, **teacher}
     called = section["name"]
     if isinstance(section.get("vectors"), np.ndarray):
+        claim(given.parent)
         file = given / f"{called}-vectors.npy"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.save(file, section["vectors"])
+        with whole(file) as partial, partial.open("wb") as out:
+            np.save(out, section["vectors"], allow_pickle=False)
         section["vectors"] = str(file)
     if isinstance(section.get("texts"), list | tuple):
         section["texts"] = str(_write_rows(given / f"{called}-texts.jsonl", section["texts"], "text"))
     return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
 
 
-def _write_rows(file: Path, rows: Any, text: str) -> Path:
+def _write_rows(file: Path, source: Any, text: str, limit: int | None = None) -> Path:
     """Texts or dictionaries as JSON lines; equal rows give equal bytes, and an equal file is left alone."""
-    if not isinstance(rows, Iterable) or isinstance(rows, bytes):
-        raise DistilvecError(
-            f"a corpus cannot be made of a {type(rows).__name__}",
-            where="corpus",
-            remedy="Give a file, a list of texts or of dictionaries, or a datasets.Dataset.",
-        )
+    from distilvec.corpus.tables import given_rows
+
+    rows = given_rows(source, limit)
+    claim(file.parent.parent)
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
     with partial.open("w", encoding="utf-8") as out:
-        for row in _train_split(rows):
+        for row in rows:
             value = row if isinstance(row, Mapping) else {text: row}
             out.write(json.dumps(dict(value), default=_not_json) + "\n")
     if file.is_file() and file.stat().st_size == partial.stat().st_size and file.read_bytes() == partial.read_bytes():
@@ -336,20 +360,8 @@ def _write_rows(file: Path, rows: Any, text: str) -> Path:
     return file
 
 
-def _train_split(rows: Any) -> Iterable[Any]:
-    """A `DatasetDict` stands for its split train."""
-    return rows["train"] if isinstance(rows, Mapping) and "train" in rows else rows
-
-
 def _not_json(value: Any) -> Any:
     """Numbers of numpy stay numbers; anything else becomes something the corpus' audit rejects as no text."""
     if isinstance(value, np.generic):
         return value.item()
     return {"not a text": type(value).__name__}
-
-
-def _write(file: Path, content: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    partial.write_text(content, encoding="utf-8")
-    partial.replace(file)

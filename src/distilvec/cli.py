@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from distilvec import commands
-from distilvec.commands import Changes, Engine, Output
-from distilvec.errors import DistilvecError
+from distilvec.commands import Changes, Engine, Output, at_home
+from distilvec.errors import DistilvecError, printable
 
 app = typer.Typer(
     name="distilvec",
@@ -52,6 +52,13 @@ def settings(
     _log_to_terminal(debug)
 
 
+class _Printable(logging.Formatter):
+    """Lines whose control characters, which may come from somebody's files, do nothing to the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def _log_to_terminal(debug: bool) -> None:
     """What distilvec does, in plain lines, and everybody's warnings; with `debug` everything, with its origin."""
     handler = logging.StreamHandler()
@@ -61,7 +68,7 @@ def _log_to_terminal(debug: bool) -> None:
         return debug or record.levelno >= (logging.INFO if record.name.startswith("distilvec") else logging.WARNING)
 
     handler.addFilter(wanted)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s" if debug else "%(message)s"))
+    handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s" if debug else "%(message)s"))
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
     logging.getLogger("distilvec").setLevel(logging.DEBUG if debug else logging.INFO)
 
@@ -69,8 +76,7 @@ def _log_to_terminal(debug: bool) -> None:
 def _recipe(path: Path, changes: list[str] | None, output: Path | None) -> Any:
     from distilvec.recipe import Recipe
 
-    extra = [f"output={output}"] if output else []
-    return Recipe.load(path, [*(changes or []), *extra])
+    return Recipe.load(path, changes, output=output)
 
 
 @app.command("run")
@@ -103,7 +109,9 @@ def _finish(run: Any) -> None:
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="output folder")] = Path("distilvec-demo"),
+    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="output folder")] = Path(
+        "distilvec-demo"
+    ),
     teacher: Annotated[str | None, typer.Option(help="another teacher: folder or hub id")] = None,
     method: Annotated[
         str | None, typer.Option(help="another method; default talas, of a static student cosine")
@@ -224,6 +232,7 @@ for _command in (
     commands.drift,
     commands.finetune,
     commands.methods,
+    commands.new_method,
     commands.recipes,
     commands.doctor,
     commands.size,
@@ -271,6 +280,10 @@ def _guard(action: Callable[[], Any], arguments: list[str], received: list[int])
             raise
         typer.secho(f"distilvec: {error}", fg="red", err=True)
         sys.exit(error.exit_code)
+    except SystemExit as error:  # ours are raised below, outside; no foreign code may end a command as if it were done
+        told = f"something that was called ended the process (exit code {error.code})"
+        typer.secho(f"distilvec: {told}. Nothing after it was done.", fg="red", err=True)
+        sys.exit(error.code if isinstance(error.code, int) and error.code else 1)
     except (KeyboardInterrupt, typer.Abort):
         number = received[0] if received else signal.SIGINT
         told = f"interrupted by {signal.Signals(number).name}; what was finished is kept"
@@ -284,7 +297,7 @@ def _guard(action: Callable[[], Any], arguments: list[str], received: list[int])
             sys.exit(2)
         if "--debug" in arguments:
             raise
-        told = f"unexpected {type(error).__name__}: {error}"
+        told = printable(f"unexpected {type(error).__name__}: {error}")
         typer.secho(f"distilvec: {told}. The option --debug shows where it comes from.", fg="red", err=True)
         sys.exit(1)
     sys.exit(result if isinstance(result, int) else 0)

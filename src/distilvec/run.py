@@ -1,55 +1,28 @@
-"""The main job: corpus -> teachers -> store -> student -> training -> judging -> report.
-
-This is the only file that knows the whole flow.
-"""
+"""The main job: corpus -> teachers -> store -> student -> training -> judging -> report."""
 
 from __future__ import annotations
 
-import copy
-import os
 import shutil
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
 import yaml
 
-from distilvec import plain_yaml
+from distilvec import marker, plain_yaml
 from distilvec.choosing import settle
 from distilvec.compressing import compress_run
-from distilvec.corpus import Corpus
-from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.judging import (
-    Verdict,
-    automatic_tasks,
-    load_tasks,
-)
-from distilvec.measuring import (
-    aligned_text,
-    check_measures,
-    held_out_metrics,
-    judge_all,
-    judge_task,
-    make_record,
-    show_inside,
-)
-from distilvec.methods.base import Method
-from distilvec.methods.table import build_method
-from distilvec.preparing import make_student, make_task, prepare_corpus
+from distilvec.errors import DistilvecError
+from distilvec.files import write_text
+from distilvec.flow.job import Job
+from distilvec.flow.judge import aligned_text, check_measures, judge_all, judge_task, make_record, show_inside
+from distilvec.flow.train import ship_student, train_student
+from distilvec.judging import Verdict
 from distilvec.recipe import Recipe
 from distilvec.report.card import write_card
-from distilvec.store import SignalStore
-from distilvec.students import check_place, fold_head, load_student, router, ship
+from distilvec.students import check_place
 from distilvec.tasks.answering import finished_student
-from distilvec.tasks.base import Task
-from distilvec.teaching import Taught, teach
-from distilvec.training import Fitted, fit
-
-#: Texts that an expert head is folded on.
-FOLDING = 5000
+from distilvec.training.distributed import launched
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -83,61 +56,86 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     Raises:
         DistilvecError: with what happened, where, and what to do.
     """
-    if processes() > 1:
+    processes = launched()[1]
+    if processes > 1:
         raise DistilvecError(
-            f"the whole job in {processes()} processes would judge and report {processes()} times",
+            f"the whole job in {processes} processes would judge and report {processes} times",
             remedy="Train with `torchrun ... -m distilvec.cli train RECIPE`, then `distilvec run RECIPE --resume`.",
         )
-    recipe = settle(recipe, resume=resume)
-    out = output_folder(recipe, resume)
-    tasks = load_tasks(recipe.judging.tasks)
-    corpus = prepare_corpus(recipe)
-    check_measures(recipe, corpus)
-    shutil.copyfile(corpus.folder / "rejected.jsonl", out / "rejected.jsonl")
-    tasks = tasks or automatic_tasks(corpus)
-    taught = teach(recipe, corpus)
-    student, fitted = train_student(recipe, corpus, taught, out, resume)
-    kept = ship_model(recipe, student, fitted.method, taught, out / "student", fitted.task, folding_texts(corpus))
-    shipped = finished_student(out / "student")
-    untrained = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
-    verdict = judge_all(recipe, shipped, untrained, corpus, taught, fitted, tasks)
-    record = make_record(recipe, corpus, taught, (untrained, shipped), fitted, verdict, tasks, out)
+    job = opened("run", recipe, resume)
+    student, fitted = train_student(job)
+    kept = ship_student(job, student, fitted.method, job.output / "student")
+    shipped, untrained = finished_student(job.output / "student"), job.student()
+    verdict = judge_all(job, shipped, untrained, fitted)
+    record = make_record(job, (untrained, shipped), fitted, verdict)
     if kept is not None:
         record.notes.append(
             f"The expert head was folded into a linear map; mean cosine to the head's vectors, on texts that the map "
             f"was not fitted to: {kept:.4f}."
         )
-    record.alignment = aligned_text(shipped, corpus, taught)
-    show_inside(record, untrained, student, corpus, taught, fitted)
-    record.supervised = judge_task(recipe, out / "student", taught)
-    record.compression = compress_run(recipe, shipped, corpus, tasks)
-    record.write(out)
-    write_card(record, out / "student")
-    return Run(out, shipped, record)
+    record.alignment = aligned_text(job, shipped)
+    show_inside(record, job, untrained, student, fitted)
+    record.supervised = judge_task(job, job.output / "student")
+    record.compression = compress_run(job.recipe, shipped, job.corpus, job.tasks)
+    record.write(job.output)
+    write_card(record, job.output / "student")
+    marker.finish(job.output)
+    return Run(job.output, shipped, record)
+
+
+def train(recipe: Recipe, *, resume: bool = False) -> Path:
+    """Teach what is missing, train, save the student; no judging. Returns the student's folder."""
+    processes = launched()[1]
+    if processes > 1 and recipe.student is not None and recipe.student.auto is not None:
+        raise DistilvecError(
+            f"{processes} processes would each choose a student",
+            where="student.auto",
+            remedy="Run `distilvec plan RECIPE` first, and write the student that it names into the recipe.",
+        )
+    job = opened("train", recipe, resume)
+    student, fitted = train_student(job)
+    if launched()[0]:
+        return job.output / "student"
+    ship_student(job, student, fitted.method, job.output / "student")
+    record = make_record(job, (job.student(), student), fitted, Verdict())
+    write_card(record, job.output / "student")
+    return job.output / "student"
+
+
+def opened(command: str, recipe: Recipe, resume: bool) -> Job:
+    """The job of a recipe whose student is chosen, with its output folder, and checked before any teaching."""
+    Job(recipe).require(command)
+    job = Job(settle(recipe, resume=resume), resume=resume)
+    output_folder(job.recipe, resume)
+    _ = job.named_tasks
+    check_measures(job)
+    shutil.copyfile(job.corpus.folder / "rejected.jsonl", job.output / "rejected.jsonl")
+    return job
 
 
 def output_folder(recipe: Recipe, resume: bool) -> Path:
     """Make the output folder and save the resolved recipe; refuse another recipe's run, and what is no student."""
-    out = Path(recipe.output)
+    out = marker.claim(recipe.output)
     saved, wanted = out / "recipe.yaml", recipe.to_yaml()
     check_place(out / "student")  # now, not when hours of training are to be saved there
-    try:
-        if resume and saved.exists() and _resolved(saved) != wanted:
-            raise DistilvecError(
-                "this folder holds a run of another recipe",
-                where=str(saved),
-                remedy="Resume with the recipe that is saved there, or choose another output.",
-            )
-        out.mkdir(parents=True, exist_ok=True)
-        partial = out / ".recipe.partial"
-        partial.write_text(wanted, encoding="utf-8")
-        partial.replace(saved)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the output folder cannot be written ({error.strerror or error})",
-            where=str(out),
-            remedy="Choose another output.",
-        ) from error
+    other = saved.is_file() and _resolved(saved) != wanted
+    own = recipe.source is not None and saved.exists() and recipe.source.samefile(saved)
+    if other and (resume or own):
+        raise DistilvecError(
+            "the resolved recipe would replace the file that it was read from"
+            if own
+            else "this folder holds a run of another recipe",
+            where=str(saved),
+            remedy="Choose another output."
+            if own
+            else "Resume with the recipe that is saved there, or choose another output.",
+        )
+    if not launched()[0]:
+        if other:
+            marker.set_aside(out)
+        marker.begin(out)
+        if not own:
+            write_text(saved, wanted)
     return out
 
 
@@ -147,126 +145,3 @@ def _resolved(saved: Path) -> str | None:
         return Recipe.build(plain_yaml.read(saved.read_text(encoding="utf-8"))).to_yaml()
     except (DistilvecError, yaml.YAMLError, AttributeError, TypeError):
         return None
-
-
-def processes() -> int:
-    """Processes that torchrun started for this run."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def train_student(
-    recipe: Recipe, corpus: Corpus, taught: Sequence[Taught], out: Path, resume: bool
-) -> tuple[SentenceTransformer, Fitted]:
-    """Train with signals from the stores; held-out agreement comes in as a callable."""
-    student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
-    method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
-    rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
-    task = make_task(recipe, corpus, student)
-
-    def save(folder: Path, trained: Method) -> None:
-        ship_model(recipe, student, trained, taught, folder, task, folding_texts(corpus))
-
-    fitted = fit(
-        student,
-        method,
-        [each.info for each in taught],
-        corpus,
-        [each.source(corpus, rows, recipe.place, task) for each in taught],
-        training=recipe.training,
-        optimizer=recipe.optimizer,
-        folder=out,
-        resume=resume,
-        cache=recipe.place,
-        evaluate=held_out_metrics(recipe, corpus, taught[0].store, task),
-        lookup=store_lookup([each.store for each in taught]),
-        save_student=save,
-        task=task,
-        router_balance=recipe.student.router_balance,
-        remember=recipe.student.remember,
-    )
-    return student, fitted
-
-
-def store_lookup(stores: Sequence[SignalStore]) -> Callable[[int, torch.Tensor], torch.Tensor]:
-    """(teacher, keys uint8 [n, 16]) -> sentence vectors [n, D], for methods that keep keys."""
-
-    def lookup(teacher: int, keys: torch.Tensor) -> torch.Tensor:
-        store = stores[teacher]
-        return torch.from_numpy(store.read(store.rows(keys.cpu().numpy())))
-
-    return lookup
-
-
-def ship_model(
-    recipe: Recipe,
-    student: SentenceTransformer,
-    method: Method,
-    taught: Sequence[Taught],
-    folder: Path,
-    task: Task | None = None,
-    texts: Sequence[str] = (),
-) -> float | None:
-    """Save the student as people load it, with its task head, and the router where the recipe asks for one.
-
-    Args:
-        texts: what an expert head is folded on where the recipe says so.
-
-    Returns:
-        Where a head was folded, the mean cosine of the linear map's vectors to the head's; None otherwise.
-    """
-    kept = None
-    if recipe.student.fold:
-        student = copy.deepcopy(student)
-        kept = fold_head(student, texts)
-    head = None
-    if recipe.student.space == "teacher":
-        head = method.teacher_map()
-        if head is None:
-            raise DistilvecError(
-                f'method "{recipe.method.name}" has no linear map into one teacher\'s space',
-                where="student.space",
-                remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas) and one teacher.",
-            )
-    ship(
-        student,
-        folder,
-        space=recipe.student.space or "own",
-        teacher_map=head,
-        normalize=bool(taught[0].teacher.card.normalized),
-    )
-    method.keep(folder)
-    if task is not None:
-        task.head.save(folder)
-    if recipe.student.router:
-        first = recipe.teachers[0]
-        pair = router(load_student(str(folder)), load_student(str(first.model), pooling=first.pooling))
-        ship(pair, folder.parent / "router")
-    return kept
-
-
-def folding_texts(corpus: Corpus) -> list[str]:
-    """Some thousand training texts."""
-    return corpus.texts(np.asarray(corpus.train_rows)[:FOLDING])
-
-
-def train(recipe: Recipe, *, resume: bool = False) -> Path:
-    """Teach what is missing, train, save the student; no judging. Returns the student's folder."""
-    if processes() > 1 and recipe.student.auto is not None:
-        raise DistilvecError(
-            f"{processes()} processes would each choose a student",
-            where="student.auto",
-            remedy="Run `distilvec plan RECIPE` first, and write the student that it names into the recipe.",
-        )
-    recipe = settle(recipe, resume=resume)
-    out = output_folder(recipe, resume)
-    corpus = prepare_corpus(recipe)
-    check_measures(recipe, corpus)
-    taught = teach(recipe, corpus)
-    student, fitted = train_student(recipe, corpus, taught, out, resume)
-    if int(os.environ.get("RANK", "0")):
-        return out / "student"
-    ship_model(recipe, student, fitted.method, taught, out / "student", fitted.task, folding_texts(corpus))
-    untrained = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
-    record = make_record(recipe, corpus, taught, (untrained, student), fitted, Verdict(), [], out)
-    write_card(record, out / "student")
-    return out / "student"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -9,9 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_valid
 
 from distilvec.modules.pipeline import PoolingChoice
 
+#: Of a teacher: it becomes the name of a folder.
+NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_default=True)
+    model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class CorpusSection(Section):
@@ -46,7 +50,7 @@ class CorpusSection(Section):
 class TeacherSection(Section):
     """One frozen teacher: a model, a callable, or vectors from elsewhere."""
 
-    name: str = Field("teacher", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field("teacher", pattern=NAME.pattern)
     model: str | None = Field(None, description="sentence-transformers or transformers folder or hub id")
     call: str | Callable[[list[str]], Any] | None = Field(
         None, description="module:function from a list of texts to vectors; from Python also the function itself"
@@ -99,34 +103,67 @@ class ShrinkSection(Section):
     of: str = Field(description="name of a teacher of this recipe, a folder or a hub id")
     layers: int | list[int] | None = Field(None, description="how many blocks (evenly spaced), or which (1-based)")
     vocabulary: int | None = Field(None, gt=0, description="keep at most so many pieces, those the corpus uses")
+    embedding: int | None = Field(
+        None, gt=1, description="rank of the table of word pieces: a narrow table and a linear map to the blocks"
+    )
+    inner: int | None = Field(None, gt=0, description="units of each block's feed-forward network")
+    heads: int | None = Field(None, gt=0, description="attention heads of each block")
+    positions: int | None = Field(None, gt=0, description="keep the first n positions: texts of at most n tokens")
+
+
+#: More blocks, or a wider vector, has no model that is meant; and memory ends with a kill, not with a message.
+MOST_LAYERS, MOST_WIDTH, MOST_PIECES = 1000, 65_536, 10_000_000
+MOST_WEIGHTS = 20_000_000_000
+
+
+def _refuse_giants(weights: int) -> None:
+    if weights > MOST_WEIGHTS:
+        raise ValueError(f"a student of about {weights:,} weights is refused; {MOST_WEIGHTS:,} are the most")
 
 
 class FreshSection(Section):
     """A student with random weights."""
 
-    layers: int = Field(4, gt=0)
-    width: int = Field(256, gt=0)
-    heads: int | None = Field(None, gt=0)
+    layers: int = Field(4, gt=0, le=MOST_LAYERS)
+    width: int = Field(256, gt=0, le=MOST_WIDTH)
+    heads: int | None = Field(None, gt=0, le=MOST_WIDTH)
     tokenizer: str | None = Field(None, description="folder or id; null = byte-level BPE trained on the corpus")
-    vocabulary: int = Field(8192, gt=300)
+    vocabulary: int = Field(8192, gt=300, le=MOST_PIECES)
     embeddings_from: str | None = Field(None, description="teacher or folder whose token embeddings are averaged")
+
+    @model_validator(mode="after")
+    def _fits(self) -> FreshSection:
+        _refuse_giants(12 * self.layers * self.width**2 + self.vocabulary * self.width)
+        return self
 
 
 class ResnetSection(Section):
     """A residual network of CIFAR style with random weights, for images."""
 
-    depth: int = Field(20, ge=8, description="6 n + 2: 20, 32, 44, 56")
-    width: int = Field(16, gt=0, description="channels of the first stage; the vector has four times as many numbers")
-    image_size: int = Field(32, ge=4, description="images are resized to this height and width")
+    depth: int = Field(20, ge=8, le=6 * MOST_LAYERS + 2, description="6 n + 2: 20, 32, 44, 56")
+    width: int = Field(
+        16, gt=0, le=MOST_WIDTH, description="channels of the first stage; the vector has four times as many numbers"
+    )
+    image_size: int = Field(32, ge=4, le=4096, description="images are resized to this height and width")
+
+    @model_validator(mode="after")
+    def _fits(self) -> ResnetSection:
+        _refuse_giants(63 * self.depth * self.width**2)  # three stages, of 1, 2 and 4 times the width
+        return self
 
 
 class MoleculeSection(Section):
     """A graph network with random weights, for molecules (extra `molecules`)."""
 
     kind: Literal["gine", "gin", "gcn", "sage", "gat", "tag"] = "gine"
-    layers: int = Field(10, gt=0)
-    width: int = Field(512, gt=0)
+    layers: int = Field(10, gt=0, le=MOST_LAYERS)
+    width: int = Field(512, gt=0, le=MOST_WIDTH)
     dropout: float = Field(0.0, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> MoleculeSection:
+        _refuse_giants(4 * self.layers * self.width**2)
+        return self
 
 
 class StaticSection(Section):
@@ -148,7 +185,7 @@ class AutoSection(Section):
 class UpcycleSection(Section):
     """Turn a dense encoder into a mixture of experts, each a copy of its feed-forward block."""
 
-    experts: int = Field(8, ge=1)
+    experts: int = Field(8, ge=1, le=1024)
     top_k: int = Field(2, ge=1, description="experts that a token goes to")
     every: int = Field(2, ge=1, description="a mixture in every so many blocks")
     noise: float = Field(0.01, ge=0, description="of the copies, relative to the weights")
@@ -181,6 +218,9 @@ class StudentSection(Section):
         None, description="with aggregation: divide a token's router weights by their sum; null = as it was saved"
     )
     max_length: int | None = Field(None, gt=0)
+    dropout: float | None = Field(
+        None, ge=0, lt=1, description="of its blocks while it is trained; null = as the model has it, often 0.1"
+    )
     pooling: PoolingChoice | None = Field(
         None,
         description="of a transformers folder (model, shrink.of) that says nothing about it; "
@@ -224,10 +264,17 @@ class MethodSection(BaseModel):
     model_config = ConfigDict(extra="allow")
     name: str = "talas"
     matryoshka: list[int] | None = Field(None, description="also train these prefixes of the student's vector")
+    token_states: float = Field(
+        0.0,
+        ge=0,
+        description="weight of a term that holds the student's last token states to the teacher's, where both cut a "
+        "text alike; for a student as wide as its teacher (shrink)",
+    )
 
     @property
     def options(self) -> dict[str, Any]:
-        return dict(self.__pydantic_extra__ or {})
+        beside = {"token_states": self.token_states} if self.token_states else {}
+        return {**(self.__pydantic_extra__ or {}), **beside}
 
 
 class SharpnessSection(Section):
@@ -253,10 +300,14 @@ class OptimizerSection(Section):
     sharpness: SharpnessSection | None = None
 
 
+#: numpy's generators take 32 bits.
+MOST_SEEDS = 2**32
+
+
 class TrainingSection(BaseModel):
     """Length, batches and checkpoints; further keys go to transformers.TrainingArguments."""
 
-    model_config = ConfigDict(extra="allow", validate_default=True)
+    model_config = ConfigDict(extra="allow", validate_default=True, allow_inf_nan=False)
     epochs: float = Field(2, gt=0)
     batch_size: int = Field(
         32, gt=0, description="items per step, over all processes; gradient_accumulation_steps multiplies it"
@@ -272,7 +323,7 @@ class TrainingSection(BaseModel):
         description="losses that compare the rows of a batch see those of all processes; false: each its own alone, "
         "which saves the exchange",
     )
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=MOST_SEEDS)
     evaluate_every: int | None = Field(None, gt=0, description="held-out agreement every so many steps")
     save_every: int | None = Field(None, gt=0, description="checkpoint every so many steps")
     patience: int | None = Field(None, gt=0, description="stop after so many evaluations without a better metric")

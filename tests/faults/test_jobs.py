@@ -222,7 +222,7 @@ def command(folder: Path, *arguments: str, limit: int | None = None) -> subproce
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
     }
     limited = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
     start = [sys.executable, "-c", f"{limited}; os.execv(sys.executable, sys.argv[1:])"] if limit else []

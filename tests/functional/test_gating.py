@@ -67,6 +67,15 @@ def test_load_balance_agrees_with_the_formula_and_leaves_padding_out(seed: int, 
     assert torch.equal(load_balance(probabilities, selected & real[:, None]), found)
 
 
+def test_load_balance_keeps_the_precision_it_is_given() -> None:
+    generator = torch.Generator().manual_seed(0)
+    probabilities = torch.rand(301, 7, generator=generator, dtype=torch.float64).softmax(-1)
+    selected = torch.rand(301, 7, generator=generator) < 0.3
+    share = selected.sum(0).double() / selected.sum()
+    exact = 7 * (share * probabilities[selected.any(-1)].sum(0) / selected.any(-1).sum()).sum()
+    assert load_balance(probabilities, selected).item() == pytest.approx(exact.item(), rel=1e-14)
+
+
 def test_load_balance_is_one_when_even_and_k_when_one_expert_takes_all() -> None:
     one_hot = torch.eye(4).repeat(3, 1)
     assert load_balance(one_hot, one_hot.bool()).item() == pytest.approx(1)

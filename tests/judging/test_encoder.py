@@ -117,5 +117,5 @@ def test_the_free_baseline_maps() -> None:
     with_offset = np.vstack([matrix, np.arange(7.0)])
     expected = words(texts) @ matrix + np.arange(7)
     assert CachedEncoder(RidgeMapped(words, with_offset))(texts) == pytest.approx(expected, abs=1e-3)
-    with pytest.raises(DistilvecError, match=r"shape \[48, 7\] does not fit vectors of width 50"):
+    with pytest.raises(DistilvecError, match=r"\[48, 7\].*50"):
         apply_map(np.zeros((2, 50)), matrix)

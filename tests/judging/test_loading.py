@@ -92,14 +92,14 @@ def test_retrieval_files_in_beir_style(tmp_path: Path) -> None:
     assert task.documents[0] == f"title0 {documents[0]}"
     assert task.score(words).value > 0.9
     (tmp_path / "qrels.tsv").write_text("\n".join([*qrels, "7\td1\t1"]))
-    with pytest.raises(DataError, match=r'qrels\.tsv, line 8, column query-id: there is no item with the id "7"'):
+    with pytest.raises(DataError, match=r'qrels\.tsv.*line 8.*column query-id.*"7"'):
         load_task(spec, tmp_path)
     _write(tmp_path / "corpus.jsonl", [*corpus, corpus[3]])
-    with pytest.raises(DataError, match=r'corpus\.jsonl, line 31, column _id: the id "d3" is there twice'):
+    with pytest.raises(DataError, match=r'corpus\.jsonl.*line 31.*column _id.*"d3"'):
         load_task(spec, tmp_path)
     _write(tmp_path / "corpus.jsonl", corpus)
     (tmp_path / "qrels.tsv").write_text("q\tcorpus-id\tscore\n0\td1\t1")
-    with pytest.raises(DataError, match="one of the columns query_id, query-id is needed"):
+    with pytest.raises(DataError, match="query_id"):
         load_task(spec, tmp_path)
 
 
@@ -108,9 +108,9 @@ def test_labels_of_pairs() -> None:
     task = load_task({"name": "p", "kind": "pairs", "test": rows})
     assert isinstance(task, PairTask)
     assert task.labels.tolist() == [True, False, True, False]
-    with pytest.raises(DataError, match=r'row 1, column label: 0 or 1 was expected, not "same"\. Say which label'):
+    with pytest.raises(DataError, match=r'row 1.*0.*1.*"same"'):
         load_task({"name": "p", "kind": "pairs", "test": [{**rows[0], "label": "same"}]})
-    with pytest.raises(DataError, match=r'no row has the label "sam"\. Did you mean "same"'):
+    with pytest.raises(DataError, match=r'"sam".*"same"'):
         load_task({"name": "p", "kind": "pairs", "test": _pair_rows(), "positive": "sam"})
 
 
@@ -165,9 +165,10 @@ def test_two_tasks_of_one_name() -> None:
         load_tasks([spec, spec])
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mteb") is not None, reason="MTEB is installed")
-def test_a_benchmark_without_mteb() -> None:
-    with pytest.raises(EnvironmentProblem, match=r"MTEB, which is not installed. pip install 'distilvec\[mteb\]'"):
+def test_a_benchmark_without_mteb(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "mteb" else find(name, *more))
+    with pytest.raises(EnvironmentProblem, match=r"distilvec\[mteb\]"):
         load_task("NFCorpus")
 
 
@@ -182,7 +183,7 @@ def test_mteb_itself() -> None:
     assert (score.task, score.metric, score.interval) == ("MockSTSTask", "cosine_spearman", None)
     assert MtebTask(MockRetrievalTask()).score(encoder).kind == "retrieval"
     assert load_task("NFCorpus").name == "NFCorpus"
-    with pytest.raises(DistilvecError, match=r'no task "NFCorpu"\. Did you mean "NFCorpus'):
+    with pytest.raises(DistilvecError, match=r'"NFCorpu"'):
         load_task("NFCorpu")
 
 

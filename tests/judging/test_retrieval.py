@@ -120,9 +120,9 @@ def test_without_bm25s_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_relevance_outside_the_columns_is_refused() -> None:
-    with pytest.raises(DataError, match="document row 9 of 2"):
+    with pytest.raises(DataError, match="row 9.*2"):
         RetrievalTask("r", ["q"], ["d", "e"], {0: {9: 1.0}})
-    with pytest.raises(DataError, match="query row 5 of 1"):
+    with pytest.raises(DataError, match="row 5.*1"):
         RetrievalTask("r", ["q"], ["d", "e"], {5: {0: 1.0}})
     with pytest.raises(DataError, match="no query has a relevant document"):
         RetrievalTask("r", ["q"], ["d"], {0: {0: 0.0}})

@@ -86,9 +86,9 @@ def test_differences_and_alarms(judged: Judgement) -> None:
     worse = judged.alarms("noise", ["words", "noise"])
     assert any("On the average, noise is worse than words: -" in alarm for alarm in worse)
     assert any("noise is not shown to be better than noise: +0.00 points" in alarm for alarm in worse)
-    with pytest.raises(DistilvecError, match=r'no model "word" was judged\. Did you mean "words"'):
+    with pytest.raises(DistilvecError, match=r'"word".*"words"'):
         judged.difference("word", "noise")
-    with pytest.raises(DistilvecError, match='no task or group "al"'):
+    with pytest.raises(DistilvecError, match='"al"'):
         judged.difference("words", "noise", "al")
 
 

@@ -235,7 +235,7 @@ def test_without_overlap_is_the_score_of_the_other_rows() -> None:
 def test_unusable_tasks_are_refused() -> None:
     with pytest.raises(DataError, match="only one class"):
         ClassificationTask("t", (["a", "b"], ["x", "x"]), TEST)
-    with pytest.raises(DistilvecError, match='unknown protocol "tunned"'):
+    with pytest.raises(DistilvecError, match='"tunned"'):
         ClassificationTask("t", TRAIN, TEST, protocol="tunned")
     with pytest.raises(DistilvecError, match="train text 2, train label 1"):
         ClassificationTask("t", (["a", "b"], ["x"]), TEST)
@@ -249,5 +249,5 @@ def test_unusable_tasks_are_refused() -> None:
         PairTask("p", ["a", "b"], ["c", "d"], [True, True])
     with pytest.raises(DataError, match="same label"):
         ClusteringTask("c", ["a", "b"], ["x", "x"])
-    with pytest.raises(DistilvecError, match='"in" or "out"'):
+    with pytest.raises(DistilvecError, match='"in".*"out"'):
         SimilarityTask("s", ["a"], ["b"], [1.0], domain="inside")

@@ -1,4 +1,4 @@
-"""Hand-made student outputs and teacher signals, with ragged lengths, special tokens and aligned positions."""
+"""Steps made by hand for values that are checked by hand: ragged lengths, special tokens, aligned positions."""
 
 from __future__ import annotations
 

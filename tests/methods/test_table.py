@@ -32,9 +32,9 @@ def test_names_and_classes() -> None:
 
 
 def test_unknown_method_and_option_name_the_nearest() -> None:
-    with pytest.raises(DistilvecError, match=r'no method "tallas".*Did you mean "talas"'):
+    with pytest.raises(DistilvecError, match=r'"tallas".*"talas"'):
         resolve("tallas")
-    with pytest.raises(DistilvecError, match=r'talas: there is no option "guid".*Did you mean "guide"'):
+    with pytest.raises(DistilvecError, match=r'talas:.*"guid".*"guide"'):
         build_options("talas", {"guid": "detached"})
 
 

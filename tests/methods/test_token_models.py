@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from tests.methods.token_world import total
+from tests.methods.world import total
 
 from distilvec.alignment import Aligner
 from distilvec.corpus.batch import Batch

@@ -329,11 +329,15 @@ def test_learns() -> None:
     assert losses[-1] < 0.3 * losses[0]
 
 
-@pytest.mark.shared
 @needs_shared
-@pytest.mark.parametrize("depth", [20, 32, 44, 56])
-def test_golden_features(depth: int) -> None:
-    shared = SHARED
+def test_golden_features(subtests: pytest.Subtests) -> None:
+    """Four published networks of 1 to 3.5 MB."""
+    for depth in (20, 32, 44, 56):
+        with subtests.test(depth=depth):
+            check_golden(SHARED, depth)
+
+
+def check_golden(shared: Path, depth: int) -> None:
     net = CifarResNet.from_classifier(shared / "models" / f"cifar10_resnet{depth}.safetensors")
     assert (net.depth, net.width) == (depth, 16)
     images = np.load(shared / "data" / "images" / "cifar10.npz")["test_images"][:8]

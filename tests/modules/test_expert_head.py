@@ -226,5 +226,5 @@ def test_folding_a_linear_head_loses_nothing(tiny_bert, sentences) -> None:
 def test_folding_needs_a_head_and_texts(tiny_bert) -> None:
     with pytest.raises(DistilvecError, match="no expert head"):
         fold_head(SentenceTransformer(str(tiny_bert), device="cpu"), TEXTS * 5)
-    with pytest.raises(DataError, match="at least 10 texts, not to 4"):
+    with pytest.raises(DataError, match="10.*4"):
         fold_head(with_head(tiny_bert), TEXTS)

@@ -179,10 +179,10 @@ def test_what_is_no_such_folder(tiny_bert: Path, tmp_path: Path) -> None:
     assert not is_nomic_moe(tmp_path)
     with pytest.raises(DistilvecError, match="no mixture-of-experts encoder"):
         opened(tiny_bert)
-    with pytest.raises(DistilvecError, match=r"config\.json is missing"):
+    with pytest.raises(DistilvecError, match=r"config\.json"):
         opened(tmp_path)
     config = nomic_moe.configuration()
     del config["n_inner"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match="does not say n_inner"):
+    with pytest.raises(DataError, match="n_inner"):
         opened(tmp_path)

@@ -92,11 +92,11 @@ def test_what_cannot_be_fitted_says_why() -> None:
         ridge_map(source, target / 0)
     with pytest.raises(DistilvecError, match="positive"):
         ridge_map(source, target, ridge=0)
-    with pytest.raises(DistilvecError, match=r"\[5, 6\] and \[4, 4\]"):
+    with pytest.raises(DistilvecError, match=r"\[5, 6\].*\[4, 4\]"):
         ridge_map(source, target[:4])
     with pytest.raises(DistilvecError, match="init: random"):
         projection(6, 4)
     with pytest.raises(DistilvecError, match="widths 6 and 4"):
         projection(6, 5, source, target)
-    with pytest.raises(DistilvecError, match='Did you mean "ridge"'):
+    with pytest.raises(DistilvecError, match='"ridge"'):
         projection(6, 4, source, target, init="rigde")  # type: ignore[arg-type]

@@ -109,11 +109,8 @@ def test_a_bare_record_gives_a_page() -> None:
     assert "No student was judged" in page and "<section" not in page
 
 
-def chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("no chromium on this machine: the page was not opened in a browser")
-    return found
+def chromium() -> str | None:
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def opened(file: Path, place: Path, width: int = 1280) -> str:
@@ -123,7 +120,7 @@ def opened(file: Path, place: Path, width: int = 1280) -> str:
         "--disable-component-update --disable-sync --dump-dom --virtual-time-budget=2000"
     )
     command = [
-        chromium(),
+        str(chromium()),
         *flags.split(),
         f"--user-data-dir={place / 'profile'}",
         f"--window-size={width},900",
@@ -159,8 +156,16 @@ root.dataset.dots = document.querySelectorAll("#map circle").length;
 </script>"""
 
 
-@pytest.mark.parametrize("width", [1280, 500])
-def test_in_a_browser_nothing_overflows_and_the_map_answers(page: str, tmp_path: Path, width: int) -> None:
+@pytest.mark.skipif(chromium() is None, reason="no chromium on this machine: the page was not opened in a browser")
+def test_in_a_browser(page: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for width in (1280, 500):
+        with subtests.test("nothing overflows and the map answers", width=width):
+            check_layout(page, tmp_path, width)
+    with subtests.test("hostile texts do nothing"):
+        check_hostile(tmp_path)
+
+
+def check_layout(page: str, tmp_path: Path, width: int) -> None:
     file = tmp_path / "report.html"
     free = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)  # else the probe may not run
     file.write_text(free.replace("</body>", PROBE + "</body>"), encoding="utf-8")
@@ -173,7 +178,7 @@ def test_in_a_browser_nothing_overflows_and_the_map_answers(page: str, tmp_path:
         assert found["tables"] == "0"
 
 
-def test_in_a_browser_hostile_texts_do_nothing(tmp_path: Path) -> None:
+def check_hostile(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text(render_html(hostile_record()), encoding="utf-8")
     document = opened(file, tmp_path)

@@ -127,7 +127,7 @@ def test_refusals(tmp_path: Path) -> None:
         example(layers={"values": [[1.0]], "student_layers": ["1"], "teacher_layers": ["1", "2"]})
     with pytest.raises(DataError, match="not JSON"):
         Record.from_json("{")
-    with pytest.raises(DataError, match="schema version 1 is expected, not 99"):
+    with pytest.raises(DataError, match="1.*99"):
         Record.from_json('{"schema_version": 99, "title": "x"}')
     with pytest.raises(DataError, match=r"models\.0\.name"):
         Record.from_json('{"schema_version": 1, "title": "x", "models": [{}]}')

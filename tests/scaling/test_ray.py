@@ -169,7 +169,7 @@ def test_a_signal_ends_it_and_keeps_what_was_encoded(
 def test_without_ray_the_extra_is_named(tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     recipe = recipe_of(tmp_path, {"model": "any"}, tmp_path, "out")
-    with pytest.raises(EnvironmentProblem, match=r"pip install 'distilvec\[ray\]'"):
+    with pytest.raises(EnvironmentProblem, match=r"distilvec\[ray\]"):
         teach_with_ray(recipe)
 
 
@@ -211,7 +211,7 @@ def test_how_many_texts_a_worker_takes_at_a_time(tmp_path: Path, texts: int, wor
 
 def test_texts_that_kill_one_worker_after_another_are_named() -> None:
     refuse_deadly(MOST_ATTEMPTS, (60, 79))
-    with pytest.raises(DistilvecError, match=rf"{MOST_ATTEMPTS} workers died .* rows 60 to 79"):
+    with pytest.raises(DistilvecError, match=rf"{MOST_ATTEMPTS}.*rows 60.*79"):
         refuse_deadly(MOST_ATTEMPTS + 1, (60, 79))
 
 

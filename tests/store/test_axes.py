@@ -85,7 +85,7 @@ def test_later_writers_use_the_axes_that_are_there(tmp_path: Path, tiny_bert: Pa
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
-    with pytest.raises(DistilvecError, match="64 axes were asked for, and the teacher's token states have 32"):
+    with pytest.raises(DistilvecError, match="64.*32"):
         filled(tmp_path / "many", tiny_bert, sentences[:10], 64)
     store, _ = filled(tmp_path / "some", tiny_bert, sentences[:10], AXES)
     with pytest.raises(DistilvecError, match="keeps token states on 6 axes, and 8 are wanted"):

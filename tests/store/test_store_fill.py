@@ -117,21 +117,21 @@ def test_what_fill_refuses(tmp_path: Path, filling: ModuleType) -> None:
     other.card = filling.CARD | {"fingerprint": "0123"}
     with pytest.raises(DistilvecError, match="f" * 16 + ".*0123"):
         fill(store, other, texts, filling.keys(texts))
-    with pytest.raises(DistilvecError, match="20 texts and 19 keys"):
+    with pytest.raises(DistilvecError, match="20.*19"):
         fill(store, filling.HashTeacher(), texts, filling.keys(texts[:19]))
 
     class Short(filling.HashTeacher):  # type: ignore[name-defined,misc]
         def stream(self, items):  # type: ignore[no-untyped-def]
             return super().stream(items[:-1])
 
-    with pytest.raises(DistilvecError, match="17 of 18"):
+    with pytest.raises(DistilvecError, match="17.*18"):
         fill(store, Short(), texts, filling.keys(texts))
 
     class Narrow(filling.HashTeacher):  # type: ignore[name-defined,misc]
         def stream(self, items):  # type: ignore[no-untyped-def]
             return ((rows, vectors[:, :5]) for rows, vectors in super().stream(items))
 
-    with pytest.raises(DistilvecError, match=r"vectors \[1, 16\], found \[1, 5\]"):
+    with pytest.raises(DistilvecError, match=r"\[1, 16\].*\[1, 5\]"):
         fill(store, Narrow(), texts[:1], filling.keys(texts[:1]) ^ 1)
 
 
@@ -152,7 +152,7 @@ def test_a_writer_name_is_held_by_one_writer(tmp_path: Path, filling: ModuleType
     texts = filling.texts(10)
     store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
     with store.writer("mine") as writer:
-        with pytest.raises(DistilvecError, match='under the name "mine"'):
+        with pytest.raises(DistilvecError, match='"mine"'):
             store.writer("mine")
         with store.writer() as one, store.writer() as two:
             assert len({writer.name, one.name, two.name}) == 3
@@ -200,9 +200,9 @@ def test_vectors_are_taken_as_a_whole_or_not_at_all(tmp_path: Path, filling: Mod
     with store.writer("w", part_bytes=200) as writer:
         infinite, large = vectors.copy(), vectors.copy()
         infinite[9, 0], large[9, 0] = np.inf, 1e5
-        with pytest.raises(DataError, match=r"row 9, key .*not finite"):
+        with pytest.raises(DataError, match=r"row 9"):
             writer.add(keys, infinite)
-        with pytest.raises(DataError, match=r"float16 ends at 65504.*storage: float32"):
+        with pytest.raises(DataError, match=r"float16.*65504.*float32"):
             writer.add(keys, large)
         assert writer.parts == []
         lent_keys, lent_vectors = keys.copy(), vectors.copy()

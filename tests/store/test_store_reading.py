@@ -133,7 +133,7 @@ def test_rows_are_the_first_of_equal_keys(parts: list[list[bytes]], asked: list[
 def test_rows_outside_are_errors(tmp_path: Path, row: int) -> None:
     keys, vectors = random_items(500, 4)
     store = filled(tmp_path, keys, vectors, "float16", 1 << 20)
-    with pytest.raises(DataError, match=f"row {row} at position 1") as caught:
+    with pytest.raises(DataError, match=f"{row}.*1") as caught:
         store.read(np.array([3, row]))
     assert ("Teach" in str(caught.value)) == (row == -1)
     with pytest.raises(DistilvecError, match="integers"):
@@ -142,7 +142,7 @@ def test_rows_outside_are_errors(tmp_path: Path, row: int) -> None:
 
 def test_wrong_keys_are_refused(tmp_path: Path) -> None:
     store = SignalStore.create(tmp_path, CARD, 4)
-    with pytest.raises(DistilvecError, match=r"uint8 \[n, 16\], not int64 \[2, 3\]"):
+    with pytest.raises(DistilvecError, match=r"uint8.*\[n, 16\].*int64.*\[2, 3\]"):
         store.rows(np.zeros((2, 3), dtype=np.int64))
 
 

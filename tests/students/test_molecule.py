@@ -46,5 +46,5 @@ def test_what_cannot_be(wrong: dict, message: str) -> None:
 
 def test_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(EnvironmentProblem, match=r"rdkit and torch_geometric.*distilvec\[molecules\]"):
+    with pytest.raises(EnvironmentProblem, match=r"torch_geometric.*distilvec\[molecules\]"):
         fresh_molecule(layers=1, width=4)

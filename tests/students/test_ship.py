@@ -140,7 +140,7 @@ def test_a_router_asks_the_student_and_answers_with_the_teacher(tiny_model_folde
     expected = in_teacher_space(student, linear(32, 32)).encode(["ask: " + text for text in TEXTS])
     np.testing.assert_allclose(pair.encode_query(TEXTS), expected, rtol=0, atol=1e-6)
     np.testing.assert_allclose(pair.encode_document(TEXTS), teacher.encode_document(TEXTS), rtol=0, atol=1e-6)
-    with pytest.raises(DistilvecError, match="48 wide, the teacher's 32"):
+    with pytest.raises(DistilvecError, match="48.*32"):
         router(in_teacher_space(student, linear(32, 48)), teacher)
 
 
@@ -204,9 +204,9 @@ def test_what_would_not_load_is_refused(tiny_bert: Path, tmp_path: Path) -> None
     student = load_student(tiny_bert, device="cpu")
     with pytest.raises(DistilvecError, match="needs the map"):
         ship(student, tmp_path / "student", space="teacher")
-    with pytest.raises(DistilvecError, match="width 31, the student gives 32"):
+    with pytest.raises(DistilvecError, match="31.*32"):
         ship(student, tmp_path / "student", space="teacher", teacher_map=linear(31, 8))
-    with pytest.raises(DistilvecError, match='space is "mine"'):
+    with pytest.raises(DistilvecError, match='"mine"'):
         ship(student, tmp_path / "student", space="mine")  # type: ignore[arg-type]
     student.append(Foreign())
     with pytest.raises(DistilvecError, match="module 2 is a Foreign"):

@@ -18,9 +18,9 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.flow.job import Job
 from distilvec.judging import agreement
 from distilvec.modules.pipeline import limit_length, token_limit
-from distilvec.preparing import make_student, prepare_corpus
 from distilvec.recipe import Recipe
 from distilvec.run import run, train
 from distilvec.students import describe_student, load_student, ship, static
@@ -295,11 +295,12 @@ def recipe_of(folder: Path, texts: list[str], teacher: Path, **sections: Any) ->
 def test_training_brings_it_nearer_to_its_teacher(tmp_path: Path, real_teacher_folder: Path, texts: list[str]) -> None:
     recipe = recipe_of(tmp_path, texts, real_teacher_folder)
     done = run(recipe)
-    corpus = prepare_corpus(recipe)
+    job = Job(recipe)
+    corpus = job.corpus
     held = corpus.texts(corpus.holdout_rows)
     assert len(held) >= 30
     expected = SentenceTransformer(str(real_teacher_folder), device="cpu").encode(held)
-    untrained = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
+    untrained = job.student()
     before, after = (agreement(expected, model.encode(held)) for model in (untrained, done.student))
     assert after["similarity_spearman"] > before["similarity_spearman"] + 0.02
     assert done.record.agreement["similarity_spearman"] == pytest.approx(after["similarity_spearman"], abs=1e-4)
@@ -347,8 +348,7 @@ def test_methods_on_sentence_vectors_train_it(
     student = {"static": {"of": "tiny", "dimensions": 16}, "space": space}
     training = {"max_steps": 3, "batch_size": 8, "use_cpu": True}
     recipe = recipe_of(tmp_path, sentences[:60], tiny_bert, student=student, training=training, method={"name": method})
-    corpus = prepare_corpus(recipe)
-    before = make_student(recipe.student, recipe.teachers, corpus, 0)[0].embedding.weight
+    before = Job(recipe).student()[0].embedding.weight
     trained = SentenceTransformer(str(train(recipe)), device="cpu")
     assert trained.get_embedding_dimension() == (32 if space == "teacher" else 16)
     assert not torch.equal(trained[0].embedding.weight, before)

@@ -217,9 +217,9 @@ def test_what_cannot_be_given_is_refused(tiny_model_folders: dict[str, Path], se
     student = load_student(tiny_model_folders["bert"], device="cpu")
     tap = StudentTap(student)
     features = features_of(student, sentences[:2])
-    with pytest.raises(DistilvecError, match="maps of layer 0"):
+    with pytest.raises(DistilvecError, match="layer 0"):
         tap(features, views=1, attention=(0,))
-    with pytest.raises(DistilvecError, match="layer 4, the student has 0 to 3"):
+    with pytest.raises(DistilvecError, match="layer 4.*0.*3"):
         tap(features, views=1, tokens=(4,))
     with pytest.raises(DistilvecError, match="flattened"):
         tap({**features, "cu_seq_lens_q": torch.tensor([0, 2])}, views=1)

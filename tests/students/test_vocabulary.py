@@ -175,7 +175,7 @@ def test_what_cannot_be_pruned_is_refused(tiny_bert: Path, sentences: list[str])
         prune_tokenizer(tokenizer, sentences, 50)
     with pytest.raises(DistilvecError, match="no texts"):
         prune_tokenizer(tokenizer, iter(()), 300)
-    with pytest.raises(DistilvecError, match="only 100 rows"):
+    with pytest.raises(DistilvecError, match="100"):
         prune_tokenizer(tokenizer, sentences, 300, rows=100)
 
 

@@ -73,7 +73,7 @@ def test_a_student_that_ships_with_its_head_is_opened_again(tiny_bert: Path, tmp
     found = Predictor.load(tmp_path / "student", device="cpu")
     np.testing.assert_allclose(found.logits(texts), Predictor(student, head).logits(texts), atol=1e-6)
     TaskHead(48, labels=["a", "b"]).save(tmp_path / "student")
-    with pytest.raises(DataError, match="width 48, the model gives 32"):
+    with pytest.raises(DataError, match="48.*32"):
         Predictor.load(tmp_path / "student", device="cpu")
 
 
@@ -98,7 +98,7 @@ def test_a_loaded_student_answers(tiny_bert: Path, tmp_path: Path) -> None:
 def test_the_folder_of_a_run_names_its_student(tiny_bert: Path, tmp_path: Path) -> None:
     ship(load_student(tiny_bert, device="cpu").eval(), tmp_path / "run" / "student")
     for open_it in (distilvec.load, Predictor.load):
-        with pytest.raises(DistilvecError, match=r"its student is .*run/student"):
+        with pytest.raises(DistilvecError, match=r"run/student"):
             open_it(tmp_path / "run")
         with pytest.raises(DistilvecError, match="no such model folder"):
             open_it(tmp_path / "nowhere")

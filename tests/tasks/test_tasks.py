@@ -122,7 +122,7 @@ def test_a_teachers_columns_are_brought_into_the_students_order() -> None:
 def test_every_task_has_its_name_and_no_other_is_known() -> None:
     assert sorted(TABLE) == ["classification", "pairs", "similarity"]
     assert all(cls.kind == kind and cls is resolve(kind) for kind, cls in TABLE.items())
-    with pytest.raises(DistilvecError, match='Did you mean "similarity"'):
+    with pytest.raises(DistilvecError, match='"similarity"'):
         resolve("similarty")
 
 
@@ -143,5 +143,5 @@ def test_sections_and_labels_that_do_not_go_together() -> None:
         build_task(section("similarity"), 4, np.array([0, 1]), ["no", "yes"])
     with pytest.raises(DataError, match="nothing to learn"):
         build_task(section("classification"), 4, np.array([1, 1, 1]))
-    with pytest.raises(DataError, match='Did you mean "card_lost"'):
+    with pytest.raises(DataError, match='"card_lost"'):
         encode_labels(["card_lst"], ["card_lost", "top_up"], "test.jsonl")

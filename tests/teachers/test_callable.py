@@ -164,7 +164,7 @@ def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sys.path == path
     assert teacher.encode(["four"]).tolist() == [[4.0, 2.0]]
     assert teacher.card.source == "distilvec_test_service:Client.embed"
-    with pytest.raises(DistilvecError, match=r'no "embd".*embed'):
+    with pytest.raises(DistilvecError, match=r'"embd"'):
         load_teacher(call="distilvec_test_service:Client.embd")
     with pytest.raises(DistilvecError, match="int cannot be called"):
         load_teacher(call="distilvec_test_service:width")

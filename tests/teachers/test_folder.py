@@ -34,7 +34,7 @@ def copy(tiny_bert: Path, tmp_path: Path) -> Path:
 def test_pickled_weights_are_refused_and_not_read(copy: Path, tmp_path: Path) -> None:
     (copy / "model.safetensors").unlink()
     (copy / "pytorch_model.bin").write_bytes(pickle.dumps(_Bomb(tmp_path / "burst")))
-    with pytest.raises(DistilvecError, match=r"pickled \(pytorch_model.bin\).*save_pretrained") as caught:
+    with pytest.raises(DistilvecError, match=r"pytorch_model.bin.*save_pretrained") as caught:
         load_teacher(model=copy)
     assert caught.value.exit_code == 2
     assert not (tmp_path / "burst").exists()
@@ -56,7 +56,7 @@ def test_pickled_weights_of_a_later_module_are_refused(tiny_bert: Path, tmp_path
     weights = next((tmp_path / "dense").glob("2_Dense/*.safetensors"))
     torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
     weights.unlink()
-    with pytest.raises(DistilvecError, match=r"2_Dense.*pickled"):
+    with pytest.raises(DistilvecError, match=r"2_Dense"):
         load_teacher(model=tmp_path / "dense")
 
 
@@ -74,7 +74,7 @@ def test_remote_code_is_refused(copy: Path, tmp_path: Path) -> None:
     }
     (copy / "config.json").write_text(json.dumps(config))
     (copy / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    with pytest.raises(DistilvecError, match=r"runs code that comes with it.*trust_remote_code"):
+    with pytest.raises(DistilvecError, match=r"trust_remote_code"):
         load_teacher(model=copy)
     assert not (tmp_path / "ran").exists()
 
@@ -111,7 +111,7 @@ def test_missing_things(tmp_path: Path) -> None:
 
 
 def test_hub_out_of_reach() -> None:
-    with pytest.raises(EnvironmentProblem, match=r"hub cannot be reached.*HF_HUB_OFFLINE"):
+    with pytest.raises(EnvironmentProblem, match=r"HF_HUB_OFFLINE"):
         load_teacher(model="nobody/no-such-model-anywhere")
 
 
@@ -141,7 +141,7 @@ def test_sources_exclude_each_other(tiny_bert: Path) -> None:
         load_teacher(name="t")
     with pytest.raises(DistilvecError, match="found model, call"):
         load_teacher(model=tiny_bert, call="a:b")
-    with pytest.raises(DistilvecError, match="max_length has no effect on call"):
+    with pytest.raises(DistilvecError, match="max_length"):
         load_teacher(call=len, max_length=3)
     with pytest.raises(DistilvecError, match="belong to vectors"):
         load_teacher(model=tiny_bert, texts=["a"])

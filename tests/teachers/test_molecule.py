@@ -248,7 +248,7 @@ def test_missing_and_unexpected_keys_are_named(kind: str, tmp_path) -> None:
             molecule_teacher(path, kind=kind)
         assert str(path) in str(caught.value)
     save_file({**tensors, "pool.weight": torch.zeros(2)}, path)
-    with pytest.raises(DataError, match=r"'pool\.weight' is not one of its own"):
+    with pytest.raises(DataError, match=r"pool\.weight"):
         molecule_teacher(path)
 
 
@@ -259,7 +259,7 @@ def test_files_that_are_something_else(tmp_path) -> None:
     with pytest.raises(DataError, match="not a safetensors file"):
         molecule_teacher(tmp_path / "text.safetensors")
     save_file({"embeddings.weight": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
-    with pytest.raises(DataError, match=r"has these keys: embeddings\.weight"):
+    with pytest.raises(DataError, match=r"embeddings\.weight"):
         molecule_teacher(tmp_path / "other.safetensors")
     narrow = tensors_of("gcn")
     narrow["gnns.1.linear.weight"] = narrow["gnns.1.linear.weight"][:2]
@@ -274,7 +274,7 @@ def test_gcn_and_graphsage_are_told_by_name_alone(tmp_path) -> None:
     with pytest.raises(DistilvecError, match="gcn or a graphsage"):
         molecule_teacher(path)
     assert molecule_teacher(path, kind="gcn").kind == "gcn"
-    with pytest.raises(DistilvecError, match='Did you mean "graphsage"'):
+    with pytest.raises(DistilvecError, match='"graphsage"'):
         molecule_teacher(path, kind="sage")
     with pytest.raises(DistilvecError, match="features are what molclr has, not gcn"):
         molecule_teacher(path, kind="gcn", features=True)
@@ -324,21 +324,23 @@ def test_descriptors() -> None:
     assert descriptors([]).shape == (0, len(names))
 
 
-@pytest.mark.shared
+PUBLISHED = [
+    ("mol_gcn_supervised_contextpred", "pooled"),
+    ("mol_graphsage_contextpred", "pooled"),
+    ("mol_gat_contextpred", "pooled"),
+    ("mol_molclr_gcn", "pooled"),
+    ("mol_molclr_gcn", "features"),
+    ("mol_chemvae_zinc_properties", "z_mean"),
+]
+
+
 @needs_shared
-@pytest.mark.parametrize(
-    ("file", "key"),
-    [
-        ("mol_gcn_supervised_contextpred", "pooled"),
-        ("mol_graphsage_contextpred", "pooled"),
-        ("mol_gat_contextpred", "pooled"),
-        ("mol_molclr_gcn", "pooled"),
-        ("mol_molclr_gcn", "features"),
-        ("mol_chemvae_zinc_properties", "z_mean"),
-    ],
-)
-def test_published_networks_give_their_goldens(file: str, key: str) -> None:
+def test_published_networks_give_their_goldens(subtests: pytest.Subtests) -> None:
+    """Files of 0.9 to 2 MB."""
     goldens = np.load(SHARED / "models" / "goldens.npz")
-    network = molecule_teacher(SHARED / "models" / f"{file}.safetensors", features=key == "features", device="cpu")
-    found = network([str(smiles) for smiles in goldens["molecules/smiles"]])
-    np.testing.assert_allclose(found, goldens[f"{file}/{key}"], rtol=1e-4, atol=1e-4)
+    for file, key in PUBLISHED:
+        with subtests.test(file=file, key=key):
+            weights = SHARED / "models" / f"{file}.safetensors"
+            network = molecule_teacher(weights, features=key == "features", device="cpu")
+            found = network([str(smiles) for smiles in goldens["molecules/smiles"]])
+            np.testing.assert_allclose(found, goldens[f"{file}/{key}"], rtol=1e-4, atol=1e-4)

@@ -139,7 +139,7 @@ def test_maximum_length(tiny_bert: Path, sentences: list[str]) -> None:
     own.max_seq_length = 16
     assert short.card.max_length == 16
     assert np.abs(short.encode(sentences) - own.encode(sentences)).max() < 1e-5
-    with pytest.raises(DistilvecError, match=r"max_length is 4096.*1 to 128"):
+    with pytest.raises(DistilvecError, match=r"max_length.*4096.*128"):
         TextTeacher(tiny_bert, device="cpu", max_length=4096)
 
 

@@ -54,7 +54,7 @@ def test_a_row_of_nothing_but_nan_is_no_vector(vectors: np.ndarray, sentences: l
     assert np.flatnonzero(~teacher.has(sentences)).tolist() == [3, 7]
     assert teacher.signals(sentences[:10]).present.tolist() == [row not in (3, 7) for row in range(10)]
     holes[5, 1] = np.nan
-    with pytest.raises(DataError, match="the vector in row 5 has values that are not finite"):
+    with pytest.raises(DataError, match="row 5"):
         load_teacher(vectors=holes, texts=sentences).encode(sentences)
 
 
@@ -82,7 +82,7 @@ def test_parquet(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> N
         assert np.array_equal(load_teacher(vectors=f"{file}:emb", texts="title").encode(sentences[::-1]), vectors)
         assert np.array_equal(load_teacher(vectors=file, texts=sentences).encode(sentences), vectors)
         assert np.array_equal(load_teacher(vectors=file, keys=content_keys(sentences)).encode(sentences), vectors)
-    with pytest.raises(DataError, match=r'"embb".*Did you mean "emb"'):
+    with pytest.raises(DataError, match=r'"embb".*"emb"'):
         load_teacher(vectors=f"{file}:embb")
 
 
@@ -92,7 +92,7 @@ def test_parquet_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="2 columns of vectors: x, y"):
         load_teacher(vectors=tmp_path / "two.parquet")
     pq.write_table(pa.table({"body": ["a"], "x": [[1.0]]}), tmp_path / "body.parquet")
-    with pytest.raises(DataError, match=r'no column "text".*body'):
+    with pytest.raises(DataError, match=r'"text"'):
         load_teacher(vectors=tmp_path / "body.parquet")
     pq.write_table(pa.table({"text": ["a", "b"], "x": [[1.0], [1.0, 2.0]]}), tmp_path / "ragged.parquet")
     with pytest.raises(DataError, match="not vectors of one length"):
@@ -106,7 +106,7 @@ def test_parquet_that_does_not_fit(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="200 vectors, but 199 texts"):
+    with pytest.raises(DataError, match="200.*199"):
         load_teacher(vectors=vectors, texts=sentences[1:])
     with pytest.raises(DistilvecError, match="need the texts"):
         load_teacher(vectors=vectors)

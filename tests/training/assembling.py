@@ -65,12 +65,12 @@ def assemble(home: Path, method: str, student: str = "student", rows: int = 40, 
     torch.manual_seed(0)
     made = build_method(method, options, None)
     tap = StudentTap(given["student"])
-    layers = made.needs(tap.info, infos).layers
+    needs = made.needs(tap.info, infos)
     train = np.asarray(corpus.train_rows)[:rows]
-    sample = make_sample(given["student"], tokens, given["sources"], train, seed=0, needs=Needs(layers=layers))
+    sample = make_sample(given["student"], tokens, given["sources"], train, seed=0, needs=Needs(layers=needs.layers))
     torch.manual_seed(0)
     made.build(tap.info, infos, sample)
     made.attach(given["student"])
     return Assembled(
-        Distiller(given["student"], made, infos), Collator(corpus, tokens, given["sources"]), corpus, train
+        Distiller(given["student"], made, needs), Collator(corpus, tokens, given["sources"]), corpus, train
     )

@@ -81,10 +81,10 @@ def parts(home: Path, student: str = "student", corpus: str = "corpus", live: st
     import torch
 
     from distilvec.corpus import Corpus
+    from distilvec.flow.teach import teacher_info
     from distilvec.store import SignalStore
     from distilvec.students import load_student
     from distilvec.teachers import TeacherInfo, load_teacher
-    from distilvec.teaching import teacher_info
     from distilvec.training import LiveSource, StoreSource
 
     items = Corpus.open(home / corpus)
@@ -293,15 +293,15 @@ def _limit_student(size: int) -> None:
     """From when the student is written on, no file may grow beyond so many bytes."""
     import resource
 
-    from distilvec import run
+    from distilvec.flow import train
 
-    ship = run.ship
+    ship = train.ship
 
     def limited(*args: Any, **kwargs: Any) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
         ship(*args, **kwargs)
 
-    run.ship = limited  # type: ignore[assignment]
+    train.ship = limited  # type: ignore[assignment]
 
 
 # the process that forks

@@ -79,7 +79,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starter]:
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
     }
     with subprocess.Popen(
         [sys.executable, str(ROOT / "tests/training/jobs.py")],

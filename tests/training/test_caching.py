@@ -114,7 +114,8 @@ def distiller(folder: Path, method: str, size: int | None, router_balance: float
     student = load_student(folder, device="cpu")
     made = build_method(method, options)
     info = TeacherInfo("teacher", 24, layers=2, hidden=24)
-    return Distiller(student, made, [info], router_balance=router_balance, mini_batch_size=size)
+    needs = made.needs(StudentTap(student).info, [info])
+    return Distiller(student, made, needs, router_balance=router_balance, mini_batch_size=size)
 
 
 def trained_gradients(model: Distiller, loss: Tensor) -> list[Tensor]:

@@ -244,7 +244,7 @@ def test_store_and_live_teacher_give_the_same_loss(home: Path, tmp_path: Path, d
             assert batch["teachers"][0]["present"].tolist() == [False] + [True] * 11
             assert not batch["teachers"][0]["sentence"][0].any()
             with torch.no_grad():
-                losses[kind] = Distiller(student, method, infos)(**batch)["loss"].item()
+                losses[kind] = Distiller(student, method, needs)(**batch)["loss"].item()
         assert losses["store"] == pytest.approx(losses["live"], rel=tolerance, abs=tolerance)
         assert losses["live"] > 1e-3
 
@@ -265,7 +265,8 @@ def test_class_logits_of_store_and_live_teacher_give_the_same_loss(home: Path, t
     task = build_task(TaskSection(kind="classification"), infos[0].width, corpus.labels, corpus.label_names)
     method = build_method(name, {}, None)
     info = describe(StudentTap(student).info, task)
-    wanted = wanted_of(method.needs(info, infos), 0)
+    needs = method.needs(info, infos)
+    wanted = wanted_of(needs, 0)
     teacher = live.teacher
     store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width, "float32")
     fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted)
@@ -274,11 +275,10 @@ def test_class_logits_of_store_and_live_teacher_give_the_same_loss(home: Path, t
     for source in (StoreSource(store, corpus), live):
         source.prepare(wanted, tokens)
         if not found:
-            needs = method.needs(info, infos)
             sample = make_sample(student, tokens, [source], corpus.train_rows, seed=0, needs=needs)
             method.build(info, infos, sample)
         batch = Collator(corpus, tokens, [source])(range(12))
-        result = Distiller(student, method, infos, task)(**batch)
+        result = Distiller(student, method, needs, task)(**batch)
         assert result["terms"].keys() > {"task"}
         (gradient,) = torch.autograd.grad(result["loss"], student[0].model.embeddings.word_embeddings.weight)
         found.append((result["loss"].item(), gradient))

@@ -14,6 +14,7 @@ from distilvec.alignment import align
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DataError, DistilvecError
+from distilvec.flow.teach import teacher_info
 from distilvec.methods.base import Sample, wanted_of
 from distilvec.methods.emo import EMO, EMOOptions
 from distilvec.methods.table import build_method
@@ -24,7 +25,6 @@ from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers import load_teacher
 from distilvec.teachers.signals import Digest, TeacherInfo, TeacherSignals, Wanted
-from distilvec.teaching import teacher_info
 from distilvec.training import Collator, LiveSource, StoreSource, TokenizedCorpus
 from distilvec.training.distiller import mean_of
 
@@ -296,10 +296,10 @@ def test_what_cannot_be_had_is_said(tmp_path: Path, tiny_model_folders: dict[str
     fill(store, teacher, corpus.teacher_texts(), corpus.teacher_keys)
     student = load_student(tiny_model_folders["bert"], device="cpu")
     tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), tmp_path / "tokens")
-    with pytest.raises(DataError, match="holds no tokens-1"):
+    with pytest.raises(DataError, match="tokens-1"):
         StoreSource(store, corpus).prepare(Wanted(tokens=(1,)), tokens)
     fill_signals(store, teacher, corpus.teacher_texts()[:4], corpus.teacher_keys[:4], Wanted(tokens=(1,)))
-    with pytest.raises(DataError, match="lacks tokens-1 for 6"):
+    with pytest.raises(DataError, match="tokens-1.*6"):
         StoreSource(store, corpus).prepare(Wanted(tokens=(1,)), tokens)
     with pytest.raises(DistilvecError, match="layer 9"):
         teacher.signals(["a"], Wanted(tokens=(9,)))

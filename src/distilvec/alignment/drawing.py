@@ -15,6 +15,7 @@ from distilvec.alignment.aligner import MODES, Aligner
 from distilvec.alignment.loading import load_tokenizer, vocabulary_of
 from distilvec.alignment.strings import kind_of, plain
 from distilvec.errors import DistilvecError, nearest
+from distilvec.files import whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -233,10 +234,13 @@ def align_command(
 
 
 def save_figure(drawn: DrawnText, file: Path) -> None:
-    """Write the picture as the kind that the file's ending names."""
+    """Write the picture as the kind that the file's ending names.
+
+    Raises:
+        EnvironmentProblem: the file cannot be written.
+    """
     import matplotlib
 
-    file.parent.mkdir(parents=True, exist_ok=True)
     look: Any = {
         "text.parse_math": False,
         "svg.hashsalt": "distilvec",
@@ -245,7 +249,9 @@ def save_figure(drawn: DrawnText, file: Path) -> None:
     with matplotlib.rc_context(look), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         metadata = {"Date": None} if file.suffix.lower() == ".svg" else None
-        alignment_figure(drawn).savefig(file, dpi=144, facecolor="white", metadata=metadata)
+        figure, kind = alignment_figure(drawn), file.suffix.lower().removeprefix(".")
+        with whole(file) as partial:
+            figure.savefig(partial, format=kind, dpi=144, facecolor="white", metadata=metadata)
 
 
 def _tuples(pairs: np.ndarray) -> list[Pair]:

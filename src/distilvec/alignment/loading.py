@@ -31,7 +31,7 @@ def load_tokenizer(name: str | Path) -> Any:
         if tokenizer is None:
             from transformers import AutoTokenizer
 
-            tokenizer = AutoTokenizer.from_pretrained(str(name)).backend_tokenizer
+            tokenizer = AutoTokenizer.from_pretrained(str(name), trust_remote_code=False).backend_tokenizer
     except Exception as error:  # whatever the libraries find wrong with the files
         first = str(error).strip().partition("\n")[0] or type(error).__name__
         raise DistilvecError(

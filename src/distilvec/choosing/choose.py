@@ -14,13 +14,12 @@ from distilvec.choosing.measuring import Bench, Measured, measure, measure_teach
 from distilvec.choosing.sample import sampled
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, Interrupted
-from distilvec.judging import CachedEncoder, Judgement, Task, automatic_tasks, judge, load_tasks
+from distilvec.flow.job import Job
+from distilvec.judging import CachedEncoder, Judgement, Task, judge
 from distilvec.judging import settle as settle_tasks
-from distilvec.preparing import prepare_corpus
 from distilvec.recipe import Recipe
 from distilvec.students import load_student
 from distilvec.teachers import Teacher
-from distilvec.teaching import teach
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -61,21 +60,23 @@ def choose(
         DistilvecError: no candidate can be made, a value is out of range, the items are no texts.
     """
     _check(keep, sample)
-    corpus = prepare_corpus(recipe)
+    job = Job(recipe)
+    job.require("plan")
+    corpus = job.corpus
     if corpus.modality != "text":
         raise DistilvecError(
             f"candidates are made for texts, and the corpus holds {corpus.modality}s",
             where="plan",
             remedy="Compare the sizes of docs/images.md or docs/molecules.md by training them.",
         )
-    tasks = load_tasks(recipe.judging.tasks) or automatic_tasks(corpus)
-    few = sampled(corpus, sample)
-    taught = teach(recipe, few, vectors_only=True)
+    tasks = job.tasks
+    few = job.on(sampled(corpus, sample))
+    taught = few.teach(vectors_only=True)
     first = taught[0].teacher
     with_tasks = bool(tasks) and first.card.kind != "vectors"
     judged = _judge_teacher(first, tasks) if with_tasks else None
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
-    bench = Bench(recipe, whole, few, taught, tasks if with_tasks else [], judged, probe_steps)
+    bench = Bench(recipe, whole, few.corpus, taught, tasks if with_tasks else [], judged, probe_steps)
     of, source = _source(recipe)
     own = own_candidate(recipe)
     wanted = [*([own] if own else []), *candidates(of, source, layers, vocabularies)]
@@ -86,7 +87,14 @@ def choose(
         notes.append(f"Word pieces were chosen by {COUNTED:,} of the texts; a run chooses by all.")
     names = [task.name for task in bench.tasks]
     return Choice(
-        keep, measure_teacher(bench), rows, len(few.train_rows), _texts_read(recipe, corpus), names, probe_steps, notes
+        keep,
+        measure_teacher(bench),
+        rows,
+        len(few.corpus.train_rows),
+        _texts_read(recipe, corpus),
+        names,
+        probe_steps,
+        notes,
     )
 
 
@@ -104,7 +112,7 @@ def settle(recipe: Recipe, *, resume: bool = False) -> Recipe:
     What was measured is kept in `plan.json` in the output folder. With `resume` the student of the run that is there
     is taken, and nothing is measured again.
     """
-    auto = recipe.student.auto
+    auto = None if recipe.student is None else recipe.student.auto
     if auto is None:
         return recipe
     out = Path(recipe.output)
@@ -118,7 +126,8 @@ def settle(recipe: Recipe, *, resume: bool = False) -> Recipe:
     out.mkdir(parents=True, exist_ok=True)
     (out / "plan.json").write_text(json.dumps(choice.to_dict(), indent=1) + "\n", encoding="utf-8")
     # Through the recipe's own validation, so that a saved recipe is one that loads.
-    return Recipe.build(recipe.model_dump() | {"student": row.section})
+    settled = Recipe.build(recipe.model_dump() | {"student": row.section})
+    return recipe.model_copy(update={name: getattr(settled, name) for name in Recipe.model_fields})
 
 
 def _judge_teacher(teacher: Teacher, tasks: Sequence[Task]) -> Judgement:
@@ -139,14 +148,17 @@ def _source(recipe: Recipe) -> tuple[str | None, SentenceTransformer | None]:
     """What students are cut from: what `auto` or the recipe's own section names, else the first teacher that is one."""
     teachers = {each.name: each for each in recipe.teachers if each.model}
     student = recipe.student
-    named = student.auto.of if student.auto else student.shrink.of if student.shrink else None
+    named = None
+    if student is not None:
+        named = student.auto.of if student.auto else student.shrink.of if student.shrink else None
+    pooling = None if student is None else student.pooling
     of = named or next(iter(teachers), None)
     if of is None:
         return None, None
     section = teachers.get(of)
     if section is None:
-        return of, load_student(of, pooling=student.pooling)
-    return of, load_student(str(section.model), pooling=student.pooling or section.pooling)
+        return of, load_student(of, pooling=pooling)
+    return of, load_student(str(section.model), pooling=pooling or section.pooling)
 
 
 def _measure_all(wanted: Sequence[Candidate], bench: Bench) -> tuple[list[Measured], list[str]]:

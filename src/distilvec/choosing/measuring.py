@@ -13,18 +13,18 @@ import numpy.typing as npt
 import torch
 
 from distilvec.choosing.candidates import Candidate
+from distilvec.choosing.probe import short_training
 from distilvec.corpus import Corpus
+from distilvec.flow.start import make_student
+from distilvec.flow.teach import Taught, teacher_info
 from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement, judge, linear_map, ridge_map, speed
 from distilvec.judging.tasks import Task
-from distilvec.methods.base import Method
 from distilvec.methods.table import build_method
 from distilvec.modules.blocks import parameters
-from distilvec.preparing import make_student, make_task
-from distilvec.recipe import OptimizerSection, Recipe, TrainingSection
+from distilvec.recipe import AutoSection, OptimizerSection, Recipe, StudentSection
 from distilvec.report.surroundings import folder_bytes
 from distilvec.students import StudentTap, load_student, ship
-from distilvec.teaching import Taught, teacher_info
-from distilvec.training import Fitted, fit
+from distilvec.tasks.table import build_task
 from distilvec.training.distiller import describe
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def measure(candidate: Candidate, bench: Bench) -> Measured:
         DistilvecError: it cannot be made (the vocabulary is below the floor of single characters, say), or the
             recipe's method cannot train it.
     """
-    section = candidate.section(bench.recipe.student)
+    section = candidate.section(bench.recipe.student or StudentSection(auto=AutoSection()))
     student = make_student(section, bench.recipe.teachers, bench.whole, bench.recipe.training.seed)
     refuse_misfits(student, bench)
     encoder = CachedEncoder(student, name=candidate.name)
@@ -180,41 +180,17 @@ def _probe(name: str, student: SentenceTransformer, bench: Bench) -> dict[str, f
     return {"agreement": reached, **_tasks_kept(f"{name}, probe", encoder, bench)}
 
 
-def short_training(
-    student: SentenceTransformer,
-    method: Method,
-    sample: Corpus,
-    taught: Sequence[Taught],
-    training: dict[str, Any],
-    optimizer: OptimizerSection,
-) -> Fitted:
-    """Train a student for a few steps on a sample, and leave nothing behind but the trained student.
-
-    Args:
-        training: keys of the recipe's section, with `max_steps`; nothing is evaluated or kept on the way.
-    """
-    rows = np.concatenate([sample.train_rows, sample.holdout_rows])
-    quiet = {"save_every": 10**9, "evaluate_every": None, "best": None, "patience": None}
-    with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as place:
-        return fit(
-            student,
-            method,
-            [each.info for each in taught],
-            sample,
-            [each.source(sample, rows, Path(place)) for each in taught],
-            training=TrainingSection.model_validate({**training, **quiet}),
-            optimizer=optimizer,
-            folder=Path(place),
-        )
-
-
 def refuse_misfits(student: SentenceTransformer, bench: Bench) -> None:
-    """Let the recipe's method say now that it cannot train this candidate.
+    """Let the recipe's method, where it names one, say now that it cannot train this candidate.
 
     Raises:
         DistilvecError: whatever the method says (too few layers, no tokens).
     """
     recipe = bench.recipe
+    if "method" not in recipe.model_fields_set:
+        return
     method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
-    info = describe(StudentTap(student).info, make_task(recipe, bench.whole, student))
+    info = StudentTap(student).info
+    if recipe.task is not None:
+        info = describe(info, build_task(recipe.task, info.width, bench.whole.labels, bench.whole.label_names))
     method.needs(info, [teacher_info(each.teacher) for each in bench.taught])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+import secrets
 import shutil
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, EnvironmentProblem
+from distilvec.locking import locked
 
 FORMAT = 2
 MANIFEST = "corpus.json"
@@ -25,28 +27,29 @@ _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST, e
 def new_files(folder: Path) -> Iterator[Path]:
     """A folder below `folder` to write in, which disappears again however this ends.
 
-    What a killed process left there is removed by the next one on the same machine.
+    Its lock lies beside it, held as long as its process lives; what a killed process left there is removed by the next
+    one. Neither asks for host names or process numbers, which containers that share a folder may have in common.
 
     Raises:
         EnvironmentProblem: no permission, or the disk is full.
     """
-    host = "".join(char if char.isalnum() else "-" for char in socket.gethostname())
-    partial = folder / f"{_PARTIAL}{host}-{os.getpid()}"
-    try:
+    partial = folder / f"{_PARTIAL}{secrets.token_hex(8)}"
+    with ExitStack() as stack:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _remove_abandoned(folder, f"{_PARTIAL}{host}-")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                _remove_abandoned(folder)
+                stack.enter_context(locked(_lock_of(partial), wait=True))  # before the folder, so that none lacks it
+                partial.mkdir()
+            except OSError as error:
+                raise _unwritable(folder, error) from error
+            yield partial
         except OSError as error:
+            if error.errno not in _FULL | _FORBIDDEN:
+                raise  # not of these files: a source given as an iterator may raise what it likes
             raise _unwritable(folder, error) from error
-        yield partial
-    except OSError as error:
-        if error.errno not in _FULL | _FORBIDDEN:
-            raise  # not of these files: a source given as an iterator may raise what it likes
-        raise _unwritable(folder, error) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _unwritable(folder: Path, error: OSError) -> EnvironmentProblem:
@@ -58,19 +61,37 @@ def _unwritable(folder: Path, error: OSError) -> EnvironmentProblem:
 
 
 def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
-    """Move all files of `partial` into `folder`; the manifest, with their sizes, goes last."""
+    """Move all files of `partial` into `folder`; the manifest, with their sizes and checksums, goes last."""
     files = sorted(partial.iterdir())
     sizes = {file.name: file.stat().st_size for file in files}
-    content = json.dumps({"format": FORMAT, **manifest, "files": sizes}, indent=1, ensure_ascii=False)
+    sums = {file.name: {"checksum": _checksum(file), "modified": file.stat().st_mtime_ns} for file in files}
     new = partial / MANIFEST
-    new.write_text(content + "\n", encoding="utf-8")
-    if not _same_source(folder, manifest):
-        # Killed between two moves, a mixture of old and new must not pass for a corpus. Where the source is the
-        # same, so are the files, and a process that prepares it at the same time may be opening them now.
-        (folder / MANIFEST).unlink(missing_ok=True)
-    for file in files:
-        os.replace(file, folder / file.name)
-    os.replace(new, folder / MANIFEST)
+    _write_manifest(new, {"format": FORMAT, **manifest, "files": sizes, "checksums": sums})
+    try:
+        if not _same_source(folder, manifest):
+            # Killed between two moves, a mixture of old and new must not pass for a corpus. Where the source is the
+            # same, so are the files, and a process that prepares it at the same time may be opening them now.
+            (folder / MANIFEST).unlink(missing_ok=True)
+        for file in files:
+            os.replace(file, folder / file.name)
+        os.replace(new, folder / MANIFEST)
+    except OSError as error:  # a folder has the name of one of them
+        raise _unwritable(folder, error) from error
+
+
+def _write_manifest(file: Path, manifest: dict[str, Any]) -> None:
+    content = {**manifest, "own_checksum": _own_checksum(manifest)}
+    file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _own_checksum(manifest: dict[str, Any]) -> str:
+    content = json.dumps({key: manifest[key] for key in sorted(manifest) if key != "own_checksum"})
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def _checksum(file: Path) -> str:
+    with open(file, "rb") as handle:
+        return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
 
 
 def _same_source(folder: Path, manifest: dict[str, Any]) -> bool:
@@ -100,27 +121,54 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError("this folder holds no prepared corpus", where=str(folder)) from error
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise DataError(f"the manifest is damaged ({error})", where=str(place), remedy=remedy) from error
+    if "checksums" in manifest and manifest.get("own_checksum") != _own_checksum(manifest):
+        raise DataError("the manifest is damaged (its checksum does not agree)", where=str(place), remedy=remedy)
     for name, size in sizes.items():
         file = folder / name
         found = file.stat().st_size if file.is_file() else None
         if found != size:
             what = "is missing" if found is None else f"has {found:,} bytes, not {size:,}"
             raise DataError(f"a file of the corpus {what}", where=str(file), remedy=remedy)
+    _verify(folder, manifest, remedy)
     return dict(manifest)
 
 
-def _remove_abandoned(folder: Path, prefix: str) -> None:
-    for left in folder.glob(f"{prefix}*"):
-        number = left.name.removeprefix(prefix)
-        if number.isdigit() and not _alive(int(number)):
-            shutil.rmtree(left, ignore_errors=True)
+def _verify(folder: Path, manifest: dict[str, Any], remedy: str) -> None:
+    """Compare the checksums of files that were written or copied since they last agreed, by the time of that.
+
+    Raises:
+        DataError: a file is damaged.
+    """
+    changed = False
+    for name, known in manifest.get("checksums", {}).items():  # a corpus of before there were any has none
+        file = folder / name
+        modified = file.stat().st_mtime_ns
+        if modified == known["modified"]:
+            continue
+        try:
+            agrees = _checksum(file) == known["checksum"]
+        except OSError as error:
+            raise DataError(f"a file of the corpus cannot be read ({error})", where=str(file), remedy=remedy) from error
+        if not agrees:
+            raise DataError(
+                "a file of the corpus is damaged (its checksum does not agree)", where=str(file), remedy=remedy
+            )
+        known["modified"], changed = modified, True
+    if changed:
+        with suppress(OSError):  # where nothing may be written, it is read again the next time
+            partial = folder / f".{MANIFEST}.{secrets.token_hex(8)}"
+            _write_manifest(partial, manifest)
+            os.replace(partial, folder / MANIFEST)
 
 
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _lock_of(partial: Path) -> Path:
+    return partial.with_name(f"{partial.name}.lock")
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the folders whose lock nobody holds, and locks without a folder."""
+    names = {left.name.removesuffix(".lock") for left in folder.glob(f"{_PARTIAL}*")}
+    for left in (folder / name for name in names):
+        with suppress(OSError), locked(_lock_of(left), wait=False) as its_owner_is_dead:
+            if its_owner_is_dead:
+                shutil.rmtree(left, ignore_errors=True)

@@ -116,12 +116,12 @@ def canonical_keys(items: Iterable[str], role: str = "", modality: str = "text")
     start = hashlib.blake2b(digest_size=KEY_BYTES)
     for part in (modality, role):
         start.update(_with_length(part))
-    keys = bytearray()
+    keys = []
     for item in items:
         state = start.copy()
         state.update(_with_length(item))
-        keys += state.digest()
-    return np.frombuffer(bytes(keys), np.uint8).reshape(-1, KEY_BYTES)
+        keys.append(state.digest())
+    return np.frombuffer(b"".join(keys), np.uint8).reshape(-1, KEY_BYTES)
 
 
 def _with_length(part: str) -> bytes:

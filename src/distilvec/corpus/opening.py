@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 
 from distilvec.errors import DataError, EnvironmentProblem, nearest
 
@@ -17,16 +17,25 @@ COMPRESSED = (".gz", ".zst")
 _BLOCK = 1 << 20
 # Two packed KiB unpack to at most 64 MiB or so, whatever a hostile file says.
 _PACKED = 1 << 11
+#: Texts shrink to a fifth, much repeated ones to a fiftieth; what is small is not looked at.
+MOST_UNPACKED, UNPACKED_FREELY = 300, 16 << 20
 _BOM = b"\xef\xbb\xbf"
 _OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
 class Line(NamedTuple):
-    """One physical line, without its end; `whole` is False where it was longer than allowed and was cut."""
+    """One physical line; `whole` is False where it was longer than allowed and was cut.
+
+    Attributes:
+        number: from 1.
+        content: without its end.
+        end: a line feed, with the carriage returns before it.
+    """
 
     number: int
     content: bytes
     whole: bool
+    end: str = "\n"
 
 
 @contextmanager
@@ -66,9 +75,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     with reading(path), open(path, "rb") as raw:
         if path.suffix == ".gz":
             with gzip.open(raw) as unpacked:
-                yield io.BufferedReader(cast(Any, unpacked), _BLOCK)
+                yield io.BufferedReader(_Bounded(unpacked, raw, path), _BLOCK)
         elif path.suffix == ".zst":
-            yield io.BufferedReader(_Zstandard(raw, path), _BLOCK)
+            yield io.BufferedReader(_Bounded(_Zstandard(raw, path), raw, path), _BLOCK)
         else:
             yield raw
 
@@ -94,7 +103,8 @@ def lines(path: Path, longest: int) -> Iterator[Line]:
             if number == 1:
                 check_encoding(content, path)
                 content = content.removeprefix(_BOM)
-            yield Line(number, content.rstrip(b"\r\n"), whole)
+            kept = content.rstrip(b"\r\n")
+            yield Line(number, kept, whole, content[len(kept) :].decode())
 
 
 def check_encoding(start: bytes, path: Path) -> None:
@@ -109,6 +119,27 @@ def check_encoding(start: bytes, path: Path) -> None:
             where=str(path),
             remedy=f"Convert it: iconv -f utf-16 -t utf-8 {path.name} > converted-{path.name}",
         )
+
+
+class _Bounded(io.RawIOBase):
+    """Unpacked bytes, as long as there are not absurdly many for the packed ones: a few kilobytes could fill a disk."""
+
+    def __init__(self, unpacked: Any, packed: BinaryIO, path: Path) -> None:
+        self._unpacked, self._packed, self._path, self._count = unpacked, packed, path, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        found: int = self._unpacked.readinto(target)
+        self._count += found
+        if self._count > max(UNPACKED_FREELY, MOST_UNPACKED * self._packed.tell()):
+            raise DataError(
+                f"{self._packed.tell():,} packed bytes unpack to more than {self._count:,}, which no texts do",
+                where=str(self._path),
+                remedy="Unpack it yourself and give that file, if it is what it should be.",
+            )
+        return found
 
 
 class _Zstandard(io.RawIOBase):

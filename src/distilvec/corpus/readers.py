@@ -232,7 +232,7 @@ def _csv_records(path: Path, longest: int) -> Iterator[tuple[int, str, list[str]
             continue
         fields = _csv_fields(content)
         if fields is None:
-            record, taken = _closing(content, ahead, source, longest)
+            record, taken = _closing(content + line.end, ahead, source, longest)
             fields = _csv_fields(record) if record is not None else None
             if record is not None and fields is not None:
                 content = record
@@ -250,18 +250,18 @@ def _closing(
     taken = 0
     while quotes % 2 and size < min(longest, _LONGEST_LINE // 16):
         if taken == len(ahead):
-            following = next(source, None)
-            if following is None:
+            read = next(source, None)
+            if read is None:
                 break
-            ahead.append(following)
-        part = ahead[taken][1]
+            ahead.append(read)
+        following, part = ahead[taken]
         if isinstance(part, Row):
             break
         taken += 1
-        parts.append(part)
+        parts.append(part + following.end)
         quotes += part.count('"')
         size += len(part)
-    return ("\n".join(parts), taken) if taken and quotes % 2 == 0 else (None, 0)
+    return ("".join(parts).rstrip("\r\n"), taken) if taken and quotes % 2 == 0 else (None, 0)
 
 
 def _csv_fields(record: str) -> list[str] | None:

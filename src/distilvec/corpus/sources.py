@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from distilvec.corpus.folders import IMAGE_SUFFIXES, folder_fingerprint, holds_images, image_rows
+from distilvec.corpus.folders import IMAGE_SUFFIXES, folder_fingerprint, holds_images, image_rows, unchanged
 from distilvec.corpus.keys import Modality
 from distilvec.corpus.readers import SUFFIXES, Row, file_kind, read_file, require_columns, shown
+from distilvec.corpus.tables import check_iterable, chosen_split, is_dataset, is_table, table_rows
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
 
 HUB = "hub:"
@@ -60,18 +60,29 @@ def find_source(source: Any, modality: Modality | None = "text") -> Source:
         return _dataset(_from_hub(source), source, modality or "text")
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
-        if not path.exists() and not path.suffix and not path.is_symlink():
+        if not _exists(path) and not path.suffix and not path.is_symlink():
             raise DataError("there is no such file or folder", where=str(path), remedy="Check the path.")
         return _folder(path, modality) if path.is_dir() else _files([path], str(path), modality)
-    if _is_dataset(source):
+    if is_dataset(source):
         return _dataset(source, "the data set", modality or "text")
-    if isinstance(source, Iterable) and not isinstance(source, Mapping | bytes):
-        return _items(source, modality or "text")
-    raise DistilvecError(
-        f"a corpus cannot be read from {type(source).__name__}",
-        where="corpus.path",
-        remedy="Give a file, a folder, hub:NAME, a data set, or a list of texts or of dictionaries.",
-    )
+    return _items(_Rows(source) if is_table(source) else check_iterable(source), modality or "text")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:  # too long for a name
+        raise DataError(f"this is no path ({error.strerror})", where=str(path)[:200], remedy="Check it.") from error
+
+
+class _Rows:
+    """The rows of a table, from the start each time that they are asked for."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __iter__(self) -> Iterator[Any]:
+        return table_rows(self._table)
 
 
 def _files(paths: Sequence[Path], name: str, asked: Modality | None) -> Source:
@@ -84,7 +95,7 @@ def _files(paths: Sequence[Path], name: str, asked: Modality | None) -> Source:
             raise DistilvecError("an .npz file holds images", where=str(path), remedy="Set corpus.modality to image.")
         if path.exists():  # where it does not, reading says so
             status = path.stat()
-            state.update(f"{path.absolute()}|{status.st_size}|{status.st_mtime_ns}\n".encode())
+            state.update(f"{path.absolute()}|{unchanged(status)}\n".encode())
 
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
         for path in paths:
@@ -237,24 +248,8 @@ def _is_image(cell: Any) -> bool:
     return isinstance(value, bytes) and value.startswith(MAGIC)
 
 
-def _is_dataset(source: Any) -> bool:
-    library = sys.modules.get("datasets")
-    if library is None:
-        return False
-    kinds = (library.Dataset, library.IterableDataset, library.DatasetDict, library.IterableDatasetDict)
-    return isinstance(source, kinds)
-
-
 def _dataset(dataset: Any, name: str, modality: Modality) -> Source:
-    if isinstance(dataset, dict):
-        splits = list(dataset)
-        if "train" not in splits and len(splits) != 1:
-            raise DataError(
-                f'there are several splits and none is called "train": {", ".join(splits)}',
-                where=name,
-                remedy="Give one of them.",
-            )
-        dataset = dataset["train" if "train" in splits else splits[0]]
+    dataset = chosen_split(dataset, name)
     # An iterable data set reads what it likes, whenever it is asked: only the table kind has a fingerprint.
     fingerprint = getattr(dataset, "_fingerprint", None) if hasattr(dataset, "__len__") else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -34,6 +35,7 @@ SPEED_TEXTS = 16
 #: Above this the weights go into a file beside the graph: protobuf ends at 2 GB.
 INSIDE_LIMIT = 1_500_000_000
 OUTPUT = "sentence_embedding"
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO}
 COPIED = ("tokenizer_config.json", "special_tokens_map.json", "modules.json", "config_sentence_transformers.json")
 _SENTENCES = (
     "A cat sleeps on the warm stones.",
@@ -152,12 +154,23 @@ def _write_graph(student: SentenceTransformer, file: Path) -> list[str]:
                 verbose=False,
             )
     except Exception as error:  # the exporter's errors have no common base that is public
+        _raise_disk_problem(error)
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DistilvecError(f"torch cannot export this model ({first})") from error
     model = onnx.load(str(file), load_external_data=False)
     _name_axes(model)
     onnx.save(model, str(file))
     return names
+
+
+def _raise_disk_problem(error: BaseException | None) -> None:
+    """Let the system's own error through where one lies behind an exporter's: a full disk is no fault of the model."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError) and error.errno in _DISK:
+            raise error
+        error = error.__cause__ or error.__context__
 
 
 def _name_axes(model: Any) -> None:

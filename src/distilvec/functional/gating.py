@@ -71,6 +71,6 @@ def load_balance(router_probabilities: Tensor, selected: Tensor) -> Tensor:
     Source: Switch Transformer (Fedus et al. 2022), eqs. 4 to 6, for any number of assignments per item.
     """
     real = selected.any(-1, keepdim=True)
-    share = selected.sum(0) / selected.sum().clamp_min(1)
+    share = selected.sum(0).to(router_probabilities.dtype) / selected.sum().clamp_min(1)
     mean = router_probabilities.masked_fill(~real, 0).sum(0) / real.sum().clamp_min(1)
     return selected.shape[-1] * (share * mean).sum()

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from distilvec import plain_yaml
 from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.building import build_task
 from distilvec.judging.spec import TaskSpec
@@ -95,7 +96,7 @@ def _registered(name: str, folder: Path | None) -> Task:
 def _read_spec(path: Path) -> Mapping[str, Any]:
     try:
         content = path.read_text(encoding="utf-8")
-        data = json.loads(content) if path.suffix == ".json" else yaml.safe_load(content)
+        data = json.loads(content) if path.suffix == ".json" else plain_yaml.read(content)
     except FileNotFoundError as error:
         raise DistilvecError("there is no such file", where=str(path)) from error
     except (OSError, UnicodeDecodeError, ValueError, yaml.YAMLError) as error:

@@ -74,7 +74,7 @@ class _Probe(Task):
         return vectors[:train], vectors[train:test], vectors[test:] if held else None
 
     def _turns(self) -> list[tuple[Rows, Rows]]:
-        """(rest, a seeded fifth of the training rows), as often as `CHOSEN_ON` asks: a fifth of few rows is luck."""
+        """(rows to fit, rows to score) of the folds that are scored; together these hold at least `CHOSEN_ON` rows."""
         order = np.random.default_rng(self.seed + 1).permutation(len(self._train_texts))
         fifths = [fifth for fifth in np.array_split(order, TURNS) if len(fifth)]
         count = -(-CHOSEN_ON // len(fifths[0]))
@@ -92,9 +92,9 @@ class ClassificationTask(_Probe):
 
     `protocol="talas"` is TALAS's evaluation: C = 1, lbfgs, at most 200 iterations, features as they are.
     `protocol="tuned"` standardises the features and takes the C of 0.01, 0.1, 1, 10, 100 with the best
-    validation macro-F1. Where no validation split is given, that is of seeded fifths of the training rows, each told by
-    the other four: one fifth of 2,500 rows or more, of fewer as many fifths as hold 500 rows. Then it is fitted again
-    on all of them.
+    validation macro-F1. Where no validation split is given, five-fold cross-validation on the training rows stands in
+    for it: one of the five folds is scored where there are 2,500 rows or more, otherwise as many folds as hold 500
+    rows together. Then the probe is fitted again on all training rows.
 
     Args:
         name: unique name.

@@ -78,7 +78,7 @@ class TaskSpec(BaseModel):
     )
     log: bool = Field(False, description="perceptron: regression on logarithms")
     seeds: int = Field(5, ge=1, description="perceptron: number of splits and start weights")
-    seed: int = Field(0, ge=0, description="of samples, splits and clusters")
+    seed: int = Field(0, ge=0, lt=2**32, description="of samples, splits and clusters")
     exclude: frozenset[str] = Field(frozenset(), description="rows of `test` with one of these texts are left out")
 
     @model_validator(mode="after")

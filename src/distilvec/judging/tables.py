@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import math
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distilvec.errors import DataError, EnvironmentProblem, nearest
+from distilvec.corpus.opening import opened
+from distilvec.errors import DataError, nearest
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
 COMPRESSED = (".gz", ".zst")
@@ -118,27 +117,8 @@ def _read_file(path: Path) -> Table:
 
 
 def _bytes(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            return gzip.decompress(content)
-        return _unzstd(path, content) if path.suffix == ".zst" else content
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
-
-
-def _unzstd(path: Path, content: bytes) -> bytes:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "zstandard is not installed", where=str(path), remedy="pip install 'distilvec[zstd]'"
-        ) from error
-    try:
-        with zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True) as stream:
-            return bytes(stream.read())
-    except zstandard.ZstdError as error:
-        raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
+    with opened(path) as source:
+        return source.read()
 
 
 def _filled(path: Path, found: Iterator[tuple[int, Mapping[str, Any]]]) -> Table:
@@ -152,15 +132,20 @@ def _jsonl(path: Path, content: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if text.strip():
             try:
                 yield line, json.loads(text)
-            except json.JSONDecodeError as error:
-                raise DataError(f"this is not JSON ({error.msg})", where=f"{path}, line {line}") from error
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"this is not JSON ({_problem(error)})", where=f"{path}, line {line}") from error
+
+
+def _problem(error: Exception) -> str:
+    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _json(path: Path, content: str) -> Table:
     try:
         rows = json.loads(content)
-    except json.JSONDecodeError as error:
-        raise DataError(f"this is not JSON ({error.msg})", where=f"{path}, line {error.lineno}") from error
+    except (ValueError, RecursionError) as error:
+        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise DataError(f"this is not JSON ({_problem(error)})", where=f"{path}{line}") from error
     if not isinstance(rows, list):
         raise DataError("a JSON file holds a list of objects", where=str(path), remedy="For one object a line: .jsonl.")
     return Table(str(path), rows, list(range(1, len(rows) + 1)), "row")

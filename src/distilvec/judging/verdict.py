@@ -53,9 +53,9 @@ def judge_run(
     models: Mapping[str, Any],
     tasks: Sequence[Task],
     texts: Sequence[str],
-    teacher_vectors: npt.NDArray[Any],
+    teacher_vectors: npt.NDArray[Any] | None,
     *,
-    teacher: str,
+    teacher: str | None,
     teacher_map: npt.NDArray[Any] | None = None,
     shared_space: bool = False,
     with_agreement: bool = True,
@@ -69,8 +69,8 @@ def judge_run(
         models: name -> model; `UNTRAINED`, `FREE` and `TRAINED` are looked for by name.
         tasks: may be empty.
         texts: held-out texts, for agreement, collapse and speed; may be empty.
-        teacher_vectors: [n, D] of these texts.
-        teacher: the teacher's name.
+        teacher_vectors: [n, D] of these texts; None without a teacher.
+        teacher: the teacher's name; None without one.
         teacher_map: see `agreement`.
         shared_space: the student lives in the teacher's space.
         with_agreement, with_speed: the recipe's switches.
@@ -91,9 +91,10 @@ def judge_run(
         found.alarms += found.judged.alarms(TRAINED, references)
     if with_agreement and len(texts) >= FEWEST:
         found.vectors = {name: encoders[name](texts) for name in (UNTRAINED, TRAINED) if name in encoders}
-        found.vectors[teacher] = teacher_vectors
-        found.agreement = agreement(teacher_vectors, found.vectors[TRAINED], teacher_map, shared_space=shared_space)
-        found.hardest = hardest(texts, teacher_vectors, found.vectors[TRAINED])
+        if teacher is not None and teacher_vectors is not None:
+            found.vectors[teacher] = teacher_vectors
+            found.agreement = agreement(teacher_vectors, found.vectors[TRAINED], teacher_map, shared_space=shared_space)
+            found.hardest = hardest(texts, teacher_vectors, found.vectors[TRAINED])
         found.collapse = {name: collapse(vectors) for name, vectors in found.vectors.items()}
         found.alarms += found.collapse[TRAINED].pop("alarms", [])
     if with_speed and len(texts):

@@ -1,4 +1,4 @@
-"""The contract between a method and the rest of the house.
+"""The contract between a method and the rest of the library.
 
 A method is a module that turns what the student and the teachers say about a batch into named loss terms.
 It owns its heads, says what it needs, and knows nothing of files, devices, optimisers or other processes.
@@ -175,6 +175,7 @@ class Method(nn.Module):
         paper: where it comes from.
         implied_space: the space in which its student ships where the recipe does not say.
         trains_on_pairs: whether its items are pairs or triplets, not single texts.
+        needs_teacher: False where it learns nothing from a teacher, so that a recipe need not name one.
         inside: whether it may ask the teachers for more than sentence vectors.
         lookup: (teacher index, keys uint8 [n, 16]) -> [n, D] sentence vectors; set before training where the
             signals come from stores, so that a method can keep keys instead of vectors.
@@ -186,6 +187,7 @@ class Method(nn.Module):
     Options: ClassVar[type[BaseOptions]]
     implied_space: ClassVar[Literal["own", "teacher"]] = "own"
     trains_on_pairs: ClassVar[bool] = False
+    needs_teacher: ClassVar[bool] = True
     inside: bool = False
     lookup: Callable[[int, Tensor], Tensor] | None = None
 

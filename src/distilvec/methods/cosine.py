@@ -2,7 +2,7 @@
 
     L = mean_i 1 - cos(e_i W, t_i)
 
-The plainest distillation there is. Several teachers have a W each and count the same.
+The plainest distillation there is. Several teachers have a W each. Without a map W is the identity.
 """
 
 from __future__ import annotations
@@ -10,29 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
+from distilvec.errors import DistilvecError
 from distilvec.functional import cosine_distance
-from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Options,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-)
+from distilvec.methods.base import Needs, Sample, StudentInfo, TeacherInfo
+from distilvec.methods.projected import ProjectedMethod, ProjectedOptions
+from distilvec.modules.projection import identity_map
 
 
-class CosineOptions(Options):
-    init: parts.Init = Field("ridge", description=parts.INIT)
+class CosineOptions(ProjectedOptions):
+    map: bool = Field(
+        True, description="false: no map, the student is as wide as the teacher and lives in its space [S]"
+    )
 
 
-class Cosine(Method):
+class Cosine(ProjectedMethod):
     """Terms: `cosine` [V, B] (`cosine:TEACHER` where there are several)."""
 
     name = "cosine"
@@ -40,19 +33,27 @@ class Cosine(Method):
     paper = "baseline; as EmbedDistillLoss in sentence-transformers"
     Options = CosineOptions
 
+    def compare(self, projected: Tensor, target: Tensor) -> Tensor:
+        return cosine_distance(projected, target)
+
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        return Needs()
+        other = next((teacher for teacher in teachers if teacher.width != student.width), None)
+        if not self.options.map and other is not None:
+            raise DistilvecError(
+                f"without a map the vectors have to be equally wide, and they have {other.width} and {student.width} "
+                "numbers",
+                where=f"teacher {other.name}",
+                remedy="Leave method.map out, or cut the student out of this teacher (shrink).",
+            )
+        return super().needs(student, teachers)
 
-    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
-        self.terms, self.shares = parts.names("cosine", teachers), parts.shares(teachers)
-
-    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        terms = {}
-        for name, share, head, signals in zip(self.terms, self.shares, self.heads, teachers, strict=True):
-            values = cosine_distance(head(student.embedding), parts.sentence(signals))
-            terms[name] = parts.counted(values, signals.present, share)
-        return terms
+    def maps(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> nn.ModuleList:
+        if self.options.map:
+            return super().maps(student, teachers, sample)
+        self.width = student.width
+        return nn.ModuleList(nn.Identity() for _ in teachers)
 
     def teacher_map(self) -> nn.Linear | None:
-        return parts.only_map(self.heads)
+        if not self.options.map and len(self.heads) == 1:
+            return identity_map(self.width)
+        return super().teacher_map()

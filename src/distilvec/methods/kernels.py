@@ -133,7 +133,7 @@ class KernelMethod(Method):
         return target if clip is None else target.clamp(-clip, clip)
 
     def said(self, log_variance: Tensor) -> Tensor:
-        """What a kernel has to say for this log-variance, [D]; the inverse of its bound."""
+        """The kernel output that gives this log-variance, [D]: the inverse of its bound."""
         return log_variance
 
     def compare(self, kernel: Kernel, target: Tensor, live: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

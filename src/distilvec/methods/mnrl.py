@@ -3,9 +3,8 @@
     L = mean_i -log exp(cos(a_i, p_i) / tau) / sum_c exp(cos(a_i, c) / tau)
 
 over the candidates c: the positives of the batch and, with `hard_negatives`, all the negatives that its triplets bring.
-No teacher is used: this is ordinary fine-tuning on pairs and triplets, with everything else of the house around it. A
-candidate that is the anchor or its positive once more, or the positive of an equal anchor, is no negative; one that
-stands in the batch twice counts once.
+No teacher is used: this is ordinary fine-tuning on pairs and triplets. A candidate that is the anchor or its positive
+once more, or the positive of an equal anchor, is no negative; one that stands in the batch twice counts once.
 
 Source: Henderson et al. 2017 (arXiv:1705.00652), eq. 4; in this form the fine-tuning of the paper on spherical
 aggregation, eq. 12.
@@ -49,6 +48,7 @@ class MNRL(Method):
     name = "mnrl"
     summary = "fine-tuning on pairs and triplets: anchors find their positives in the batch; no teacher"
     paper = "Henderson et al. 2017, Efficient natural language response suggestion (arXiv:1705.00652)"
+    needs_teacher = False
     Options = MNRLOptions
     trains_on_pairs = True
 

@@ -35,6 +35,7 @@ class SFT(Method):
     name = "sft"
     summary = "the task's labels alone; no distillation"
     paper = "baseline: supervised fine-tuning"
+    needs_teacher = False
     Options = SFTOptions
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:

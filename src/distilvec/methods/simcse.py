@@ -42,6 +42,7 @@ class SimCSE(Method):
     name = "simcse"
     summary = "two dropout views attract, the batch repels; no teacher"
     paper = "Gao et al. 2021, SimCSE (arXiv:2104.08821)"
+    needs_teacher = False
     Options = SimCSEOptions
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:

@@ -20,6 +20,8 @@ from distilvec.methods.base import Method, Options, StudentInfo, TeacherInfo
 __all__ = ["available", "build_method", "build_options", "resolve", "show_method", "show_methods"]
 
 GROUP = "distilvec.methods"
+#: An option of every method, see `TokenStates`.
+TOKEN_STATES = "token_states"
 
 TABLE = {
     "talas": "distilvec.methods.talas:TALAS",
@@ -91,7 +93,7 @@ def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
     """
     schema = resolve(name).Options
     try:
-        return schema.model_validate(dict(mapping))
+        return schema.model_validate({key: value for key, value in mapping.items() if key != TOKEN_STATES})
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
@@ -108,15 +110,22 @@ def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
 def build_method(name: str, options: Mapping[str, Any], matryoshka: Sequence[int] | None = None) -> Method:
     """A method with validated options, not built yet; at several prefixes where `matryoshka` names them.
 
+    With `token_states` among the options, a weight, it is held by `TokenStates`.
+
     Raises:
         DistilvecError: as `build_options`, or prefixes that the method cannot have.
     """
     cls, validated = resolve(name), build_options(name, options)
-    if not matryoshka:
-        return cls(validated)
-    from distilvec.methods.matryoshka import Matryoshka
+    method = cls(validated)
+    if matryoshka:
+        from distilvec.methods.matryoshka import Matryoshka
 
-    return Matryoshka(lambda: cls(validated), list(matryoshka))
+        method = Matryoshka(lambda: cls(validated), list(matryoshka))
+    if options.get(TOKEN_STATES):
+        from distilvec.methods.token_states import TokenStates
+
+        method = TokenStates(method, float(options[TOKEN_STATES]))
+    return method
 
 
 def show_methods() -> str:

@@ -83,7 +83,9 @@ class TALAS(Method):
 
     name = "talas"
     summary = "anchors the top layers at the teacher and every layer at the next; sentence vectors only"
-    paper = "TALAS: Teacher-Anchored Layer-wise Alignment with Sharpness-aware distillation"
+    paper = (
+        "TALAS: Teacher-Anchored Layer Alignment with Adaptive Sharpness-Aware Minimization for Embedding Distillation"
+    )
     Options = TALASOptions
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
@@ -188,8 +190,9 @@ class TALAS(Method):
     def _embedding_output(self, student: StudentOutput, views: int) -> Tensor:
         """[V, B, d] the pooled layer 0."""
         tokens = student.tokens[0][:views]
-        if self.options.embedding_pooling == "cls":
-            return tokens[:, :, 0]
+        if self.options.embedding_pooling == "cls":  # the first real token: there may be padding before it
+            first: int | Tensor = 0 if student.mask is None else student.mask.int().argmax(-1)
+            return tokens[:, torch.arange(tokens.shape[1], device=tokens.device), first]
         if student.mask is None:
             return tokens.mean(-2)
         mask = student.mask.to(tokens.dtype)[..., None]

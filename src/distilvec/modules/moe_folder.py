@@ -98,7 +98,7 @@ def open_moe(source: str | Path, **arguments: Any) -> SentenceTransformer:
             unknown, or of another shape than the configuration says; it is named.
     """
     from distilvec.modules.moe_encoder import MoeEncoderConfig
-    from distilvec.modules.pipeline import open_pipeline
+    from distilvec.modules.opening import open_pipeline
 
     given: dict[str, Any] = dict(arguments.pop("model_kwargs", None) or {})
     given.pop("add_pooling_layer", None)  # what transformers' own class for that type would want to know
@@ -115,7 +115,7 @@ def open_moe(source: str | Path, **arguments: Any) -> SentenceTransformer:
 
 
 def _open_published(place: Path, name: str, arguments: dict[str, Any]) -> SentenceTransformer:
-    from distilvec.modules.pipeline import open_pipeline
+    from distilvec.modules.opening import open_pipeline
 
     config = _translate(place / "config.json")
     _check_weights(place, config)

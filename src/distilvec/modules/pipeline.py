@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from distilvec.errors import DistilvecError
@@ -16,44 +13,6 @@ if TYPE_CHECKING:  # recipes import this file, and reading one takes no torch
 PoolingChoice = Literal["mean", "cls", "last"]
 #: The words of a recipe -> those of sentence-transformers.
 MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
-
-
-def open_pipeline(source: str, **arguments: Any) -> SentenceTransformer:
-    """A saved model; modules of ours in it open without remote code, by the classes that are installed.
-
-    Args:
-        source: folder or hub id.
-        **arguments: of `SentenceTransformer`.
-    """
-    from sentence_transformers import SentenceTransformer
-
-    from distilvec.modules.moe_folder import is_nomic_moe, open_moe
-
-    if is_nomic_moe(source, **arguments):
-        return open_moe(source, **arguments)
-    import_module("distilvec.modules.moe_encoder")  # registers its type with transformers
-    # The method is private, and the only way to name classes; both ends of the supported range have it.
-    return SentenceTransformer._load_with_module_classes(source, _own_modules(source), **arguments)
-
-
-#: Modules of ours that bring their code along: the name in modules.json -> where the class is.
-OWN_MODULES = {
-    "expert_head.ExpertHead": "distilvec.modules.expert_head",
-    "cifar_resnet.CifarResNet": "distilvec.modules.cifar_resnet",
-    "molecule.MoleculeEncoder": "distilvec.modules.molecule",
-}
-
-
-def _own_modules(source: str) -> dict[str, Any]:
-    """Classes of the modules of ours that a folder names; of a hub id only the head, which needs nothing more."""
-    listing = Path(source) / "modules.json"
-    try:
-        named = {str(entry["type"]) for entry in json.loads(listing.read_text(encoding="utf-8"))}
-    except (OSError, ValueError, KeyError, TypeError):  # whatever is wrong with it, opening it says so
-        named = {"expert_head.ExpertHead"}
-    return {
-        name: getattr(import_module(OWN_MODULES[name]), name.rpartition(".")[2]) for name in named & set(OWN_MODULES)
-    }
 
 
 def item_kinds(model: SentenceTransformer) -> list[str]:
@@ -91,19 +50,26 @@ def set_length(model: SentenceTransformer, wanted: int | None, name: str) -> Non
     """Set the maximum length in tokens; without a wish, cut the model's own down to what its positions allow.
 
     Raises:
-        DistilvecError: less than 1, or more than the positions allow.
+        DistilvecError: no room for a token of the text, or more than the positions allow.
     """
     limit = usable_positions(model)
     if wanted is not None:
-        if wanted < 1 or (limit is not None and wanted > limit):
+        least = _least_tokens(model)
+        if wanted < least or (limit is not None and wanted > limit):
             raise DistilvecError(
-                f"max_length is {wanted}, the model's positions allow 1 to {limit or 'any number'}",
+                f"max_length is {wanted}, special tokens and positions allow {least} to {limit or 'any number'}",
                 where=name,
                 remedy="Choose a length within that range.",
             )
         model.max_seq_length = wanted
     elif limit is not None and (model.max_seq_length is None or model.max_seq_length > limit):
         model.max_seq_length = limit
+
+
+def _least_tokens(model: SentenceTransformer) -> int:
+    """One token of the text beside the special ones; below that, tokenizers give up cutting."""
+    count = getattr(getattr(model[0], "tokenizer", None), "num_special_tokens_to_add", None)
+    return 1 + int(count() if count is not None and _bare_tokenizer(model) is None else 0)
 
 
 def token_limit(model: SentenceTransformer) -> int | None:
@@ -116,7 +82,17 @@ def token_limit(model: SentenceTransformer) -> int | None:
 
 
 def limit_length(model: SentenceTransformer, tokens: int) -> None:
-    """Let a model read at most so many tokens of a text, and never more than it does already."""
+    """Let a model read at most so many tokens of a text, and never more than it does already.
+
+    Raises:
+        DistilvecError: no room for a token of the text.
+    """
+    if tokens < (least := _least_tokens(model)):
+        raise DistilvecError(
+            f"of {tokens} tokens none is left for the text; the special ones take {least - 1}",
+            where="student.max_length",
+            remedy=f"Choose {least} or more.",
+        )
     limit = token_limit(model)
     tokens = tokens if limit is None else min(tokens, limit)
     bare = _bare_tokenizer(model)

@@ -9,7 +9,24 @@ from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError, nearest
 
-__all__ = ["projection", "ridge_map", "validated_ridge"]
+__all__ = ["identity_map", "is_identity", "projection", "ridge_map", "validated_ridge"]
+
+
+def identity_map(width: int) -> nn.Linear:
+    """The map of a student that lives in its teacher's space already; frozen."""
+    linear = nn.Linear(width, width, bias=False).requires_grad_(False)
+    nn.init.eye_(linear.weight)
+    return linear
+
+
+def is_identity(linear: nn.Linear) -> bool:
+    """Whether a map changes nothing."""
+    weight = linear.weight
+    return (
+        linear.bias is None
+        and weight.shape[0] == weight.shape[1]
+        and bool((weight == torch.eye(len(weight)).to(weight)).all())
+    )
 
 
 @torch.no_grad()

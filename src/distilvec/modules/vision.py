@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.modules.pipeline import open_pipeline
+from distilvec.modules.opening import open_config, open_pipeline, open_transformer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -95,17 +95,15 @@ def open_vision(
 def _transformer(place: Path, model_kwargs: dict[str, Any]) -> Any:
     """The stock module; it gives `sentence_embedding` where the model pools, else `token_embeddings`."""
     import torch
-    from sentence_transformers.base.modules import Transformer
-    from transformers import AutoConfig
 
     model_kwargs = {"use_safetensors": True, "dtype": torch.float32, **model_kwargs}
     try:
-        pooled = image_pooling(AutoConfig.from_pretrained(str(place))) == "pooler"
+        pooled = image_pooling(open_config(place)) == "pooler"
         if pooled:
             model_kwargs.pop("add_pooling_layer", None)
-        transformer = Transformer(
-            str(place),
-            model_kwargs=model_kwargs,
+        transformer = open_transformer(
+            place,
+            model_kwargs,
             modality_config={
                 "image": {
                     "method": "forward",

@@ -10,7 +10,14 @@ from typing import Any
 import yaml
 
 from distilvec.errors import EnvironmentProblem
-from distilvec.report.facts import Fact, corpus_facts, forbids_commercial_use, student_facts, teacher_facts
+from distilvec.report.facts import (
+    Fact,
+    corpus_facts,
+    forbids_commercial_use,
+    student_facts,
+    teacher_facts,
+    teacher_title,
+)
 from distilvec.report.markdown import fact_table
 from distilvec.report.record import Record
 from distilvec.report.table import escape_markdown, main_grid, task_grid
@@ -35,7 +42,7 @@ def model_card(record: Record) -> str:
     if record.student is not None:
         parts += ["### Provenance", fact_table(student_facts(record.student))]
     for teacher in record.teachers:
-        parts += [f"### Teacher {escape_markdown(teacher.name)}", fact_table(teacher_facts(teacher))]
+        parts += [f"### {escape_markdown(teacher_title(teacher))}", fact_table(teacher_facts(teacher))]
     if record.corpus is not None:
         parts += ["### Training data", fact_table(corpus_facts(record.corpus))]
     method = record.recipe.get("method")

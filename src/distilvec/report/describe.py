@@ -8,6 +8,7 @@ from typing import Any
 
 from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
 from distilvec.judging.verdict import FEWEST
+from distilvec.report.parts import short_source
 from distilvec.report.record import (
     Comparison,
     CorpusFacts,
@@ -60,7 +61,8 @@ def describe_run(
     judged = verdict.judged
     others = [name for name in (judged.scores if judged else ()) if name != TRAINED]
     names = [each[0].name for each in teachers]
-    taught_by = " and ".join(names) if len(names) <= 3 else f"{len(names)} teachers"
+    taught_by = " and ".join(names or ["no teacher"]) if len(names) <= 3 else f"{len(names)} teachers"
+    first = names[0] if names else None
     filled = [each[3] for each in teachers]
     encoded = sum(each.taught for each in filled)
     teaching = sum(each.seconds for each in filled)
@@ -71,7 +73,7 @@ def describe_run(
         seed=recipe["training"]["seed"],
         machine=machine(str(student.device)),
         recipe=recipe,
-        corpus=_corpus_facts(corpus, recipe, teachers[0][1], fitted, overlap),
+        corpus=_corpus_facts(corpus, recipe, teachers[0][1] if teachers else None, fitted, overlap),
         teachers=[_teacher_facts(card, seen, store) for card, seen, store, _ in teachers],
         student=StudentFacts(
             provenance=_provenance(recipe["student"]),
@@ -103,8 +105,8 @@ def describe_run(
         alarms=verdict.alarms,
         notes=_notes(fitted, corpus, filled, names, verdict),
         log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
-        spaces=spaces_of(verdict, teachers[0][0].name, labels_of(texts, corpus.modality), corpus),
-        layers=layers_of(untrained, student, verdict.vectors.get(teachers[0][0].name), texts),
+        spaces=spaces_of(verdict, first, labels_of(texts, corpus.modality), corpus),
+        layers=layers_of(untrained, student, verdict.vectors.get(first) if first else None, texts),
     )
 
 
@@ -140,8 +142,8 @@ def _rows(cards: Sequence[Any], size: Mapping[str, Any], on_disk: int, verdict: 
         for card in cards
     ]
     rows.append(model_row(UNTRAINED, "untrained", verdict.judged, **own, speed=verdict.speed.get(UNTRAINED)))
-    card = cards[0]
-    if verdict.judged is not None and FREE in verdict.judged.scores:
+    if cards and verdict.judged is not None and FREE in verdict.judged.scores:
+        card = cards[0]
         extra = size["width"] * card.width
         free = own | {"parameters": size["parameters"] + extra, "size_bytes": on_disk + 4 * extra, "width": card.width}
         rows.append(
@@ -178,7 +180,7 @@ def _corpus_facts(
         held_out=len(corpus.holdout_rows),
         rejected=dict(audit.rejected),
         duplicates=audit.duplicates,
-        truncated_teacher=seen.truncated,
+        truncated_teacher=None if seen is None else seen.truncated,
         truncated_student=fitted.truncated / max(len(corpus), 1),
         overlap={name: count for name, count in overlap.items() if count},
         fingerprint=corpus.fingerprint,
@@ -207,19 +209,22 @@ def _token_states(axes: Mapping[int, TokenAxes]) -> str | None:
 def _provenance(student: Mapping[str, Any]) -> str:
     if student["shrink"]:
         cut = student["shrink"]
-        parts = [f"cut out of {cut['of']}"]
+        parts = [f"cut out of {short_source(cut['of'])}"]
         if cut["layers"]:
             parts.append(f"{cut['layers']} layers" if isinstance(cut["layers"], int) else f"layers {cut['layers']}")
         if cut["vocabulary"]:
             parts.append(f"at most {cut['vocabulary']:,} word pieces")
+        for name, words in (("embedding", "table of rank"), ("inner", "inner units"), ("heads", "heads")):
+            if cut.get(name):
+                parts.append(f"{words} {cut[name]}" if name == "embedding" else f"{cut[name]} {words}")
         return ", ".join(parts)
     if student["static"]:
-        return f"table of the vectors that {student['static']['of']} gives its word pieces, reduced and weighed"
+        source = short_source(student["static"]["of"])
+        return f"table of the vectors that {source} gives its word pieces, reduced and weighed"
     if student["fresh"]:
         size = student["fresh"]
-        start = (
-            f"token embeddings averaged from {size['embeddings_from']}" if size["embeddings_from"] else "random start"
-        )
+        source = size["embeddings_from"]
+        start = f"token embeddings averaged from {short_source(source)}" if source else "random start"
         return f"fresh, {size['layers']} layers of width {size['width']}, {start}"
     if student["resnet"]:
         size = student["resnet"]
@@ -227,7 +232,7 @@ def _provenance(student: Mapping[str, Any]) -> str:
     if student["molecule"]:
         size = student["molecule"]
         return f"fresh graph network, {size['kind']}, {size['layers']} layers of width {size['width']}"
-    return str(student["model"])
+    return short_source(str(student["model"]))
 
 
 def _notes(fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[str], verdict: Verdict) -> list[str]:
@@ -242,7 +247,9 @@ def _notes(fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[s
             f"What is kept, the agreement and the free baseline are measured against the first teacher, {teachers[0]}."
         )
     held = len(corpus.holdout_rows)
-    if not verdict.agreement and 0 < held < FEWEST:
+    if not teachers:
+        found.append("There is no teacher in this run: nothing is said about what was kept of one.")
+    if not verdict.agreement and 0 < held < FEWEST and teachers:
         found.append(f"{held} held-out items are too few to compare student and teacher on; {FEWEST} are needed.")
     for task, score in (verdict.judged.scores[TRAINED] if verdict.judged else {}).items():
         rejected = score.details.get("rejected") or {}

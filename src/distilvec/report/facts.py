@@ -126,6 +126,11 @@ def teacher_facts(teacher: TeacherFacts) -> list[Fact]:
     return [Fact(name, value) for name, value in lines if value]
 
 
+def teacher_title(teacher: TeacherFacts) -> str:
+    """The heading of a teacher's facts; one that is called "teacher" is not called so twice."""
+    return "Teacher" if teacher.name == "teacher" else f"Teacher {teacher.name}"
+
+
 def student_facts(student: StudentFacts) -> list[Fact]:
     """What was built, and where it comes from."""
     space = "the teacher's" if student.space == "teacher" else "its own"

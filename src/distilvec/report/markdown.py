@@ -12,6 +12,7 @@ from distilvec.report.facts import (
     cost_facts,
     student_facts,
     teacher_facts,
+    teacher_title,
 )
 from distilvec.report.mixtures import mixture_grid
 from distilvec.report.record import Record
@@ -59,7 +60,7 @@ def render_markdown(record: Record, figures: Sequence[Path] = ()) -> str:
         ("## What it cost", [fact_table(cost_facts(record))]),
         ("## What went in", [fact_table(corpus_facts(record.corpus)), _rejected(record)] if record.corpus else []),
         *(
-            (f"## Teacher {escape_markdown(t.name)}", [fact_table(teacher_facts(t)), _list(t.warnings)])
+            (f"## {escape_markdown(teacher_title(t))}", [fact_table(teacher_facts(t)), _list(t.warnings)])
             for t in record.teachers
         ),
         ("## Student", [fact_table(student_facts(record.student))] if record.student else []),

@@ -303,7 +303,7 @@ def average(scores: Iterable[ScoreEntry]) -> ScoreEntry:
 
 
 def scores_of(row: ModelRow) -> dict[str, ScoreEntry]:
-    """Tasks and, under the groups' names, averages; a task with a group's name wins nothing over the group."""
+    """Scores by task, and averages by group; where a task is named like a group, the group's average stands."""
     return {**row.scores, **row.averages}
 
 

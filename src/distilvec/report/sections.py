@@ -14,6 +14,7 @@ from distilvec.report.facts import (
     recipe_text,
     student_facts,
     teacher_facts,
+    teacher_title,
 )
 from distilvec.report.markup import bullets, card_row, fact_table, figure, table
 from distilvec.report.mixtures import mixture_grid
@@ -206,7 +207,7 @@ def _models(record: Record) -> str:
 
 
 def _teacher(teacher: TeacherFacts) -> str:
-    text = f"<h3>Teacher: {escape(teacher.name)}</h3>{fact_table(teacher_facts(teacher))}"
+    text = f"<h3>{escape(teacher_title(teacher))}</h3>{fact_table(teacher_facts(teacher))}"
     if teacher.warnings:
         text += f'<div class="alarms"><strong>Warnings</strong>{bullets(teacher.warnings, "")}</div>'
     if teacher.examples:

@@ -25,8 +25,8 @@ def labels_of(items: Sequence[str], modality: str) -> list[str]:
     ]
 
 
-def spaces_of(verdict: Verdict, teacher: str, texts: Sequence[str], corpus: Any) -> SpaceMap | None:
-    if teacher not in verdict.vectors or TRAINED not in verdict.vectors or len(texts) < 20:
+def spaces_of(verdict: Verdict, teacher: str | None, texts: Sequence[str], corpus: Any) -> SpaceMap | None:
+    if teacher is None or teacher not in verdict.vectors or TRAINED not in verdict.vectors or len(texts) < 20:
         return None
     names, groups = corpus.domain_names, None
     if names and 1 < len(names) <= MAX_GROUPS and len(corpus.holdout_rows) >= len(texts):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from distilvec.errors import printable
 from distilvec.report.parts import ModelRow, ScoreEntry, clip
 from distilvec.report.record import Record
 from distilvec.report.words import (
@@ -76,15 +77,16 @@ class Grid:
 
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
         for position, name in enumerate(self.header):
-            table.add_column(Text(name), justify="right" if position else "left", no_wrap=not position)
+            table.add_column(Text(printable(name)), justify="right" if position else "left", no_wrap=not position)
         two_lines = any(cell.interval for row in self.rows for cell in row)
         for row in self.rows:
             shown = [
-                Text.assemble(cell.text, *([("\n" + cell.interval, "dim")] if cell.interval else [])) for cell in row
+                Text.assemble(printable(cell.text), *([("\n" + cell.interval, "dim")] if cell.interval else []))
+                for cell in row
             ]
             table.add_row(*shown, end_section=two_lines and row is not self.rows[-1])
         if self.notes:
-            table.caption = Text("\n".join(self.notes))
+            table.caption = Text(printable("\n".join(self.notes)))
             table.caption_justify = "left"
         return table
 
@@ -196,7 +198,7 @@ def show_table(record: Record) -> None:
     if record.compression is not None:
         console.print(record.compression.grid().rich(title="Compressed"))
     for alarm in record.alarms:
-        console.print(f"Alarm: {alarm}", style="bold red", markup=False, highlight=False)
+        console.print(printable(f"Alarm: {alarm}"), style="bold red", markup=False, highlight=False)
 
 
 def show_scores(scores: Judgement | Mapping[str, Score] | Sequence[Score]) -> None:

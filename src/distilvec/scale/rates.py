@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from distilvec.choosing.measuring import short_training
+from distilvec.choosing.probe import short_training
 from distilvec.choosing.sample import sampled
 from distilvec.errors import DistilvecError
+from distilvec.flow.job import Job
+from distilvec.flow.start import make_student
 from distilvec.judging import speed
-from distilvec.methods.table import build_method
-from distilvec.preparing import make_student, prepare_corpus
 from distilvec.recipe import Recipe
 from distilvec.scale.reckoning import INDEX_BYTES, PEAKS, Devices, Rates, Scale
 from distilvec.store.layout import DTYPES, KEY_BYTES
 from distilvec.students import describe_student
-from distilvec.teaching import teach
 
 SCALE_BYTES = 4
 PROBE_TEXTS, PROBE_STEPS, SECONDS = 400, 6, 3.0
@@ -40,12 +39,14 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
         raise DistilvecError(f"{rows} texts cost nothing", where="--rows", remedy="For example 1e9.")
     if price is not None and price < 0:
         raise DistilvecError(f"a price of {price:g}", where="--price-per-hour", remedy="Give a positive one.")
-    corpus = prepare_corpus(recipe)
+    job = Job(recipe)
+    job.require("scale")
     notes = ["Times are without reading the corpus, judging and waiting for machines; devices are taken to add up."]
-    method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
-    if method.inside:
-        notes.append(f"{method.name} also keeps tokens of the teacher: `distilvec run --dry-run` says how many bytes.")
-    rates = measure_rates(recipe, sampled(corpus, PROBE_TEXTS))
+    if job.method.inside:
+        notes.append(
+            f"{job.method.name} also keeps tokens of the teacher: `distilvec run --dry-run` says how many bytes."
+        )
+    rates = measure_rates(job.on(sampled(job.corpus, PROBE_TEXTS)))
     if rates.training is not None:
         notes.append(f"Training was measured with batches of {rates.batch_size}; more devices need larger ones.")
     if recipe.training.arguments.get("max_steps", 0) > 0:
@@ -55,9 +56,12 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
     return Scale(rates, devices or Devices(), rows, price, notes)
 
 
-def measure_rates(recipe: Recipe, sample: Any) -> Rates:
-    """Rates of the recipe's teachers and student on this machine, on a small sample."""
-    taught = teach(recipe.model_copy(update={"combine": "separate"}), sample, vectors_only=True)
+def measure_rates(job: Job) -> Rates:
+    """Rates of the recipe's teachers and student on this machine, on the job's corpus: a small sample."""
+    recipe, sample = job.recipe, job.corpus
+    taught = job.changed(recipe.model_copy(update={"combine": "separate"}), "corpus", "teachers").teach(
+        vectors_only=True
+    )
     texts = sample.teacher_texts(sample.train_rows)
     seconds = 0.0
     parts: list[str] = []
@@ -77,18 +81,18 @@ def measure_rates(recipe: Recipe, sample: Any) -> Rates:
         raise DistilvecError("vectors from elsewhere are not encoded here", where="--rows", remedy="Name a model.")
     peak, source = _peak()
     found: dict[str, Any] = {"epochs": recipe.training.epochs, "batch_size": recipe.training.batch_size}
-    if recipe.student.auto is None:
-        found |= _training_rate(recipe, sample, taught)
+    if recipe.student is not None and recipe.student.auto is None:
+        found |= _training_rate(job, taught)
     length = float(np.mean([len(text.encode()) for text in texts]))
     return Rates(machine, 1 / seconds, length, vector_bytes, parts, peak, source, **found)
 
 
-def _training_rate(recipe: Recipe, sample: Any, taught: Sequence[Any]) -> dict[str, Any]:
+def _training_rate(job: Job, taught: Sequence[Any]) -> dict[str, Any]:
     """Texts per second of a few steps of the recipe's own training; empty where it needs more than vectors."""
-    method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
+    recipe, sample, method = job.recipe, job.corpus, job.method
     if method.inside or recipe.task is not None:
         return {}
-    student = make_student(recipe.student, recipe.teachers, sample, recipe.training.seed)
+    student = make_student(job.student_section, recipe.teachers, sample, recipe.training.seed)
     batch = min(recipe.training.batch_size, len(sample.train_rows))
     training = recipe.training.model_dump() | {"max_steps": PROBE_STEPS, "batch_size": batch}
     fitted = short_training(student, method, sample, taught, training, recipe.optimizer)

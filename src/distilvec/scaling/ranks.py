@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from distilvec.errors import DistilvecError
-from distilvec.preparing import prepare_corpus
+from distilvec.flow.job import Job
 from distilvec.recipe import Recipe
 from distilvec.store import FillReport, SignalStore
 from distilvec.store.files import locked
-from distilvec.teaching import teach
+from distilvec.training.distributed import launched
 
 
 def teach_alone(recipe: Recipe, shard: tuple[int, int] | None = None) -> list[tuple[SignalStore, FillReport]]:
@@ -31,9 +31,11 @@ def teach_alone(recipe: Recipe, shard: tuple[int, int] | None = None) -> list[tu
         raise DistilvecError(
             "torchrun's processes take their shares themselves", where="--shard", remedy="Leave it out."
         )
+    job = Job(recipe)
+    job.require("teach")
     with taking_turns(recipe) if own else nullcontext():
-        corpus = prepare_corpus(recipe)
-    return [(taught.store, taught.filled) for taught in teach(recipe, corpus, shard=own or shard)]
+        _ = job.corpus
+    return [(taught.store, taught.filled) for taught in job.teach(shard=own or shard)]
 
 
 def share_of_rank() -> tuple[int, int] | None:
@@ -46,7 +48,7 @@ def share_of_rank() -> tuple[int, int] | None:
     """
     import torch
 
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    rank, processes = launched()
     if processes == 1:
         return None
     if torch.cuda.is_available():
@@ -58,7 +60,7 @@ def share_of_rank() -> tuple[int, int] | None:
                 remedy=f"Use --nproc-per-node {devices}, or hide the GPUs with CUDA_VISIBLE_DEVICES=.",
             )
         torch.cuda.set_device(local)
-    return int(os.environ.get("RANK", "0")), processes
+    return rank, processes
 
 
 @contextmanager

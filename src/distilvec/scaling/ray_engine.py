@@ -18,17 +18,18 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
+from distilvec.flow.job import Job, copied
+from distilvec.flow.teach import finish
 from distilvec.interruption import StopSignals
-from distilvec.preparing import prepare_corpus
 from distilvec.recipe import Recipe
 from distilvec.scaling.ledger import Ledger
 from distilvec.scaling.pool import Pool, cluster, pool_of
-from distilvec.scaling.worker import Job, Place, Worker, prepare
+from distilvec.scaling.worker import Place, Work, Worker, prepare
 from distilvec.store import FillReport, RaggedSignal, SignalStore
 from distilvec.store.fill import distinct_positions
 from distilvec.store.layout import DTYPES, KEY_BYTES, key_words
+from distilvec.store.turns import alone
 from distilvec.store.writer import PART_BYTES
-from distilvec.teaching import copied, finish
 from distilvec.training import Ticker
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,9 @@ def teach_with_ray(
     """
     place = {"output": str(Path(recipe.output).absolute()), "cache": str(recipe.place.absolute())}
     recipe = recipe.model_copy(update=place)
-    corpus = prepare_corpus(recipe)
+    job = Job(recipe)
+    job.require("teach")
+    corpus = job.corpus
     done = []
     # Signals are caught once Ray is there: it takes them over when it starts.
     with cluster(address, workers) as ray, StopSignals() as signals:
@@ -71,10 +74,10 @@ def teach_with_ray(
         folder = corpus.folder.absolute()
         places = _waited(ray, ray.remote(prepare).options(**pool.each).remote(recipe, folder), signals)
         for number, (section, found) in enumerate(zip(recipe.teachers, places, strict=True)):
-            job = Job(recipe, folder, number, found)
+            work = Work(recipe, folder, number, found)
             ticker = Ticker(f"teaching with {section.name}, {pool.size} workers", f"{corpus.modality}s")
-            with copied(recipe, section):
-                store, filled = _Teaching(ray, pool, job, ticker, signals).run(corpus.teacher_keys, chunk)
+            with copied(recipe, section), alone(found.path, signals):
+                store, filled = _Teaching(ray, pool, work, ticker, signals).run(corpus.teacher_keys, chunk)
             finish(section, store, filled, corpus.modality, signals)
             done.append((store, filled))
     return done
@@ -97,15 +100,15 @@ def chunk_rows(store: SignalStore, texts: int, workers: int) -> int:
 class _Teaching:
     """One teacher's store, filled by a pool."""
 
-    def __init__(self, ray: Any, pool: Pool, job: Job, ticker: Ticker, signals: StopSignals) -> None:
-        self.ray, self.pool, self.job, self.ticker, self.signals = ray, pool, job, ticker, signals
+    def __init__(self, ray: Any, pool: Pool, work: Work, ticker: Ticker, signals: StopSignals) -> None:
+        self.ray, self.pool, self.work, self.ticker, self.signals = ray, pool, work, ticker, signals
 
     def run(self, keys: np.ndarray, chunk: int | None) -> tuple[SignalStore, FillReport]:
         began = time.monotonic()
-        store = SignalStore.open(self.job.place.path)
+        store = SignalStore.open(self.work.place.path)
         before = set(store.parts)
         distinct = distinct_positions(key_words(keys), None)
-        todo = distinct[lacking(store, self.job.place, keys[distinct])]
+        todo = distinct[lacking(store, self.work.place, keys[distinct])]
         covered = absent = 0
         if len(todo) and self.signals.number is None:
             covered, absent = self._distribute(
@@ -171,7 +174,7 @@ class _Teaching:
         items = [{"chunk": n, "rows": rows.astype("<i8").tobytes()} for n, rows in enumerate(chunks)]
         taught = from_items(items, override_num_blocks=len(items)).map_batches(
             Worker,
-            fn_constructor_args=(self.job, ledger),
+            fn_constructor_args=(self.work, ledger),
             batch_size=None,
             compute=ActorPoolStrategy(min_size=1, max_size=self.pool.size, initial_size=self.pool.size),
             **self.pool.each,
@@ -188,7 +191,7 @@ class _Teaching:
             EnvironmentProblem: it does not, after a minute.
         """
         end = time.monotonic() + _VISIBLE_SECONDS
-        while (missing := int(lacking(store, self.job.place, keys).sum())) > absent:
+        while (missing := int(lacking(store, self.work.place, keys).sum())) > absent:
             if time.monotonic() > end:
                 raise EnvironmentProblem(
                     f"the workers have taught everything, but {missing - absent:,} of {len(keys):,} are not seen here",

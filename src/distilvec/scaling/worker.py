@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from distilvec.corpus import Corpus
+from distilvec.corpus.lazy import LazyTexts
 from distilvec.errors import DataError, DistilvecError
-from distilvec.recipe import Recipe
+from distilvec.flow.job import Job
+from distilvec.flow.teach import fill_store, open_store, open_teacher
+from distilvec.recipe import Recipe, given
 from distilvec.scaling.ledger import refuse_deadly
 from distilvec.store import SignalStore
 from distilvec.store.axes import settle_axes
 from distilvec.store.fill_signals import open_signals
 from distilvec.teachers.signals import NOTHING, Wanted
-from distilvec.teaching import TeacherTexts, fill_store, open_store, open_teacher, wanted_signals
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Job:
+class Work:
     """What workers have to know; all paths are absolute and mean the same on every machine.
 
     Attributes:
@@ -43,17 +45,16 @@ class Job:
 
 def prepare(recipe: Recipe, corpus_folder: Path) -> list[Place]:
     """Look at all teachers and make their stores; needs what a worker needs, so a worker does it."""
-    corpus = open_corpus(corpus_folder)
-    teachers = [open_teacher(section, recipe.corpus, corpus.modality) for section in recipe.teachers]
+    job = Job(recipe)
+    job.corpus = corpus = open_corpus(corpus_folder)
     places = []
-    for section, teacher, wanted in zip(
-        recipe.teachers, teachers, wanted_signals(recipe, corpus, teachers), strict=True
-    ):
+    for section, teacher, wanted in zip(recipe.teachers, job.teachers, job.wanted, strict=True):
         _, store = open_store(section, corpus, recipe.place / "stores", teacher)
         stored = NOTHING if section.live else wanted
         if stored.signals:
             open_signals(store, teacher, stored)
-            settle_axes(store.path, teacher, TeacherTexts(corpus), stored)  # to all texts, not to one worker's
+            every = LazyTexts(corpus.teacher_texts, range(len(corpus)))
+            settle_axes(store.path, teacher, every, stored)  # to all texts, not to one worker's
         places.append(Place(store.path, stored))
     return places
 
@@ -82,7 +83,7 @@ class Worker:
         ledger: handle of the `Ledger`.
     """
 
-    def __init__(self, job: Job, ledger: Any) -> None:
+    def __init__(self, job: Work, ledger: Any) -> None:
         self.job, self.ledger = job, ledger
         self._opened: tuple[Any, Corpus, SignalStore] | None = None
 
@@ -124,7 +125,8 @@ class Worker:
     def _open(self) -> tuple[Any, Corpus, SignalStore]:
         corpus = open_corpus(self.job.corpus)
         section = self.job.recipe.teachers[self.job.number]
-        teacher = open_teacher(section, self.job.recipe.corpus, corpus.modality)
+        molecules = given(self.job.recipe.corpus, "corpus").components
+        teacher = open_teacher(section, molecules, corpus.modality)
         return teacher, corpus, SignalStore.open(self.job.place.path)
 
 

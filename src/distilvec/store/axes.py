@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from distilvec.corpus.lazy import take
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store.files import disk_problems
 
@@ -117,7 +118,7 @@ def _fit(teacher: Any, texts: Sequence[str], layers: Sequence[int], wanted: Want
     assert wanted.axes is not None
     rows = np.unique(np.linspace(0, len(texts) - 1, min(FITTED_TO, len(texts))).astype(int))
     moments = {layer: _Moments(teacher.hidden) for layer in layers}
-    for _, seen in teacher.observe([texts[int(row)] for row in rows], wanted):
+    for _, seen in teacher.observe(take(texts, rows), wanted):
         for layer, sums in moments.items():
             sums.add(seen.tokens[layer][seen.mask])
     return {layer: sums.axes(wanted.axes, len(rows)) for layer, sums in moments.items()}

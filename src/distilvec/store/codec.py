@@ -6,6 +6,8 @@ import numpy as np
 
 from distilvec.errors import DataError
 
+_SMALL = 2.0**-10
+
 
 def pack(vectors: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Round vectors to the stored dtype.
@@ -15,10 +17,11 @@ def pack(vectors: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray | None
         dtype: "float16", "float32", or "int8" (symmetric, one scale per row: value = integer * scale).
 
     Returns:
-        Values [n, D] in that dtype, and float32 [n] scales for int8 (None otherwise).
+        Values [n, D] in that dtype, and float32 [n] scales (value = stored value * scale): of int8 always, of float16
+        powers of two where a row is too small for it, None where every row keeps its precision without.
 
     Raises:
-        DataError: where a value does not fit into float16.
+        DataError: where a value is too large for float16.
     """
     if dtype == "int8":
         # float64, so that the quotient of a tiny row by its tiny scale stays within 127.
@@ -26,17 +29,42 @@ def pack(vectors: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray | None
         divisor = np.where(scale > 0, scale, 1).astype(np.float64)
         return np.clip(np.rint(vectors / divisor[:, None]), -127, 127).astype(np.int8), scale
     if dtype == "float16":
-        with np.errstate(over="ignore"):
-            values = vectors.astype(np.float16)
-        if not np.isfinite(values).all():
-            row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
-            raise DataError(
-                f"a vector has a value of {np.abs(vectors[row]).max():.4g}, float16 ends at 65504",
-                where=f"row {row} of the vectors",
-                remedy="Keep this teacher's vectors in float32 (storage: float32 in a recipe).",
-            )
-        return values, None
+        return _enlarged(vectors, rounded(vectors))
     return vectors.astype(np.float32, copy=True), None
+
+
+def rounded(vectors: np.ndarray) -> np.ndarray:
+    """float16 of float32 [n, D].
+
+    Raises:
+        DataError: where a value is too large for it.
+    """
+    with np.errstate(over="ignore"):
+        values = vectors.astype(np.float16)
+    if not np.isfinite(values).all():
+        row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
+        raise DataError(
+            f"a vector has a value of {np.abs(vectors[row]).max():.4g}, float16 ends at 65504",
+            where=f"row {row} of the vectors",
+            remedy="Keep this teacher's vectors in float32 (storage: float32 in a recipe).",
+        )
+    return values
+
+
+def _enlarged(vectors: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """Divide rows that float16 would round to nothing by the power of two that brings their largest value to [1, 2).
+
+    Float16 has 11 bits for values from 2^-14 on and loses them one by one below. A row whose largest value is 2^-10 or
+    more is left as it is: what it loses there is within 2^-15 of that value.
+    """
+    largest = np.abs(vectors).max(axis=1, initial=0).astype(np.float64)
+    small = (largest > 0) & (largest < _SMALL)
+    if not small.any():
+        return values, None
+    scale = np.ones(len(vectors), np.float32)
+    scale[small] = np.exp2(np.floor(np.log2(largest[small])))
+    values[small] = (vectors[small] / scale[small, None].astype(np.float64)).astype(np.float16)
+    return values, scale
 
 
 def unpack(values: np.ndarray, scale: np.ndarray | None) -> np.ndarray:

@@ -6,10 +6,11 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from distilvec import locking
 from distilvec.errors import EnvironmentProblem
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -63,37 +64,8 @@ def disk_problems(where: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(file: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold an exclusive lock that the system drops when the process dies. Yields whether it was got.
-
-    The file is removed again by the holder. A process that was waiting on a removed file sees that the name
-    means another file (or none) by then, and tries again.
-    """
-    try:
-        import fcntl
-    except ImportError as error:
-        raise EnvironmentProblem("writing a store needs POSIX file locks, which this system lacks") from error
-    while True:
+    """As `distilvec.locking.locked`, with errors that speak of the store."""
+    with ExitStack() as stack:
         with disk_problems(file):
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                yield False
-                return
-            if not _still_named(file, descriptor):
-                continue
-            try:
-                yield True
-            finally:
-                file.unlink(missing_ok=True)
-            return
-        finally:
-            os.close(descriptor)
-
-
-def _still_named(file: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(file), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+            got = stack.enter_context(locking.locked(file, wait=wait))
+        yield got

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.corpus.lazy import take
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store.layout import card_dict, check_same_teacher, key_words
 from distilvec.store.reader import SignalStore
@@ -166,7 +167,7 @@ def _encode(teacher: Any, texts: Sequence[str], todo: np.ndarray) -> Iterator[tu
     """Pairs of positions in `texts` and their vectors, until all of `todo` is covered; None where it has none."""
     for start in range(0, len(todo), _CHUNK):
         rows = todo[start : start + _CHUNK]
-        chunk = [texts[int(row)] for row in rows]
+        chunk = take(texts, rows)
         if hasattr(teacher, "has") and not (known := np.asarray(teacher.has(chunk), dtype=bool)).all():
             yield rows[~known], None
             chunk = [text for text, here in zip(chunk, known.tolist(), strict=True) if here]

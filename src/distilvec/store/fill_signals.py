@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from distilvec.corpus.lazy import take
 from distilvec.errors import DistilvecError
 from distilvec.store.axes import TokenAxes, settle_axes
 from distilvec.store.fill import FillReport, distinct_positions
@@ -121,7 +122,7 @@ def _observed(
     """Positions in `texts` and what the teacher says of them, batch by batch, until all of `todo` is covered."""
     for start in range(0, len(todo), _CHUNK):
         rows = todo[start : start + _CHUNK]
-        for local, seen in teacher.observe([texts[int(row)] for row in rows], wanted):
+        for local, seen in teacher.observe(take(texts, rows), wanted):
             yield rows[np.asarray(local)], seen
 
 

@@ -93,9 +93,9 @@ def open_index(folder: Path, parts: Sequence[Part]) -> KeyIndex | None:
     file = folder / "derived" / f"index-{_signature(parts)}.npy"
     try:
         table = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError):
+    except Exception:  # damaged bytes lead numpy to errors of zipfile and of Python's tokenizer, too
         return None
-    if table.shape != (2, rows) or table.dtype != np.uint64:
+    if not isinstance(table, np.ndarray) or table.shape != (2, rows) or table.dtype != np.uint64:
         return None
     return KeyIndex(table.view(np.ndarray))
 

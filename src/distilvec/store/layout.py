@@ -3,7 +3,7 @@
 A store is a folder:
 
     store.json                       schema version, teacher card, width and dtype of each signal
-    sentence-<writer>-<n>.arrow      key (16 bytes), vector (fixed-size list), scale (int8); sorted by key
+    sentence-<writer>-<n>.arrow      key (16 bytes), vector (fixed-size list), scale (int8, tiny float16); by key
     sentence-<writer>-<n>.json       the part's record, written last: a part without it does not exist
     writer-<writer>.lock             held while that writer is open
     derived/index-<parts>.npy        all keys of all parts in one sorted table; rebuilt when missing
@@ -166,7 +166,7 @@ def read_format(folder: Path) -> StoreFormat:
             raise DataError(
                 f"the store has schema version {schema}, this distilvec reads up to {SCHEMA_VERSION}",
                 where=str(file),
-                remedy="Update distilvec (pip install -U distilvec).",
+                remedy="Update distilvec.",
             )
         signal = content["signals"][SIGNAL]
         return make_format(content["teacher"], signal["width"], signal["dtype"])
@@ -176,7 +176,7 @@ def read_format(folder: Path) -> StoreFormat:
             where=str(folder),
             remedy="Teach into a new folder, or restore the file from a copy.",
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"store.json cannot be understood ({type(error).__name__}: {error})",
             where=str(file),

@@ -34,7 +34,7 @@ class Part:
         name: file name without suffix.
         words: uint64 [n, 2], the keys; rows are sorted by them.
         values: [n, D] in the stored dtype.
-        scale: float32 [n] for int8, else None.
+        scale: float32 [n] of int8, and of float16 where a row needed one; else None.
         moments: of the vectors before rounding.
         checksum: of the Arrow file's bytes.
     """
@@ -50,13 +50,13 @@ class Part:
         return len(self.words)
 
 
-def arrow_schema(store: StoreFormat) -> pa.Schema:
-    """The columns of a part of sentence vectors."""
+def arrow_schema(store: StoreFormat, *, scaled: bool = False) -> pa.Schema:
+    """The columns of a part of sentence vectors; `scaled`: float16 with a scale per row."""
     columns = [
         pa.field("key", pa.binary(KEY_BYTES), nullable=False),
         pa.field("vector", pa.list_(_ARROW_TYPES[store.dtype], store.width), nullable=False),
     ]
-    if store.dtype == "int8":
+    if scaled or store.dtype == "int8":
         columns.append(pa.field("scale", pa.float32(), nullable=False))
     return pa.schema(columns)
 
@@ -108,7 +108,7 @@ def write_part(
     # Stable, so that of equal keys the one added first comes first.
     order = np.lexsort((words[:, 1], words[:, 0]))
     words, values = words[order], values[order]
-    schema = arrow_schema(store)
+    schema = arrow_schema(store, scaled=scale is not None)
     flat = pa.array(values.reshape(-1), type=_ARROW_TYPES[store.dtype])
     columns = [
         pa.Array.from_buffers(schema.field("key").type, len(words), [None, pa.py_buffer(words)]),
@@ -177,10 +177,13 @@ def open_part(folder: Path, name: str, store: StoreFormat) -> Part:
         BadPart: with the reason, where the files are not what the record says.
         FileNotFoundError: where the record itself is gone.
     """
-    record, batch = open_file(folder, name, store.fingerprint, arrow_schema(store))
+    schemas = [arrow_schema(store)]
+    if store.dtype == "float16":
+        schemas.append(arrow_schema(store, scaled=True))
+    record, batch = open_file(folder, name, store.fingerprint, *schemas)
     rows = batch.num_rows
     try:
-        scale = view(batch.column(2).buffers()[1], "<f4", rows, 1)[:, 0] if store.dtype == "int8" else None
+        scale = view(batch.column(2).buffers()[1], "<f4", rows, 1)[:, 0] if batch.num_columns > 2 else None
         part = Part(
             name=name,
             words=view(batch.column(0).buffers()[1], "<u8", rows, 2),
@@ -195,7 +198,7 @@ def open_part(folder: Path, name: str, store: StoreFormat) -> Part:
     return part
 
 
-def open_file(folder: Path, name: str, fingerprint: str, schema: pa.Schema) -> tuple[dict[str, Any], pa.RecordBatch]:
+def open_file(folder: Path, name: str, fingerprint: str, *schemas: pa.Schema) -> tuple[dict[str, Any], pa.RecordBatch]:
     """A part's record and its one record batch, mapped, after checking owner, size, columns and rows.
 
     Raises:
@@ -212,7 +215,7 @@ def open_file(folder: Path, name: str, fingerprint: str, schema: pa.Schema) -> t
             raise BadPart(f"the file has {size} bytes, its record says {record['bytes']}")
         with pa.memory_map(str(arrow)) as mapped:  # the buffers keep the mapping, not the descriptor
             reader = pa.ipc.open_file(mapped)
-            if not reader.schema.equals(schema):
+            if not any(reader.schema.equals(schema) for schema in schemas):
                 found = ", ".join(f"{field.name}: {field.type}" for field in reader.schema)
                 raise BadPart(f"the columns are not the store's ({found})")
             if reader.num_record_batches != 1:

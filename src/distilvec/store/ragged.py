@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from distilvec.errors import DataError
-from distilvec.store.codec import pack
+from distilvec.store.codec import rounded
 from distilvec.store.files import disk_problems
 from distilvec.store.index import locate
 from distilvec.store.layout import KEY_BYTES, add_signal, key_words, read_format, read_signals
@@ -148,6 +148,22 @@ class RaggedSignal:
         return RaggedWriter(self, name, part_bytes)
 
 
+def _fitting(values: np.ndarray, dtype: str, signal: str) -> np.ndarray:
+    """Values [n, width] in the stored dtype, which has no scales here: some zeros are right, an item of them is not.
+
+    Raises:
+        DataError: float16 cannot hold them.
+    """
+    largest = np.abs(values).max(initial=0)
+    if dtype == "float16" and 0 < largest < 2.0**-14:
+        raise DataError(
+            f"{signal} has no value above {largest:.4g}, float16 begins at 6.1e-05",
+            where="teacher",
+            remedy="Let the teacher give them while training (live: true in a recipe).",
+        )
+    return rounded(values) if dtype == "float16" else values
+
+
 class RaggedWriter:
     """Collects items and writes them as whole parts."""
 
@@ -189,7 +205,7 @@ class RaggedWriter:
             if dtype != "int32":
                 if not np.isfinite(values).all():
                     raise DataError(f"{self._signal.signal} has values that are not finite", where="teacher")
-                values = pack(values.astype(np.float32, copy=False), dtype)[0]
+                values = _fitting(values.astype(np.float32, copy=False), dtype, self._signal.signal)
             self._words.append(words.copy())
             self._items.append(values.astype(_TYPES[dtype][1]).reshape(-1))
             self._bytes += self._items[-1].nbytes

@@ -125,7 +125,7 @@ class StoreWriter:
             vectors: [n, D], any float dtype.
 
         Raises:
-            DataError: where a value is not finite (with the row), or does not fit into the stored dtype.
+            DataError: where a value is not finite (with the row), or too large for the stored dtype.
             DistilvecError: where shapes do not agree, or the writer is closed or has failed.
             EnvironmentProblem: where the disk is full. The parts written so far stay.
         """
@@ -160,8 +160,7 @@ class StoreWriter:
             self._since = time.monotonic()
         self._words.append(words.copy())  # the caller may use its array again
         self._values.append(values)
-        if scale is not None:
-            self._scales.append(scale)
+        self._scales.append(np.ones(len(words), np.float32) if scale is None else scale)
         self._moments += Moments.of(vectors, unpack(values, scale))
 
     def flush(self) -> None:
@@ -174,13 +173,15 @@ class StoreWriter:
             return
         name = f"{SIGNAL}-{self.name}-{self._next:06d}"
         self._usable = False  # until the part is there
+        scales = np.concatenate(self._scales)
+        needed = self._store.dtype == "int8" or bool((scales != 1).any())
         write_part(
             self._folder,
             name,
             self._store,
             np.concatenate(self._words),
             np.concatenate(self._values),
-            np.concatenate(self._scales) if self._scales else None,
+            scales if needed else None,
             self._moments,
         )
         self._usable = True

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer
+from distilvec.modules.opening import open_tokenizer, open_transformer
 from distilvec.students.load import tokenizer_kind
 from distilvec.students.shrink import choose_layers
 from distilvec.students.vocabulary import fast_tokenizer, plain_backend
@@ -230,10 +231,8 @@ def _heads(width: int) -> int:
 
 
 def _load_tokenizer(tokenizer: str | Path) -> Any:
-    from transformers import AutoTokenizer
-
     try:
-        words = AutoTokenizer.from_pretrained(str(tokenizer))
+        words = open_tokenizer(tokenizer)
     except (OSError, ValueError) as problem:
         raise DistilvecError(
             f"the tokenizer cannot be opened ({str(problem).splitlines()[0]})",
@@ -251,13 +250,12 @@ def _load_tokenizer(tokenizer: str | Path) -> Any:
 
 def _wrap(model: Any, words: Any, name: str) -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         words.save_pretrained(folder)
-        transformer = Transformer(folder, model_kwargs={"add_pooling_layer": False})
+        transformer = open_transformer(folder, {"add_pooling_layer": False})
     transformer.model.config._name_or_path = name
     pooling = Pooling(transformer.get_embedding_dimension(), pooling_mode="mean")
     return SentenceTransformer(modules=[transformer, pooling])

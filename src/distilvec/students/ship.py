@@ -15,8 +15,9 @@ from torch import nn
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.blocks import find_transformer
-from distilvec.modules.pipeline import OWN_MODULES
-from distilvec.students.load import drop_pooler, lacks_pooler
+from distilvec.modules.opening import OWN_MODULES, lacks_pooler
+from distilvec.modules.projection import is_identity
+from distilvec.students.load import drop_pooler
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -67,7 +68,7 @@ def ship(
         target.parent.mkdir(parents=True, exist_ok=True)
         # A model that was cut out of another would bring that one's card along.
         student.save_pretrained(str(partial), create_model_card=False)
-        _say_without_pooler(partial)
+        say_without_pooler(partial)
         _replace(partial, target)
     except Exception as problem:
         # safetensors and tokenizers wrap what the system says in errors of their own.
@@ -100,7 +101,7 @@ def check_place(target: Path) -> None:
 def in_teacher_space(
     student: SentenceTransformer, teacher_map: nn.Linear, *, normalize: bool = True
 ) -> SentenceTransformer:
-    """The student with the teacher's map behind it, as a model that shares the student's weights.
+    """The student with the teacher's map behind it, as a model that shares the student's weights; no identity is put.
 
     A final `Normalize` of the student is left out: the map was learnt on what comes before it.
 
@@ -125,14 +126,15 @@ def in_teacher_space(
             f"the teacher's map takes vectors of width {teacher_map.in_features}, the student gives {width}"
         )
     bias = teacher_map.bias
-    modules["teacher_map"] = Dense(
-        in_features=teacher_map.in_features,
-        out_features=teacher_map.out_features,
-        bias=bias is not None,
-        activation_function=None,
-        init_weight=teacher_map.weight.detach().clone(),
-        init_bias=None if bias is None else bias.detach().clone(),
-    )
+    if not is_identity(teacher_map):
+        modules["teacher_map"] = Dense(
+            in_features=teacher_map.in_features,
+            out_features=teacher_map.out_features,
+            bias=bias is not None,
+            activation_function=None,
+            init_weight=teacher_map.weight.detach().clone(),
+            init_bias=None if bias is None else bias.detach().clone(),
+        )
     if normalize:
         modules["normalize"] = Normalize()
     mapped = SentenceTransformer(
@@ -203,7 +205,7 @@ def _refuse_foreign(student: SentenceTransformer) -> None:
             )
 
 
-def _say_without_pooler(folder: Path) -> None:
+def say_without_pooler(folder: Path) -> None:
     """Tell whoever opens the folder not to build a pooler: it would be random, and count as parameters."""
     for file in folder.rglob("sentence_bert_config.json"):
         if lacks_pooler(file.parent):

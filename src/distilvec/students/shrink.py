@@ -1,11 +1,11 @@
-"""Making a smaller student out of a model: fewer blocks, fewer word pieces."""
+"""Making a smaller student out of a model: fewer blocks and word pieces, a narrower table, narrower blocks."""
 
 from __future__ import annotations
 
 import copy
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,11 @@ from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer, parameters
+from distilvec.modules.pipeline import limit_length
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
-from distilvec.students.vocabulary import PrunedVocabulary, prune_tokenizer
+from distilvec.students.reshaping import Reshaping
+from distilvec.students.shape import Kept, Shape, reshapable
+from distilvec.students.vocabulary import PrunedVocabulary, plain_tokenizer, prune_tokenizer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -32,6 +35,8 @@ class ShrinkReport:
         vocabulary_before, vocabulary_after: rows of the token embedding table.
         texts_unchanged: share of the texts that are encoded exactly as before, in [0, 1]; None = not pruned.
         tokens_before, tokens_after: mean tokens per text without special ones; None = not pruned.
+        shape: sizes of what was cut besides.
+        kept: how much of the layers' work those cuts keep.
     """
 
     parameters_before: int
@@ -43,9 +48,38 @@ class ShrinkReport:
     texts_unchanged: float | None = None
     tokens_before: float | None = None
     tokens_after: float | None = None
+    shape: Shape = field(default_factory=Shape)
+    kept: Kept = field(default_factory=Kept)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def __str__(self) -> str:
+        """What was kept, a line for each cut."""
+        shape, kept = self.shape, self.kept
+        lines = [
+            f"parameters  {self.parameters_before:,} -> {self.parameters_after:,}",
+            f"blocks      {self.layers_before} -> {len(self.layers_kept)} (kept {_listed(self.layers_kept)})",
+            f"pieces      {self.vocabulary_before:,} -> {self.vocabulary_after:,}",
+        ]
+        if self.texts_unchanged is not None:
+            lines.append(f"texts       {self.texts_unchanged:.1%} are encoded exactly as before")
+        if kept.energy is not None:
+            lines.append(
+                f"embedding   rank {shape.embedding} keeps {kept.energy:.1%} of the table's energy, "
+                f"R² {kept.embedding:.3f} of what the blocks read"
+            )
+        for name, explained in (("inner", kept.inner), ("heads", kept.heads)):
+            if explained:
+                rounded = _listed([f"{each:.3f}" for each in explained])
+                lines.append(f"{name:<11} {getattr(shape, name)}: R² of each block's output {rounded}")
+        if shape.positions is not None:
+            lines.append(f"positions   {shape.positions}")
+        return "\n".join(lines)
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(map(str, values))
 
 
 def shrink(
@@ -53,24 +87,34 @@ def shrink(
     *,
     layers: int | Sequence[int] | None = None,
     vocabulary: int | None = None,
+    embedding: int | None = None,
+    inner: int | None = None,
+    heads: int | None = None,
+    positions: int | None = None,
     texts: Iterable[str] | None = None,
 ) -> tuple[SentenceTransformer, ShrinkReport]:
-    """A new model with some of the blocks and some of the word pieces of another; the other is left as it is.
+    """A new model with a part of another's blocks, word pieces and widths; the other is left as it is.
+
+    With one of the last four sizes, BERT, RoBERTa, XLM-R and DistilBERT become a stock `ElectraModel`.
 
     Args:
         model: what to shrink: a model, or a folder or hub id to load.
         layers: how many blocks to keep, evenly spaced from the first to the last (1 keeps the first), or which ones,
             counted from 1; None keeps all.
         vocabulary: at most this many word pieces, chosen by use in `texts`; None keeps all.
-        texts: what the student will read; needed with `vocabulary`, read once.
+        embedding: rank of the table of word pieces, 2 to its width: a narrow table and a linear map to the blocks.
+        inner: units of each block's feed-forward network.
+        heads: attention heads of each block. BERT-like ones stay as wide together; of decoders, heads are dropped.
+        positions: keep the first n, so that the student reads at most n tokens.
+        texts: what the student will read; needed with all but `layers` and `positions`, read once.
 
     Returns:
         The smaller model, and what was kept.
 
     Raises:
         DistilvecError: no blocks can be found, the choice of blocks is empty, out of range or cannot stand alone
-            (ModernBERT and T5 need block 1), `texts` is missing, or `vocabulary` is below the floor of single
-            characters and special tokens.
+            (ModernBERT and T5 need block 1), `texts` is missing, `vocabulary` is below the floor of single
+            characters and special tokens, or a part cannot be cut to that size.
     """
     source = load_student(model) if isinstance(model, str | Path) else model
     transformer = find_transformer(source)
@@ -80,28 +124,30 @@ def shrink(
             "this model has no list of transformer blocks that could be shortened",
             remedy="Shrink a BERT-like, ModernBERT-like or decoder model.",
         )
-    before = parameters(source)
-    inner = transformer.model
-    path, blocks = found
+    before, rows = parameters(source), transformer.model.get_input_embeddings().weight.shape[0]
+    shape = Shape(embedding=embedding, inner=inner, heads=heads, positions=positions)
+    cut = transformer.model if shape.whole else reshapable(transformer.model, shape)
+    path, blocks = find_blocks(cut) or found
     kept = choose_layers(layers, len(blocks))
+    sample = _texts(texts, vocabulary, shape)
     pruned: PrunedVocabulary | None = None
-    rows = inner.get_input_embeddings().weight.shape[0]
     if vocabulary is not None:
-        if texts is None:
-            raise DistilvecError(
-                "pruning the vocabulary needs the texts that the student will read",
-                remedy="Give texts=, or leave vocabulary out.",
-            )
-        pruned = prune_tokenizer(
-            transformer.tokenizer, texts, vocabulary, keep_ids=_config_ids(inner.config), rows=rows
-        )
-    smaller = _rebuild(transformer, path, kept, pruned)
+        ids = _config_ids(cut.config)
+        pruned = prune_tokenizer(transformer.tokenizer, sample, vocabulary, keep_ids=ids, rows=rows)
+    tokenizer = transformer.tokenizer if pruned is None else pruned.tokenizer
+    reshaping = None if shape.whole else Reshaping(source, cut, kept, shape, sample, tokenizer)
+    smaller = _rebuild(transformer, cut, path, kept, pruned, reshaping)
     # Everything of the model but the transformer is copied; the transformer is replaced on the way.
-    result: SentenceTransformer = copy.deepcopy(source, {id(inner): smaller})
+    result: SentenceTransformer = copy.deepcopy(source, {id(transformer.model): smaller})
     changed: Any = find_transformer(result)
     if pruned is not None:
         changed.processor = pruned.tokenizer
+    elif type(smaller) is not type(transformer.model):
+        # A tokenizer is opened by the model's kind where its own class is not named.
+        changed.processor = plain_tokenizer(transformer.tokenizer)
     drop_pooler(changed)
+    if positions is not None:
+        limit_length(result, positions)
     report = ShrinkReport(
         parameters_before=before,
         parameters_after=parameters(result),
@@ -112,9 +158,29 @@ def shrink(
         texts_unchanged=None if pruned is None else pruned.texts_unchanged,
         tokens_before=None if pruned is None else pruned.tokens_before,
         tokens_after=None if pruned is None else pruned.tokens_after,
+        shape=shape,
+        kept=Kept() if reshaping is None else reshaping.report,
     )
     logger.info("shrunk from %d to %d parameters", report.parameters_before, report.parameters_after)
     return result, report
+
+
+def _texts(texts: Iterable[str] | None, vocabulary: int | None, shape: Shape) -> Sequence[str]:
+    """The texts, where a cut needs them.
+
+    Raises:
+        DistilvecError: they are missing.
+    """
+    cut = vocabulary is not None or replace(shape, positions=None) != Shape()
+    if cut and texts is None:
+        part = "pruning the vocabulary" if vocabulary is not None else "cutting tables or blocks"
+        raise DistilvecError(
+            f"{part} needs the texts that the student will read",
+            remedy="Give texts=, or leave it out.",
+        )
+    if not cut or texts is None:
+        return []
+    return texts if isinstance(texts, Sequence) else list(texts)
 
 
 def choose_layers(layers: int | Sequence[int] | None, count: int) -> list[int]:
@@ -137,13 +203,19 @@ def choose_layers(layers: int | Sequence[int] | None, count: int) -> list[int]:
     return chosen
 
 
-def _rebuild(transformer: Any, path: str, kept: list[int], pruned: PrunedVocabulary | None) -> Any:
+def _rebuild(
+    transformer: Any,
+    model: Any,
+    path: str,
+    kept: list[int],
+    pruned: PrunedVocabulary | None,
+    reshaping: Reshaping | None,
+) -> Any:
     """A new transformers model of the smaller configuration, filled strictly with what is kept.
 
     Building it from the configuration, instead of cutting the old one, is what makes a reload exact: whatever the
     class derives from a block's number comes out as it will when the saved folder is opened.
     """
-    model = transformer.model
     config = copy.deepcopy(model.config)
     _keep_in_config(config, kept)
     state = _keep_in_state(model.state_dict(), path, kept)
@@ -153,6 +225,8 @@ def _rebuild(transformer: Any, path: str, kept: list[int], pruned: PrunedVocabul
         for name in _token_tables(model):
             if name in state:
                 state[name] = state[name][pruned.kept_ids.to(state[name].device)]
+    if reshaping is not None:
+        reshaping.apply(state, config)
     if transformer.module_output_name == "token_embeddings" and can_omit_pooler(model):
         smaller = type(model)(config, add_pooling_layer=False)
         state = {name: tensor for name, tensor in state.items() if not name.startswith("pooler.")}

@@ -44,8 +44,8 @@ def static(
     """A student of stock `StaticEmbedding`: the weighted mean of its word pieces' vectors.
 
     1. Every readable piece is read alone by the whole teacher (`piece_vectors`), which gives x_i.
-    2. Principal axes of the x_i, in which a piece counts c_i + 1 times, c_i its count in `texts` (alike without):
-       centring by counts takes away what all texts share. Scaled to a mean squared length of 1.
+    2. Principal axes of the x_i, weighted by c_i + 1, c_i the piece's count in `texts` (equal weights without texts):
+       centring with these weights removes what all texts share. Scaled to a mean squared length of 1.
     3. Weights a / (a + p_i), a = 3e-4: smooth inverse frequency (Arora, Liang and Ma 2017, algorithm 1), with
        p_i = (c_i + m z_i) / (N + m). N is the number of tokens of `texts`; z_i is Zipf's law by rank in the teacher's
        vocabulary, which most tokenizers sort by frequency, and counts as m = 10^6 tokens. Without texts p_i = z_i.
@@ -130,7 +130,7 @@ def principal_axes(
     Args:
         vectors: [n, D].
         dimensions: d <= D.
-        counts: [n], in the corpus: a row counts once more than that; None = all alike.
+        counts: [n], occurrences in the corpus; row i is weighted by counts[i] + 1. None = equal weights.
     """
     shares = np.ones(len(vectors)) if counts is None else counts + 1.0
     shares = shares / shares.sum()

@@ -14,7 +14,7 @@ from torch import Tensor
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.moe_encoder import MoeEncoder, MoeEncoderConfig
-from distilvec.modules.pipeline import open_pipeline
+from distilvec.modules.opening import open_pipeline
 from distilvec.students.load import load_student
 
 if TYPE_CHECKING:

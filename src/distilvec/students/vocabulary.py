@@ -270,6 +270,11 @@ def _wrap(backend: Any, original: Any) -> Any:
     return fast_tokenizer(backend, **settings, **original.special_tokens_map)
 
 
+def plain_tokenizer(tokenizer: Any) -> Any:
+    """The same tokenizer in the class that is saved and opened as it is, whatever model it lies beside."""
+    return _wrap(plain_backend(tokenizer), tokenizer)
+
+
 def fast_tokenizer(backend: Any, **settings: Any) -> Any:
     """A transformers tokenizer around a `tokenizers.Tokenizer`; it is saved as tokenizer.json and loads as it is."""
     from transformers import PreTrainedTokenizerFast

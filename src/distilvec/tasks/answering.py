@@ -8,12 +8,12 @@ from pathlib import Path
 from sentence_transformers import SentenceTransformer
 
 from distilvec.modules.kernel_head import has_kernels
+from distilvec.modules.opening import locate
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.students import load_student
 from distilvec.students.explain import ExplainingStudent, with_kernels
 from distilvec.tasks.examples import Input
 from distilvec.tasks.predictor import Predictor
-from distilvec.teachers.folder import locate
 
 
 class AnsweringStudent(SentenceTransformer):

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.opening import locate
 from distilvec.modules.task_head import TaskHead, sentence_vectors
 from distilvec.students.load import load_student
 from distilvec.tasks.examples import Examples, Input
 from distilvec.tasks.scores import classification_scores, regression_scores
-from distilvec.teachers.folder import locate
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -134,6 +134,12 @@ class CallTeacher(SentenceTeacher):
                     remedy="It is called with one list of items: texts, SMILES, or paths and data URIs of images "
                     "(distilvec.corpus.images.open_image opens both); try it by itself.",
                 ) from problem
+            except (SystemExit, GeneratorExit) as problem:
+                raise DistilvecError(
+                    f"the function ends the process ({type(problem).__name__}: {problem})",
+                    where=self._where,
+                    remedy="It has to return vectors, or raise an error; what was taught so far is kept.",
+                ) from problem
             except Exception as problem:  # whatever a service's client raises
                 if attempt == self._attempts:
                     raise EnvironmentProblem(
@@ -205,6 +211,12 @@ def find_function(path: str) -> Callable[[list[str]], Any]:
             f'the module "{module_name}" cannot be imported: {problem}',
             where=path,
             remedy="Start distilvec in the folder that holds it, or install it.",
+        ) from problem
+    except (Exception, SystemExit) as problem:  # what a module of somebody else's does when it is imported
+        raise DistilvecError(
+            f'importing the module "{module_name}" fails with {type(problem).__name__}: {problem}',
+            where=path,
+            remedy='Try `python -c "import ..."` in this folder.',
         ) from problem
     finally:
         sys.path.remove(str(Path.cwd()))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from distilvec import plain_yaml
 from distilvec.errors import DataError
 
 _TOKENIZER_FILES = (
@@ -143,7 +144,7 @@ def _front_matter(readme: Path) -> dict[str, Any]:
     if not text.startswith("---") or (end := text.find("\n---", 3)) < 0:
         return {}
     try:
-        found = yaml.safe_load(text[3:end])
+        found = plain_yaml.read(text[3:end])
     except yaml.YAMLError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.opening import module_folders
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, licence_of
-from distilvec.teachers.folder import module_folders
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

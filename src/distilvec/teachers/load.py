@@ -148,11 +148,13 @@ def _of_items(
         return open_network(Path(model), name, device)
     import torch
 
+    from distilvec.modules.opening import locate, open_model
     from distilvec.modules.pipeline import item_kinds
-    from distilvec.teachers.folder import locate, open_model
 
     folder = locate(model, trust_remote_code)
-    opened = open_model(folder, str(model), device=device, dtype=torch.float32, trust_remote_code=trust_remote_code)
+    opened = open_model(
+        folder, name=str(model), device=device, dtype=torch.float32, trust_remote_code=trust_remote_code
+    ).eval()
     if modality not in item_kinds(opened):
         if modality == "molecule" and "text" in item_kinds(opened):
             return None

@@ -108,6 +108,7 @@ class TeacherInfo:
         causal: whether its tokens see only those before them.
         classes: C, where it gives class logits.
         weight: > 0, how much it counts beside the other teachers.
+        axes: layer -> float32 [whole width, hidden] where a store keeps token states on principal axes.
     """
 
     name: str
@@ -119,3 +120,4 @@ class TeacherInfo:
     causal: bool = False
     classes: int | None = None
     weight: float = 1.0
+    axes: dict[int, Tensor] = field(default_factory=dict)

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError, nearest
+from distilvec.modules.opening import locate, module_folders, open_model
 from distilvec.modules.pipeline import PoolingChoice, set_length, set_pooling
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, licence_of
 from distilvec.teachers.encoding import Batch, cut_batches, prepared_batches, stream_batches
-from distilvec.teachers.folder import locate, module_folders, open_model
 from distilvec.teachers.observing import Observer
 from distilvec.teachers.signals import NOTHING, TeacherSignals, Wanted
 from distilvec.teachers.tokens import quick_tokens
@@ -69,12 +69,12 @@ class TextTeacher(SentenceTeacher):
         self._dtype = DTYPES[dtype_name]
         self.model = open_model(
             folder,
-            str(model),
+            name=str(model),
             device=str(self.device),
             dtype=_stored_dtype(folder, self._dtype),
             trust_remote_code=trust_remote_code,
         )
-        self.model.requires_grad_(False)
+        self.model.eval().requires_grad_(False)
         bare = not (folder / "modules.json").exists()
         self.assumed_pooling = bare and pooling is None
         set_pooling(self.model, pooling, bare=bare, name=str(model))

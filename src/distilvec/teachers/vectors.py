@@ -17,7 +17,7 @@ from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 
-_CHUNK = 4096
+_CHUNK = 8192
 _NOTHING = b""  # what numpy makes of a key of zeros
 _NORM_SAMPLE = 256
 
@@ -84,6 +84,7 @@ class VectorsTeacher(SentenceTeacher):
                 where=source,
                 remedy="There must be one row per text, in the same order.",
             )
+        self._last: tuple[list[str], np.ndarray] | None = None
         words = _words(found)
         # Stable, so that the first of equal keys is the one that is found.
         self._order = np.argsort(words, kind="stable")
@@ -135,10 +136,14 @@ class VectorsTeacher(SentenceTeacher):
         """int64 [n] row of each text, -1 where there is none."""
         if not len(texts) or not len(self._sorted):
             return np.full(len(texts), -1, np.int64)
+        if self._last is not None and self._last[0] == list(texts):  # `has` is asked before `stream`
+            return self._last[1]
         words = _words(self._keys_of(texts))
         places = np.searchsorted(self._sorted, words)
         places[places == len(self._sorted)] = 0
-        return np.where((self._sorted[places] == words) & (words != _NOTHING), self._order[places], -1)
+        rows = np.where((self._sorted[places] == words) & (words != _NOTHING), self._order[places], -1)
+        self._last = (list(texts), rows)
+        return rows
 
     def _known(self, rows: np.ndarray) -> np.ndarray:
         """bool [n]: whether there is such a row, and something in it."""
@@ -186,13 +191,17 @@ def _matrix(vectors: np.ndarray, where: str) -> np.ndarray:
 
 def _load_npy(file: Path) -> np.ndarray:
     try:
-        return np.load(file, mmap_mode="r", allow_pickle=False)
+        found = np.load(file, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as problem:
         raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
-    except (OSError, ValueError, EOFError) as problem:
+    except Exception as problem:  # hostile bytes lead numpy to errors of zipfile and of Python's tokenizer, too
         raise DataError(
             f"this is not an array in .npy form: {problem}", where=str(file), remedy="Save it with numpy.save."
         ) from problem
+    if not isinstance(found, np.ndarray):
+        found.close()
+        raise DataError("this is an archive of arrays, not one", where=str(file), remedy="Save it with numpy.save.")
+    return found
 
 
 def _read_keys(keys: str | Path | np.ndarray | None) -> np.ndarray:
@@ -250,6 +259,9 @@ def _read_parquet(source: str, texts: Any, wants_texts: bool) -> tuple[np.ndarra
         raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
     except (OSError, pa.ArrowException) as problem:
         raise DataError(f"this is not a parquet file: {problem}", where=str(file)) from problem
+    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f'two columns are called "{twice}"', where=str(file), remedy="Rename one of them.")
     lists = [field.name for field in schema if _is_vector(field.type)]
     if not column and len(lists) != 1:
         raise DataError(
@@ -272,7 +284,23 @@ def _read_parquet(source: str, texts: Any, wants_texts: bool) -> tuple[np.ndarra
             where=str(file),
             remedy=f"Set texts to one of: {', '.join(name for name in schema.names if name not in lists)}.",
         )
-    return vectors, pq.read_table(file, columns=[text_column]).column(text_column).to_pylist()
+    return vectors, _text_column(pq.read_table(file, columns=[text_column]).column(text_column), file)
+
+
+def _text_column(column: Any, file: Path) -> list[str]:
+    """Texts of a parquet column; bytes are texts where they are UTF-8.
+
+    Raises:
+        DataError: it holds something else, or a row has none.
+    """
+    from distilvec.corpus.parquet import arrow_values
+
+    found = [text for chunk in column.chunks for text in arrow_values(chunk)]
+    for row, text in enumerate(found):
+        if not isinstance(text, str):
+            what = "no text" if text is None else f"{type(text).__name__} instead of a text"
+            raise DataError(f"row {row + 1} has {what}", where=str(file), remedy="Give every vector its text.")
+    return found
 
 
 def _is_vector(kind: Any) -> bool:

@@ -51,7 +51,7 @@ def align_corpus(
         mode -> int32 pairs (student position, teacher position) of each row, positions in the texts without padding.
     """
     digest = hashlib.blake2b(_CONTENTS, digest_size=8)
-    for text in (tokens.name, fingerprint, *vocabulary):
+    for text in (tokens.name, fingerprint, str(limit), *vocabulary):
         digest.update(text.encode() + b"\0")
     digest.update(np.asarray(rows, np.int64).tobytes())
     files = {mode: folder / f"{digest.hexdigest()}-{mode}" for mode in modes}

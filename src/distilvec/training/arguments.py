@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError, nearest
+from distilvec.training.distributed import launched
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -102,7 +102,7 @@ def training_arguments(
     given = training.arguments
     check_keys(given)
     _check_optimizer(given, training, optimizer)
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    world = launched()[1]
     if training.batch_size % world:
         raise DistilvecError(
             f"a batch of {training.batch_size} cannot be shared evenly by {world} processes",
@@ -155,13 +155,17 @@ def check_keys(given: dict[str, Any]) -> None:
     from distilvec.sections import TrainingSection
 
     known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
-    for key in given:
+    for key, value in given.items():
         if key in ELSEWHERE:
             raise DistilvecError(
                 f'"{key}" has its own place here', where=f"training.{key}", remedy=f"Set {ELSEWHERE[key]}."
             )
         if key in REFUSED:
             raise DistilvecError(f'"{key}" is refused: {REFUSED[key]}', where=f"training.{key}", remedy="Leave it out.")
+        if key == "data_seed" and not (isinstance(value, int | None) and 0 <= (value or 0) < 2**32):
+            raise DistilvecError("a seed is a whole number from 0 to below 2^32", where=f"training.{key}")
+        if key == "max_steps" and (isinstance(value, bool) or not isinstance(value, int)):
+            raise DistilvecError(f"{value!r} is not a number of steps", where="training.max_steps")
         if key not in known:
             words = (known - REFUSED.keys() - ELSEWHERE.keys()) | TrainingSection.model_fields.keys()
             raise DistilvecError(f'unknown key "{key}"', where=f"training.{key}", remedy=nearest(key, words))

@@ -34,7 +34,8 @@ class RunLog(TrainerCallback):
         self.file = file
         kept: list[str] = []
         if resume_step is not None and file.exists():
-            kept = [line for line in file.read_text().splitlines() if _step(line) <= resume_step]
+            lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
+            kept = [line for line in lines if _step(line) <= resume_step]
         partial = file.with_suffix(".partial")
         with _room(file):
             partial.write_text("".join(line + "\n" for line in kept))
@@ -70,7 +71,7 @@ def _step(line: str) -> float:
     try:
         entry = json.loads(line)
         return float("inf") if "train_runtime" in entry else float(entry["step"])
-    except (json.JSONDecodeError, KeyError, TypeError):
+    except (ValueError, RecursionError, KeyError, TypeError):
         return float("inf")
 
 

@@ -6,15 +6,17 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
-from transformers import EarlyStoppingCallback, Trainer
+from transformers import EarlyStoppingCallback, Trainer, TrainerState
 from transformers.trainer_utils import HubStrategy, rotate_checkpoints
 from transformers.utils.hub import PushInProgress
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from distilvec.training.distiller import Distiller
 
 logger = logging.getLogger(__name__)
-WEIGHTS = "model.safetensors"
+WEIGHTS, DATA = "model.safetensors", "data.json"
 _PARTIAL = ".partial-"
 
 
@@ -35,10 +37,12 @@ class CheckpointedTrainer(Trainer):
     Attributes:
         distiller: what is trained.
         save_student: (folder) -> None, writes the student as it ships; None saves it plainly.
+        data: what is trained on, as `data_mark` says it; written into every checkpoint.
     """
 
     distiller: Distiller
     save_student: Callable[[Path], None] | None
+    data: dict[str, Any] | None = None
     _partial: Path | None = None
     _unlogged: dict[str, Any] | None = None
 
@@ -70,11 +74,14 @@ class CheckpointedTrainer(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write under a temporary name, then rename: a checkpoint is whole or it is not there."""
+        self._check_finite()
         home, name = self.home, f"checkpoint-{self.state.global_step}"
         partial = self._partial = home / f"{_PARTIAL}{self.state.global_step}"
         try:
             super()._save_checkpoint(model, trial)
             (partial / name / f"unlogged-{rank()}.json").write_text(json.dumps(self.unlogged()))
+            if self.data is not None and self.args.should_save:
+                (partial / name / DATA).write_text(json.dumps(self.data))
             barrier()
             best = self.state.best_model_checkpoint
             if best and Path(best).parent == partial:
@@ -145,7 +152,27 @@ class CheckpointedTrainer(Trainer):
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         self._take_up()  # no epoch was left to run
-        return super()._finalize_training(*args, **kwargs)
+        found = super()._finalize_training(*args, **kwargs)
+        self._check_finite()
+        return found
+
+    def _check_finite(self) -> None:
+        """Refuse to keep weights that the last step broke: no loss after it would tell.
+
+        Raises:
+            DataError: a tensor has values that are not finite.
+        """
+        broken = [
+            name
+            for name, value in self.distiller.state_dict().items()
+            if value.is_floating_point() and not torch.isfinite(value).all()
+        ]
+        if broken:
+            raise DataError(
+                f"{len(broken)} tensors of the trained model are not finite ({', '.join(broken[:3])} ...)",
+                where=f"step {self.state.global_step}",
+                remedy="Lower optimizer.lr and optimizer.heads_lr. Earlier checkpoints are kept.",
+            )
 
     def _take_up(self) -> None:
         if self._unlogged is not None:
@@ -250,13 +277,24 @@ def load_strictly(distiller: Distiller, folder: Path) -> None:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The whole checkpoint with the highest step, or None. Half-written ones have another name."""
+    """The whole checkpoint with the highest step, or None. Half-written ones have another name.
+
+    Raises:
+        DataError: its state cannot be read.
+    """
     found = [
         (int(place.name.removeprefix("checkpoint-")), place)
         for place in folder.glob("checkpoint-*")
         if place.name.removeprefix("checkpoint-").isdigit() and (place / "trainer_state.json").exists()
     ]
-    return max(found)[1] if found else None
+    if not found:
+        return None
+    newest = max(found)[1]
+    with _readable(newest):
+        state = TrainerState.load_from_json(str(newest / "trainer_state.json"))
+        if not isinstance(state.global_step, int) or state.global_step < 1 or not isinstance(state.log_history, list):
+            raise TypeError("trainer_state.json holds no training's state")
+    return newest
 
 
 def tidy(folder: Path, *, resume: bool) -> None:
@@ -268,10 +306,49 @@ def tidy(folder: Path, *, resume: bool) -> None:
         shutil.rmtree(partial, ignore_errors=True)
     if resume or not any(folder.glob("checkpoint-*")):
         return
-    before = folder.with_name(f"{folder.name}-before")
+    before, number = folder.with_name(f"{folder.name}-before"), 1
+    while before.exists() and any(
+        not re.fullmatch(r"\.?(checkpoint|partial)-\d+", each.name) for each in before.iterdir()
+    ):
+        number += 1  # somebody keeps something else there
+        before = folder.with_name(f"{folder.name}-before-{number}")
     shutil.rmtree(before, ignore_errors=True)
     folder.rename(before)
     logger.warning("Training starts anew; the checkpoints of the run before are now in %s.", before)
 
 
-__all__ = ["WEIGHTS", "CheckpointedTrainer", "load_strictly", "newest_checkpoint", "tidy"]
+def refuse_other_data(checkpoint: Path, data: dict[str, Any]) -> None:
+    """Refuse to go on from a checkpoint that was trained on something else.
+
+    Args:
+        data: what there is now, as `data_mark` says it.
+
+    Raises:
+        DistilvecError: it says what changed.
+    """
+    file = checkpoint / DATA
+    if not file.exists():  # of a version that did not write it down
+        return
+    with _readable(checkpoint):
+        known = dict(json.loads(file.read_text(encoding="utf-8")))
+    if known == data:
+        return
+    changed = [
+        f"{name}: {known.get(name)} then, {data[name]} now"
+        for name in ("items", "train", "held_out")
+        if known.get(name) != data[name]
+    ]
+    if not changed:
+        same = known.get("content") == data["content"]
+        changed = [
+            "the same items in another order, or with other labels" if same else "other items, as many as before"
+        ]
+    raise DistilvecError(
+        f"the corpus has changed since this checkpoint was written ({'; '.join(changed)})",
+        where=str(checkpoint),
+        remedy="Put the corpus back as it was, or start anew: run again without --resume (of a comparison or a "
+        "fine-tuning, remove this folder first).",
+    )
+
+
+__all__ = ["WEIGHTS", "CheckpointedTrainer", "load_strictly", "newest_checkpoint", "refuse_other_data", "tidy"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from distilvec.methods.base import Method, Needs, Term
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
-from distilvec.teachers.signals import TeacherInfo, TeacherSignals
+from distilvec.teachers.signals import TeacherSignals
 from distilvec.training.caching import in_mini_batches
 from distilvec.training.distributed import gather_rows, gather_student, gather_teacher, sum_over_ranks, world_size
 
@@ -34,7 +33,7 @@ class Distiller(nn.Module):
     Args:
         student: the model that is trained.
         method: built before the optimiser is made (its heads exist).
-        teachers: what is known of each teacher, in the order of the signals.
+        needs: what the method wants to find in a step.
         task: a supervised task beside the method: L = alpha * task + (1 - alpha) * (the method's terms).
         router_balance: weight of the loss that keeps the load of a mixture-of-experts student's routers even; added to
             all else.
@@ -51,7 +50,7 @@ class Distiller(nn.Module):
         self,
         student: SentenceTransformer,
         method: Method,
-        teachers: Sequence[TeacherInfo],
+        needs: Needs,
         task: Task | None = None,
         router_balance: float = 0.0,
         mini_batch_size: int | None = None,
@@ -67,7 +66,7 @@ class Distiller(nn.Module):
 
             hand_out_routing(student)
         self.tap = StudentTap(student)
-        self.needs: Needs = method.needs(describe(self.tap.info, task), teachers)
+        self.needs = needs
         check_caching(method, self.needs, mini_batch_size)
         self.mini_batch_size = mini_batch_size
         self.remember, self.gather = remember, gather

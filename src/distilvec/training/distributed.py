@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
@@ -25,6 +26,11 @@ def world_size() -> int:
     if _apart.get():
         return 1
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def launched() -> tuple[int, int]:
+    """(rank, processes) as torchrun says them, before the processes have joined; (0, 1) without it."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:

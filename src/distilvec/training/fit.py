@@ -24,8 +24,9 @@ from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training.arguments import training_arguments
+from distilvec.training.attention import attention, choose_attention
 from distilvec.training.callbacks import Progress, RunLog, StopPolitely, Ticker
-from distilvec.training.checkpoints import load_strictly, newest_checkpoint, tidy
+from distilvec.training.checkpoints import load_strictly, newest_checkpoint, refuse_other_data, tidy
 from distilvec.training.data import Collator, SignalSource
 from distilvec.training.distiller import Distiller, describe
 from distilvec.training.distributed import apart, barrier, first_rank_first, rank
@@ -95,6 +96,7 @@ def fit(
     task: Task | None = None,
     router_balance: float = 0.0,
     remember: float = 0.0,
+    needs: Needs | None = None,
 ) -> Fitted:
     """Train `student` in place.
 
@@ -112,24 +114,28 @@ def fit(
         save_student: writes the student as it ships (for `push_to_hub`).
         task: a supervised task beside the method; its head is trained in place.
         router_balance, remember: see `Distiller`.
+        needs: what the method wants, where it has been asked already.
 
     Raises:
         DistilvecError: a method that cannot work with this student or these teachers, a refused training key, a
             loss that is not finite, an interruption (with how to go on).
     """
-    needs = method.needs(describe(StudentTap(student).info, task), teachers)
+    if needs is None:
+        needs = method.needs(describe(StudentTap(student).info, task), teachers)
     rows, companions = rows_with_companions(corpus, corpus.train_rows, companions_of(needs, task, corpus))
     _check(rows, corpus, optimizer, training.evaluate_every is not None and evaluate is None)
     # First, because it also joins the other processes of a distributed run.
     args = training_arguments(training, optimizer, folder / "checkpoints", len(rows))
     tokens, sample = _observe(
-        student, method, teachers, corpus, sources, task, seed=training.seed, device=args.device, cache=cache or folder
+        student, needs, corpus, sources, seed=training.seed, device=args.device, cache=cache or folder
     )
-    checkpoint = _open_checkpoints(folder / "checkpoints", resume)
+    data = data_mark(corpus)
+    checkpoint = _open_checkpoints(folder / "checkpoints", resume, data)
     args.eval_on_start = args.eval_on_start and checkpoint is None
     distiller = _build(
         student,
         method,
+        needs,
         teachers,
         sample,
         training.seed,
@@ -152,8 +158,14 @@ def fit(
         save_student=None if save_student is None else (lambda place: save_student(place, method)),
         callbacks=_callbacks(training, folder, checkpoint),
     )
-    seconds = _train(trainer, checkpoint, folder)
+    trainer.data = data
+    kernel = choose_attention(
+        student, trainer.rehearse, folder / "checkpoints", steps=trainer.planned_steps, device=args.device
+    )
+    with attention(student, kernel):
+        seconds = _train(trainer, checkpoint, folder)
     student.eval()
+    _check_vectors(student, on_device(tokens.features(rows[:8]), args.device))
     fitted = _outcome(student, method, trainer, sample, tokens, rows, seconds)
     if task is None:
         held = rows_with_companions(corpus, corpus.holdout_rows, needs.companions)[0][:HELD_OUT]
@@ -186,6 +198,21 @@ def held_out_terms(distiller: Distiller, collator: Collator, rows: np.ndarray, b
     return {name: float(values @ counts / counts.sum()) for name, (values, counts) in pooled.items() if counts.sum()}
 
 
+@torch.no_grad()
+def _check_vectors(student: SentenceTransformer, features: dict[str, Any]) -> None:
+    """See that the trained student says something: finite weights may be too large for what is made of them.
+
+    Raises:
+        DataError: its vectors are not finite.
+    """
+    if not torch.isfinite(student(features)["sentence_embedding"]).all():
+        raise DataError(
+            "the trained student's vectors are not finite",
+            where="student",
+            remedy="Lower optimizer.lr and optimizer.heads_lr. Earlier checkpoints are kept.",
+        )
+
+
 def companions_of(needs: Needs, task: Task | None, corpus: Corpus) -> int | None:
     """How many texts of its pair or triplet an item brings: what the method wants, or a task that reads pairs apart.
 
@@ -205,11 +232,9 @@ def companions_of(needs: Needs, task: Task | None, corpus: Corpus) -> int | None
 
 def _observe(
     student: SentenceTransformer,
-    method: Method,
-    teachers: Sequence[TeacherInfo],
+    needs: Needs,
     corpus: Corpus,
     sources: Sequence[SignalSource],
-    task: Task | None,
     *,
     seed: int,
     device: torch.device,
@@ -222,7 +247,6 @@ def _observe(
     student.to(device)
     if device.type == "cpu":
         keep_freed_memory()
-    needs = method.needs(describe(StudentTap(student).info, task), teachers)
     with first_rank_first():
         tokens = student_items(student, corpus, cache / "tokens")
         for number, source in enumerate(sources):
@@ -233,6 +257,7 @@ def _observe(
 def _build(
     student: SentenceTransformer,
     method: Method,
+    needs: Needs,
     teachers: Sequence[TeacherInfo],
     sample: Sample,
     seed: int,
@@ -247,12 +272,26 @@ def _build(
     method.build(describe(StudentTap(student).info, beside["task"]), teachers, sample)
     method.lookup = lookup
     method.attach(student)
-    return Distiller(student, method, teachers, former=former, **beside)
+    return Distiller(student, method, needs, former=former, **beside)
 
 
-def _open_checkpoints(folder: Path, resume: bool) -> Path | None:
+def data_mark(corpus: Corpus) -> dict[str, Any]:
+    """What tells one corpus from another, for checkpoints; "content" is equal for the same items in any order."""
+    words = np.ascontiguousarray(corpus.keys).view("<u8")
+    return {
+        "fingerprint": corpus.fingerprint,
+        "items": len(corpus.keys),
+        "train": len(corpus.train_rows),
+        "held_out": len(corpus.holdout_rows),
+        "content": f"{int(words.sum(dtype=np.uint64)):x}",
+    }
+
+
+def _open_checkpoints(folder: Path, resume: bool, data: dict[str, Any]) -> Path | None:
     """The checkpoint to go on from, once the folder is cleared of what is of no use."""
     newest = newest_checkpoint(folder) if resume else None
+    if newest is not None:
+        refuse_other_data(newest, data)
     barrier()  # the others have to look before rank 0 tidies up
     if rank() == 0:
         tidy(folder, resume=resume)

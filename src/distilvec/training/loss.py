@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 from distilvec.training.distiller import mean_of
-from distilvec.training.distributed import world_size
+from distilvec.training.distributed import launched, world_size
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -325,7 +324,7 @@ def _teacher_info(store: SignalStore) -> TeacherInfo:
 
 
 def _refuse_processes() -> None:
-    processes = max(world_size(), int(os.environ.get("WORLD_SIZE", "1")))
+    processes = max(world_size(), launched()[1])
     if processes > 1:
         raise DistilvecError(
             f"the heads of this loss would not be the same in {processes} processes",

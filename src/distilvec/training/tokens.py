@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -186,15 +187,17 @@ class _Tokenize:
             encodings = self.tokenizer.encode_batch(prompted, add_special_tokens=False)
             cut = sum(bool(encoding.overflowing) for encoding in encodings)
             return [[encoding.ids for encoding in encodings]], cut
-        encoded = self.tokenizer(
-            prompted,
-            truncation=self.length is not None,
-            max_length=self.length,
-            return_attention_mask=False,
-            return_token_type_ids=self.types,
-        )
-        cut = sum(bool(encoding.overflowing) for encoding in encoded.encodings or [])
-        return [encoded[name] for name in ("input_ids", *(["token_type_ids"] if self.types else []))], cut
+        # The tokenizer's own core: without character offsets, and without transformers' copies of each encoding.
+        backend = self.tokenizer.backend_tokenizer
+        backend.no_padding()
+        if self.length is None:
+            backend.no_truncation()
+        else:
+            backend.enable_truncation(self.length, direction=self.tokenizer.truncation_side)
+        encodings = backend.encode_batch_fast(prompted)
+        cut = sum(bool(encoding.overflowing) for encoding in encodings)
+        columns = [[encoding.ids for encoding in encodings]]
+        return [*columns, *([[encoding.type_ids for encoding in encodings]] if self.types else [])], cut
 
 
 def _check_ids(student: SentenceTransformer, tokenize: _Tokenize, texts: list[str], prompt: str) -> int | None:
@@ -264,6 +267,6 @@ def _write_tokens(
             lengths.append(np.fromiter((len(ids) for ids in columns[0]), np.int64, len(columns[0])))
             truncated += cut
             for out, lists, dtype in zip(outs, columns, dtypes):
-                flat = np.fromiter((i for values in lists for i in values), np.int64, int(lengths[-1].sum()))
+                flat = np.fromiter(itertools.chain.from_iterable(lists), np.int64, int(lengths[-1].sum()))
                 out.write(flat.astype(dtype).tobytes())
     return np.concatenate(lengths), truncated

@@ -177,6 +177,30 @@ class DistillationTrainer(CheckpointedTrainer):
 
     # a step
 
+    @property
+    def planned_steps(self) -> int:
+        """Optimiser steps of the whole training."""
+        batches = -(-len(self.rows) // self.get_total_train_batch_size(self.args))
+        return self.args.max_steps if self.args.max_steps > 0 else math.ceil(self.args.num_train_epochs * batches)
+
+    def rehearse(self) -> None:
+        """The student forward and backward on one batch, without a trace; half of all tokens are in longer texts."""
+        lengths = self.collator.lengths(np.asarray(self.rows))
+        order = np.argsort(lengths, kind="stable")
+        size = min(self.args.per_device_train_batch_size, len(order))
+        tokens = lengths[order].cumsum()
+        start = min(int(np.searchsorted(tokens, tokens[-1] / 2)), len(order) - size)
+        features = self.collator.tokens.features(self.collator.expand(self.rows[order[start : start + size]]))
+        features, student = self._prepare_inputs(features), self.distiller.student
+        training = student.training
+        low = torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16)
+        with torch.random.fork_rng(devices=[]), low:
+            student.train()
+            output = self.distiller.tap(features, self.distiller.needs.views)
+        output.embedding.float().square().sum().backward()
+        self.distiller.zero_grad(set_to_none=True)
+        student.train(training)
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         model.train()
         progress = self.state.global_step / max(self.state.max_steps, 1)

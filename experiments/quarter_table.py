@@ -1,0 +1,91 @@
+"""The page of quarter.py's results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from records import Rows, below
+
+_COLUMNS = ("student", "parameters", "nine sets", "kept", "four unseen sets", "kept", "retrieval", "kept")
+_LIKENESS = ("cosine", "order", "ten nearest")
+
+
+def write_page(rows: Rows, folder: Path) -> str:
+    """What is there, as Markdown; also written to `table.md`."""
+    whole = {name: row for name, row in rows.items() if "/" not in name}
+    probes, speeds = below(rows, "probe"), below(rows, "speed")
+    lines = ["# Students of a quarter, an eighth and a twentieth", ""]
+    lines += ["Made by `python experiments/quarter.py` (its header says what was trained and judged on what)."]
+    if whole:
+        lines += [
+            "",
+            "## Trained",
+            "",
+            "Averages of main metrics in percent; kept: of the teacher's. Cosine: mean of the",
+        ]
+        lines += ["held-out texts' vectors with the teacher's; order: Spearman's correlation of all cosines with the"]
+        lines += ["teacher's; ten nearest: share of the teacher's that are found again.", ""]
+        lines += [*_head(*_COLUMNS, *_LIKENESS), *(_line(name, row) for name, row in sorted(whole.items()))]
+        for name, row in sorted(whole.items()):
+            lines += ["", f"### {name}", "", *_sets(row)]
+            if name in speeds:
+                timed = speeds[name]
+                lines += [
+                    "",
+                    *(
+                        f"{model}: {timed[model]['texts_per_second']:.0f} texts/s, one text "
+                        f"{timed[model]['latency_p50_ms']:.1f} ms."
+                        for model in ("teacher", "student")
+                    ),
+                ]
+    if probes:
+        lines += ["", "## Shapes after 40,000 texts", "", *_head("shape", "parameters", *_LIKENESS)]
+        lines += [f"| {name} | {_size(row)} | {_likeness(row)} |" for name, row in probes.items()]
+    text = "\n".join(lines) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(text)
+    return text
+
+
+def _head(*columns: str) -> list[str]:
+    return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+
+
+def _line(name: str, row: dict[str, Any]) -> str:
+    cells = [name, _size(row)]
+    for group, average in (("nine", "all"), ("unseen", "all"), ("retrieval", "retrieval")):
+        own, top = (row[group]["averages"][model][average] for model in ("student", "teacher"))
+        low, high = (100 * bound for bound in row[group]["difference"]["interval"])
+        cells += [f"{100 * own:.2f} of {100 * top:.2f} ({low:+.2f} to {high:+.2f})", f"{100 * own / top:.1f} %"]
+    return f"| {' | '.join(cells)} | {_likeness(row)} |"
+
+
+def _size(row: dict[str, Any]) -> str:
+    return f"{row['parameters'] / 1e6:.2f} M"
+
+
+def _likeness(row: dict[str, Any]) -> str:
+    found = row["agreement"]
+    return " | ".join(
+        [f"{row['cosine']:.3f}", f"{found['similarity_spearman']:.3f}", f"{100 * found['neighbours']:.1f} %"]
+    )
+
+
+def _sets(row: dict[str, Any]) -> list[str]:
+    lines = ["| set | teacher | student | kept | BM25 |", "|---|---|---|---|---|"]
+    for group in ("nine", "unseen", "retrieval"):
+        found = row[group]
+        for task, score in found["tasks"]["teacher"].items():
+            own, lexical = found["tasks"]["student"][task], (found.get("bm25") or {}).get(task)
+            shown = "" if lexical is None else f"{100 * lexical['ndcg@10']:.1f}"
+            kept = f"{100 * own['value'] / score['value']:.1f} %"
+            lines.append(f"| {task} | {100 * score['value']:.1f} | {100 * own['value']:.1f} | {kept} | {shown} |")
+        clean = found.get("without_overlap")
+        if clean:
+            both = [clean[model]["all"] for model in ("teacher", "student")]
+            kept = f"{100 * both[1] / both[0]:.1f} %"
+            lines.append(
+                f"| {group}, rows apart from the corpus | {100 * both[0]:.2f} | {100 * both[1]:.2f} | {kept} | |"
+            )
+    return lines

@@ -1,0 +1,138 @@
+"""From differences by set and seed to a verdict: intervals, p-values, Holm's correction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+
+#: A difference of the average that counts as none, in points of percent.
+SMALL = 0.5
+#: What three test sets of 460 to 2,000 images cannot tell apart, in points.
+HARM = 1.0
+#: Seeds that a verdict needs.
+SEEDS = 3
+HOLDS, FAILS, UNTESTED, UNLIKE = "holds", "does not hold here", "not tested", "not comparable"
+#: No verdict: too few seeds or sets. It begins with "one seed", "two seeds" or "one set".
+OPEN = "no verdict"
+OPPOSITE, ALIKE = f"{FAILS} (the opposite)", f"{FAILS} (not told apart)"
+_WORDS = {1: "one seed", 2: "two seeds"}
+#: Set -> seed -> difference. A seed is None where neither side was trained here.
+Differences = Mapping[str, Mapping[int | None, float]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Our figure with its interval (None where not tested), what it is made of, and the verdict.
+
+    Attributes:
+        interval: 95 %, the wider of `sets` and `seeds`.
+        sets, seeds: the interval over sets, and that over seeds; None where there is only one.
+        p: two-sided, of no difference: the larger of that over sets and that over seeds; None without a verdict.
+        holm: the same after Holm's correction over the family of claims.
+    """
+
+    value: float | None
+    interval: tuple[float, float] | None
+    basis: str
+    verdict: str
+    sets: tuple[float, float] | None = None
+    seeds: tuple[float, float] | None = None
+    p: float | None = None
+    holm: float | None = None
+
+
+def untested(why: str) -> Finding:
+    return Finding(None, None, why, UNTESTED)
+
+
+def judge(kind: str, differences: Differences, basis: str = "") -> Finding:
+    """The finding of a claim about the mean over sets of differences in points.
+
+    Sets and seeds were drawn, so the difference has to stand out against both: each gives a Student interval of the
+    mean, and the wider one counts. A seed counts where at least half of the sets have it.
+
+    Args:
+        kind: see `verdict`.
+        differences: first minus second, paired.
+        basis: what to say beside the numbers of sets and seeds.
+    """
+    if not differences:
+        return untested("no set and seed in common")
+    by_set = np.array([np.mean(list(each.values())) for each in differences.values()])
+    value = float(by_set.mean())
+    seeds = common_seeds(differences)
+    whole = [each for each in differences.values() if set(seeds) <= set(each)]
+    by_seed = np.array([np.mean([each[seed] for each in whole]) for seed in seeds])
+    over_sets, over_seeds = student(by_set, value), student(by_seed, value)
+    count = f"{len(by_set)} set{'s'[: len(by_set) > 1]}, {len(seeds)} seed{'s'[: len(seeds) > 1]}"
+    basis = f"{count}{', ' if basis else ''}{basis}"
+    known = [found for found in (over_sets, over_seeds) if found]
+    interval = max(known, key=lambda found: found[0][1] - found[0][0])[0] if known else None
+    shown = Finding(
+        value, interval, basis, "", over_sets[0] if over_sets else None, over_seeds[0] if over_seeds else None
+    )
+    if len(seeds) < SEEDS:
+        return replace(shown, verdict=f"{_WORDS[len(seeds)]}: {figure(value, interval)}, {OPEN}")
+    if not over_sets or not over_seeds or interval is None:
+        return replace(shown, verdict=f"one set: {figure(value, interval)}, {OPEN}")
+    return replace(shown, verdict=verdict(kind, interval), p=max(over_sets[1], over_seeds[1]))
+
+
+def common_seeds(differences: Differences) -> list[int | None]:
+    """The seeds that at least half of the sets have, sorted."""
+    every = {seed for each in differences.values() for seed in each}
+    enough = [seed for seed in every if 2 * sum(seed in each for each in differences.values()) >= len(differences)]
+    return sorted(enough, key=str)
+
+
+def student(values: Sequence[float] | np.ndarray, centre: float) -> tuple[tuple[float, float], float] | None:
+    """95 % Student interval around a mean, and the two-sided p-value of 0; None of fewer than two values.
+
+    Args:
+        centre: the mean of the interval, where it is not exactly that of these values (not every set has every seed).
+    """
+    given = np.asarray(values, float)
+    if len(given) < 2:
+        return None
+    error, freedom = float(given.std(ddof=1) / np.sqrt(len(given))), len(given) - 1
+    reach = float(stats.t.ppf(0.975, freedom)) * error
+    p = 2 * float(stats.t.sf(abs(centre) / error, freedom)) if error else float(centre == 0)
+    return (centre - reach, centre + reach), p
+
+
+def verdict(kind: str, interval: tuple[float, float], limit: float = 0.0) -> str:
+    """The rule of each kind, as the head of CLAIMS.md states it."""
+    low, high = interval
+    if kind == "small":
+        return HOLDS if low >= -SMALL and high <= SMALL else ALIKE if low <= SMALL and high >= -SMALL else OPPOSITE
+    if kind == "cost":
+        return HOLDS if high <= limit else FAILS
+    neutral = -HARM if kind == "harmless" else 0.0
+    if low > neutral:
+        return HOLDS
+    return OPPOSITE if high < neutral else ALIKE
+
+
+def holm(findings: Sequence[Finding]) -> list[Finding]:
+    """The same findings of one family with the p-values after Holm's correction.
+
+    Source: Holm, "A Simple Sequentially Rejective Multiple Test Procedure" (1979).
+    """
+    tested = sorted((i for i, each in enumerate(findings) if each.p is not None), key=lambda i: findings[i].p or 0.0)
+    corrected, least = list(findings), 0.0
+    for rank, index in enumerate(tested):
+        p = findings[index].p or 0.0
+        least = max(least, min(1.0, (len(tested) - rank) * p))
+        corrected[index] = replace(findings[index], holm=least)
+    return corrected
+
+
+def figure(value: float | None, interval: tuple[float, float] | None, sign: str = "+") -> str:
+    """A figure with its interval: +1.40 (+0.72 to +2.08)."""
+    if value is None:
+        return ""
+    shown = f"{value:{sign}.2f}"
+    return shown if interval is None else f"{shown} ({interval[0]:{sign}.2f} to {interval[1]:{sign}.2f})"

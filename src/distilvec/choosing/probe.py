@@ -1,0 +1,58 @@
+"""A few steps of training on a few items: what `plan`, `plan --rows` and `--dry-run` learn rates and floors from."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distilvec.corpus import Corpus
+from distilvec.flow.teach import Taught
+from distilvec.methods.base import Method
+from distilvec.recipe import OptimizerSection, TrainingSection
+from distilvec.tasks.base import Task
+from distilvec.training import Fitted, fit
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+#: Nothing is evaluated, saved or stopped on the way.
+QUIET = {"save_every": 10**9, "evaluate_every": None, "best": None, "patience": None}
+
+
+def short_training(
+    student: SentenceTransformer,
+    method: Method,
+    corpus: Corpus,
+    taught: Sequence[Taught],
+    training: Mapping[str, Any],
+    optimizer: OptimizerSection,
+    *,
+    task: Task | None = None,
+    place: Path | None = None,
+) -> Fitted:
+    """Train a student in place for a few steps, and leave nothing behind but the trained student.
+
+    Args:
+        method: not built yet.
+        corpus: a few items.
+        training: keys of the recipe's section, with `max_steps`.
+        place: a folder that is thrown away later; None = one that is thrown away now.
+    """
+    rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
+    with tempfile.TemporaryDirectory(prefix="distilvec-plan-") if place is None else nullcontext(place) as folder:
+        return fit(
+            student,
+            method,
+            [each.info for each in taught],
+            corpus,
+            [each.source(corpus, rows, Path(folder), task) for each in taught],
+            training=TrainingSection.model_validate({**training, **QUIET}),
+            optimizer=optimizer,
+            folder=Path(folder) / "probe-run",
+            task=task,
+        )

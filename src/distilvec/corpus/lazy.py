@@ -1,0 +1,52 @@
+"""Texts of many rows without holding them all: read from the mapped corpus a block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+#: Rows that are read at once.
+BLOCK = 10_000
+
+
+def take(texts: Sequence[str], places: np.ndarray) -> list[str]:
+    """Texts at int64 [n] places of any sequence, in that order; of `LazyTexts` read at once."""
+    if isinstance(texts, LazyTexts):
+        return texts.take(places)
+    return [texts[place] for place in places.tolist()]
+
+
+class LazyTexts(Sequence[str]):
+    """Texts of corpus rows, read when they are asked for; memory does not grow with their number.
+
+    Args:
+        read: rows int64 [n] -> their texts, as `Corpus.texts` and `Corpus.teacher_texts`.
+        rows: which, in order.
+    """
+
+    def __init__(self, read: Callable[[np.ndarray], list[str]], rows: np.ndarray | Sequence[int]) -> None:
+        self._read, self._rows = read, np.asarray(rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return self._read(self._rows[place])
+        return self._read(self._rows[[place]])[0]
+
+    def take(self, places: np.ndarray) -> list[str]:
+        """Texts at int64 [n] places, in that order, read at once."""
+        return self._read(self._rows[places])
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), BLOCK):
+            yield from self[start : start + BLOCK]
+
+    def spread(self, most: int) -> LazyTexts:
+        """At most so many of them, evenly spaced."""
+        if len(self) <= most:
+            return self
+        return LazyTexts(self._read, self._rows[np.linspace(0, len(self) - 1, most).astype(np.int64)])

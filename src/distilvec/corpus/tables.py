@@ -1,0 +1,174 @@
+"""What Python hands over as a corpus: frames, Arrow tables, data sets and lists as rows, everything else refused.
+
+Iterating over a frame gives the names of its columns, and over a dictionary of splits their names: both would be
+trained on as if they were the texts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from itertools import islice
+from typing import Any
+
+from distilvec.errors import DataError, DistilvecError
+
+#: Of a source without a length and without `corpus.limit`: one that never ends would fill the disk.
+MOST_UNCOUNTED = 10_000_000
+_BATCH = 1000
+_REMEDY = "Give a file, a list of texts or of dictionaries, a frame, an Arrow table, or a datasets.Dataset."
+
+
+def is_dataset(source: Any) -> bool:
+    """Whether it is of the library `datasets`."""
+    library = sys.modules.get("datasets")
+    if library is None:
+        return False
+    kinds = (library.Dataset, library.IterableDataset, library.DatasetDict, library.IterableDatasetDict)
+    return isinstance(source, kinds)
+
+
+def chosen_split(dataset: Any, name: str = "the data set") -> Any:
+    """The split "train" of a dictionary of splits, or its only one; any other data set as it is.
+
+    Raises:
+        DataError: several splits, and none is called train.
+    """
+    if not isinstance(dataset, Mapping):
+        return dataset
+    splits = list(dataset)
+    if "train" not in splits and len(splits) != 1:
+        raise DataError(
+            f'there are several splits and none is called "train": {", ".join(map(str, splits))}',
+            where=name,
+            remedy="Give one of them.",
+        )
+    return dataset["train" if "train" in splits else splits[0]]
+
+
+def is_table(source: Any) -> bool:
+    """Whether it has columns: a frame of pandas or polars, or whatever else gives Arrow tables."""
+    return _is_pandas(source) or hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
+
+
+def table_rows(table: Any) -> Iterator[Any]:
+    """The rows of a table as dictionaries from column names to values; of a single column without name, its values.
+
+    What pandas takes for missing is None.
+
+    Raises:
+        DataError: two columns have the same name, or the table cannot be read.
+    """
+    return _pandas_rows(table) if _is_pandas(table) else _arrow_rows(table)
+
+
+def given_rows(source: Any, limit: int | None = None) -> Iterator[Any]:
+    """Rows of whatever Python value a corpus can be made of: texts, or mappings from column to value.
+
+    Args:
+        source: list or generator of texts or mappings, frame of pandas or polars, Arrow table, data set.
+        limit: at most so many.
+
+    Raises:
+        DistilvecError: it is nothing of the kind, or has no end that is known of.
+        DataError: there are splits and none is called train; see `table_rows`.
+    """
+    if is_dataset(source):
+        dataset = chosen_split(source)
+        rows = iter(dataset.with_format(None))
+        counted = hasattr(dataset, "__len__")
+    elif is_table(source):
+        rows, counted = table_rows(source), isinstance(source, Sized)
+    else:
+        rows, counted = iter(check_iterable(source)), isinstance(source, Sized)
+    if limit is None and not counted:
+        return _ending(rows)
+    return islice(rows, limit)
+
+
+def check_iterable(source: Any) -> Iterable[Any]:
+    """What is neither data set nor table, if it gives rows when it is iterated over.
+
+    Raises:
+        DistilvecError: it does not, or nobody knows what it would give.
+    """
+    what = type(source).__name__
+    if isinstance(source, Mapping):
+        raise DistilvecError(
+            "a dictionary of columns is no corpus: going through it gives their names",
+            where="corpus",
+            remedy="Give rows: a list of dictionaries, or datasets.Dataset.from_dict(...).",
+        )
+    if isinstance(source, set | frozenset):
+        raise DistilvecError(
+            f"a {what} has another order in every run, and no run could be repeated",
+            where="corpus",
+            remedy="Give sorted(...) of it.",
+        )
+    columns = any(hasattr(type(source), name) for name in ("columns", "column_names"))
+    if columns or not isinstance(source, Iterable) or isinstance(source, str | bytes | bytearray | os.PathLike):
+        raise DistilvecError(f"a corpus cannot be read from {what}", where="corpus", remedy=_REMEDY)
+    return source
+
+
+def _ending(rows: Iterator[Any]) -> Iterator[Any]:
+    yield from islice(rows, MOST_UNCOUNTED)
+    if next(rows, rows) is not rows:
+        raise DistilvecError(
+            f"it goes on after {MOST_UNCOUNTED:,} rows, and may have no end",
+            where="corpus",
+            remedy="Set corpus.limit, or write the rows into a file.",
+        )
+
+
+def _is_pandas(source: Any) -> bool:
+    return all(hasattr(source, name) for name in ("iloc", "columns", "itertuples"))
+
+
+def _pandas_rows(frame: Any) -> Iterator[dict[str, Any]]:
+    names = [str(name) for name in frame.columns]
+    _check_names(names)
+    for start in range(0, len(frame), _BATCH):
+        part = frame.iloc[start : start + _BATCH]
+        columns = [part.iloc[:, place].astype(object) for place in range(len(names))]
+        values = [column.where(column.notna(), None).tolist() for column in columns]
+        for row in zip(*values, strict=True):
+            yield dict(zip(names, row, strict=True))
+
+
+def _arrow_rows(source: Any) -> Iterator[Any]:
+    import pyarrow as pa
+
+    try:
+        for piece in _pieces(source):
+            if isinstance(piece, pa.RecordBatch):
+                _check_names(piece.schema.names)
+            for start in range(0, len(piece), _BATCH):
+                yield from piece.slice(start, _BATCH).to_pylist()
+    except pa.ArrowException as error:
+        raise DataError(f"this {type(source).__name__} cannot be read as a table ({error})", where="corpus") from error
+
+
+def _pieces(source: Any) -> Iterable[Any]:
+    """Record batches of a table, or arrays of what is a single column."""
+    import pyarrow as pa
+
+    if isinstance(source, pa.Table):
+        return source.to_batches()
+    if isinstance(source, pa.ChunkedArray):
+        return source.chunks
+    if isinstance(source, pa.RecordBatch | pa.Array):
+        return [source]
+    if not hasattr(source, "__arrow_c_stream__"):
+        return [pa.array(source)]
+    try:
+        return pa.RecordBatchReader.from_stream(source)
+    except pa.ArrowException:  # a stream of one column, not of rows
+        return pa.chunked_array(source).chunks
+
+
+def _check_names(names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f'two columns are called "{twice[0]}"', where="corpus", remedy="Rename one.")

@@ -1,0 +1,145 @@
+"""Several teachers as one, whose vectors are theirs side by side, or averaged."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from distilvec.errors import DistilvecError
+from distilvec.store import FillReport, SignalStore
+from distilvec.teachers import Teacher, TeacherReport
+from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.cards import TeacherCard, fingerprint
+
+if TYPE_CHECKING:
+    from distilvec.corpus import Corpus
+    from distilvec.flow.teach import Taught
+
+logger = logging.getLogger(__name__)
+How = Literal["concatenate", "average"]
+_CHUNK = 8192
+
+
+class CombinedTeacher(SentenceTeacher):
+    """Several teachers as one. It has something for an item where all of them have.
+
+    concatenate: v = [sqrt(w_1) n(v_1), ..., sqrt(w_K) n(v_K)], so that cos(v, v') is the weighted mean of the cosines
+    average:     v = n(w_1 n(v_1) + ... + w_K n(v_K)), which takes teachers of one width
+
+    with n(x) = x / ||x|| and weights that add up to 1. Vectors have length 1.
+
+    Attributes:
+        card: who it is. Its fingerprint covers the teachers', the weights and how they are combined.
+
+    Raises:
+        DistilvecError: teachers of different widths cannot be averaged.
+    """
+
+    def __init__(self, teachers: Sequence[Teacher], weights: Sequence[float], how: How) -> None:
+        widths = [teacher.card.width for teacher in teachers]
+        if how == "average" and len(set(widths)) > 1:
+            raise DistilvecError(
+                f"teachers of different widths ({', '.join(map(str, widths))}) cannot be averaged",
+                where="combine",
+                remedy="Use combine: concatenate, or separate.",
+            )
+        self.teachers, self.how = list(teachers), how
+        self.weights = [weight / sum(weights) for weight in weights]
+        cards = [teacher.card for teacher in teachers]
+        self.card = TeacherCard(
+            name="+".join(card.name for card in cards),
+            kind="combined",
+            source=" + ".join(card.source for card in cards),
+            fingerprint=fingerprint(how, self.weights, [card.fingerprint for card in cards]),
+            width=sum(widths) if how == "concatenate" else widths[0],
+            normalized=True,
+            licence="; ".join(dict.fromkeys(card.licence for card in cards if card.licence)) or None,
+            parameters=None
+            if any(card.parameters is None for card in cards)
+            else sum(c.parameters or 0 for c in cards),
+        )
+
+    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the items."""
+        for start in range(0, len(texts), _CHUNK):
+            part = texts[start : start + _CHUNK]
+            found = self.combined([teacher.encode(part) for teacher in self.teachers])
+            yield np.arange(start, start + len(found)), found
+
+    def has(self, texts: Sequence[str]) -> np.ndarray:
+        """bool [n]: whether all teachers have something for each item."""
+        return np.logical_and.reduce([teacher.has(texts) for teacher in self.teachers])
+
+    def rendered(self, text: str) -> tuple[str, int]:
+        """The item as it is: each teacher reads it in its own way."""
+        return text, 0
+
+    def combined(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
+        """float32 [n, D_k] each -> [n, D]; rows of NaN stay."""
+        units = [each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12) for each in vectors]
+        if self.how == "concatenate":
+            scaled = [np.sqrt(weight) * each for weight, each in zip(self.weights, units, strict=True)]
+            return np.concatenate(scaled, axis=1).astype(np.float32)
+        mean = sum(weight * each for weight, each in zip(self.weights, units, strict=True))
+        return np.asarray(mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12), np.float32)
+
+
+def combine(
+    taught: Sequence[Taught],
+    how: How,
+    corpus: Corpus,
+    stores: Path,
+    dtype: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[CombinedTeacher, SignalStore, FillReport, TeacherReport]:
+    """The combined teacher of taught ones, with a store of its own made from theirs; nothing is encoded again.
+
+    Args:
+        stores: where stores lie.
+        dtype: of the store.
+
+    Raises:
+        DistilvecError: as `CombinedTeacher`.
+        EnvironmentProblem: the disk is full.
+    """
+    teacher = CombinedTeacher([each.teacher for each in taught], [each.weight for each in taught], how)
+    # Teachers or weights that change make another store.
+    folder = stores / f"{teacher.card.name}-{how}-{teacher.card.fingerprint[:8]}"
+    store = SignalStore.create(folder, teacher.card, teacher.card.width, dtype)
+    store.refresh()
+    _, first = np.unique(np.asarray(corpus.teacher_keys), axis=0, return_index=True)
+    keys = np.asarray(corpus.teacher_keys)[np.sort(first)]
+    todo = keys[store.missing(keys)]
+    began, written, absent = time.monotonic(), 0, 0
+    if len(todo):
+        with store.writer() as writer:
+            for start in range(0, len(todo), _CHUNK):
+                part = todo[start : start + _CHUNK]
+                rows = np.stack([each.store.rows(part) for each in taught])
+                here = (rows >= 0).all(0)
+                if here.any():
+                    vectors = [each.store.read(row[here]) for each, row in zip(taught, rows, strict=True)]
+                    writer.add(part[here], teacher.combined(vectors))
+                written, absent = written + int(here.sum()), absent + int((~here).sum())
+                if progress:
+                    progress(len(keys) - len(todo) + start + len(part), len(keys))
+        store.refresh()
+    store.build_index()
+    filled = FillReport(
+        items=len(corpus),
+        distinct=len(keys),
+        present=len(keys) - len(todo),
+        taught=written,
+        seconds=sum(each.filled.seconds for each in taught) + time.monotonic() - began,
+        parts=store.parts,
+        set_aside={},
+        absent=absent,
+    )
+    examples = taught[0].seen.examples
+    seen = TeacherReport(teacher.card, examples, taught[0].seen.texts, None, None)
+    return teacher, store, filled, seen

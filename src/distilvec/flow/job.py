@@ -1,0 +1,326 @@
+"""One recipe, opened: every part is made once, when first asked for, and is the same object for everybody."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from distilvec.corpus import Corpus, read_corpus
+from distilvec.errors import DistilvecError
+from distilvec.flow.combine import CombinedTeacher, combine
+from distilvec.flow.start import Start, student_start
+from distilvec.flow.teach import Taught, class_order, open_teacher, teach_one, teacher_info
+from distilvec.judging import automatic_tasks, load_tasks
+from distilvec.judging import settle as settle_tasks
+from distilvec.judging.tasks import Task as JudgingTask
+from distilvec.marker import claim
+from distilvec.methods.base import Method, Needs, wanted_of
+from distilvec.methods.table import build_method, resolve
+from distilvec.methods.token_states import check_pieces
+from distilvec.recipe import CorpusSection, Recipe, StudentSection, TeacherSection, given
+from distilvec.store import SignalStore
+from distilvec.store.remote import mirrored
+from distilvec.students import StudentTap
+from distilvec.students.output import StudentInfo
+from distilvec.tasks.base import Task
+from distilvec.tasks.table import build_task
+from distilvec.teachers import Teacher, TeacherInfo
+from distilvec.teachers.signals import NOTHING, Wanted
+from distilvec.training import SignalSource, Ticker
+from distilvec.training.distiller import check_caching, describe
+from distilvec.training.items import check_modality
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+#: What each command must find in a recipe. `teachers` is for the methods that learn from one.
+REQUIRED: dict[str, tuple[str, ...]] = {
+    "run": ("corpus", "student"),
+    "train": ("corpus", "student"),
+    "compare": ("corpus", "student"),
+    "dry-run": ("corpus", "student"),
+    "teach": ("corpus", "teachers"),
+    "plan": ("corpus", "teachers"),
+    "scale": ("corpus", "teachers"),
+}
+
+
+class Job:
+    """A recipe and all that it stands for.
+
+    Seeds are set in one place, in this order: student (`student`), head of the task (`task`), heads of the method
+    (when training builds them).
+
+    Args:
+        recipe: what is to be done.
+        resume: go on where an interrupted training stopped.
+
+    Attributes:
+        output: the run's folder.
+        place: where the prepared corpus, token ids and stores are kept.
+    """
+
+    def __init__(self, recipe: Recipe, *, resume: bool = False) -> None:
+        self.recipe, self.resume = recipe, resume
+        self.output, self.place = Path(recipe.output), recipe.place
+        self._spare: SentenceTransformer | None = None
+
+    def require(self, command: str) -> None:
+        """See that the recipe names what a command needs.
+
+        Raises:
+            DistilvecError: naming the section that is missing.
+        """
+        for key in REQUIRED[command]:
+            given(getattr(self.recipe, key) or None, key)
+        method = resolve(self.recipe.method.name)
+        if "teachers" not in REQUIRED[command] and method.needs_teacher and not self.recipe.teachers:
+            raise DistilvecError(
+                f'this key is missing, and method "{method.name}" learns from a teacher',
+                where="teachers",
+                remedy="Add one, or take a method without a teacher (simcse, mnrl, sft).",
+            )
+
+    def changed(self, recipe: Recipe, *keep: str) -> Job:
+        """A job of another recipe that shares parts of this one, by name, as far as they have been made."""
+        job = Job(recipe, resume=self.resume)
+        job.__dict__.update({name: self.__dict__[name] for name in keep if name in self.__dict__})
+        return job
+
+    def on(self, corpus: Corpus) -> Job:
+        """The same job on other items, with the same opened teachers."""
+        job = self.changed(self.recipe, "teachers")
+        job.corpus = corpus
+        return job
+
+    # sections
+
+    @property
+    def corpus_section(self) -> CorpusSection:
+        return given(self.recipe.corpus, "corpus")
+
+    @property
+    def student_section(self) -> StudentSection:
+        return given(self.recipe.student, "student")
+
+    # parts
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """Read, audited and split, or what an equal section left."""
+        section, task = self.corpus_section, self.recipe.task
+        claim(self.place, "cache" if self.recipe.cache else "output")
+        options = section.model_dump(exclude={"path"})
+        if task is not None:
+            options |= {"label": task.label or section.label, "joint": task.joint}
+        return read_corpus(section.path, self.place / "corpus", **options)
+
+    @cached_property
+    def named_tasks(self) -> list[JudgingTask]:
+        """What the recipe names to judge students by."""
+        return load_tasks(self.recipe.judging.tasks)
+
+    @cached_property
+    def tasks(self) -> list[JudgingTask]:
+        """What students are judged by: the named tasks, or those that the corpus' held-out items allow."""
+        return self.named_tasks or automatic_tasks(self.corpus)
+
+    @cached_property
+    def teachers(self) -> list[Teacher]:
+        """Opened, in the recipe's order; [] where it names none."""
+        components = self.recipe.corpus.components if self.recipe.corpus else "largest"
+        return [open_teacher(section, components, self.corpus.modality) for section in self.recipe.teachers]
+
+    @cached_property
+    def each_info(self) -> list[TeacherInfo]:
+        """What a method may know of every teacher before it has taught."""
+        pairs = zip(self.teachers, self.recipe.teachers, strict=True)
+        return [teacher_info(teacher, section.token_axes) for teacher, section in pairs]
+
+    @property
+    def combines(self) -> bool:
+        """Whether several teachers teach as one."""
+        return self.recipe.combine != "separate" and len(self.recipe.teachers) > 1
+
+    @cached_property
+    def infos(self) -> list[TeacherInfo]:
+        """As `each_info`, of the teachers as the student meets them: combined ones are one."""
+        if not self.combines:
+            return self.each_info
+        weights = [section.weight for section in self.recipe.teachers]
+        return [teacher_info(CombinedTeacher(self.teachers, weights, self.recipe.combine))]  # type: ignore[arg-type]
+
+    @cached_property
+    def start(self) -> Start:
+        """The untrained student on disk."""
+        section = self.student_section
+        return student_start(section, self.recipe.teachers, self.corpus, self.recipe.training.seed, self.output)
+
+    def student(self) -> SentenceTransformer:
+        """A fresh copy of the untrained student; the same recipe always gives the same one."""
+        spare, self._spare = self._spare, None
+        return spare if spare is not None else self.start.open()
+
+    @cached_property
+    def student_info(self) -> StudentInfo:
+        """What a method may know of the student.
+
+        Raises:
+            DistilvecError: it reads other items than the corpus holds.
+        """
+        student = self._kept()
+        check_modality(student, self.corpus.modality, "student")
+        return StudentTap(student).info
+
+    def _kept(self) -> SentenceTransformer:
+        """A copy to look at, which goes to the next who asks for one."""
+        if self._spare is None:
+            self._spare = self.start.open()
+        return self._spare
+
+    @cached_property
+    def task(self) -> Task | None:
+        """The supervised task with a fresh head, which training trains."""
+        if self.recipe.task is None:
+            return None
+        width = self.student_info.width
+        torch.manual_seed(self.recipe.training.seed)
+        return build_task(self.recipe.task, width, self.corpus.labels, self.corpus.label_names)
+
+    @cached_property
+    def method(self) -> Method:
+        """Not built yet: training makes its heads."""
+        section = self.recipe.method
+        return build_method(section.name, section.options, section.matryoshka)
+
+    @cached_property
+    def needs(self) -> Needs:
+        """What the method wants to find in a step.
+
+        Raises:
+            DistilvecError: it cannot work with this student or these teachers.
+        """
+        if self.combines and self.method.inside:
+            self._refuse_combined()
+        static = self.student_section.static is not None
+        if static and self.each_info and self.recipe.task is None:
+            # A table takes a while to make, and what a method can know of it is known: it has no layers.
+            width = self.each_info[0].width
+            self.method.needs(StudentInfo("a static student", width, layers=None, hidden=width), self.infos)
+        needs = self.method.needs(describe(self.student_info, self.task), self.infos)
+        if self.recipe.method.token_states and self.teachers:
+            first, pieces = self.teachers[0], list(self._kept().tokenizer.get_vocab())
+            check_pieces(pieces, first.vocabulary, first.card.name)
+        check_caching(self.method, needs, self.recipe.training.mini_batch_size)
+        return needs
+
+    @cached_property
+    def wanted(self) -> list[Wanted]:
+        """What the method wants of each teacher besides sentence vectors.
+
+        Raises:
+            DistilvecError: a teacher cannot give it.
+        """
+        if self.combines and self.method.inside:
+            self._refuse_combined()
+        if self.combines or not self.method.inside:
+            return [NOTHING for _ in self.teachers]
+        sections = self.recipe.teachers
+        found = [replace(wanted_of(self.needs, number), axes=each.token_axes) for number, each in enumerate(sections)]
+        for teacher, wanted in zip(self.teachers, found, strict=True):
+            teacher.refuse(wanted)
+            class_order(teacher, wanted, self.task)
+            if wanted.logits and self.recipe.task is not None and self.recipe.task.encoding == "separate":
+                raise DistilvecError(
+                    f"{self.method.name} compares class probabilities, and with encoding: separate the teacher reads "
+                    "single texts, of which none has a class",
+                    where=teacher.card.name,
+                    remedy="Use encoding: joint, or fine-tune the teacher with --encoding separate and take a method "
+                    "on vectors or token states.",
+                )
+        return found
+
+    def _refuse_combined(self) -> None:
+        """What looks inside the teachers cannot look inside a combined one."""
+        needs = self.method.needs(describe(self.student_info, self.task), self.each_info)
+        if any(wanted_of(needs, number).signals for number in range(len(self.teachers))):
+            raise DistilvecError(
+                f"with these options {self.method.name} looks at the tokens or class predictions of each teacher, "
+                "which cannot be combined",
+                where="combine",
+                remedy="Use combine: separate, or a method on sentence vectors (`distilvec methods`); distillmoe is "
+                "one with moe_weight: 1.",
+            )
+
+    @cached_property
+    def taught(self) -> list[Taught]:
+        """The teachers with filled stores; [] where the recipe names none.
+
+        Raises:
+            DistilvecError: the method cannot work with this student or these teachers, said before any teaching.
+        """
+        _ = self.needs
+        return self.teach()
+
+    @property
+    def first(self) -> Taught | None:
+        """The teacher that agreement is measured with."""
+        return self.taught[0] if self.taught else None
+
+    def teach(self, *, shard: tuple[int, int] | None = None, vectors_only: bool = False) -> list[Taught]:
+        """Fill the stores of all teachers with what they lack; only a share of it with `shard` = (i, n).
+
+        Args:
+            vectors_only: sentence vectors, whatever the method wants; the recipe's student is not looked at.
+
+        Raises:
+            Interrupted: Ctrl-C or SIGTERM; all that was encoded is kept.
+        """
+        wanted = [NOTHING for _ in self.teachers] if vectors_only else self.wanted
+        stores, taught = self.place / "stores", []
+        for section, teacher, each in zip(self.recipe.teachers, self.teachers, wanted, strict=True):
+            with copied(self.recipe, section):
+                taught.append(teach_one(section, self.corpus, stores, shard, teacher=teacher, wanted=each))
+        how = self.recipe.combine
+        if how == "separate" or len(taught) <= 1 or shard is not None:
+            return taught
+        ticker = Ticker("combining the teachers", f"{self.corpus.modality}s")
+        storage = self.recipe.teachers[0].storage
+        teacher, store, filled, seen = combine(taught, how, self.corpus, stores, storage, ticker)
+        return [Taught(teacher, seen, store, filled)]
+
+    def settle_tasks(self) -> None:
+        """Tasks whose truth is the first teacher's own search take it."""
+        from distilvec.judging import CachedEncoder
+
+        if self.teachers and self.teachers[0].card.kind != "vectors":
+            settle_tasks(self.tasks, CachedEncoder(self.teachers[0]))
+
+    def sources(self, rows: np.ndarray | None = None, cache: Path | None = None) -> list[SignalSource]:
+        """Where training gets each teacher's signals from, for corpus rows; None = those trained on or held out."""
+        if rows is None:
+            rows = np.concatenate([self.corpus.train_rows, self.corpus.holdout_rows])
+        return [each.source(self.corpus, rows, cache or self.place, self.task) for each in self.taught]
+
+    def held_out(self, limit: int = 1000) -> tuple[list[str], np.ndarray | None]:
+        """Held-out texts, and the first teacher's vectors [n, D] for them; None without a teacher."""
+        rows = np.asarray(self.corpus.holdout_rows)[:limit]
+        if self.first is None:
+            return self.corpus.texts(rows), None
+        store: SignalStore = self.first.store
+        numbers = store.rows(self.corpus.teacher_keys[rows])
+        rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
+        return self.corpus.texts(rows), store.read(numbers)
+
+
+def copied(recipe: Recipe, section: TeacherSection) -> AbstractContextManager[None]:
+    """While the block teaches, the store of a teacher and its copy on `remote`, where there is one, grow together."""
+    if recipe.remote is None:
+        return nullcontext()
+    return mirrored(recipe.place / "stores" / section.name, f"{recipe.remote.rstrip('/')}/{section.name}")

@@ -1,0 +1,286 @@
+"""What is measured while training and at the end, and the record of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distilvec.alignment.drawing import align_text
+from distilvec.alignment.loading import unlimited
+from distilvec.corpus import Corpus
+from distilvec.corpus.keys import split_pair
+from distilvec.errors import DistilvecError, nearest
+from distilvec.flow.job import Job
+from distilvec.flow.teach import Taught
+from distilvec.judging import (
+    FREE,
+    TRAINED,
+    UNTRAINED,
+    CachedEncoder,
+    Outputs,
+    RidgeMapped,
+    Score,
+    Verdict,
+    agreement,
+    judge_run,
+    linear_map,
+)
+from distilvec.judging.bootstrap import make_score
+from distilvec.methods.base import Method
+from distilvec.modules.task_head import TaskHead
+from distilvec.recipe import Recipe, given
+from distilvec.report.parts import AlignedText
+from distilvec.tasks.examples import Examples, read_examples
+from distilvec.tasks.predictor import Predictor
+from distilvec.tasks.scores import metric_names
+from distilvec.tasks.table import build_task
+from distilvec.training import Fitted
+
+logger = logging.getLogger(__name__)
+#: What the supervised task is called among scores.
+TASK = "supervised task"
+FEWEST_HELD_OUT = 20
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.report import Record
+
+
+def held_out_agreement(job: Job) -> Callable[[SentenceTransformer, Method], dict[str, float]] | None:
+    """A callable that measures agreement with the first teacher on held-out texts.
+
+    Returns:
+        None without a teacher, or where too few texts are held out.
+    """
+    texts, vectors = job.held_out()
+    if vectors is None or len(texts) < FEWEST_HELD_OUT:
+        return None
+
+    def measure(student: SentenceTransformer, method: Method) -> dict[str, float]:
+        head = method.teacher_map()
+        found = agreement(vectors, CachedEncoder(student)(texts), None if head is None else linear_map(head))
+        return {f"agreement_{name}": value for name, value in found.items() if isinstance(value, float)}
+
+    return measure
+
+
+def held_out_metrics(job: Job) -> Callable[[SentenceTransformer, Method], dict[str, float]] | None:
+    """What is measured while training: agreement on held-out texts, and the task on its validation file."""
+    agrees, task = held_out_agreement(job), job.task
+    examples = None
+    if job.recipe.task is not None and job.recipe.task.validation:
+        examples = task_examples(job.recipe, job.recipe.task.validation)
+
+    def measure(student: SentenceTransformer, method: Method) -> dict[str, float]:
+        found = {} if agrees is None else agrees(student, method)
+        if task is not None and examples is not None:
+            scores = Predictor(student, task.head).evaluate(examples)
+            found |= {f"task_{name}": value for name, value in scores.items()}
+        return found
+
+    return None if agrees is None and examples is None else measure
+
+
+def task_examples(recipe: Recipe, file: str) -> Examples:
+    """A labelled file of the recipe's task, with the corpus' column names."""
+    task, corpus = given(recipe.task, "task"), given(recipe.corpus, "corpus")
+    return read_examples(file, corpus.text, task.label or corpus.label or "label")
+
+
+def check_measures(job: Job) -> None:
+    """See that what is to be measured can be, so that what is wrong is said before any teaching.
+
+    Raises:
+        DistilvecError: the corpus' labels are of another kind than the task, or `training.best` names nothing that will
+            be measured.
+        DataError: a labelled file of the task that is not there, has no usable row, or a label that the corpus lacks.
+    """
+    if job.recipe.task is not None:
+        _check_task_files(job.recipe, job.corpus)
+    if job.recipe.training.best is not None:
+        _check_best(job, job.recipe.training.best.removeprefix("eval_"))
+
+
+def _check_task_files(recipe: Recipe, corpus: Corpus) -> None:
+    assert recipe.task is not None
+    head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
+    if recipe.task.validation and recipe.training.evaluate_every is None:
+        logger.warning(
+            "task.validation is given and never scored: set training.evaluate_every (steps), and training.best: "
+            "task_%s to keep the best",
+            "accuracy" if head.labels is not None else "spearman",
+        )
+    for file in (recipe.task.validation, recipe.task.test):
+        if file:
+            task_examples(recipe, file).targets(head)
+
+
+def _check_best(job: Job, asked: str) -> None:
+    known: list[str] = []
+    recipe = job.recipe
+    if recipe.teachers and len(job.corpus.holdout_rows) >= FEWEST_HELD_OUT:
+        probe = np.eye(4)
+        known += [
+            f"agreement_{name}" for name, value in agreement(probe, probe, probe).items() if isinstance(value, float)
+        ]
+    if recipe.task is not None and recipe.task.validation:
+        known += [f"task_{name}" for name in metric_names(recipe.task.kind)]
+    if asked not in known:
+        raise DistilvecError(
+            f'nothing that is measured while training is called "{asked}"',
+            where="training.best",
+            remedy=nearest(asked, known) if known else "Give task.validation, or more held-out texts (corpus.holdout).",
+        )
+
+
+def supervises(recipe: Recipe) -> bool:
+    """Whether there is a supervised task with a test file."""
+    return recipe.task is not None and bool(recipe.task.test)
+
+
+def task_score(recipe: Recipe, predictor: Predictor) -> dict[str, Score]:
+    """A model's score on the recipe's supervised task: accuracy or Spearman, with interval and per-item results."""
+    assert recipe.task is not None and recipe.task.test is not None
+    examples = task_examples(recipe, recipe.task.test)
+    truth, logits = examples.targets(predictor.head), predictor.logits(examples.inputs)
+    if predictor.head.labels is None:
+        outputs = Outputs("spearman", np.asarray(truth, np.float32), logits[:, 0])
+    else:
+        outputs = Outputs("accuracy", np.asarray(truth, np.int32), logits.argmax(-1).astype(np.int32))
+    details = predictor.evaluate(examples)
+    return {TASK: make_score(task=TASK, kind="supervised", domain=None, outputs=outputs, details=details)}
+
+
+def answers_alike(head: TaskHead, student: TaskHead, name: str) -> bool:
+    """Whether a teacher's head answers the student's question; says so where it was fine-tuned on another task."""
+    same = (
+        set(head.labels or ()) == set(student.labels or ()) and (head.encoding, student.encoding).count("single") != 1
+    )
+    if not same:
+        logger.warning("%s was fine-tuned on another task, and is not scored on this one", name)
+    return same
+
+
+def judge_task(job: Job, folder: Path) -> dict[str, dict[str, float]]:
+    """Scores of student and teachers on the task's test file, by model; empty without one."""
+    task = job.recipe.task
+    if task is None or not task.test:
+        return {}
+    examples = task_examples(job.recipe, task.test)
+    student = Predictor.load(folder)
+    found = {TRAINED: student.evaluate(examples)}
+    for each in job.taught:
+        head = getattr(each.teacher, "head", None)
+        if head is not None and answers_alike(head, student.head, each.teacher.card.name):
+            found[each.teacher.card.name] = Predictor(each.teacher.model, head).evaluate(examples)  # type: ignore[attr-defined]
+    return found
+
+
+def example_text(corpus: Corpus) -> str:
+    """A text of the corpus, held out where there is one: long enough to show something, short enough to be read."""
+    rows = corpus.holdout_rows if len(corpus.holdout_rows) else corpus.train_rows
+    return min(corpus.texts(np.asarray(rows)[:200]), key=lambda each: abs(len(each) - 90))
+
+
+def aligned_text(job: Job, student: SentenceTransformer) -> AlignedText | None:
+    """One text of the corpus as the method sees its tokens; None where it does not."""
+    asked = next((each for each in job.taught if each.wanted.alignment), None)
+    if asked is None:
+        return None
+    text = example_text(job.corpus)
+    tokenizers = [model.tokenizer.backend_tokenizer for model in (student, asked.teacher.model)]  # type: ignore[attr-defined]
+    mode = asked.wanted.alignment[0]
+    drawn = align_text(split_pair(text), unlimited(tokenizers[0]), unlimited(tokenizers[1]), mode)
+    return AlignedText(name=asked.teacher.card.name, **asdict(drawn))
+
+
+def judge_all(job: Job, shipped: SentenceTransformer, untrained: SentenceTransformer, fitted: Fitted) -> Verdict:
+    """Teacher, untrained student, free baseline and student by the same code."""
+    start, first = CachedEncoder(untrained), job.first
+    models: dict[str, Any] = {
+        each.teacher.card.name: each.teacher for each in job.taught if _knows_tasks(each, job.tasks)
+    }
+    models[UNTRAINED] = start
+    if fitted.free_map:
+        models[FREE] = RidgeMapped(start, fitted.free_map[0])
+    models[TRAINED] = shipped
+    texts, vectors = job.held_out()
+    shared = job.student_section.space == "teacher"
+    head = fitted.method.teacher_map()
+    timed = {} if first is None else {first.teacher.card.name: getattr(first.teacher, "model", first.teacher)}
+    return judge_run(
+        models,
+        job.tasks,
+        texts,
+        vectors,
+        teacher=None if first is None else first.teacher.card.name,
+        teacher_map=linear_map(head) if head is not None and not shared else None,
+        shared_space=shared,
+        with_agreement=job.recipe.judging.agreement,
+        with_speed=job.recipe.judging.speed,
+        timed={**timed, TRAINED: shipped},
+    )
+
+
+def _knows_tasks(taught: Taught, tasks: Sequence[Any]) -> bool:
+    """Whether a teacher can be asked about the tasks' items: not one that had nothing for some of the corpus."""
+    card = taught.teacher.card
+    if card.kind == "vectors":
+        return False
+    if taught.filled.absent and tasks:
+        logger.warning("%s lacks items, so it is not judged on the tasks", card.name)
+    return not taught.filled.absent
+
+
+def make_record(
+    job: Job, students: tuple[SentenceTransformer, SentenceTransformer], fitted: Fitted, verdict: Verdict
+) -> Record:
+    """The record behind report, table and card; `students` are the untrained and the shipped one."""
+    from distilvec.report.describe import describe_run
+
+    tasks = job.tasks if verdict.judged is not None else []
+    return describe_run(
+        recipe=job.recipe.model_dump(mode="json"),
+        corpus=job.corpus,
+        teachers=[(each.teacher.card, each.seen, each.store, each.filled) for each in job.taught],
+        untrained=students[0],
+        student=students[1],
+        fitted=fitted,
+        verdict=verdict,
+        overlap={task.name: job.corpus.overlap(_judged_texts(task)) for task in tasks},
+        texts=job.held_out()[0],
+        folder=job.output,
+    )
+
+
+def _judged_texts(task: Any) -> list[str]:
+    """The texts a score is about: of a probe those it is tested on, not those it is fitted on."""
+    if task.kind in ("classification", "regression"):
+        return [text for item in task.test_items() for text in item]
+    return list(task.texts())
+
+
+def show_inside(
+    record: Record, job: Job, untrained: SentenceTransformer, student: SentenceTransformer, fitted: Fitted
+) -> None:
+    """Put the inside of models into the record: where the method looks there, and of mixtures of experts.
+
+    Args:
+        student: trained, with the head that it may have (a folded one is no mixture any more).
+    """
+    from distilvec.flow.inside import expert_map, mixture_facts, token_maps
+
+    record.mixtures = mixture_facts(job, student)
+    first = next((each for each in job.taught if each.wanted.attention or each.wanted.tokens), None)
+    if first is not None:
+        record.token_maps = token_maps(example_text(job.corpus), first, untrained, student)
+    losses = getattr(fitted.method, "expert_losses", None)
+    if losses:
+        texts = job.corpus.texts(np.asarray(job.corpus.holdout_rows)[:1000])
+        record.experts = expert_map(student, texts, losses[0].names)

@@ -1,0 +1,180 @@
+"""The untrained student: made once, kept on disk in the run's folder, opened as often as somebody needs a copy.
+
+A student that a recipe names as a model lies on disk already and is opened where it is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from distilvec.corpus import Corpus
+from distilvec.corpus.lazy import LazyTexts
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.modules.aggregation import set_aggregation
+from distilvec.modules.pipeline import limit_length
+from distilvec.recipe import StudentSection, TeacherSection
+from distilvec.students import fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
+from distilvec.students.ship import say_without_pooler
+from distilvec.teachers.cards import fingerprint, hash_files
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+FOLDER = "start"
+#: Texts that a new tokenizer learns from, at most: more take minutes and change few of its pieces.
+LEARNED = 200_000
+#: Keys of the section that say what becomes of the student, not what it is.
+_LATER = {"space", "fold", "router", "router_balance", "remember"}
+
+
+class Start:
+    """Where the untrained student lies.
+
+    Args:
+        open_one: opens a fresh copy.
+    """
+
+    def __init__(self, open_one: Callable[[], SentenceTransformer]) -> None:
+        self._open = open_one
+
+    def open(self) -> SentenceTransformer:
+        """A fresh copy, equal to all others."""
+        return self._open()
+
+
+def student_start(
+    section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seed: int, output: Path
+) -> Start:
+    """The untrained student of a recipe, made unless an equal one lies in `output/start` already.
+
+    Raises:
+        DistilvecError: it cannot be made.
+        EnvironmentProblem: it cannot be written.
+    """
+    if section.model is not None:
+        return Start(lambda: make_student(section, teachers, corpus, seed))
+    folder = output / FOLDER / start_key(section, teachers, corpus, seed)
+    if not folder.is_dir():
+        _keep(make_student(section, teachers, corpus, seed), folder)
+    return Start(lambda: _with_dropout(load_student(folder), section.dropout))
+
+
+def start_key(section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seed: int) -> str:
+    """Equal for equal students: section, seed, texts, and the content of the folders that it is made of."""
+    named = {teacher.name: teacher for teacher in teachers if teacher.model}
+    sources = []
+    for name in _sources(section):
+        teacher = named.get(name)
+        folder = Path(str(teacher.model) if teacher else name).expanduser()
+        files = [file for file in folder.rglob("*") if file.suffix in (".safetensors", ".json", ".txt", ".model")]
+        sources.append([teacher.pooling if teacher else None, str(folder), hash_files(folder, sorted(files))])
+    made_of = section.model_dump(mode="json", exclude=_LATER)
+    return fingerprint(version("distilvec"), made_of, sources, corpus.fingerprint, seed)[:16]
+
+
+def _sources(section: StudentSection) -> Iterator[str]:
+    """Teachers, folders or hub ids that the student is made of."""
+    if section.shrink is not None:
+        yield section.shrink.of
+    if section.static is not None:
+        yield section.static.of
+    if section.fresh is not None:
+        yield from filter(None, (section.fresh.embeddings_from, section.fresh.tokenizer))
+
+
+def _keep(student: SentenceTransformer, folder: Path) -> None:
+    """Write it whole or not at all; of several processes that make the same one, the first wins. Others go."""
+    partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        student.save_pretrained(str(partial), create_model_card=False)
+        say_without_pooler(partial)
+        if not folder.is_dir():
+            partial.rename(folder)
+        for place in folder.parent.iterdir():  # of an earlier recipe in the same output
+            if place.name != folder.name and not place.name.startswith("."):
+                shutil.rmtree(place, ignore_errors=True)
+    except OSError as error:
+        if not folder.is_dir():
+            raise EnvironmentProblem(
+                f"the untrained student cannot be written ({error.strerror or error})",
+                where=str(folder),
+                remedy="Make room or choose another output.",
+            ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def make_student(
+    section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seed: int
+) -> SentenceTransformer:
+    """The untrained student; the same recipe always gives the same one."""
+    named = {teacher.name: teacher for teacher in teachers if teacher.model}
+
+    def source(name: str) -> SentenceTransformer:
+        if name in named:
+            return load_student(str(named[name].model), pooling=section.pooling or named[name].pooling)
+        return load_student(name, pooling=section.pooling)
+
+    texts = LazyTexts(corpus.texts, corpus.train_rows)
+    torch.manual_seed(seed)
+    if section.model is not None:
+        student = load_student(section.model, pooling=section.pooling, trust_remote_code=section.trust_remote_code)
+    elif section.shrink is not None:
+        cut = section.shrink
+        sizes = cut.model_dump(exclude={"of"})
+        fitted = any(sizes[name] for name in ("vocabulary", "embedding", "inner", "heads"))
+        student, _ = shrink(source(cut.of), **sizes, texts=texts if fitted else None)
+    elif section.fresh is not None:
+        size = section.fresh
+        student = fresh(
+            layers=size.layers,
+            width=size.width,
+            heads=size.heads,
+            tokenizer=size.tokenizer,
+            vocabulary=size.vocabulary,
+            texts=texts.spread(LEARNED),
+            init_from=source(size.embeddings_from) if size.embeddings_from else None,
+        )
+    elif section.static is not None:
+        table = section.static
+        student = static(
+            source(table.of),
+            dimensions=table.dimensions,
+            vocabulary=table.vocabulary,
+            texts=texts,
+            cache=corpus.folder.parent / "pieces",
+        )
+    elif section.resnet is not None:
+        student = fresh_resnet(**section.resnet.model_dump())
+    elif section.molecule is not None:
+        student = fresh_molecule(**section.molecule.model_dump())
+    else:
+        raise DistilvecError(
+            "it has not been chosen yet",
+            where="student.auto",
+            remedy="`distilvec plan RECIPE` names a student; `run` and `train` choose it themselves.",
+        )
+    if section.upcycle is not None:
+        student = upcycle(student, **section.upcycle.model_dump(), seed=seed)
+    if section.aggregation is not None:
+        set_aggregation(student, section.aggregation, section.normalize_weights)
+    if section.max_length:
+        limit_length(student, section.max_length)
+    return _with_dropout(student, section.dropout)
+
+
+def _with_dropout(student: SentenceTransformer, share: float | None) -> SentenceTransformer:
+    """The student with another dropout while it is trained; the configuration that ships stays as it is."""
+    for module in student.modules():
+        if share is not None and isinstance(module, torch.nn.Dropout):
+            module.p = share
+    return student

@@ -1,0 +1,183 @@
+"""One teacher opened, asked for its signals, and its store filled."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from distilvec.corpus import Corpus
+from distilvec.corpus.keys import Modality
+from distilvec.corpus.lazy import LazyTexts
+from distilvec.corpus.molecules import Components
+from distilvec.errors import DataError, Interrupted
+from distilvec.interruption import StopSignals
+from distilvec.recipe import TeacherSection
+from distilvec.store import FillReport, SignalStore, fill, fill_signals
+from distilvec.store.axes import axes_of
+from distilvec.store.turns import alone
+from distilvec.tasks.base import Task
+from distilvec.tasks.labels import teacher_order
+from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
+from distilvec.teachers.signals import NOTHING, Wanted
+from distilvec.training import LiveSource, SignalSource, StoreSource, Ticker
+
+
+@dataclass
+class Taught:
+    """A teacher, what was seen of it beforehand, its store, and what teaching cost.
+
+    Attributes:
+        live: whether token signals come from the teacher itself while training.
+        wanted: what the method asks of it besides sentence vectors.
+        weight: how much it counts beside the other teachers.
+    """
+
+    teacher: Teacher
+    seen: TeacherReport
+    store: SignalStore
+    filled: FillReport
+    live: bool = False
+    wanted: Wanted = NOTHING
+    weight: float = 1.0
+
+    @property
+    def info(self) -> TeacherInfo:
+        """What a method may know of it."""
+        statistics = self.store.statistics()
+        return replace(
+            teacher_info(self.teacher, self.wanted.axes),
+            mean=torch.from_numpy(np.asarray(statistics.mean)).float(),
+            std=torch.from_numpy(np.asarray(statistics.std)).float(),
+            weight=self.weight,
+            axes={layer: torch.from_numpy(each.matrix) for layer, each in axes_of(self.store.path).items()},
+        )
+
+    def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> SignalSource:
+        """Where training gets its signals from."""
+        classes = class_order(self.teacher, self.wanted, task)
+        if self.live:
+            return LiveSource(self.teacher, corpus, cache / "alignments", classes)
+        return StoreSource(self.store, corpus, rows, classes)
+
+
+def class_order(teacher: Teacher, wanted: Wanted, task: Task | None) -> np.ndarray | None:
+    """Column of the teacher's logits for each class of the task; None where it has none, or nobody asks.
+
+    Raises:
+        DistilvecError: it has other classes, and the method does not sort them.
+    """
+    labels = getattr(getattr(teacher, "head", None), "labels", None)
+    if task is None or task.head.labels is None or labels is None or not wanted.logits:
+        return None
+    if not wanted.same_classes and set(labels) != set(task.head.labels):
+        return None
+    return teacher_order(task.head.labels, labels, teacher.card.name)
+
+
+def teacher_info(teacher: Teacher, axes: int | None = None) -> TeacherInfo:
+    """What a method may know of a teacher that has not taught yet, and keeps its token states on so many axes."""
+    card = teacher.card
+    return TeacherInfo(
+        name=card.name,
+        width=card.width,
+        layers=card.layers,
+        hidden=axes or teacher.hidden,
+        causal=teacher.causal,
+        classes=teacher.classes,
+    )
+
+
+def open_teacher(section: TeacherSection, components: Components = "largest", modality: Modality = "text") -> Teacher:
+    """The teacher of a section, for items of a modality; `components` is of molecules, as in the corpus section."""
+    options = section.model_dump(exclude={"storage", "live", "weight", "token_axes"})
+    return load_teacher(**options, modality=modality, components=components)
+
+
+def teach_one(
+    section: TeacherSection,
+    corpus: Corpus,
+    stores: Path,
+    shard: tuple[int, int] | None = None,
+    *,
+    teacher: Teacher | None = None,
+    wanted: Wanted = NOTHING,
+) -> Taught:
+    """Fill the store of one teacher with what it lacks for this corpus.
+
+    Args:
+        teacher: the section's, where it is open already.
+        wanted: signals besides sentence vectors; not stored where the section says `live`.
+
+    Raises:
+        Interrupted: Ctrl-C or SIGTERM; the batch is finished and all that was encoded is kept.
+    """
+    teacher = open_teacher(section, modality=corpus.modality) if teacher is None else teacher
+    seen, store = open_store(section, corpus, stores, teacher)
+    ticker = Ticker(f"teaching with {section.name}", f"{corpus.modality}s")
+    stored = NOTHING if section.live else wanted
+    with StopSignals() as signals:
+
+        def stop() -> bool:
+            return signals.number is not None
+
+        with alone(store.path, signals) if shard is None else nullcontext():
+            filled = fill_store(store, teacher, corpus, stored, shard=shard, progress=ticker, stop=stop)
+    finish(section, store, filled, corpus.modality, signals)
+    return Taught(teacher, seen, store, filled, section.live, wanted, section.weight)
+
+
+def open_store(
+    section: TeacherSection, corpus: Corpus, stores: Path, teacher: Teacher
+) -> tuple[TeacherReport, SignalStore]:
+    """What is seen of a teacher beforehand, and its store, made where there is none and checked for damage."""
+    seen = check_teacher(teacher, corpus.teacher_texts(np.asarray(corpus.train_rows)[:256]), corpus.modality)
+    store = SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
+    store.verify(changed=True)
+    return seen, store
+
+
+def fill_store(
+    store: SignalStore,
+    teacher: Teacher,
+    corpus: Corpus,
+    wanted: Wanted = NOTHING,
+    rows: np.ndarray | None = None,
+    **options: Any,
+) -> FillReport:
+    """Teach what a store lacks of a corpus, or of some rows of it; options are those of `fill`."""
+    texts = LazyTexts(corpus.teacher_texts, range(len(corpus)) if rows is None else rows)
+    keys = corpus.teacher_keys if rows is None else corpus.teacher_keys[rows]
+    if wanted.signals:
+        return fill_signals(store, teacher, texts, keys, wanted, **options)
+    return fill(store, teacher, texts, keys, **options)
+
+
+def finish(
+    section: TeacherSection, store: SignalStore, filled: FillReport, modality: Modality, signals: StopSignals
+) -> None:
+    """Say so where teaching was stopped, or where there is nothing to learn from what was taught.
+
+    Raises:
+        Interrupted: a signal came.
+        DataError: all vectors are the same.
+    """
+    if signals.number is not None:
+        raise Interrupted(
+            f"teaching was stopped by {signals.name}; the vectors of {filled.present + filled.taught:,} of "
+            f"{filled.distinct:,} {modality}s are kept",
+            where=str(store.path),
+            remedy="Run the same command again to go on.",
+            number=signals.number,
+        )
+    statistics = store.statistics()
+    if statistics.count > 1 and not np.asarray(statistics.std).any():
+        raise DataError(
+            f"all its {statistics.count:,} vectors are the same, so there is nothing to learn from it",
+            where=f"teacher {section.name}",
+            remedy="Look at what it is given and what it returns.",
+        )

@@ -1,0 +1,103 @@
+"""A job's student trained with signals from the stores, and shipped."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from distilvec.errors import DistilvecError
+from distilvec.flow.job import Job
+from distilvec.flow.judge import held_out_metrics
+from distilvec.methods.base import Method
+from distilvec.store import SignalStore
+from distilvec.students import fold_head, load_student, router, ship
+from distilvec.training import Fitted, fit
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+#: Texts that an expert head is folded on.
+FOLDING = 5000
+
+
+def train_student(job: Job) -> tuple[SentenceTransformer, Fitted]:
+    """Train a fresh student; held-out agreement comes in as a callable.
+
+    Raises:
+        DistilvecError: whatever teaching and training refuse.
+        Interrupted: Ctrl-C or SIGTERM, after a checkpoint is saved.
+    """
+    taught, student, recipe = job.taught, job.student(), job.recipe
+
+    def save(folder: Path, method: Method) -> None:
+        ship_student(job, student, method, folder)
+
+    fitted = fit(
+        student,
+        job.method,
+        [each.info for each in taught],
+        job.corpus,
+        job.sources(),
+        needs=job.needs,
+        training=recipe.training,
+        optimizer=recipe.optimizer,
+        folder=job.output,
+        resume=job.resume,
+        cache=job.place,
+        evaluate=held_out_metrics(job),
+        lookup=store_lookup([each.store for each in taught]),
+        save_student=save,
+        task=job.task,
+        router_balance=job.student_section.router_balance,
+        remember=job.student_section.remember,
+    )
+    return student, fitted
+
+
+def store_lookup(stores: Sequence[SignalStore]) -> Callable[[int, torch.Tensor], torch.Tensor]:
+    """(teacher, keys uint8 [n, 16]) -> sentence vectors [n, D], for methods that keep keys."""
+
+    def lookup(teacher: int, keys: torch.Tensor) -> torch.Tensor:
+        store = stores[teacher]
+        return torch.from_numpy(store.read(store.rows(keys.cpu().numpy())))
+
+    return lookup
+
+
+def ship_student(job: Job, student: SentenceTransformer, method: Method, folder: Path) -> float | None:
+    """Save the student as people load it, with its task head, and the router where the recipe asks for one.
+
+    Returns:
+        Where a head was folded, the mean cosine of the linear map's vectors to the head's; None otherwise.
+
+    Raises:
+        DistilvecError: the student is to live in the teacher's space, and the method has no map into it.
+    """
+    kept, section = None, job.student_section
+    if section.fold:
+        student = copy.deepcopy(student)
+        kept = fold_head(student, job.corpus.texts(np.asarray(job.corpus.train_rows)[:FOLDING]))
+    head = None
+    if section.space == "teacher":
+        head = method.teacher_map()
+        if head is None:
+            raise DistilvecError(
+                f'method "{method.name}" has no linear map into one teacher\'s space',
+                where="student.space",
+                remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas) and one teacher.",
+            )
+    normalized = job.first is not None and bool(job.first.teacher.card.normalized)
+    ship(student, folder, space=section.space or "own", teacher_map=head, normalize=normalized)
+    method.keep(folder)
+    if job.task is not None:
+        job.task.head.save(folder)
+    if section.router:
+        first = job.recipe.teachers[0]
+        pair = router(load_student(str(folder)), load_student(str(first.model), pooling=first.pooling))
+        ship(pair, folder.parent / "router")
+    return kept

@@ -1,0 +1,51 @@
+"""Locks that die with their process, wherever it runs: the system holds them, no process number is looked at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from distilvec.errors import EnvironmentProblem
+
+
+@contextmanager
+def locked(file: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold an exclusive lock that the system drops when the process dies. Yields whether it was got.
+
+    The file is removed again by the holder. A process that was waiting on a removed file sees that the name
+    means another file (or none) by then, and tries again.
+
+    Raises:
+        EnvironmentProblem: this system has no such locks.
+        OSError: the file cannot be made, or its file system takes no locks.
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise EnvironmentProblem("writing here needs POSIX file locks, which this system lacks") from error
+    while True:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+                return
+            if not _still_named(file, descriptor):
+                continue
+            try:
+                yield True
+            finally:
+                file.unlink(missing_ok=True)
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _still_named(file: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(file), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

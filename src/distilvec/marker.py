@@ -1,0 +1,256 @@
+"""The marker in a folder that distilvec writes into: what makes the folder ours, and whether its run is finished.
+
+`.distilvec.json` is written when a run takes its folder. Nothing is written into a folder with files of somebody
+else's, and nothing is removed from a folder without the marker, or without what runs of versions before are known by.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from distilvec import plain_yaml
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.files import write_text
+
+logger = logging.getLogger(__name__)
+MARKER = ".distilvec.json"
+Role = Literal["output", "cache"]
+#: What a run leaves in its output folder, beside what lies in `SHARED`.
+OUTPUT = {
+    "baselines.json",
+    "checkpoints",
+    "checkpoints-before",
+    "compare.json",
+    "compare.md",
+    "compression.json",
+    "compression.md",
+    "data",
+    "figures",
+    "given",
+    "plan.json",
+    "recipe.yaml",
+    "ranks.svg",
+    "rejected.jsonl",
+    "report.html",
+    "report.json",
+    "report.md",
+    "router",
+    "run.jsonl",
+    "runs",
+    "scores.json",
+    "start",
+    "student",
+    "tuning",
+}
+#: What several runs can share.
+SHARED = {"alignments", "corpus", "pieces", "stores", "tokens"}
+#: Names of an unfinished writing, and of what systems and shells put into any folder.
+_PASSING = re.compile(
+    r"\.(recipe\.partial|(report|export|compression)-\w+|student\.(partial|old)-\d+|router\.(partial|old)-\d+|.+\.tmp)"
+    r"|before-\d+|corpus\.lock|.+\.log|\.DS_Store|\.git(ignore|keep)|lost\+found|\.ipynb_checkpoints|Thumbs\.db|\.nfs\w+"
+)
+#: Keys of every resolved recipe; a recipe written by hand rarely has them all.
+_RESOLVED = {"corpus", "teachers", "combine", "student", "method", "optimizer", "training", "judging", "output"}
+
+
+def claim(folder: str | Path, role: Role = "output") -> Path:
+    """Make a folder ours, or find that it is.
+
+    An empty folder becomes ours, and so does one that an earlier version wrote, which had no marker.
+
+    Args:
+        role: "output" of a run, where nothing of somebody else's may lie; or "cache", which may lie among other files
+            as long as none of them has a name that is needed.
+
+    Raises:
+        DistilvecError: files of somebody else's lie there; or it is no folder.
+        EnvironmentProblem: it cannot be read or written.
+    """
+    place = Path(folder)
+    try:
+        if place.exists() and not place.is_dir():
+            raise DistilvecError("this is a file, and a folder is needed", where=str(place), remedy="Choose another.")
+        names = {entry.name for entry in place.iterdir()} if place.is_dir() else set()
+        found = read(place)
+        roles = set(found.get("roles", ()))
+        if role not in roles:
+            foreign = _foreign(place, names, role)
+            if foreign:
+                raise DistilvecError(
+                    f"this folder holds what distilvec did not write: {_shown(foreign)}",
+                    where=str(place.absolute()),
+                    remedy="Choose an empty or a new folder (output, or -o); nothing was changed.",
+                )
+        _check_kinds(place, SHARED if role == "cache" else OUTPUT | SHARED)
+        if role not in roles:
+            place.mkdir(parents=True, exist_ok=True)
+            write(place, {**found, "roles": sorted(roles | {role})})
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the {role} folder cannot be written ({error.strerror or error})",
+            where=str(place)[:300],
+            remedy=f"Choose another {role}.",
+        ) from error
+    return place
+
+
+def _check_kinds(place: Path, names: set[str]) -> None:
+    """Say now, not after hours, that a file lies where a folder is needed, or something else where a file is.
+
+    Raises:
+        DistilvecError: naming it.
+    """
+    stores = list((place / "stores").iterdir()) if (place / "stores").is_dir() else []
+    for path in [*(place / name for name in sorted(names)), *stores]:
+        folder = path.parent != place or path.name in SHARED or "." not in path.name
+        there = path.exists() or path.is_symlink()
+        if there and not (path.is_dir() if folder else path.is_file()) and path.name != ".DS_Store":
+            raise DistilvecError(
+                f"a {'folder' if folder else 'file'} is needed here, and this is none",
+                where=str(path),
+                remedy="Move it away, or choose another output or cache.",
+            )
+
+
+def begin(place: Path) -> None:
+    """Say that a run has begun in a claimed folder: what it needs to go on is not removed until `finish`."""
+    write(place, {**read(place), "finished": False})
+
+
+def finish(place: Path) -> None:
+    """Say that the run in a claimed folder is finished: its report and its student belong together."""
+    write(place, {**read(place), "finished": True})
+
+
+def read(place: Path) -> dict[str, Any]:
+    """What the marker says; empty where there is none, where it is a link, or where it is none of ours."""
+    file = place / MARKER
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() and not file.is_symlink() else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    ours = isinstance(found, dict) and found.get("made_by") == "distilvec" and isinstance(found.get("roles"), list)
+    return found if ours else {}
+
+
+def write(place: Path, content: dict[str, Any]) -> None:
+    """Write the marker."""
+    told = "distilvec writes into this folder, and `distilvec clean` removes what it wrote here."
+    write_text(place / MARKER, json.dumps({"made_by": "distilvec", "about": told, **content}, indent=1) + "\n")
+
+
+def is_finished(place: Path) -> bool:
+    """Whether the newest run in this folder went to its end, with report and student."""
+    if not ((place / "student" / "modules.json").is_file() and (place / "report.json").is_file()):
+        return False
+    found = read(place)
+    if "finished" in found:
+        return bool(found["finished"])
+    # A version before the marker: it wrote the recipe when it began, and the report last.
+    begun = [place / "recipe.yaml", *place.glob("checkpoints/checkpoint-*/trainer_state.json")]
+    written = (place / "report.json").stat().st_mtime
+    return all(file.stat().st_mtime <= written for file in begun if file.is_file())
+
+
+def is_run(place: Path) -> bool:
+    """Whether a run of ours lies here: by its marker, or by the recipe that every run resolves and saves."""
+    found = read(place)
+    return "output" in found["roles"] if found else is_resolved(place / "recipe.yaml")
+
+
+def is_resolved(file: Path) -> bool:
+    """Whether this is a recipe as runs save it: with every section, defaults included."""
+    try:
+        if file.is_symlink() or not file.is_file() or file.stat().st_size > 1_000_000:
+            return False
+        content = plain_yaml.read(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return False
+    sections = ("corpus", "student", "method", "optimizer", "training", "judging")
+    return (
+        isinstance(content, dict)
+        and content.keys() >= _RESOLVED
+        and all(isinstance(content[name], dict) for name in sections)
+        and "seed" in content["training"]
+        and "path" in content["corpus"]
+    )
+
+
+def is_corpus(place: Path) -> bool:
+    """Whether this folder holds a prepared corpus: by what its manifest says."""
+    found = _json(place / "corpus.json")
+    return isinstance(found.get("format"), int) and isinstance(found.get("files"), dict) and "source" in found
+
+
+def is_store(place: Path) -> bool:
+    """Whether this folder is a store: by what store.json says."""
+    found = _json(place / "store.json")
+    teacher, signals = found.get("teacher"), found.get("signals")
+    known = isinstance(teacher, dict) and isinstance(teacher.get("fingerprint"), str) and isinstance(signals, dict)
+    return isinstance(found.get("schema"), int) and known
+
+
+def set_aside(place: Path) -> Path | None:
+    """Move an earlier run's student and report out of the way of another recipe's; None where there is none."""
+    if not (place / "student").exists():
+        return None
+    number = 1
+    while (place / f"before-{number}").exists():
+        number += 1
+    before = place / f"before-{number}"
+    before.mkdir()
+    names = ("student", "router", "figures", "report.md", "report.html", "report.json", "run.jsonl", "recipe.yaml")
+    for name in names:
+        if (place / name).exists():
+            (place / name).rename(before / name)
+    logger.warning("Another recipe starts here; the student and the report of the run before are now in %s.", before)
+    return before
+
+
+def _foreign(place: Path, names: set[str], role: Role) -> list[str]:
+    """Names of somebody else's that are in the way."""
+    names = {name for name in names if name != MARKER and not _PASSING.fullmatch(name)}
+    ours = {name for name in names & (OUTPUT | SHARED) if _is_ours(place, name)}
+    if role == "cache":
+        return sorted((names & SHARED) - ours)
+    proven = any(name in ours for name in ("recipe.yaml", "corpus", "stores", "given"))
+    return sorted(names - (ours if proven else set()))
+
+
+def _is_ours(place: Path, name: str) -> bool:
+    """Whether what has this name was written by an earlier version, as far as its content tells."""
+    path = place / name
+    if path.is_symlink():
+        return False
+    known = {
+        "recipe.yaml": is_resolved,
+        "corpus": lambda path: is_corpus(path) or _only(path, r"\.partial-.+"),
+        "stores": lambda path: path.is_dir() and all(is_store(each) for each in path.iterdir()),
+        "given": lambda path: _only(path, r"corpus\.jsonl|.+-texts\.jsonl|.+-vectors\.npy|.+\.(partial|tmp)"),
+    }
+    if name in known:
+        return known[name](path)
+    return name not in SHARED or _only(path, r"\.?[\w.-]*[0-9a-f]{8,}[\w.-]*")
+
+
+def _only(path: Path, pattern: str) -> bool:
+    return path.is_dir() and all(re.fullmatch(pattern, each.name) for each in path.iterdir())
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() and not file.is_symlink() else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _shown(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(name[:60] for name in names[:3]) + more

@@ -1,0 +1,195 @@
+"""Any method, and beside it the student's last token states held to the teacher's.
+
+    L = L_method + weight * sum_i ||h_i - t_i||² / sum_i ||t_i||²
+
+The sums run over the tokens of the batch that are the same piece on both sides, special tokens included, so the student
+has to cut texts as its teacher does and be as wide: it is cut out of it (`shrink`). Where a smaller vocabulary cuts a
+word into other pieces, these tokens are left out. A store that keeps token states on principal axes (`token_axes`)
+gives the same term within these axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from distilvec.errors import DistilvecError
+from distilvec.methods.base import (
+    Batch,
+    Layers,
+    Method,
+    Needs,
+    Options,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+
+#: The key in a method's options.
+KEY = "token_states"
+_MODE = "strict"
+#: Fewer of the student's pieces among the teacher's than this, and they are two tokenizers.
+_ALIKE = 0.9
+_REMEDY = "Cut the student out of its teacher (shrink), or leave token_states out."
+
+
+class TokenStates(Method):
+    """Holds the method beside it. Terms: the method's, and `token_states` [V, B].
+
+    Args:
+        method: what is trained besides.
+        weight: of the term, > 0.
+
+    Raises:
+        DistilvecError: in `needs`, several teachers, or one whose token states cannot be seen or are of another width.
+    """
+
+    name = KEY
+    summary = "any method, and the last token states beside it"
+    paper = "as the hidden-state loss of TinyBERT (Jiao et al. 2020, arXiv:1909.10351), last layer, no projection"
+    Options = Options
+    axes: Tensor
+
+    def __init__(self, method: Method, weight: float) -> None:
+        super().__init__(method.options)
+        self.method, self.weight, self.inside = method, weight, True
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        needs = self.method.needs(student, teachers)
+        if len(teachers) != 1:
+            raise DistilvecError(
+                f"token_states goes with one teacher, and there are {len(teachers)}", remedy="Leave token_states out."
+            )
+        teacher = teachers[0]
+        (own, width), (last, told) = _last(student), _last(teacher)
+        on_axes = teacher.width == width > told
+        if told != width and not on_axes:
+            raise DistilvecError(
+                f"token_states compares states as they are: the teacher's have {told} numbers, the student's {width}",
+                where=student.name,
+                remedy=_REMEDY,
+            )
+        asked = needs.tokens.teachers[0] if needs.tokens.teachers else ()
+        modes = [mode for mode in (needs.alignment[0] if needs.alignment else None, _MODE) if mode]
+        return needs._replace(
+            tokens=Layers((*needs.tokens.student, own), ((*asked, last),)),
+            alignment=("+".join(dict.fromkeys("+".join(modes).split("+"))),),
+        )
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        self.method.build(student, teachers, sample)
+        self.layers = _last(student)[0], _last(teachers[0])[0]
+        self.register_buffer("axes", _axes(student, teachers[0]), persistent=False)
+
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
+        self.method.lookup = self.lookup
+        own, their = self.layers
+        ours, theirs, real = _matched(student, teachers[0])
+        rows = torch.arange(len(real), device=real.device)[:, None]
+        told = teachers[0].tokens[their][rows, theirs].float()
+        states = student.tokens[own][:, rows, ours].float()
+        if len(self.axes):
+            states = states @ self.axes
+        size = (told.square().sum(-1) * real).sum(-1)
+        missed = ((states - told).square().sum(-1) * real).sum(-1)
+        # Weighed by its size, an item's relative error adds up to that of the batch.
+        weights = (size * teachers[0].present).expand_as(missed)
+        term = Term(missed / size.clamp_min(1e-12), weights, self.weight)
+        return {**self.method(student, teachers, batch), KEY: term}
+
+    def attach(self, student: Any) -> None:
+        self.method.attach(student)
+
+    def attached(self, student: StudentOutput) -> StudentOutput:
+        return self.method.attached(student)
+
+    def rates(self) -> dict[nn.Module, float]:
+        return self.method.rates()
+
+    def keep(self, folder: Path) -> None:
+        self.method.keep(folder)
+
+    def teacher_map(self) -> nn.Linear | None:
+        return self.method.teacher_map()
+
+    def trains_student(self, progress: float) -> bool:
+        return self.method.trains_student(progress)
+
+
+def check_pieces(student: Sequence[str], teacher: Sequence[str], where: str) -> None:
+    """Refuse two tokenizers.
+
+    Args:
+        student, teacher: their pieces.
+
+    Raises:
+        DistilvecError: many of the student's pieces are not the teacher's.
+    """
+    known = set(teacher)
+    share = sum(piece in known for piece in student) / max(len(student), 1)
+    if share < _ALIKE:
+        raise DistilvecError(
+            f"token_states needs texts that both models cut alike, and {share:.0%} of the student's pieces are the "
+            "teacher's",
+            where=where,
+            remedy=f"{_REMEDY} emo, cdm and dskd align two tokenizers.",
+        )
+
+
+def _last(info: StudentInfo | TeacherInfo) -> tuple[int, int]:
+    """Number of the last block, and width of its states.
+
+    Raises:
+        DistilvecError: they cannot be seen.
+    """
+    if info.layers is None or info.hidden is None:
+        raise DistilvecError("token_states is asked for, and this model shows none", where=info.name)
+    return info.layers, info.hidden
+
+
+def _axes(student: StudentInfo, teacher: TeacherInfo) -> Tensor:
+    """[d, k], or empty where the teacher's token states are whole.
+
+    Raises:
+        DistilvecError: the teacher's token states are narrower, and not because a store keeps them on axes.
+    """
+    if teacher.hidden == student.hidden:
+        return torch.zeros(0)
+    axes = teacher.axes.get(_last(teacher)[0])
+    if axes is None:
+        raise DistilvecError(
+            f"the teacher's token states have {teacher.hidden} numbers, the student's {student.hidden}",
+            where=student.name,
+            remedy=_REMEDY,
+        )
+    return axes.float()
+
+
+def _matched(student: StudentOutput, teacher: TeacherSignals) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions of equal tokens, student's and teacher's int64 [B, P], and which are real bool [B, P].
+
+    The pairs of the alignment, and special tokens one by one where both sides have as many.
+    """
+    pairs = teacher.alignments[_MODE]
+    sides = [pairs[..., 0].long(), pairs[..., 1].long()]
+    real = pairs[..., 0] >= 0
+    special = [_special(side) for side in (student, teacher)]
+    counts = [each.sum(1) for each in special]
+    most = int(min(int(count.max()) for count in counts))
+    places = [each.int().argsort(dim=1, descending=True, stable=True)[:, :most] for each in special]
+    both = (torch.arange(most, device=real.device) < counts[0][:, None]) & (counts[0] == counts[1])[:, None]
+    ours, theirs = (torch.cat([side.clamp_min(0), place], 1) for side, place in zip(sides, places, strict=True))
+    return ours, theirs, torch.cat([real, both], 1)
+
+
+def _special(side: StudentOutput | TeacherSignals) -> Tensor:
+    """bool [B, S], tokens that are neither padding nor the text's own."""
+    assert side.mask is not None and side.content is not None
+    return side.mask & ~side.content

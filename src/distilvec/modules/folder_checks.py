@@ -1,0 +1,282 @@
+"""What a model folder may hold, looked at before any library reads it.
+
+A folder is somebody else's. It must not make us unpickle, import, or read what lies outside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.size_checks import check_size, weight_files
+
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+#: Pickles that trainers leave beside a model and that nothing here reads.
+_NO_WEIGHTS = {"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt"}
+#: Names under which libraries look for safetensors; beside any other name they take the pickle.
+_SAFE = ("model.safetensors", "model.safetensors.index.json")
+#: Arguments of `from_pretrained` that a folder's own settings must not choose.
+_REACHING = {
+    "adapter_kwargs",
+    "cache_dir",
+    "cache_folder",
+    "code_revision",
+    "config",
+    "from_flax",
+    "from_tf",
+    "gguf_file",
+    "kernel_config",
+    "local_files_only",
+    "merges_file",
+    "proxies",
+    "quantization_config",
+    "state_dict",
+    "subfolder",
+    "tokenizer_file",
+    "tokenizer_name_or_path",
+    "trust_remote_code",
+    "use_kernels",
+    "use_safetensors",
+    "vocab_file",
+    "weights_only",
+}
+_ARGUMENTS = tuple(
+    f"{part}_{kind}" for part in ("model", "processor", "tokenizer", "config") for kind in ("args", "kwargs")
+)
+
+
+def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) -> None:
+    """Refuse a folder that is no model, or that cannot be opened safely. Only small files and headers are read.
+
+    Args:
+        folder: where it is.
+        name: what the person called it, for messages.
+        trust_remote_code: whether classes of the folder's own may be named.
+
+    Raises:
+        DistilvecError: no model in it; pickled weights; paths or links that lead out of it; classes, adapters or
+            settings that reach for something else; sizes that its weights do not have.
+        DataError: its description is damaged.
+    """
+    if not (folder / "modules.json").exists() and not (folder / "config.json").exists():
+        of_a_run = (folder / "student" / "modules.json").exists()
+        raise DistilvecError(
+            "this folder holds no model: neither modules.json nor config.json is in it",
+            where=name,
+            remedy=f"It is a run's; its student is {folder / 'student'}."
+            if of_a_run
+            else "Give a folder saved by sentence-transformers or transformers.",
+        )
+    entries = _listed(folder)
+    found = False
+    for place in _places(folder, [str(entry["path"]) for entry in entries]):
+        _check_links(folder, place)
+        _check_weights(place)
+        _check_settings(place, trust_remote_code)
+        check_size(place)
+        found = found or bool(weight_files(place))
+    if not trust_remote_code:
+        _check_classes(entries, folder)
+    if not found:
+        raise DistilvecError(
+            "this model has no weights in safetensors, the only form that is opened",
+            where=name,
+            remedy="If it has them in another form, convert them: AutoModel.from_pretrained(...).save_pretrained(...) "
+            "in a place where you trust it.",
+        )
+
+
+def module_folders(folder: Path) -> list[str]:
+    """The sub-folders that modules.json names; [""] for a bare transformers folder.
+
+    Raises:
+        DataError: modules.json is not a list of modules.
+        DistilvecError: it points outside the folder.
+    """
+    paths = [str(entry["path"]) for entry in _listed(folder)]
+    for path in paths:
+        _check_inside(folder, folder / path)
+    return paths
+
+
+def _listed(folder: Path) -> list[dict[str, Any]]:
+    """The entries of modules.json, each with a path and a type; one without a type for a bare folder."""
+    listing = folder / "modules.json"
+    if not listing.exists():
+        return [{"path": "", "type": ""}]
+    entries = read_json(listing)
+    texts = ("path", "type")
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in texts) for entry in entries
+    ):
+        raise DataError("this is not a list of modules", where=str(listing), remedy="Copy or download the model again.")
+    return entries
+
+
+def read_json(file: Path) -> Any:
+    """What a small JSON file says.
+
+    Raises:
+        DataError: it cannot be read, is not JSON, or is not small (10 MB).
+    """
+    try:
+        if file.stat().st_size > 10_000_000:
+            raise ValueError(f"{file.stat().st_size:,} bytes are no settings")
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        what = (
+            "this is not a list of modules" if file.name == "modules.json" else "the model cannot be opened: not JSON"
+        )
+        raise DataError(f"{what} ({problem})", where=str(file)) from problem
+
+
+def _places(folder: Path, paths: list[str]) -> Iterator[Path]:
+    """Every folder that modules are read from: those that modules.json names, and those within a `Router`."""
+    waiting, seen = [folder, *(folder / path for path in paths)], set()
+    while waiting:
+        place = waiting.pop(0)
+        _check_inside(folder, place)
+        if place.resolve() in seen:
+            continue
+        seen.add(place.resolve())
+        if len(seen) > 1000:
+            raise DistilvecError("this model names more than 1,000 modules", where=str(folder))
+        if not place.is_dir():
+            continue
+        yield place
+        for routes in (place / "router_config.json", place / "config.json"):
+            kinds = read_json(routes) if routes.is_file() else None
+            types = kinds.get("types") if isinstance(kinds, dict) else None
+            if isinstance(types, dict):
+                waiting += [place / str(inner) for inner in types]
+
+
+def _check_inside(folder: Path, place: Path) -> None:
+    try:
+        inside = place.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):  # a name that is too long, a loop of links, a null byte
+        inside = False
+    if not inside:
+        raise DistilvecError(
+            f'a module points outside the folder: "{str(place)[:200]}"',
+            where=str(folder / "modules.json"),
+            remedy="Do not use this folder; whoever made it reaches for files that are not its own.",
+        )
+
+
+def _check_links(folder: Path, place: Path) -> None:
+    """Links may lead to files of the same folder, or to where the hub's cache keeps them."""
+    root = folder.resolve()
+    roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
+    for file in sorted(place.iterdir()):
+        if not file.is_symlink():
+            continue
+        try:
+            target = file.resolve()
+        except (OSError, RuntimeError):
+            target = None
+        if target is None or not any(target.is_relative_to(each) for each in roots):
+            raise DistilvecError(
+                "this link leads out of the model's folder",
+                where=str(file),
+                remedy="Put the file itself there if you trust it: cp -rL makes a copy without links.",
+            )
+
+
+def _check_weights(place: Path) -> None:
+    """No pickle that would be read, and no shard that is one."""
+    names = sorted(file.name for file in place.iterdir() if not file.is_dir())
+    pickled = [
+        name
+        for name in names
+        if name.lower().endswith(PICKLES) and name not in _NO_WEIGHTS and not name.startswith("rng_state")
+    ]
+    if pickled and not any(name in names for name in _SAFE):
+        raise DistilvecError(
+            f"the weights are pickled ({pickled[0]}), and reading a pickle can run any code",
+            where=str(place),
+            remedy="Convert them in a place where you trust them: load the model with transformers or "
+            "sentence-transformers and save it again (save_pretrained writes safetensors).",
+        )
+    index = place / "model.safetensors.index.json"
+    if "model.safetensors" in names or not index.is_file():
+        return
+    parts = read_json(index)
+    shards = parts.get("weight_map") if isinstance(parts, dict) else None
+    for shard in sorted(set(map(str, shards.values()))) if isinstance(shards, dict) else [""]:
+        if not shard.endswith(".safetensors") or Path(shard).name != shard:
+            raise DistilvecError(
+                f'the weights are said to lie in "{shard[:100]}", which is no safetensors file of this folder',
+                where=str(index),
+                remedy="Copy or download the model again; do not use it if it came like this.",
+            )
+
+
+def _check_settings(place: Path, trust_remote_code: bool) -> None:
+    """Settings must not choose other files, other models, or how weights are read."""
+    if (place / "adapter_config.json").is_file():
+        raise DistilvecError(
+            "this folder holds adapters to another model, which would be opened unseen",
+            where=str(place / "adapter_config.json"),
+            remedy="Merge them into it (peft: merge_and_unload) and save the whole model.",
+        )
+    for file in sorted(place.glob("sentence_*_config.json")):
+        settings = read_json(file)
+        if not isinstance(settings, dict):
+            raise DataError("these are no settings", where=str(file), remedy="Copy or download the model again.")
+        _refuse_keys(settings, file)
+        for part in _ARGUMENTS:
+            given = settings.get(part)
+            if isinstance(given, dict):
+                _refuse_keys(given, file)
+                _refuse_paths(given, file)
+    config = read_json(place / "config.json") if (place / "config.json").is_file() else None
+    if isinstance(config, dict) and not trust_remote_code:
+        kernels = {key: value for key, value in config.items() if "attn_implementation" in key}
+        _refuse_paths(kernels, place / "config.json")
+        if config.get("use_pretrained_backbone"):
+            raise _reaches("use_pretrained_backbone", place / "config.json")
+
+
+def _refuse_keys(settings: dict[str, Any], file: Path) -> None:
+    for key in sorted(_REACHING & settings.keys()):
+        # Libraries drop the first themselves, the second says what we say, and older versions wrote both.
+        harmless = key == "trust_remote_code" or (key == "use_safetensors" and settings[key] is True)
+        if harmless or settings[key] is None:
+            continue
+        raise _reaches(key, file)
+
+
+def _refuse_paths(settings: dict[str, Any], file: Path) -> None:
+    for key, value in settings.items():
+        if "/" in str(value) or "\\" in str(value):
+            raise _reaches(key, file)
+
+
+def _reaches(key: str, file: Path) -> DistilvecError:
+    return DistilvecError(
+        f'"{key}" reaches for something outside the folder, or changes how weights are read',
+        where=str(file),
+        remedy="Take the key out if you know what it does; otherwise do not use this folder.",
+    )
+
+
+def _check_classes(entries: list[dict[str, Any]], folder: Path) -> None:
+    """A name in the package of sentence-transformers has to be a module of it, and not what else is found there."""
+    from sentence_transformers.util import import_from_string
+    from torch import nn
+
+    for entry in entries:
+        if not entry["type"].startswith("sentence_transformers."):
+            continue  # ours, or refused by sentence-transformers as remote code
+        try:
+            found = import_from_string(entry["type"])
+        except Exception as problem:  # whatever importing a made-up name raises
+            raise DistilvecError(
+                f'sentence-transformers has no module "{entry["type"][:200]}"', where=str(folder / "modules.json")
+            ) from problem
+        if not (isinstance(found, type) and issubclass(found, nn.Module)):
+            raise DistilvecError(f'"{entry["type"][:200]}" is no module', where=str(folder / "modules.json"))

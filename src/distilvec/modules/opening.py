@@ -1,0 +1,302 @@
+"""The one guarded way to open a model folder, a tokenizer or a configuration that somebody else made.
+
+Safetensors only; nothing outside the folder; no code of the folder's own unless asked for; never a question on standard
+input. Every other file of distilvec comes here for it (a test reads the sources).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.modules.folder_checks import check_folder, module_folders
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+__all__ = ["OWN_MODULES", "lacks_pooler", "locate", "module_folders", "open_model", "open_pipeline", "open_tokenizer"]
+
+_HUB_ID = re.compile(r"[\w\-][\w.\-]*(/[\w\-][\w.\-]*)?")
+_HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*.md", "*.jinja"]
+#: Modules of ours that bring their code along: the name in modules.json -> where the class is.
+OWN_MODULES = {
+    "expert_head.ExpertHead": "distilvec.modules.expert_head",
+    "cifar_resnet.CifarResNet": "distilvec.modules.cifar_resnet",
+    "molecule.MoleculeEncoder": "distilvec.modules.molecule",
+}
+
+
+def locate(model: str | Path, trust_remote_code: bool = False) -> Path:
+    """The folder of a model, fetched from the hub where `model` is a hub id, once it is clear that it can be opened.
+
+    Pickled weights are never fetched.
+
+    Raises:
+        DistilvecError: no such folder or hub model, no model in it, or one that is not safe to open
+            (`folder_checks.check_folder`).
+        DataError: its description is damaged.
+        EnvironmentProblem: the hub cannot be reached and the model is not in its cache.
+    """
+    try:
+        folder = Path(model).expanduser()
+        is_file, is_folder = folder.is_file(), folder.is_dir()
+    except (OSError, RuntimeError, ValueError) as problem:  # too long, a loop of links, ~nobody, a null byte
+        raise DistilvecError(
+            f"this is no path ({problem})", where=str(model)[:200], remedy="Check the path of the model's folder."
+        ) from problem
+    if is_file:
+        raise DistilvecError(
+            "a model is a folder, and this is a file", where=str(model), remedy="Give the folder that holds it."
+        )
+    if not is_folder:
+        looks_local = isinstance(model, Path) or str(model).startswith((".", "/", "~"))
+        if looks_local or not _HUB_ID.fullmatch(str(model)) or len(str(model)) > 200:
+            raise DistilvecError(
+                "there is no such model folder", where=str(model)[:200], remedy="Check the path, or give a hub id."
+            )
+        folder = _fetch(str(model), trust_remote_code)
+    try:
+        check_folder(folder, str(model), trust_remote_code=trust_remote_code)
+    except OSError as problem:
+        raise EnvironmentProblem(
+            f"the folder cannot be read ({problem.strerror or problem})", where=str(problem.filename or folder)
+        ) from problem
+    return folder
+
+
+def open_model(
+    model: str | Path, *, name: str | None = None, device: str | None, dtype: Any, trust_remote_code: bool = False
+) -> SentenceTransformer:
+    """A model folder or hub id as a `SentenceTransformer`.
+
+    A bare transformers model gets mean pooling here, a vision model the pooling of its kind. Where the weights hold no
+    pooler none is made up.
+
+    Args:
+        model: folder, or model id on the hub.
+        name: what the person called it, for messages; default `model`.
+        device: where it is put; None = the best device there is.
+        dtype: torch dtype in which the weights are held.
+        trust_remote_code: whether code that comes with the model may run.
+
+    Raises:
+        DistilvecError: it is not safe to open, demands code of its own, cannot be opened, or its tokenizer knows pieces
+            for which it has no vectors.
+        DataError: the weights are damaged.
+        EnvironmentProblem: the hub cannot be reached, or a package is missing.
+    """
+    from safetensors import SafetensorError
+
+    from distilvec.modules.vision import is_vision, open_vision
+
+    folder, name = locate(model, trust_remote_code), name or str(model)
+    if is_vision(folder):
+        return open_vision(folder, device=device, model_kwargs={"dtype": dtype})
+    arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
+    if not trust_remote_code and lacks_pooler(folder):
+        arguments["add_pooling_layer"] = False
+    try:
+        with no_questions():
+            opened = open_pipeline(
+                str(folder),
+                device=device,
+                trust_remote_code=trust_remote_code,
+                local_files_only=not trust_remote_code,  # code of its own may lie in another repository
+                model_kwargs=arguments,
+            )
+    except DistilvecError:
+        raise
+    except SafetensorError as problem:
+        raise DataError(
+            f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
+        ) from problem
+    except Exception as problem:  # whatever libraries raise over files that are not what they expect
+        raise _explain(name, problem) from problem
+    if not len(opened) or not (hasattr(opened[0], "preprocess") or hasattr(opened[0], "tokenize")):
+        raise DataError(
+            "its first module reads nothing: no text, image or molecule", where=name, remedy="See its modules.json."
+        )
+    _check_table(opened, name)
+    return opened
+
+
+def open_pipeline(source: str, **arguments: Any) -> SentenceTransformer:
+    """A saved model that was checked or that we wrote; modules of ours in it open by the classes that are installed.
+
+    Args:
+        source: folder.
+        **arguments: of `SentenceTransformer`.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.modules.moe_folder import is_nomic_moe, open_moe
+
+    if is_nomic_moe(source, **arguments):
+        return open_moe(source, **arguments)
+    import_module("distilvec.modules.moe_encoder")  # registers its type with transformers
+    # The method is private, and the only way to name classes; both ends of the supported range have it.
+    arguments.setdefault("trust_remote_code", False)
+    return SentenceTransformer._load_with_module_classes(source, _own_modules(source), **arguments)
+
+
+def open_transformer(folder: str | Path, model_kwargs: dict[str, Any], **options: Any) -> Any:
+    """The `Transformer` module of a folder that was checked, without code of the folder's own."""
+    from sentence_transformers.base.modules import Transformer
+
+    plain = {"trust_remote_code": False}
+    with no_questions():
+        return Transformer(
+            str(folder),
+            model_kwargs={**model_kwargs, **plain},
+            processor_kwargs=dict(plain),
+            config_kwargs=dict(plain),
+            **options,
+        )
+
+
+def open_config(folder: str | Path) -> Any:
+    """The configuration of a transformers folder.
+
+    Raises:
+        OSError, ValueError: there is none, or its type is known to code of its own only.
+    """
+    from transformers import AutoConfig
+
+    with no_questions():
+        return AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+
+
+def open_tokenizer(source: str | Path) -> Any:
+    """The transformers tokenizer of a folder or hub id.
+
+    Raises:
+        OSError, ValueError: there is none, or it demands code of its own.
+    """
+    from transformers import AutoTokenizer
+
+    with no_questions():
+        return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
+
+
+@contextlib.contextmanager
+def no_questions() -> Iterator[None]:
+    """While the block runs, transformers refuses code of a model's own instead of asking on standard input."""
+    from transformers import dynamic_module_utils as dynamic
+
+    before = dynamic.TIME_OUT_REMOTE_CODE
+    dynamic.TIME_OUT_REMOTE_CODE = 0
+    try:
+        yield
+    finally:
+        dynamic.TIME_OUT_REMOTE_CODE = before
+
+
+def lacks_pooler(folder: str | Path) -> bool:
+    """Whether a saved model could have a pooler and its weights hold none: building one would make it up."""
+    from safetensors import SafetensorError, safe_open
+    from transformers import MODEL_MAPPING
+
+    from distilvec.modules import moe_encoder  # noqa: F401  it registers its type
+
+    weights = Path(folder) / "model.safetensors"
+    if not weights.is_file() or not (Path(folder) / "config.json").is_file():
+        return False
+    try:
+        model_class: Any = MODEL_MAPPING[type(open_config(folder))]
+        if "add_pooling_layer" not in inspect.signature(model_class).parameters:
+            return False
+        with safe_open(weights, framework="numpy") as file:
+            return not any(name.startswith("pooler.") or ".pooler." in name for name in file.keys())  # noqa: SIM118
+    except (KeyError, OSError, TypeError, ValueError, SafetensorError):  # opening it says what is wrong
+        return False
+
+
+def _own_modules(source: str) -> dict[str, Any]:
+    """Classes of the modules of ours that a folder names."""
+    listing = Path(source) / "modules.json"
+    try:
+        named = {str(entry["type"]) for entry in json.loads(listing.read_text(encoding="utf-8"))}
+    except (OSError, ValueError, KeyError, TypeError):  # whatever is wrong with it, opening it says so
+        named = set()
+    return {
+        name: getattr(import_module(OWN_MODULES[name]), name.rpartition(".")[2]) for name in named & set(OWN_MODULES)
+    }
+
+
+def _check_table(model: SentenceTransformer, name: str) -> None:
+    """Refuse a tokenizer with ids beyond the table of embeddings: a text with such a piece would end the run."""
+    from torch import nn
+
+    first: Any = model[0]
+    inner: Any = getattr(first, "model", None)
+    tokenizer: Any = getattr(first, "tokenizer", None)
+    if hasattr(inner, "get_input_embeddings") and getattr(inner, "main_input_name", "input_ids") == "input_ids":
+        try:
+            table = inner.get_input_embeddings()
+        except NotImplementedError:
+            return
+    else:
+        table = getattr(first, "embedding", None)
+    if not isinstance(table, nn.Embedding | nn.EmbeddingBag) or not hasattr(tokenizer, "get_vocab"):
+        return
+    highest, rows = max(tokenizer.get_vocab().values(), default=-1), table.weight.shape[0]
+    if highest >= rows:
+        raise DistilvecError(
+            f"its tokenizer gives ids up to {highest:,}, and there are vectors for {rows:,} pieces",
+            where=name,
+            remedy="Tokenizer and weights do not belong together; copy or download the model again.",
+        )
+
+
+def _fetch(model: str, trust_remote_code: bool) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    patterns = [*_HUB_FILES, "*.py"] if trust_remote_code else _HUB_FILES
+    try:
+        return Path(snapshot_download(model, allow_patterns=patterns))
+    except GatedRepoError as problem:
+        raise EnvironmentProblem(
+            "the hub gives this model only to people who accepted its terms",
+            where=model,
+            remedy="Accept them on the model's page and log in with `hf auth login`.",
+        ) from problem
+    except (RepositoryNotFoundError, HFValidationError) as problem:
+        raise DistilvecError(
+            "neither a folder here nor a model on the hub",
+            where=model,
+            remedy="Check the spelling; for a private model, log in with `hf auth login`.",
+        ) from problem
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as problem:
+        raise EnvironmentProblem(
+            "there is no folder of this name, the hub's cache does not hold the model, and the hub cannot be reached",
+            where=model,
+            remedy="Check the spelling, the network and HF_HUB_OFFLINE, or give the path of a folder.",
+        ) from problem
+
+
+def _explain(name: str, problem: Exception) -> DistilvecError:
+    lines = str(problem).strip().splitlines() or [type(problem).__name__]
+    if "trust_remote_code" in str(problem):
+        return DistilvecError(
+            "this model runs code that comes with it",
+            where=name,
+            remedy="Read that code; if you trust it, set trust_remote_code to true.",
+        )
+    return DistilvecError(
+        f"the model cannot be opened: {lines[0]}", where=name, remedy="Does it load in sentence-transformers?"
+    )

@@ -1,0 +1,91 @@
+"""BERT-like models as ELECTRA's class, the stock one whose tables may be narrower than its blocks.
+
+ELECTRA computes what BERT does, block for block. RoBERTa and XLM-R differ in where positions begin, DistilBERT in its
+names; all of them become the same model with the same outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distilvec.modules.pipeline import usable_positions
+
+#: Classes with BERT's arithmetic: learned absolute positions, norms behind attention and feed-forward network.
+ALIKE = ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel", "DistilBertModel", "ElectraModel")
+_DISTILBERT = {
+    "transformer.layer.": "encoder.layer.",
+    "attention.q_lin.": "attention.self.query.",
+    "attention.k_lin.": "attention.self.key.",
+    "attention.v_lin.": "attention.self.value.",
+    "attention.out_lin.": "attention.output.dense.",
+    "sa_layer_norm.": "attention.output.LayerNorm.",
+    "ffn.lin1.": "intermediate.dense.",
+    "ffn.lin2.": "output.dense.",
+    "output_layer_norm.": "output.LayerNorm.",
+}
+
+
+def is_alike(model: Any) -> bool:
+    """Whether a transformers model can be written as an `ElectraModel` with the same outputs."""
+    config = model.config
+    return (
+        type(model).__name__ in ALIKE
+        and not getattr(config, "is_decoder", False)
+        and getattr(config, "position_embedding_type", None) in (None, "absolute")
+    )
+
+
+def as_electra(model: Any) -> Any:
+    """An `ElectraModel` with the outputs of a model that `is_alike`; without its pooler, in float32, in eval mode.
+
+    Equal outputs hold for texts that are padded on the right.
+    """
+    from transformers import ElectraConfig, ElectraModel
+
+    old = model.config
+    state = {_renamed(name): tensor for name, tensor in model.state_dict().items() if not name.startswith("pooler.")}
+    table = "embeddings.position_embeddings.weight"
+    positions = usable_positions(model)
+    state[table] = state[table][len(state[table]) - (positions or len(state[table])) :]
+    types = "embeddings.token_type_embeddings.weight"
+    if types not in state:
+        state[types] = torch.zeros(1, old.hidden_size)
+    distil = type(model).__name__ == "DistilBertModel"
+    made: Any = ElectraConfig
+    config = made(
+        vocab_size=len(state["embeddings.word_embeddings.weight"]),
+        embedding_size=state[types].shape[1],
+        hidden_size=old.hidden_size,
+        num_hidden_layers=old.num_hidden_layers,
+        num_attention_heads=old.num_attention_heads,
+        intermediate_size=old.hidden_dim if distil else old.intermediate_size,
+        hidden_act=old.activation if distil else old.hidden_act,
+        hidden_dropout_prob=old.dropout if distil else old.hidden_dropout_prob,
+        attention_probs_dropout_prob=old.attention_dropout if distil else old.attention_probs_dropout_prob,
+        max_position_embeddings=len(state[table]),
+        type_vocab_size=len(state[types]),
+        layer_norm_eps=1e-12 if distil else old.layer_norm_eps,
+        **{name: value for name, value in old.to_dict().items() if name.endswith("_token_id")},
+    )
+    config._name_or_path = getattr(old, "_name_or_path", "")
+    smaller = ElectraModel(config)
+    smaller.load_state_dict({name: tensor.float() for name, tensor in state.items()})
+    return smaller.to(next(model.parameters()).device).eval()
+
+
+def _renamed(name: str) -> str:
+    if name.startswith("transformer.layer."):
+        for theirs, ours in _DISTILBERT.items():
+            name = name.replace(theirs, ours)
+    return name
+
+
+def tables(state: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Word [N, d], position [n, d] and type [k, d] tables of an ElectraModel's state."""
+    words, positions, types = (
+        state[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")
+    )
+    return words, positions, types

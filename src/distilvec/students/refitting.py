@@ -1,0 +1,74 @@
+"""Second moments of what a layer reads, and the least-squares refit of a linear layer to fewer of its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_RIDGE = 1e-4
+#: Every so many tokens one is kept for judging a refit.
+_JUDGED = 8
+
+
+class Moments:
+    """Sums of [x, 1]ᵀ[x, 1] over tokens, apart for those that a refit is fitted to and judged on."""
+
+    def __init__(self, width: int) -> None:
+        self.fitted, self.judged = torch.zeros(2, width + 1, width + 1, dtype=torch.float64)
+        self._seen = 0
+
+    def add(self, rows: Tensor) -> None:
+        """float [n, width], states of real tokens."""
+        rows = torch.cat([rows.float(), rows.new_ones(len(rows), 1).float()], 1)
+        held = (torch.arange(len(rows), device=rows.device) + self._seen) % _JUDGED == _JUDGED - 1
+        self._seen += len(rows)
+        self.fitted += _squared(rows[~held])
+        self.judged += _squared(rows[held])
+
+    def variance(self) -> Tensor:
+        """float64 [width]."""
+        mean = self.fitted[-1, :-1] / self.fitted[-1, -1]
+        return self.fitted.diagonal()[:-1] / self.fitted[-1, -1] - mean.square()
+
+
+def _squared(rows: Tensor) -> Tensor:
+    return (rows.T @ rows).double().cpu()
+
+
+@dataclass(frozen=True)
+class Refit:
+    """A linear layer of fewer inputs: weight float32 [d, k], bias [d] (None where there was none), and its R²."""
+
+    weight: Tensor
+    bias: Tensor | None
+    explained: float
+
+
+def refit(moments: Moments, weight: Tensor, bias: Tensor | None, kept: Tensor) -> Refit:
+    """The least-squares map from some coordinates to what a layer makes of all.
+
+    Args:
+        moments: of the layer's inputs, K wide.
+        weight, bias: of the layer, [d, K] and [d].
+        kept: int64 [k], the coordinates that stay.
+    """
+    end = weight.new_zeros(len(weight), 1) if bias is None else bias[:, None]
+    whole = torch.cat([weight, end], 1).detach().double().cpu()
+    constant = torch.tensor([whole.shape[1] - 1] if bias is not None else [], dtype=torch.long)
+    inputs = torch.cat([kept.cpu(), constant])
+    second = moments.fitted[inputs][:, inputs]
+    ridge = torch.zeros(len(inputs), dtype=torch.float64)
+    ridge[: len(kept)] = _RIDGE * second.diagonal()[: len(kept)].mean()
+    found = torch.linalg.solve(second + torch.diag(ridge), moments.fitted[inputs] @ whole.T).T
+    missed = whole.clone()
+    missed[:, inputs] -= found
+    error = (missed @ moments.judged * missed).sum()
+    mean = whole @ moments.judged[:, -1] / moments.judged[-1, -1]
+    total = (whole @ moments.judged * whole).sum() - moments.judged[-1, -1] * mean.square().sum()
+    return Refit(
+        weight=found[:, : len(kept)].float().contiguous(),
+        bias=None if bias is None else found[:, -1].float().contiguous(),
+        explained=1 - float(error / total),
+    )

@@ -1,0 +1,86 @@
+"""Which attention kernel trains a student fastest on the CPU; what ships does not depend on it.
+
+The backward pass of torch's fused attention (sdpa) is slow on CPUs for short texts; plain attention (eager) is faster
+there, until the maps of long texts no longer fit into the caches. Where the limit is depends on the machine, so a few
+steps of each are timed. The choice is written beside the checkpoints, and a resumed run follows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from distilvec.modules.blocks import find_transformer
+from distilvec.training.distributed import world_size
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
+FILE = "attention.json"
+#: Shorter trainings are over before a choice pays.
+STEPS = 200
+_KERNELS = ("sdpa", "eager")
+_ROUNDS = 3
+
+
+def choose_attention(
+    student: SentenceTransformer, step: Callable[[], Any], folder: Path, *, steps: int, device: torch.device
+) -> str | None:
+    """The kernel to train with; None = as the student has it.
+
+    Args:
+        step: one forward and backward pass on a batch of middling length; it leaves no gradients and draws from no
+            global generator that training draws from.
+        folder: where the choice is kept, and looked for.
+        steps: of the whole training.
+    """
+    model = getattr(find_transformer(student), "model", None)
+    kernel = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if device.type != "cpu" or kernel not in _KERNELS or not getattr(model, "_supports_attention_backend", False):
+        return None
+    file = folder / FILE
+    if not file.exists():
+        if steps < STEPS or world_size() > 1:
+            return None
+        seconds = {name: _time(student, name, step) for name in _KERNELS}
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(
+            json.dumps({"kernel": min(_KERNELS, key=lambda name: seconds[name]), "seconds": seconds}) + "\n"
+        )
+    chosen = str(json.loads(file.read_text(encoding="utf-8"))["kernel"])
+    logger.info("training with %s attention", chosen)
+    return chosen
+
+
+@contextlib.contextmanager
+def attention(student: SentenceTransformer, kernel: str | None) -> Iterator[None]:
+    """The student with another attention kernel inside the block; its configuration is as before afterwards."""
+    if kernel is None:
+        yield
+        return
+    config: Any = find_transformer(student).model.config  # type: ignore[union-attr]
+    before = config._attn_implementation
+    config._attn_implementation = kernel
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def _time(student: SentenceTransformer, kernel: str, step: Callable[[], Any]) -> float:
+    """Seconds of the fastest of a few steps, after one that does not count."""
+    found = []
+    with attention(student, kernel):
+        for _ in range(_ROUNDS + 1):
+            began = time.perf_counter()
+            step()
+            found.append(time.perf_counter() - began)
+    return min(found[1:])

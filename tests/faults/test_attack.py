@@ -1,0 +1,158 @@
+"""A small part of the attack, and that the attack would notice what it looks for."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.training.starting import ROOT
+
+
+@pytest.fixture(autouse=True)
+def _beside_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+
+@pytest.mark.timeout(900)  # half a minute of both cores, where nobody else wants them
+def test_kills_and_hostile_inputs(tmp_path: Path) -> None:
+    script = str(ROOT / "benchmarks" / "attack.py")
+    small = ["--kills", "10", "--commands", "teach", "train", "--inputs", "120", "--seed", "1"]
+    done = subprocess.run(
+        [sys.executable, script, *small, "--results", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=880,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    found = json.loads((tmp_path / "attack.json").read_text())
+    assert found["broken"] == []
+    assert sum(row["kills"] for row in found["kills"].values()) >= 10
+    assert all(row["held"] == row["cases"] for row in found["kills"].values())
+    assert sum(row["tried"] for row in found["inputs"].values()) >= 120
+    assert all(row["accepted"] and row["refused"] for row in found["inputs"].values()), found["inputs"]
+    assert "| all |" in (tmp_path / "attack.md").read_text()
+
+
+def two_files() -> int:
+    for name in ("one", "two"):
+        with open(name, "wb") as out:
+            out.write(b"x" * 50_000)
+    return 0
+
+
+def test_a_command_dies_at_the_chosen_change(tmp_path: Path) -> None:
+    from attacking.children import Kill, forked
+
+    def sizes(kill: Kill | None) -> tuple[int, list[int | None]]:
+        for name in ("one", "two"):
+            (tmp_path / name).unlink(missing_ok=True)
+        code = forked(two_files, tmp_path, kill).code
+        places = [tmp_path / name for name in ("one", "two")]
+        return code, [place.stat().st_size if place.exists() else None for place in places]
+
+    assert sizes(None) == (0, [50_000, 50_000])
+    assert sizes(Kill(2)) == (-signal.SIGKILL, [50_000, None])
+    assert sizes(Kill(2, torn=1234)) == (-signal.SIGXFSZ, [50_000, 1234])
+    assert forked(two_files, tmp_path).changes[1][1:] == ("open", "two")
+
+
+def waits(folder: Path) -> None:
+    time.sleep(1000)
+
+
+def turns(folder: Path) -> None:
+    while True:
+        pass
+
+
+def outside(folder: Path) -> None:
+    (folder.parent.parent / "elsewhere").write_text("x")
+
+
+def starts(folder: Path) -> None:
+    subprocess.run(["true"], check=True)
+
+
+def unpickles(folder: Path) -> None:
+    pickle.loads(pickle.dumps(Path("a")))
+
+
+def runs_code(folder: Path) -> None:
+    os.mkdir(folder / "burst")
+
+
+def changes_its_input(folder: Path) -> None:
+    (folder / "input").write_text("other")
+
+
+def fails(folder: Path) -> None:
+    raise KeyError("x")
+
+
+def ends(folder: Path) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (outside, "elsewhere"),
+        (starts, "subprocess.Popen"),
+        (unpickles, "pickle.find_class"),
+        (runs_code, "code from the data ran"),
+        (changes_its_input, "/input"),
+        (fails, "KeyError"),
+        (ends, "ended the process with -11"),
+        (waits, "took too long"),
+        (turns, "took too long"),
+        (lambda folder: 1, "exit code 1"),
+    ],
+)
+def test_the_attack_notices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], Any], said: str
+) -> None:
+    from attacking import children, feeding, kinds
+
+    def third(rng: random.Random, inputs: Path, folder: Path, mark: Path) -> Callable[[], Any]:
+        (folder / "input").write_text("an input")
+        return (lambda: act(folder)) if folder.name == "2" else lambda: None
+
+    monkeypatch.setitem(kinds.KINDS, "third", third)
+    monkeypatch.setattr(feeding, "SECONDS", 1.0)
+    monkeypatch.setattr(children, "IDLE", 4.0)
+    found = feeding.block("third", "seed", 4, tmp_path, tmp_path / "cases")
+    assert (found["tried"], found["accepted"]) == (4, 3)
+    assert [each["case"] for each in found["broken"]] == [2] and said in found["broken"][0]["what"]
+
+
+def test_half_written_files_are_seen(tmp_path: Path) -> None:
+    from attacking import whole
+
+    (tmp_path / "report.json").write_text('{"a": 1')
+    (tmp_path / "report.html").write_text("<html>")
+    (tmp_path / "run.jsonl").write_text('{"a": 1}\n{"b": ')
+    (tmp_path / ".student.partial-7").mkdir()
+    (tmp_path / ".student.partial-7" / "config.json").write_text("{")
+    assert [line.split()[0] for line in whole.broken_files(tmp_path)] == ["report.html", "report.json"]
+    assert whole.left_over(tmp_path) == [".student.partial-7", ".student.partial-7/config.json"]
+
+
+def test_the_same_seed_gives_the_same_inputs() -> None:
+    from attacking.mutate import spoil_bytes, spoil_tree
+
+    def spoilt(seed: int) -> tuple[list[bytes], str]:
+        rng = random.Random(seed)
+        return [spoil_bytes(bytes(range(256)) * 4, rng) for _ in range(50)], repr(spoil_tree({"a": [1, {"b": 2}]}, rng))
+
+    assert spoilt(3) == spoilt(3) != spoilt(4)

@@ -1,0 +1,350 @@
+"""What is not ours stays as it is: in folders that look like ours, inside ours, and where a run is sent by mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import distilvec
+from distilvec import marker
+from distilvec.api import recipe_of
+from distilvec.cli import main
+from distilvec.demo import demo_recipe
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.housekeeping import ABOUT, Kind, clean, pieces
+from distilvec.recipe import Recipe
+from distilvec.run import output_folder
+
+REMOVABLE: list[Kind] = [kind for kind, (_, after) in ABOUT.items() if after is not None]
+LONG_AGO = 1_600_000_000
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, sentences: list[str]) -> Path:
+    """A small run."""
+    out = tmp_path_factory.mktemp("run") / "out"
+    distilvec.distill(
+        teacher=str(tiny_bert),
+        student={"shrink": {"of": str(tiny_bert), "layers": 1}},
+        corpus=sentences[:60],
+        method="cosine",
+        output=str(out),
+        training={"epochs": 1, "batch_size": 16},
+    )
+    return out
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    place = Path(shutil.copytree(finished, tmp_path / "out"))
+    saved, when = place / "recipe.yaml", (place / "recipe.yaml").stat().st_mtime
+    saved.write_text(saved.read_text().replace(str(finished), str(place)))
+    os.utime(saved, (when, when))
+    return place
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def plant(folder: Path, *names: str) -> None:
+    """Files of somebody else's, old enough for anything."""
+    for name in names:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text('{"mine": true}')
+        for place in (file, *file.parents):
+            if place == folder.parent:
+                break
+            os.utime(place, (LONG_AGO, LONG_AGO))
+
+
+def recipe(output: Path, **changes: Any) -> Recipe:
+    data = {"corpus": {"path": "x.txt"}, "teachers": [{"model": "t"}], "student": {"model": "s"}, **changes}
+    return Recipe.build({**data, "output": str(output)})
+
+
+# clean
+
+
+def test_folders_that_look_like_ours_by_name_stay(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        "checkpoints-before/notes.txt",
+        "data.partial-2023/a.csv",
+        ".partial-1/a.csv",
+        "project/recipe.yaml",
+        "project/report.json",
+        "project/run.jsonl",
+        "project/student/modules.json",
+        "project/checkpoints/checkpoint-5/model.safetensors",
+        "project/checkpoints/checkpoint-5/trainer_state.json",
+        "project/corpus/corpus.json",
+        "project/corpus/keys.bin",
+        "project/tokens/ids-0123456789abcdef.bin",
+        "project/alignments/0123456789abcdef-path",
+        "project/checkpoints-before/checkpoint-5/optimizer.pt",
+        "project/a.partial",
+        "shop/store.json",
+        "shop/derived/a.csv",
+        "shop/a.json.bad",
+    )
+    before = everything(tmp_path)
+    assert pieces(tmp_path) == []
+    assert clean(tmp_path, REMOVABLE, dry_run=False) == []
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_somebodys_files_inside_our_folders_stay(run: Path, marked: bool) -> None:
+    mine = [
+        "checkpoints/best.safetensors",
+        "checkpoints/notes/a.txt",
+        "checkpoints/checkpoint-5/notes.txt",
+        "checkpoints/checkpoint-77/model.safetensors",
+        "corpus/more.bin",
+        "corpus/notes.txt",
+        "tokens/notes.txt",
+        "stores/teacher/notes.arrow",
+        "stores/teacher/derived/notes.npy",
+        "stores/other/a.txt",
+        "alignments/table.csv",
+        "checkpoints-before/thesis.tex",
+        ".student.partial-1/thesis.tex",
+    ]
+    plant(run, *mine)
+    if not marked:
+        (run / marker.MARKER).unlink()
+    kinds = {piece.kind for piece in clean(run, REMOVABLE, dry_run=False)}
+    assert kinds >= {"checkpoints", "store", "derived", "corpus", "tokens"}
+    left = everything(run)
+    assert set(mine) <= set(left)
+    ours = {"report.json", "recipe.yaml", "student/model.safetensors", "given/corpus.jsonl"}
+    assert ours <= set(left)
+    assert not any("ids-" in name or "checkpoint-4" in name or name.startswith("stores/teacher/s") for name in left)
+
+
+def test_links_are_not_followed(run: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    for name in ("checkpoints", "corpus", "tokens", "stores"):
+        shutil.move(run / name, outside / name)
+        (run / name).symlink_to(outside / name)
+    plant(outside, "weights/model.safetensors")
+    before = everything(outside)
+    clean(run, REMOVABLE, dry_run=False)
+    assert everything(outside) == before
+    (run / "tokens").unlink()
+    (run / "tokens").mkdir()
+    linked = run / "tokens" / "ids-0123456789abcdef.bin"
+    linked.symlink_to(outside / "weights" / "model.safetensors")
+    clean(run, REMOVABLE, dry_run=False)
+    assert everything(outside) == before and linked.is_symlink()
+
+
+def test_a_marker_of_somebody_else_makes_nothing_ours(tmp_path: Path) -> None:
+    place = tmp_path / "project"
+    plant(
+        place, "checkpoints/checkpoint-5/model.safetensors", "checkpoints/checkpoint-5/unlogged-0.json", "report.json"
+    )
+    before = everything(place)
+    for content in ('{"roles": ["output"]}', "[]", '{"made_by": "distilvec"}', "{", '{"made_by": 1, "roles": 3}'):
+        (place / marker.MARKER).write_text(content)
+        assert clean(tmp_path, REMOVABLE, dry_run=False) == []
+    genuine = tmp_path / "genuine"
+    marker.claim(genuine)
+    (place / marker.MARKER).unlink()
+    (place / marker.MARKER).symlink_to(genuine / marker.MARKER)
+    assert all(piece.path == genuine for piece in pieces(tmp_path))
+    (place / marker.MARKER).unlink()
+    assert everything(place) == before
+
+
+def test_an_unfinished_run_is_not_taken_for_a_finished_one(run: Path) -> None:
+    """Finished, then begun again with more epochs and killed: its checkpoints are all there is of it."""
+    again = Recipe.load(run / "recipe.yaml", ["training.epochs=9"])
+    again._source = None
+    output_folder(again, resume=False)
+    assert clean(run, dry_run=False) == []
+    assert (run / "checkpoints").is_dir()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_equal_run_begun_again_is_unfinished_too(run: Path, marked: bool) -> None:
+    if marked:
+        output_folder(Recipe.load(run / "recipe.yaml"), resume=False)
+    else:  # as a version before the marker left it: the recipe is newer than the report
+        (run / marker.MARKER).unlink()
+        assert {piece.kind for piece in clean(run)} == {"checkpoints"}
+        os.utime(run / "report.json", (LONG_AGO, LONG_AGO))
+    assert clean(run, dry_run=False) == []
+    marker.claim(run)
+    marker.finish(run)
+    assert {piece.kind for piece in clean(run, dry_run=False)} == {"checkpoints"}
+
+
+def test_what_goes_is_shown_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plant(run, "checkpoints/best.safetensors")
+    with pytest.raises(SystemExit) as caught:
+        main(["clean", str(run), "--yes"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert "checkpoints" in shown and "1 files that are not distilvec's stay" in shown
+    assert [file.name for file in (run / "checkpoints").rglob("*")] == ["best.safetensors"]
+
+
+# output
+
+
+def test_a_folder_with_files_of_somebody_elses_is_refused(tmp_path: Path) -> None:
+    for number, names in enumerate([["recipe.yaml"], ["report.md"], ["figures/a.png"], ["thesis.tex"], ["data/a.csv"]]):
+        place = tmp_path / str(number)
+        plant(place, *names)
+        before = everything(place)
+        with pytest.raises(DistilvecError, match="what distilvec did not write"):
+            output_folder(recipe(place), resume=False)
+        assert everything(place) == before
+
+
+def test_the_working_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = "corpus: {path: x.txt}\nteachers: [{model: t}]\nstudent: {model: s}\noutput: .\n"
+    (tmp_path / "recipe.yaml").write_text(source)
+    plant(tmp_path, "report.md", "figures/a.png")
+    for output in (".", "./", str(tmp_path), "../" + tmp_path.name):
+        with pytest.raises(DistilvecError, match="what distilvec did not write"):
+            output_folder(Recipe.load("recipe.yaml", [f"output={output}"]), resume=False)
+    assert (tmp_path / "recipe.yaml").read_text() == source
+
+
+def test_a_cache_among_somebodys_files_makes_it_no_output(tmp_path: Path) -> None:
+    plant(tmp_path, "report.md")
+    marker.claim(tmp_path, "cache")
+    with pytest.raises(DistilvecError, match=r"did not write: report\.md"):
+        marker.claim(tmp_path)
+    plant(tmp_path / "other", "corpus/letters.txt")
+    with pytest.raises(DistilvecError, match="did not write: corpus"):
+        marker.claim(tmp_path / "other", "cache")
+
+
+def test_a_run_of_an_earlier_version_goes_on(run: Path) -> None:
+    (run / marker.MARKER).unlink()
+    output_folder(Recipe.load(run / "recipe.yaml"), resume=True)
+    assert marker.read(run)["roles"] == ["output"]
+    plant(run, "notes-of-mine.txt")  # once it is ours, it may hold more
+    output_folder(Recipe.load(run / "recipe.yaml"), resume=True)
+
+
+def test_the_resolved_recipe_never_replaces_its_source(run: Path, tmp_path: Path) -> None:
+    source = (run / "recipe.yaml").read_text() + "# a note of mine\n"
+    (run / "recipe.yaml").write_text(source)
+    output_folder(Recipe.load(run / "recipe.yaml"), resume=False)
+    assert (run / "recipe.yaml").read_text() == source
+    (tmp_path / "link.yaml").symlink_to(run / "recipe.yaml")
+    for given in (run / "recipe.yaml", tmp_path / "link.yaml", run / ".." / "out" / "recipe.yaml"):
+        for resume in (False, True):
+            with pytest.raises(DistilvecError, match="replace the file that it was read from"):
+                output_folder(Recipe.load(given, ["training.seed=7"]), resume=resume)
+    assert (run / "recipe.yaml").read_text() == source and (run / "student").is_dir()
+
+
+def test_another_recipe_sets_the_old_student_aside(run: Path) -> None:
+    student, report = everything(run / "student"), (run / "report.json").read_bytes()
+    for number in (1, 2):
+        other = Recipe.load(
+            run / "recipe.yaml" if number == 1 else run / "before-1/recipe.yaml", [f"training.seed={number}"]
+        )
+        other._source = None
+        output_folder(other, resume=False)
+        assert not (run / "student").exists()
+        if number == 1:
+            shutil.copytree(run / "before-1" / "student", run / "student")
+    assert everything(run / "before-1" / "student") == student == everything(run / "before-2" / "student")
+    assert (run / "before-1" / "report.json").read_bytes() == report
+    assert yaml.safe_load((run / "before-2" / "recipe.yaml").read_text())["training"]["seed"] == 1
+    clean(run, REMOVABLE, dry_run=False)
+    assert everything(run / "before-1" / "student") == student
+
+
+# places that are none
+
+
+def test_a_file_or_a_loop_where_a_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("file", "loop", "file/below", "x" * 300, "a/" * 3000):
+        with pytest.raises(DistilvecError):
+            output_folder(recipe(tmp_path / name), resume=False)
+        with pytest.raises(DistilvecError):
+            marker.claim(tmp_path / name, "cache")
+        with pytest.raises(DistilvecError):
+            demo_recipe(tmp_path / name, teacher="t")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["stores", "stores/teacher", "tokens", "checkpoints", "given", "student", "report.md"])
+def test_a_file_or_a_loop_within_the_output(name: str, tmp_path: Path) -> None:
+    """Said before anything is taught."""
+    for kind in ("file", "folder", "loop"):
+        out = marker.claim(tmp_path / kind)
+        place = out / name
+        place.parent.mkdir(exist_ok=True)
+        if kind == "file":
+            place.write_text("mine")
+        elif kind == "folder":
+            place.mkdir()
+        else:
+            place.symlink_to(place)
+        if kind == ("file" if name == "report.md" else "folder"):
+            output_folder(recipe(out), resume=False)
+            continue
+        with pytest.raises(DistilvecError, match="is needed here"):
+            output_folder(recipe(out), resume=False)
+        with pytest.raises(DistilvecError, match="is needed here"):
+            recipe_of("teacher", "student", ["a", "b"], "mse", out)
+
+
+def test_align_onto_a_folder(tmp_path: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.png").mkdir()
+    (tmp_path / "file").write_text("mine")
+    for picture in (tmp_path / "a.png", tmp_path / "file" / "b.png"):
+        with pytest.raises(SystemExit) as caught:
+            main(
+                ["align", "a text", "--student", str(tiny_bert), "--teacher", str(tiny_bert), "--picture", str(picture)]
+            )
+        assert caught.value.code == EnvironmentProblem.exit_code
+        assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "/tmp/x", "..", ".hidden", "", "x" * 300, 3, "a\nb", "a\n"])
+def test_a_teachers_name_leads_nowhere(name: Any, tmp_path: Path) -> None:
+    import numpy as np
+
+    place = tmp_path / "a" / "b" / "out"
+    teacher = {"name": name, "vectors": np.ones((2, 3), np.float32), "texts": ["a", "b"]}
+    for teachers in (teacher, [teacher], [{"name": "fine", "model": "m"}, teacher]):
+        with pytest.raises(DistilvecError):
+            recipe_of(teachers, "student", ["a", "b"], "mse", place)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_card_and_the_report_show_no_place_of_this_machine(run: Path, tiny_bert: Path) -> None:
+    for file in (run / "student" / "README.md", run / "report.md"):
+        assert str(tiny_bert) not in file.read_text() and str(tiny_bert.parent) not in file.read_text()
+    assert json.loads((run / "report.json").read_text())
+
+
+def test_names_in_messages_do_nothing_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "te\x1b[31mxt\x07\u202e"
+    (tmp_path / "rows.jsonl").write_text(json.dumps({name: "a text"}) + "\n")
+    data = {"corpus": {"path": "rows.jsonl"}, "teachers": [{"model": "t"}], "student": {"model": "s"}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**data, "output": str(tmp_path / "out")}))
+    with pytest.raises(SystemExit):
+        main(["run", str(tmp_path / "recipe.yaml")])
+    shown = capsys.readouterr().err
+    assert "\\x1b[31mxt\\x07\\u202e" in shown and name not in shown and "\x07" not in shown

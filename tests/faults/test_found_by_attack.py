@@ -1,0 +1,89 @@
+"""What the attack of `benchmarks/attack.py` found, each as the smallest case that shows it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from distilvec.corpus import Corpus, read_corpus
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.store import SignalStore
+from distilvec.students import load_student
+from distilvec.teachers import load_teacher
+from distilvec.training.arguments import check_keys
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04", b"\x93NUMPY\x01\x00\x10\x00{'descr': [[[      \n"])
+def test_bytes_that_numpy_takes_for_something_else(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "vectors.npy").write_bytes(content)
+    with pytest.raises(DataError, match="not an array"):
+        load_teacher(vectors=tmp_path / "vectors.npy", texts=["a"])
+
+
+def test_vectors_under_a_name_that_is_there_twice(tmp_path: Path) -> None:
+    vectors = pa.array([[0.5, 1.0]], pa.list_(pa.float32()))
+    table = pa.Table.from_arrays([vectors, pa.array(["a"]), pa.array([1])], names=["vector", "text", "text"])
+    pq.write_table(table, tmp_path / "vectors.parquet")
+    with pytest.raises(DataError, match='two columns are called "text"'):
+        load_teacher(vectors=tmp_path / "vectors.parquet")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    made = SignalStore.create(tmp_path / "store", {"name": "t", "kind": "vectors", "fingerprint": "f" * 16}, 4)
+    with made.writer("a") as writer:
+        writer.add(np.arange(48, dtype=np.uint8).reshape(3, 16), np.eye(3, 4, dtype=np.float32))
+    return tmp_path / "store"
+
+
+def test_a_damaged_table_of_keys_is_not_needed(store: Path) -> None:
+    SignalStore.open(store).build_index()
+    (index,) = (store / "derived").glob("*.npy")
+    index.write_bytes(b"PK\x03\x04")
+    found = SignalStore.open(store)
+    assert found.rows(np.arange(48, dtype=np.uint8).reshape(3, 16)).tolist() == [0, 1, 2]
+
+
+def test_a_folder_in_the_place_of_a_store_s_description(store: Path) -> None:
+    (store / "store.json").unlink()
+    (store / "store.json").mkdir()
+    with pytest.raises(DataError, match=r"store\.json cannot be understood"):
+        SignalStore.open(store)
+
+
+@pytest.mark.parametrize("name", ["corpus.json", "items.arrow"])
+def test_a_folder_in_the_place_of_a_prepared_corpus_file(tmp_path: Path, name: str) -> None:
+    read_corpus(["one", "two"], tmp_path / "corpus", holdout=0.0)
+    (tmp_path / "corpus" / name).unlink()
+    (tmp_path / "corpus" / name).mkdir()
+    with pytest.raises(EnvironmentProblem, match="cannot be written"):
+        read_corpus(["one", "two", "three"], tmp_path / "corpus", holdout=0.0)
+    assert not list((tmp_path / "corpus").glob(".partial*"))
+    (tmp_path / "corpus" / name).rmdir()
+    assert len(read_corpus(["one", "two", "three"], tmp_path / "corpus", holdout=0.0)) == 3
+    assert len(Corpus.open(tmp_path / "corpus")) == 3
+
+
+def test_a_source_that_is_too_long_for_a_path(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no path"):
+        read_corpus("x" * 5000, tmp_path / "corpus")
+
+
+@pytest.mark.parametrize("value", [[2, 2], "10", None, 1.5, True])
+def test_a_number_of_steps_is_a_number(value: object) -> None:
+    with pytest.raises(DistilvecError, match="not a number of steps"):
+        check_keys({"max_steps": value})
+
+
+def test_a_model_without_anything_that_reads(tmp_path: Path, tiny_bert: Path) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "model")
+    modules = json.loads((tmp_path / "model/modules.json").read_text())
+    (tmp_path / "model/modules.json").write_text(json.dumps(modules[1:]))
+    with pytest.raises(DataError, match="its first module reads nothing"):
+        load_student(tmp_path / "model", device="cpu")

@@ -1,0 +1,345 @@
+"""Model folders made by an enemy: nothing of them runs, nothing outside them is read, and nobody is asked."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+
+import distilvec
+from distilvec.alignment.loading import load_tokenizer
+from distilvec.errors import DistilvecError
+from distilvec.export import export_onnx
+from distilvec.finetune import finetune
+from distilvec.looking import look_at_geometry
+from distilvec.modules.folder_checks import PICKLES
+from distilvec.students import load_student, shrink
+from distilvec.students.fresh import fresh
+from distilvec.tasks.predictor import Predictor
+from distilvec.teachers import load_teacher
+
+SOURCES = Path(distilvec.__file__).parent
+
+
+class Explosive:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, trap: Path) -> None:
+        self.trap = str(trap)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (open, (self.trap, "w"))
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Path:
+    return tmp_path / "was-here"
+
+
+@pytest.fixture
+def folder(tiny_bert: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(tiny_bert, tmp_path / "model")
+
+
+@pytest.fixture
+def layered(tiny_bert: Path, tmp_path: Path) -> Path:
+    """A model with a Dense behind its pooling."""
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    model.append(Dense(32, 8))
+    model.save(str(tmp_path / "layered"), create_model_card=False)
+    return tmp_path / "layered"
+
+
+@pytest.fixture(autouse=True)
+def somebody_says_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks on standard input is told to go on."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 100))
+
+
+def edit(file: Path, **changes: Any) -> None:
+    content = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({**content, **changes}))
+
+
+def plant_code(folder: Path, trap: Path) -> None:
+    """What the issue describes: a type that transformers does not know, and code that does."""
+    (folder / "evil.py").write_text(
+        f"open({str(trap)!r}, 'w')\nfrom transformers import BertConfig, BertModel\n"
+        "class C(BertConfig):\n    model_type = 'evil'\nclass M(BertModel):\n    config_class = C\n"
+    )
+    edit(folder / "config.json", model_type="evil", auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"})
+
+
+DOORS: dict[str, Callable[[Path, Path], Any]] = {
+    "load_student": lambda model, _: load_student(model),
+    "load": lambda model, _: distilvec.load(model),
+    "teacher": lambda model, _: load_teacher(model=model),
+    "image teacher": lambda model, _: load_teacher(model=model, modality="image"),
+    "shrink": lambda model, _: shrink(str(model), layers=1),
+    "geometry": lambda model, data: look_at_geometry(str(model), data),
+    "export": lambda model, data: export_onnx(model, data.parent / "exported"),
+    "finetune": lambda model, data: finetune(model, data, data.parent / "tuned"),
+    "evaluate": lambda model, data: distilvec.evaluate(
+        str(model), {"kind": "classification", "train": str(data), "test": str(data)}
+    ),
+    "predictor": lambda model, _: Predictor.load(model),
+    "fresh": lambda model, _: fresh(layers=1, width=32, tokenizer=model),
+    "distill": lambda model, data: distilvec.distill(str(model), str(model), str(data), "cosine", data.parent / "out"),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_code_in_a_folder_runs_at_no_door(door: str, folder: Path, trap: Path, sentences: list[str]) -> None:
+    plant_code(folder, trap)
+    edit(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.C", "evil.C"]}, tokenizer_class="Evil")
+    data = folder.parent / "data.jsonl"
+    rows = [{"text": text, "label": str(row % 2)} for row, text in enumerate(sentences[:40])]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DistilvecError):
+        DOORS[door](folder, data)
+    assert not trap.exists()
+
+
+def test_the_tokenizers_own_code_does_not_run(folder: Path, trap: Path) -> None:
+    plant_code(folder, trap)
+    (folder / "tokenizer.json").unlink()
+    edit(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.C", None]}, tokenizer_class="Evil")
+    with pytest.raises(DistilvecError):
+        load_tokenizer(folder)
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    "type_name",
+    ["evil.C", "distilvec_trap.C", "sentence_transformers.base.model.torch", "sentence_transformers.util.http_get"],
+)
+def test_classes_that_are_no_modules_are_refused(type_name: str, folder: Path, trap: Path) -> None:
+    plant_code(folder, trap)
+    (folder.parent / "distilvec_trap.py").write_text(f"open({str(trap)!r}, 'w')\nclass C: pass\n")
+    sys.path.insert(0, str(folder.parent))
+    try:
+        listed = json.loads((folder / "modules.json").read_text())
+        listed[-1]["type"] = type_name
+        (folder / "modules.json").write_text(json.dumps(listed))
+        for door in ("load_student", "teacher"):
+            with pytest.raises(DistilvecError):
+                DOORS[door](folder, folder)
+    finally:
+        sys.path.remove(str(folder.parent))
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize("decoy", ["other.safetensors", "model2.safetensors", "Model.safetensors"])
+@pytest.mark.parametrize("door", ["load_student", "teacher", "load"])
+def test_a_pickle_beside_other_safetensors_is_not_read(door: str, decoy: str, layered: Path, trap: Path) -> None:
+    dense = layered / "2_Dense"
+    (dense / "model.safetensors").rename(dense / decoy)
+    torch.save(Explosive(trap), dense / "pytorch_model.bin")
+    with pytest.raises(DistilvecError, match="pickled"):
+        DOORS[door](layered, layered)
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize("door", ["load_student", "teacher"])
+def test_a_pickle_deep_in_the_folder_is_not_read(door: str, layered: Path, trap: Path) -> None:
+    deep = layered / "a" / "b" / "2_Dense"
+    deep.parent.mkdir(parents=True)
+    (layered / "2_Dense").rename(deep)
+    torch.save(load_file(deep / "model.safetensors"), deep / "pytorch_model.bin")
+    (deep / "model.safetensors").unlink()
+    listed = json.loads((layered / "modules.json").read_text())
+    listed[-1]["path"] = "a/b/2_Dense"
+    (layered / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(DistilvecError, match="pickled"):
+        DOORS[door](layered, layered)
+
+
+def test_a_shard_that_is_a_pickle_is_not_read(folder: Path) -> None:
+    names = list(load_file(folder / "model.safetensors"))
+    torch.save(load_file(folder / "model.safetensors"), folder / "weights.bin")
+    (folder / "model.safetensors").rename(folder / "decoy.safetensors")
+    for shard in ("weights.bin", "../outside.safetensors"):
+        edit(folder / "model.safetensors.index.json", weight_map=dict.fromkeys(names, shard))
+        with pytest.raises(DistilvecError, match="no safetensors file of this folder"):
+            load_student(folder)
+
+
+def test_a_route_within_a_router_is_looked_at_too(layered: Path, tmp_path: Path) -> None:
+    dense = layered / "2_Dense"
+    inner = dense / "query"
+    inner.mkdir()
+    torch.save({}, inner / "pytorch_model.bin")
+    (dense / "router_config.json").write_text(json.dumps({"types": {"query": "x"}, "structure": {}}))
+    with pytest.raises(DistilvecError, match="pickled"):
+        load_student(layered)
+    (dense / "router_config.json").write_text(json.dumps({"types": {"../../..": "x"}, "structure": {}}))
+    with pytest.raises(DistilvecError, match="outside the folder"):
+        load_student(layered)
+
+
+@pytest.mark.parametrize("how", ["path", "absolute", "linked folder", "linked file", "loop"])
+@pytest.mark.parametrize("door", ["load_student", "teacher"])
+def test_nothing_outside_the_folder_is_read(door: str, how: str, layered: Path, tmp_path: Path) -> None:
+    dense, outside = layered / "2_Dense", tmp_path / "outside"
+    shutil.copytree(dense, outside)
+    listed = json.loads((layered / "modules.json").read_text())
+    if how in ("path", "absolute"):
+        listed[-1]["path"] = "../outside" if how == "path" else str(outside)
+        (layered / "modules.json").write_text(json.dumps(listed))
+    elif how == "linked file":
+        (dense / "model.safetensors").unlink()
+        (dense / "model.safetensors").symlink_to(outside / "model.safetensors")
+    else:
+        shutil.rmtree(dense)
+        dense.symlink_to(outside if how == "linked folder" else dense)
+    with pytest.raises(DistilvecError, match=r"outside the folder|leads out of"):
+        DOORS[door](layered, layered)
+
+
+def test_the_hubs_cache_is_made_of_links_and_opens(tiny_bert: Path, tmp_path: Path) -> None:
+    snapshot = shutil.copytree(tiny_bert, tmp_path / "models--a--b" / "snapshots" / "0123")
+    blobs = tmp_path / "models--a--b" / "blobs"
+    blobs.mkdir()
+    for number, file in enumerate(sorted(each for each in snapshot.rglob("*") if each.is_file())):
+        file.rename(blobs / str(number))
+        file.symlink_to(blobs / str(number))
+    assert load_student(snapshot, device="cpu").encode(["text"]).shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_kwargs": {"use_safetensors": False}},
+        {"model_args": {"weights_only": False}},
+        {"tokenizer_name_or_path": "/etc"},
+        {"processor_kwargs": {"tokenizer_file": "/etc/passwd"}},
+        {"model_kwargs": {"attn_implementation": "somebody/kernel"}},
+        {"config_args": {"cache_dir": "/"}},
+    ],
+)
+def test_settings_do_not_reach_outside(change: dict[str, Any], folder: Path) -> None:
+    edit(folder / "sentence_bert_config.json", **change)
+    with pytest.raises(DistilvecError, match="reaches for something outside"):
+        load_student(folder)
+
+
+def test_settings_cannot_switch_trust_on(folder: Path, trap: Path) -> None:
+    plant_code(folder, trap)
+    for key in ("model_kwargs", "config_args", "processor_kwargs"):
+        edit(folder / "sentence_bert_config.json", **{key: {"trust_remote_code": True}})
+    with pytest.raises(DistilvecError):
+        load_student(folder)
+    assert not trap.exists()
+
+
+def test_an_adapter_does_not_open_its_base_unseen(folder: Path, tmp_path: Path) -> None:
+    edit(folder / "adapter_config.json", base_model_name_or_path=str(tmp_path / "elsewhere"), peft_type="LORA")
+    with pytest.raises(DistilvecError, match="adapters to another model"):
+        load_student(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_hidden_layers": 10**6},
+        {"hidden_size": 10**7},
+        {"vocab_size": 10**12},
+        {"max_position_embeddings": 10**10},
+        {"intermediate_size": 10**9},
+        {"type_vocab_size": 10**9},
+    ],
+)
+def test_a_configuration_cannot_ask_for_all_memory(change: dict[str, int], folder: Path) -> None:
+    edit(folder / "config.json", **change)
+    for door in ("load_student", "teacher"):
+        with pytest.raises(DistilvecError, match="the weights hold"):
+            DOORS[door](folder, folder)
+
+
+def test_token_ids_beyond_the_table_are_said_at_once(folder: Path) -> None:
+    words = json.loads((folder / "tokenizer.json").read_text())
+    words["model"]["vocab"]["zebra"] = 10**6
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    for door in ("load_student", "teacher"):
+        with pytest.raises(DistilvecError, match="ids up to 1,000,000"):
+            DOORS[door](folder, folder)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "/" + "x" * 300, "a/" * 3000, "a\0b", "~nobody-here/x"])
+def test_paths_that_are_none(name: str, tmp_path: Path) -> None:
+    for given in (name, Path(name)):
+        with pytest.raises(DistilvecError):
+            load_student(given)
+        with pytest.raises(DistilvecError):
+            load_teacher(model=given)
+
+
+def test_deep_json_and_loops(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(DistilvecError):
+        load_student(tmp_path / "loop")
+    (folder / "modules.json").write_text("[" * 100_000)
+    with pytest.raises(DistilvecError):
+        load_student(folder)
+
+
+#: What opens somebody's folder with transformers or sentence-transformers.
+OPENING = {"from_pretrained", "_load_with_module_classes", "SentenceTransformer", "Transformer", "CrossEncoder"}
+GUARDED = SOURCES / "modules" / "opening.py"
+
+
+def unguarded(source: str) -> list[int]:
+    """Lines that open a model by name or path without saying `trust_remote_code=False`."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        if called not in OPENING or (called != "from_pretrained" and not node.args):
+            continue
+        trust = given.get("trust_remote_code")
+        if not (isinstance(trust, ast.Constant) and trust.value is False):
+            found.append(node.lineno)
+    return found
+
+
+def test_only_the_guarded_opener_opens_models() -> None:
+    found = {
+        f"{file.relative_to(SOURCES)}:{line}"
+        for file in SOURCES.rglob("*.py")
+        if file != GUARDED
+        for line in unguarded(file.read_text(encoding="utf-8"))
+    }
+    assert not found
+    assert unguarded("AutoConfig.from_pretrained(str(folder))") == [1]
+    assert unguarded("x = SentenceTransformer(name, device='cpu')") == [1]
+    assert unguarded("AutoTokenizer.from_pretrained(name, trust_remote_code=False)") == []
+
+
+def test_nothing_is_unpickled_without_its_guard() -> None:
+    """`torch.load` with weights_only, `numpy.load` without pickles; the one pickle comes from our own worker."""
+    for file in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            called = ast.unparse(node.func)
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            if called in ("pickle.load", "pickle.loads"):
+                assert file.parent.name == "scaling", (file, node.lineno)
+            elif called == "torch.load":
+                assert given.get("weights_only") == "True", (file, node.lineno)
+            elif called in ("np.load", "numpy.load"):
+                assert given.get("allow_pickle", "False") == "False", (file, node.lineno)
+    assert ".bin" in PICKLES

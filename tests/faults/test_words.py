@@ -1,0 +1,194 @@
+"""What people write: recipes, changes on the command line, folders. All of it gives a value or a sentence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from distilvec import plain_yaml
+from distilvec.api import recipe_of
+from distilvec.cli import app
+from distilvec.comparison import compare
+from distilvec.errors import DistilvecError
+from distilvec.recipe import Recipe
+
+BASE = """
+corpus: {path: texts.txt}
+teachers: [{name: t, model: some/model}]
+student: {model: other/model}
+method: {name: cosine}
+"""
+LAUGHS = "a0: &a0 [ha, ha, ha, ha, ha, ha, ha, ha, ha, ha]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(BASE)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &a [*a]", "holds itself"),
+        ("a: &a {b: {c: [*a]}}", "holds itself"),
+        ("? &a [*a]\n: b", "holds itself"),
+        (LAUGHS, "more than 1,000,000 values"),
+        (re.sub(r"\[(.*)\]", r"{x: [\1], y: [\1]}", LAUGHS), "more than 1,000,000 values"),
+        (f"a: {'7' * 5000}", "digits"),
+        (f"a: -{'7' * 5000}", "digits"),
+        (f"a: 0x{'f' * 9000}\nb: {'1' * 5000}", "digits"),
+        ("a: 2023-02-31", "day is out of range"),
+        ("a: !!int many", "cannot be read"),
+        ("a: !!bool perhaps", "cannot be read"),
+        ("a: !!timestamp soon", "cannot be read"),
+        ("a: " + "[" * 3000, "nested too deeply"),
+        ("a: " + "{a: " * 3000, "nested too deeply"),
+    ],
+)
+def test_yaml_that_is_a_trap(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(yaml.YAMLError, match=said):
+        plain_yaml.read(text)
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(DistilvecError, match=f"not valid YAML.*{said}"):
+        Recipe.load(tmp_path / "recipe.yaml")
+
+
+def test_anchors_as_people_use_them() -> None:
+    assert plain_yaml.read("a: &a [1, 2]\nb: *a\nc: {<<: &m {x: 1}, y: *a}") == {
+        "a": [1, 2],
+        "b": [1, 2],
+        "c": {"x": 1, "y": [1, 2]},
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["@home", "[1, 2", "{a: ", "*nothing", "a: b: c", "&a [*a]", "7" * 5000, "2023-02-31", "'open", "%x", "`x`"],
+)
+def test_bad_yaml_in_a_change(recipe: Path, value: str) -> None:
+    with pytest.raises(DistilvecError, match=r"^--set corpus\.text: .*not valid YAML"):
+        Recipe.load(recipe, [f"corpus.text={value}"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("teachers.²=1", "not an index"),
+        (f"teachers.{'1' * 5000}.name=x", "not an index"),
+        ("teachers.0.name.x=1", "holds a value"),
+        ("method.name.x=1", "holds a value"),
+        ("corpus", "key.key=value"),
+        ("=", "key.key=value"),
+        ("teachers=[null]", "valid"),
+        ("corpus.limit={}", "valid integer"),
+    ],
+)
+def test_changes_that_lead_nowhere(recipe: Path, change: str, said: str) -> None:
+    with pytest.raises(DistilvecError, match=said):
+        Recipe.load(recipe, [change])
+    with pytest.raises(DistilvecError):  # what a list holds may be no section
+        Recipe.load(recipe, ["teachers=[null]", "teachers.0.name=x"])
+
+
+def test_a_text_in_a_change_is_taken_as_it_stands(recipe: Path) -> None:
+    changed = Recipe.load(recipe, ["corpus.text=my column #3", "corpus.domain='quoted #4'", "training.epochs=3"])
+    assert changed.corpus is not None
+    assert (changed.corpus.text, changed.corpus.domain, changed.training.epochs) == ("my column #3", "quoted #4", 3)
+
+
+PLACES = ["my run #3", "2024-01-01", "2024", "null", "@x", "a: b", "[x", "true", "1e5", "'q'", "%", "*a", "~nobody-x/y"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_output_is_a_folder_not_yaml(recipe: Path, place: str) -> None:
+    assert Recipe.load(recipe, output=place).output == place
+    assert Recipe.load(recipe, [f"output={place}"]).output == place
+
+
+@pytest.mark.parametrize("option", ["-o", "--output"])
+@pytest.mark.parametrize("place", ["my run #3", "@x", "null", "2024-01-01"])
+def test_the_option_takes_any_name(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, option: str, place: str, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: list[str] = []
+
+    def told(recipe: Recipe, **_: Any) -> Any:
+        seen.append(recipe.output)
+        raise DistilvecError("seen")
+
+    monkeypatch.setattr("distilvec.plan.plan", told)
+    result = CliRunner().invoke(app, ["run", str(recipe), "--dry-run", option, place])
+    assert isinstance(result.exception, DistilvecError) and seen == [place], result.output
+
+
+def test_the_home_folder(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "texts.txt").write_text("one\n")
+    recipe.write_text(BASE.replace("texts.txt", "~/texts.txt") + "cache: ~/cache\noutput: ~/runs/a\n")
+    loaded = Recipe.load(recipe)
+    assert loaded.corpus is not None and loaded.corpus.path == str(tmp_path / "texts.txt")
+    assert (loaded.output, loaded.cache) == (str(tmp_path / "runs/a"), str(tmp_path / "cache"))
+    assert Recipe.load(recipe, output="~/b").output == str(tmp_path / "b")
+    # Options of the commands without a recipe: a shell leaves --output=~/x as it is.
+    from distilvec.commands import at_home
+
+    assert at_home(Path("~/x")) == tmp_path / "x" and at_home(None) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("training.seed=4294967296", "less than 4294967296"),
+        ("training.seed=1e400", "seed"),
+        ("training.data_seed=4294967296", "2\\^32"),
+        ("training.data_seed=-1", "2\\^32"),
+        ("training.data_seed=x", "2\\^32"),
+        ("student={fresh: {layers: 1000000000}}", "less than or equal to 1000"),
+        ("student={fresh: {width: 1000000000}}", "less than or equal to 65536"),
+        ("student={fresh: {layers: 1000, width: 65536}}", "weights is refused"),
+        ("student={molecule: {layers: 1000000000}}", "less than or equal to 1000"),
+        ("student={molecule: {layers: 1000, width: 65536}}", "weights is refused"),
+        ("student={resnet: {depth: 6000000002}}", "less than or equal to"),
+        ("student={resnet: {depth: 6002, width: 65536}}", "weights is refused"),
+        ("training.epochs=.inf", "finite"),
+        ("optimizer.lr=.nan", "finite"),
+        ("teachers.0.name={a: 1}", "valid string"),
+        ("teachers.0.name=[x]", "valid string"),
+        ("teachers.0.name=../../x", "pattern"),
+        (f"teachers.0.name={'x' * 300}", "pattern"),
+        ("student={shrink: {of: {a: 1}}}", "valid string"),
+        ("student={shrink: {of: [t]}}", "valid string"),
+        ("student={static: {of: 5}}", "valid string"),
+        ("student={fresh: {tokenizer: [x]}}", "valid string"),
+    ],
+)
+def test_values_beyond_sense(recipe: Path, change: str, said: str) -> None:
+    with pytest.raises(DistilvecError, match=said):
+        Recipe.load(recipe, [change])
+
+
+def test_the_last_seeds(recipe: Path) -> None:
+    last = Recipe.load(recipe, ["training.seed=4294967295"])
+    with pytest.raises(DistilvecError, match="seeds are below"):
+        compare(last, ["cosine"], seeds=2)
+
+
+def test_a_teacher_called_after_a_path_writes_nothing(tmp_path: Path) -> None:
+    import numpy as np
+
+    out = tmp_path / "a" / "b" / "out"
+    for name in ("../../../evil", "../x", "a/b", "", "x" * 101, 5, None, ["x"]):
+        teacher = {"name": name, "vectors": np.zeros((1, 2), np.float32), "texts": ["one"]}
+        with pytest.raises(DistilvecError, match="no name"):
+            recipe_of(teacher, "student", ["one"], "mse", out)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "corpus.jsonl"]

@@ -1,0 +1,189 @@
+"""A recipe opened: every part is made once, copies of the untrained student are equal, sections may be missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+import distilvec
+from distilvec.errors import DistilvecError
+from distilvec.flow import start
+from distilvec.flow.job import REQUIRED, Job
+from distilvec.flow.train import train_student
+from distilvec.methods.table import resolve
+from distilvec.recipe import Recipe
+from distilvec.run import run, train
+
+STUDENTS: dict[str, dict[str, Any]] = {
+    "cut": {"shrink": {"of": "tiny", "layers": 1, "vocabulary": 200}},
+    "fresh": {"fresh": {"layers": 1, "width": 32, "heads": 2, "vocabulary": 400}},
+    "static": {"static": {"of": "tiny", "dimensions": 16}},
+    "mixture": {"shrink": {"of": "tiny", "layers": 2}, "upcycle": {"experts": 2, "top_k": 1, "every": 1}},
+    "model": {"model": "tiny"},
+}
+
+
+def recipe(place: Path, teacher: Path, texts: list[str], **sections: Any) -> Recipe:
+    student = sections.pop("student", STUDENTS["cut"])
+    if "model" in student:
+        student = {"model": str(teacher)}
+    return Recipe.build(
+        {
+            "corpus": {"path": texts, "holdout": 0.3},
+            "teachers": [{"name": "tiny", "model": str(teacher)}],
+            "student": student,
+            "method": {"name": "cosine"},
+            "training": {"max_steps": 2, "batch_size": 8, "use_cpu": True},
+            "judging": {"speed": False},
+            "output": str(place / "out"),
+            **sections,
+        }
+    )
+
+
+def state(model: SentenceTransformer) -> dict[str, torch.Tensor]:
+    return model.state_dict()
+
+
+@pytest.mark.parametrize("kind", STUDENTS)
+def test_copies_of_the_untrained_student_are_equal_and_separate(
+    kind: str, tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    given = recipe(tmp_path, tiny_bert, sentences[:60], student=STUDENTS[kind])
+    job = Job(given)
+    info = job.student_info
+    first, second = job.student(), job.student()
+    made = start.make_student(given.student, given.teachers, job.corpus, given.training.seed)
+    texts = sentences[:5]
+    for other in (second, made):
+        assert state(first).keys() == state(other).keys()
+        assert all(torch.equal(value, state(other)[name]) for name, value in state(first).items())
+        assert (first.encode(texts) == other.encode(texts)).all(), "tokenizer and settings too"
+    assert info.width == first.get_embedding_dimension()
+    with torch.no_grad():
+        next(first.parameters()).add_(1.0)
+    assert torch.equal(next(second.parameters()), next(job.student().parameters())), "nobody sees another's changes"
+
+
+def test_a_run_makes_each_part_once(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {"student": 0, "needs": 0}
+    make, needs = start.make_student, resolve("cosine").needs
+
+    def made(*args: Any) -> Any:
+        counts["student"] += 1
+        return make(*args)
+
+    def asked(*args: Any) -> Any:
+        counts["needs"] += 1
+        return needs(*args)
+
+    monkeypatch.setattr(start, "make_student", made)
+    monkeypatch.setattr(resolve("cosine"), "needs", asked)
+    given = recipe(tmp_path, tiny_bert, sentences)
+    run(given)
+    assert counts == {"student": 1, "needs": 1}
+    run(given, resume=True)
+    assert counts == {"student": 1, "needs": 2}, "the untrained student lies in the folder"
+
+
+def test_another_student_is_not_taken_for_the_one_that_lies_there(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    first = Job(recipe(tmp_path, tiny_bert, sentences[:60])).student()
+    fewer = recipe(tmp_path, tiny_bert, sentences[:40])
+    again = Job(fewer).student()
+    assert first.tokenizer.get_vocab() != again.tokenizer.get_vocab(), "other texts have other pieces"
+    assert len(list((tmp_path / "out" / start.FOLDER).iterdir())) == 1
+    seeded = recipe(tmp_path, tiny_bert, sentences[:60], training={"seed": 1}, student=STUDENTS["fresh"])
+    other = recipe(tmp_path, tiny_bert, sentences[:60], training={"seed": 2}, student=STUDENTS["fresh"])
+    one, two = (state(Job(each).student()) for each in (seeded, other))
+    assert not all(torch.equal(value, two[name]) for name, value in one.items())
+
+
+def test_a_partner_killed_while_writing_leaves_no_half_student(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(recipe(tmp_path, tiny_bert, sentences[:60]))
+    monkeypatch.setattr(start, "say_without_pooler", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    with pytest.raises(DistilvecError, match="No space left"):
+        job.student()
+    assert list((tmp_path / "out" / start.FOLDER).iterdir()) == []
+    monkeypatch.undo()
+    assert job.student().encode(["a"]).shape == (1, 32)
+
+
+def test_clean_takes_the_untrained_student_of_a_finished_run(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    from distilvec.housekeeping import clean
+
+    given = recipe(tmp_path, tiny_bert, sentences)
+    kept = tmp_path / "out" / start.FOLDER
+    train(given)
+    assert all(piece.path.parent != kept for piece in clean(tmp_path, dry_run=False)) and any(kept.iterdir())
+    run(given, resume=True)
+    (kept / "mine.txt").write_text("mine")
+    clean(tmp_path, dry_run=False)
+    assert [file.name for file in kept.iterdir()] == ["mine.txt"]
+    assert run(given, resume=True).student.encode(["a"]).shape == (1, 32), "it is made again"
+
+
+def test_a_run_without_a_teacher_says_so(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    given = recipe(tmp_path, tiny_bert, sentences, teachers=[], method={"name": "simcse"}, student=STUDENTS["model"])
+    done = run(given)
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert "no teacher" in done.record.title and "no teacher in this run" in page
+    assert done.record.agreement == {} and done.record.model("teacher") is None and "kept" not in done.report
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert not (tmp_path / "out" / "stores").exists()
+    assert SentenceTransformer(str(tmp_path / "out" / "student"), device="cpu").encode(["a"]).shape == (1, 32)
+    assert Recipe.load(tmp_path / "out" / "recipe.yaml").teachers == []
+
+
+def test_pairs_train_without_a_teacher_from_python(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    rows = [{"anchor": one, "positive": two} for one, two in zip(sentences[:40], sentences[40:80], strict=True)]
+    student = distilvec.train(
+        None,
+        str(tiny_bert),
+        {"path": rows, "text": ["anchor", "positive"]},
+        "mnrl",
+        tmp_path / "out",
+        training={"max_steps": 2, "batch_size": 8, "use_cpu": True},
+    )
+    assert student.encode(["a"]).shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("command", "lacking", "where"),
+    [("run", "student", "student"), ("run", "corpus", "corpus"), ("teach", "teachers", "teachers")],
+)
+def test_a_command_names_the_section_that_it_misses(
+    command: str, lacking: str, where: str, tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    assert lacking in REQUIRED[command]
+    content = recipe(tmp_path, tiny_bert, sentences).model_dump(mode="json")
+    content[lacking] = [] if lacking == "teachers" else None
+    with pytest.raises(DistilvecError) as caught:
+        Job(Recipe.build(content)).require(command)
+    assert caught.value.where == where and caught.value.exit_code == 2
+
+
+def test_a_method_that_learns_from_a_teacher_wants_one(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    with pytest.raises(DistilvecError, match="cosine") as caught:
+        train(recipe(tmp_path, tiny_bert, sentences, teachers=[], student=STUDENTS["model"]))
+    assert caught.value.where == "teachers" and not (tmp_path / "out").exists()
+
+
+def test_a_trained_job_gives_the_untrained_student_still(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    job = Job(recipe(tmp_path, tiny_bert, sentences))
+    before = state(job.student())
+    trained, _ = train_student(job)
+    after = state(job.student())
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert not all(torch.equal(value, after[name]) for name, value in state(trained).items())

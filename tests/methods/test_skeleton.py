@@ -1,0 +1,78 @@
+"""`distilvec new-method`: the files it writes work, in a package of one's own and in a checkout."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from distilvec.cli import main
+from distilvec.errors import DistilvecError
+from distilvec.methods import table
+from distilvec.methods.skeleton import new_method
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(file: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> object:
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_written_method_passes_its_written_test_and_trains(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import distilvec
+
+    with pytest.raises(SystemExit) as done:
+        main(["new-method", "my_idea", "--folder", str(tmp_path)])
+    assert done.value.code == 0
+    load(tmp_path / "my_idea.py", "my_idea", monkeypatch)
+    tests = load(tmp_path / "test_my_idea.py", "test_my_idea", monkeypatch)
+    names = [name for name in vars(tests) if name.startswith("test_")]
+    assert len(names) == 2
+    for name in names:
+        getattr(tests, name)()
+    monkeypatch.setitem(table.TABLE, "my_idea", "my_idea:MyIdea")
+    training = {"max_steps": 2, "batch_size": 8, "use_cpu": True}
+    distilvec.train(str(tiny_bert), str(tiny_bert), sentences[:40], "my_idea", tmp_path / "out", training=training)
+    assert '"term/my_idea"' in (tmp_path / "out" / "run.jsonl").read_text()
+
+
+def test_in_a_checkout_the_files_go_to_their_rooms(tmp_path: Path) -> None:
+    methods = tmp_path / "src" / "distilvec" / "methods"
+    methods.mkdir(parents=True)
+    shutil.copy(ROOT / "src" / "distilvec" / "methods" / "table.py", methods)
+    said = new_method("my_idea", tmp_path)
+    written = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*my_idea*")}
+    assert written == {
+        "src/distilvec/methods/my_idea.py",
+        "tests/methods/test_my_idea.py",
+        "docs/methods/my_idea.md",
+    }
+    content: dict[str, object] = {}
+    exec((methods / "table.py").read_text(), content)
+    assert content["TABLE"] == {**table.TABLE, "my_idea": "distilvec.methods.my_idea:MyIdea"}
+    assert any("table.py" in line for line in said)
+
+
+@pytest.mark.parametrize("name", ["talas", "My", "a-b", "class", "", "1st", "../x"])
+def test_names_that_cannot_be_are_refused_and_nothing_is_written(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DistilvecError):
+        new_method(name, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "my_idea.md").write_text("mine")
+    with pytest.raises(DistilvecError, match="my_idea.md"):
+        new_method("my_idea", tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["my_idea.md"]
+    assert (tmp_path / "my_idea.md").read_text() == "mine"

@@ -1,0 +1,205 @@
+"""Narrower tables and blocks: exact where nothing is lost, the best linear map where something is, plainly opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.students.test_ship import TEXTS, read_elsewhere
+from torch.nn import functional
+
+from distilvec.errors import DistilvecError
+from distilvec.modules.blocks import parameters
+from distilvec.students import load_student, ship, shrink
+from distilvec.students.factorising import factorise
+from distilvec.students.refitting import Moments, refit
+
+ALIKE = ["bert", "xlmr", "distilbert", "electra"]
+
+
+def difference(first: np.ndarray, second: np.ndarray) -> float:
+    return float(np.abs(first - second).max())
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_the_same_shape_is_the_same_model(kind: str, tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
+    source = load_student(tiny_model_folders[kind], device="cpu").eval()
+    whole = source[0].model.config
+    student, report = shrink(source, embedding=32, inner=64, heads=whole.num_attention_heads, texts=sentences)
+    assert type(student[0].model).__name__ == "ElectraModel"
+    assert not hasattr(student[0].model, "embeddings_project")
+    assert difference(student.eval().encode(sentences[:30]), source.encode(sentences[:30])) < 5e-5
+    assert report.kept.energy is None
+
+
+def test_a_table_of_full_rank_gives_the_blocks_what_they_had(
+    tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    source = load_student(tiny_model_folders["bert"], device="cpu").eval()
+    table = source[0].model.embeddings
+    words, positions, types = (
+        each.weight.detach() for each in (table.word_embeddings, table.position_embeddings, table.token_type_embeddings)
+    )
+    norm, use = table.LayerNorm, torch.ones(len(words))
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 1.5), norm.bias.normal_()
+    for rank, closest, farthest in ((32, 0.0, 5e-5), (16, 1e-2, 9.0)):
+        narrow = factorise(
+            (words, positions, types), (norm.weight, norm.bias, norm.eps), rank, use, torch.tensor([20, 60])
+        )
+        rows = narrow.words[50:60] + narrow.positions[:10] + narrow.types[0]
+        assert rows.mean(-1).abs().max() < 1e-5
+        given = functional.layer_norm(rows, (rank,), eps=norm.eps) @ narrow.weight.T + narrow.bias
+        expected = norm(words[50:60] + positions[:10] + types[0])
+        assert closest <= float((given - expected).abs().max()) < farthest
+    assert 0.3 < narrow.energy < 1 and 0.3 < narrow.explained < 1
+
+
+def test_pieces_in_use_count_more(tiny_bert: Path, sentences: list[str]) -> None:
+    source = load_student(tiny_bert, device="cpu").eval()
+    before = source.encode(sentences[:40])
+
+    def near(texts: list[str]) -> float:
+        student, _ = shrink(source, embedding=12, texts=texts)
+        return float(
+            functional.cosine_similarity(*map(torch.tensor, (student.eval().encode(sentences[:40]), before))).mean()
+        )
+
+    assert near(sentences[:40]) > near(["0 1 2 3 4 5 6 7 8 9"]) + 0.01
+
+
+def test_a_refit_is_the_least_squares_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(4000, 6, generator=generator) @ torch.randn(6, 6, generator=generator) + 2
+    weight, bias = torch.randn(3, 6, generator=generator), torch.randn(3, generator=generator)
+    moments = Moments(6)
+    for part in rows.split(1000):
+        moments.add(part)
+    kept = torch.tensor([0, 2, 5])
+    found = refit(moments, weight, bias, kept)
+    fitted = np.arange(4000) % 8 != 7
+    inputs = np.concatenate([rows[:, kept].numpy(), np.ones((4000, 1))], 1)
+    wanted = (rows @ weight.T + bias).numpy()
+    best = np.linalg.lstsq(inputs[fitted], wanted[fitted], rcond=None)[0]
+    assert difference(found.weight.T.numpy(), best[:-1]) < 2e-2 * np.abs(best).max()
+    left = wanted[~fitted]
+    missed = left - (inputs[~fitted, :-1] @ found.weight.T.numpy() + found.bias.numpy())
+    explained = 1 - (missed**2).sum() / ((left - left.mean(0)) ** 2).sum()
+    assert found.explained == pytest.approx(explained, abs=1e-4)
+    assert refit(moments, weight, None, torch.arange(6)).bias is None
+
+
+@pytest.mark.parametrize("kind", ["bert", "xlmr", "modernbert", "qwen3"])
+def test_units_that_do_nothing_go_first(kind: str, tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
+    source = load_student(tiny_model_folders[kind], device="cpu").eval()
+    outputs = [
+        module
+        for name, module in source[0].model.named_modules()
+        if name.endswith(("mlp.down_proj", "mlp.Wo")) or (name.endswith("output.dense") and module.in_features == 64)
+    ]
+    with torch.no_grad():
+        for layer in outputs:
+            layer.weight[:, ::3] = 0
+    size = outputs[0].in_features - len(range(0, outputs[0].in_features, 3))
+    before = source.encode(sentences[:30])
+    student, report = shrink(source, inner=size, texts=sentences)
+    assert difference(student.eval().encode(sentences[:30]), before) < 2e-2 * np.abs(before).max()
+    assert min(report.kept.inner) > 0.999
+    assert report.parameters_after < report.parameters_before
+    smaller, report = shrink(source, inner=size // 2, texts=sentences)
+    assert min(report.kept.inner) > 0 and max(report.kept.inner) < 0.999
+    assert smaller[0].model.config.intermediate_size == size // 2
+
+
+def test_heads_that_do_nothing_go_first(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
+    source = load_student(tiny_model_folders["qwen3"], device="cpu").eval()
+    with torch.no_grad():
+        for block in source[0].model.layers:
+            block.self_attn.o_proj.weight[:, :16] = 0  # two of four heads, which share keys and values
+    before = source.encode(sentences[:30])
+    student, report = shrink(source, heads=2, texts=sentences)
+    assert difference(student.eval().encode(sentences[:30]), before) < 5e-3
+    assert student[0].model.config.num_key_value_heads == 1
+    assert report.parameters_after < report.parameters_before
+
+
+def test_heads_that_attend_alike_merge_without_loss(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
+    source = load_student(tiny_model_folders["bert"], device="cpu").eval()
+    with torch.no_grad():
+        for block in source[0].model.encoder.layer:
+            for layer in (block.attention.self.query, block.attention.self.key):
+                layer.weight.copy_(layer.weight[:8].repeat(4, 1))
+                layer.bias.copy_(layer.bias[:8].repeat(4))
+    before = source.encode(sentences[:30])
+    student, report = shrink(source, heads=2, texts=sentences)
+    assert min(report.kept.heads) > 0.999
+    assert difference(student.eval().encode(sentences[:30]), before) < 2e-2 * np.abs(before).max()
+    assert student[0].model.config.num_attention_heads == 2
+
+
+def test_every_cut_opens_without_distilvec(
+    tiny_model_folders: dict[str, Path], sentences: list[str], tmp_path: Path
+) -> None:
+    small = {"layers": [1], "vocabulary": 320, "inner": 24}
+    tables = {"embedding": 12, "positions": 40, "heads": 2}
+    cuts = {
+        "bert": small | tables,
+        "xlmr": small | tables,
+        "distilbert": {"embedding": 20, "heads": 1},
+        "electra": {"positions": 50, "inner": 10},
+        "qwen3": small | {"heads": 2},
+        "mistral": {"inner": 8, "heads": 2},
+        "modernbert": small,
+    }
+    folders, expected, counts = [], [], []
+    for kind, sizes in cuts.items():
+        source = load_student(tiny_model_folders[kind], device="cpu").eval()
+        student, report = shrink(source, **sizes, texts=sentences)
+        student.eval()
+        folders.append(tmp_path / kind)
+        ship(student, folders[-1])
+        expected.append(student.encode(TEXTS))
+        counts.append(parameters(student))
+        assert report.parameters_after == counts[-1] < report.parameters_before
+        narrower, _ = shrink(student, embedding=8, texts=sentences) if kind in ("bert", "xlmr") else (student, None)
+        assert np.isfinite(narrower.eval().encode(TEXTS)).all()
+    found = read_elsewhere(folders, tmp_path)
+    for number, vectors in enumerate(expected):
+        assert difference(found[f"{number}-query"], vectors) < 1e-6
+        assert int(found[f"{number}-parameters"]) == counts[number]
+
+
+def test_a_cut_student_reads_no_more_than_its_positions(
+    tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    source = load_student(tiny_model_folders["xlmr"], device="cpu").eval()
+    student, _ = shrink(source, positions=20)
+    assert student.max_seq_length == 20
+    long = " ".join(sentences[:20])
+    source.max_seq_length = 20
+    assert difference(student.eval().encode([long]), source.encode([long])) < 5e-5
+
+
+def test_what_cannot_be_is_said_in_a_line(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
+    bert, qwen, modern = (
+        load_student(tiny_model_folders[kind], device="cpu") for kind in ("bert", "qwen3", "modernbert")
+    )
+    for source, sizes, told in (
+        (bert, {"embedding": 33}, "embedding is 33, and the model's own is 32. Choose 2 to 32."),
+        (bert, {"embedding": 1}, "Choose 2 to 32."),
+        (bert, {"inner": 0}, "inner is 0, and at least 1 has to stay"),
+        (bert, {"inner": 65}, "Choose 1 to 64."),
+        (bert, {"heads": 3}, "Choose one of 1, 2, 4."),
+        (bert, {"positions": 129}, "Choose 1 to 128."),
+        (qwen, {"heads": 3}, "Choose one of 2, 4."),
+        (qwen, {"embedding": 16}, "Qwen3Model has no embedding that a stock class could hold"),
+        (qwen, {"positions": 16}, "Use student.max_length"),
+        (modern, {"heads": 2}, "the attention heads of ModernBertModel cannot be cut"),
+    ):
+        with pytest.raises(DistilvecError) as raised:
+            shrink(source, **sizes, texts=sentences)
+        assert told in str(raised.value) and "\n" not in str(raised.value)
+    with pytest.raises(DistilvecError, match="needs the texts"):
+        shrink(bert, inner=16)

@@ -1,0 +1,211 @@
+"""experiments/claims.py: verdicts follow from the files, by the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.results_files import EXPERIMENTS, experiments, write
+
+TASKS = ("banking77", "emotion", "stsb", "sick", "mrpc")
+
+
+@pytest.fixture(autouse=True)
+def part(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    with experiments(monkeypatch) as imported:
+        yield imported
+
+
+def level(value: float, *steps: float) -> dict[str, float]:
+    """A score for every task: `value`, moved by the steps in turn."""
+    return {task: value + (steps[i % len(steps)] if steps else 0.0) for i, task in enumerate(TASKS)}
+
+
+def scored(values: dict[str, float]) -> dict[str, Any]:
+    """A result whose scores of all rows are better by a tenth than those without overlap."""
+    return {"tasks": {name: {"value": value + 0.1} for name, value in values.items()}, "clean": values}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Results in which the truth of each claim is known."""
+    rows: dict[str, tuple[dict[str, float], float]] = {  # at seed 0, and what each seed adds
+        "talas": (level(0.70), 0.01),
+        "talas+asam": (level(0.71, 0.000, 0.002), 0.011),
+        "simcse": (level(0.60, 0.01, 0.02), 0.01),
+        "talas without lasd": (level(0.70, 0.03, -0.03), 0.01),
+        "talas without tamd": (level(0.75, 0.00, 0.01), 0.01),
+        "talas without simcse": (level(0.701, 0.001, -0.001), 0.01),
+    }
+    for row, (values, step) in rows.items():
+        for seed in range(3):
+            write(tmp_path, "talas_table", f"bpe/{row}-{seed}", scored({k: v + seed * step for k, v in values.items()}))
+    write(tmp_path, "talas_table", "bpe/jasper_stella-0", scored(level(0.40, 0.01, 0.02)))
+    write(tmp_path, "talas_table", "bpe/references", {"models": {"untrained student": scored(level(0.5, 0.01, 0.0))}})
+    write(tmp_path, "talas_table", "teacher", {"models": {"teacher": scored(level(0.8, 0.02, 0.03))}})
+    return tmp_path
+
+
+def test_verdicts_follow_from_the_files(results: Path, part: Callable[[str], Any]) -> None:
+    claims = part("claims")
+    found = {(claim.text, student): finding for claim, student, finding in claims.findings(results, results)}
+    expected = {
+        "ASAM helps": "holds",
+        "LASD helps": "does not hold here (not told apart)",
+        "TAMD helps: TALAS needs it": "does not hold here (the opposite)",
+        "The SimCSE term has a small effect": "holds",
+        "SimCSE beats the untrained student": "holds",
+        "The teacher is ahead of TALAS": "holds",
+        "TALAS beats DistillCSE": "not tested",
+    }
+    assert {text: found[text, "bpe"].verdict for text in expected} == expected
+    assert found["ASAM helps", "cut"].verdict == "not tested"
+    helps = found["ASAM helps", "bpe"]
+    assert helps.value == pytest.approx(1.18)  # over sets 1.1 or 1.3, over seeds 1.08, 1.18, 1.28
+    assert helps.interval == helps.seeds == pytest.approx((0.932, 1.428), abs=1e-3)
+    assert helps.sets == pytest.approx((1.044, 1.316), abs=1e-3)
+    assert found["SimCSE beats the untrained student", "bpe"].value == pytest.approx(11.8)
+    one = found["Jasper and Stella beats SimCSE", "bpe"]
+    assert one.verdict.startswith("one seed: -20.00 (") and one.verdict.endswith("no verdict") and one.p is None
+
+
+def test_sets_and_seeds_are_the_unit_not_their_runs(part: Callable[[str], Any]) -> None:
+    """Two sets of three seeds: as six independent runs the difference would stand out."""
+    judge = part("verdicts").judge
+    runs = {"one": {0: 1.0, 1: 1.1, 2: 0.9}, "two": {0: 3.0, 1: 3.1, 2: 2.9}}
+    found = judge("better", runs)
+    assert found.verdict == "does not hold here (not told apart)"
+    assert found.interval == found.sets == pytest.approx((2 - 12.706, 2 + 12.706), abs=1e-3)
+    assert found.seeds == pytest.approx((2 - 0.2484, 2 + 0.2484), abs=1e-3)
+    assert found.p == pytest.approx(0.2952, abs=1e-4)
+
+
+def test_what_is_needed_for_a_verdict(part: Callable[[str], Any]) -> None:
+    judge = part("verdicts").judge
+    three = {0: 1.0, 1: 1.1, 2: 1.2}
+    sets = {"a": three, "b": three, "c": {0: 1.05, 1: 1.1, 2: 1.2}}
+    assert judge("better", sets).verdict == "holds"
+    assert judge("better", {name: {0: 1.0, 1: 1.1} for name in "abc"}).verdict.startswith("two seeds: +1.05 (")
+    assert judge("better", {"a": three}).verdict.startswith("one set: +1.10 (")
+    # A seed counts where at least half of the sets have it.
+    assert judge("better", {**sets, "d": {0: 1.1}, "e": {0: 1.1}}).basis == "5 sets, 3 seeds"
+    assert judge("better", {"a": three, "d": {0: 1.1}, "e": {0: 1.1}}).basis == "3 sets, 1 seed"
+    assert judge("small", sets).verdict == "does not hold here (the opposite)"
+    assert judge("harmless", {name: {seed: -v for seed, v in each.items()} for name, each in sets.items()}).verdict == (
+        "does not hold here (not told apart)"
+    )
+
+
+def test_holm_corrects_over_a_family(part: Callable[[str], Any]) -> None:
+    verdicts = part("verdicts")
+    family = [verdicts.Finding(1.0, None, "", "", p=p) for p in (0.04, 0.01, 0.03)] + [verdicts.untested("")]
+    assert [each.holm for each in verdicts.holm(family)] == [pytest.approx(0.06), pytest.approx(0.03), 0.06, None]
+
+
+def labelled(results: Path, name: str, row: str, lr: float, seed: int, validation: float, test: float) -> None:
+    metric = "spearman" if name.startswith("stsb") else "accuracy"
+    scores = {metric: test, "macro_recall": test}
+    run = {"row": row, "lr": lr, "seed": seed, "validation": {metric: validation}, "test": scores}
+    write(results, "cross_tokenizer", f"{name}/{row}-{lr:g}-{seed}", run)
+
+
+def test_labelled_runs_are_paired_at_the_chosen_rate(tmp_path: Path, part: Callable[[str], Any]) -> None:
+    claims, claimed = part("claims"), part("claimed")
+    claim = claimed.Claim("EMO", "", "IRA helps", "", "labelled", "emo", "emo without ira", students=("labelled",))
+    assert claims.compare_labelled(claim, tmp_path).verdict == "not tested"
+    labelled(tmp_path, "sick", "emo", 1e-3, 0, 0.5, 0.9)  # better on test data, worse on validation data: not chosen
+    for name in ("sick", "stsb_separate", "mrpc", "stsb"):  # the last is STS-B once more: not counted
+        for seed, gain in ((0, 0.02), (1, 0.03), (2, 0.04)):
+            labelled(tmp_path, name, "emo", 1e-4, seed, 0.6, 0.7 + gain + 0.001 * len(name))
+            labelled(tmp_path, name, "emo without ira", 1e-4, seed, 0.9, 0.7)
+    found = claims.compare_labelled(claim, tmp_path)
+    assert found.value == pytest.approx(3.7) and found.verdict == "holds"
+    assert found.basis == "3 sets, 3 seeds, chosen on stsb_separate; rate at the edge of the grid on sick"
+    assert claims.compare_labelled(replace(claim, a=claim.b, b=claim.a), tmp_path).verdict.endswith("(the opposite)")
+
+
+def test_a_rival_that_answers_the_same_to_everything_is_not_comparable(
+    tmp_path: Path, part: Callable[[str], Any]
+) -> None:
+    claims, claimed = part("claims"), part("claimed")
+    claim = claimed.Claim("EMO", "", "", "", "labelled", "emo", "uld", students=("labelled",))
+    for seed in range(3):
+        for name, theirs in (("sst2", 0.5), ("sick", 0.6), ("mrpc", 0.61)):
+            labelled(tmp_path, name, "emo", 1e-4, seed, 0.6, 0.7 + seed / 100)
+            labelled(tmp_path, name, "uld", 1e-4, seed, 0.6, theirs)
+    found = claims.compare_labelled(claim, tmp_path)
+    assert found.verdict == "not comparable: uld did not train on sst2" and found.p is None
+    assert found.value == pytest.approx(10.5) and found.basis.startswith("2 sets, 3 seeds")
+
+
+def test_papers_claims_have_the_papers_preset_and_ours_a_row_of_their_own(part: Callable[[str], Any]) -> None:
+    found = [claim for claim in part("claimed").CLAIMS if claim.text == "DistillMoE beats EMO"]
+    assert [(claim.preset, claim.a, claim.b) for claim in found] == [
+        ("paper", "distillmoe paper", "emo paper"),
+        ("ours", "distillmoe", "emo"),
+    ]
+
+
+def test_columns_of_one_file_are_one_set(tmp_path: Path, part: Callable[[str], Any]) -> None:
+    claims = part("claims")
+    (claim,) = (each for each in claims.CLAIMS if each.b == "gaussian depth 5" and each.students == ("molecules",))
+    columns = {f"{file} {i}": 0.001 * i for i in range(4) for file in ("bbbp", "tox21", "bace")}
+    for seed in range(3):
+        for row, step in (("gaussian", 0.0), ("gaussian depth 5", 0.001)):
+            tasks = {name: {"value": 0.6 + value + step + 0.0005 * seed * step} for name, value in columns.items()}
+            write(tmp_path, "molecules", f"{row}-{seed}", {"seed": seed, "tasks": tasks})
+    found = claims.compare_scores(claim, tmp_path, "molecules")
+    assert found.basis == "3 sets, 3 seeds, AUROC" and found.value == pytest.approx(-0.1, abs=1e-3)
+    assert found.verdict == "holds"
+
+
+def test_one_curvature_is_no_verdict(tmp_path: Path, part: Callable[[str], Any]) -> None:
+    claims = part("claims")
+    (claim,) = (each for each in claims.CLAIMS if each.kind == "flatter")
+    for row, values in (("adamw", (90.0, 30.0, 22.0)), ("asam", (90.0, 15.0, 11.0))):
+        points = [{"step": 10 * i, "epoch": i / 2, "curvature": value} for i, value in enumerate(values)]
+        write(tmp_path, "sharpness", f"{row}-0", {"points": points})
+    found = claims.compare_curvature(claim, tmp_path)
+    assert found.value == pytest.approx(2.0) and found.verdict == "one seed: 2.00, no verdict"
+
+
+def test_a_ratio_of_other_sizes_is_not_judged(tmp_path: Path, part: Callable[[str], Any]) -> None:
+    import json
+
+    claims = part("claims")
+    (claim,) = (each for each in claims.CLAIMS if each.a == "emo live")
+    assert claims.compare_cost(claim, tmp_path).verdict == "not tested"
+    rows = [
+        {"name": name, "ratio_processor_time": dict.fromkeys(("median", "least", "greatest"), value)}
+        for name, value in (("simcse", 1.0), ("emo live", 1.7))
+    ]
+    (tmp_path / "token_steps.json").write_text(json.dumps({"rows": rows}))
+    found = claims.compare_cost(claim, tmp_path)
+    assert found.value == 1.7 and found.verdict.startswith("not comparable: theirs a teacher of 4 B")
+
+
+def test_aggregations_are_compared_within_a_group_of_tasks(tmp_path: Path, part: Callable[[str], Any]) -> None:
+    claims, claimed, table = part("claims"), part("claimed"), part("mixture_table")
+    for mode, gain in (("linear", 0.0), ("sba", 0.01)):
+        for seed in range(3):
+            tasks = {t: {"value": 0.4 + gain + 0.001 * gain * (i + seed)} for i, t in enumerate(table.TASKS)}
+            write(tmp_path, "mixtures", f"{mode}-{seed}", {"seed": seed, "tasks": tasks})
+    claim = claimed.Claim("SBA", "", "", "", "mixed", "sba", "linear similarity", students=("mixtures",))
+    found = claims.compare_mixtures(claim, tmp_path)
+    assert found.value == pytest.approx(1.0, abs=0.01) and found.basis == "3 sets, 3 seeds, similarity"
+    assert found.verdict == "holds"
+    assert claims.compare_mixtures(replace(claim, b="linear clustering"), tmp_path).verdict.startswith("one set: +1.00")
+    assert claims.compare_mixtures(replace(claim, b="unit clustering"), tmp_path).verdict == "not tested"
+
+
+def test_the_committed_page_is_that_of_the_committed_results(part: Callable[[str], Any]) -> None:
+    claims = part("claims")
+    found = claims.findings(EXPERIMENTS / "results", EXPERIMENTS.parent / "benchmarks" / "results")
+    assert claims.page(found) == (EXPERIMENTS / "CLAIMS.md").read_text()
+    judged = [each.verdict for _, _, each in found if each.verdict == "holds" and each.p is not None]
+    assert judged and all("3 seeds" in each.basis for _, _, each in found if each.p is not None)
+    assert np.isfinite([each.holm for _, _, each in found if each.p is not None]).all()

@@ -1,0 +1,164 @@
+"""One small row of each experiment, trained from scratch on invented data: no committed figure comes back."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.shared_like import write_shared
+
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+
+
+@pytest.fixture(scope="module")
+def invented(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shared(tmp_path_factory.mktemp("shared-like"))
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One work folder for all: experiments that build on others find them there, as for a user."""
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture
+def script(invented: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Imports a script afresh, with the invented data and an empty work folder."""
+    monkeypatch.setenv("DISTILVEC_DATA", str(invented))
+    monkeypatch.setenv("DISTILVEC_WORK", str(work))
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+    neighbours = {file.stem for file in EXPERIMENTS.glob("*.py")}
+    for name in neighbours & set(sys.modules):
+        monkeypatch.delitem(sys.modules, name)
+    yield importlib.import_module
+    for name in neighbours & set(sys.modules):
+        del sys.modules[name]
+
+
+def numbers(value: Any) -> Iterator[float]:
+    """All numbers in a result that are neither rounded nor shares of few items, which any two results may share."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if "before" not in key:  # what is measured before training may be the same
+                yield from numbers(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from numbers(each)
+    elif isinstance(value, float):
+        share = float(Fraction(value).limit_denominator(1000))
+        if round(value, 6) != value and abs(value - share) > 1e-9:
+            yield value
+
+
+def small_talas_table(module: Any) -> None:
+    module.GRID, module.EPOCHS = (1e-3,), 0.5
+
+
+#: Script, its arguments, what makes it small, and rows that must come out.
+RUNS: dict[str, tuple[list[str], Callable[[Any], None] | None, set[str]]] = {
+    "alignment": (["--rows", "scitail", "--limit", "13"], None, {"scitail"}),
+    "talas_table": (["--student", "bpe", "--rows", "talas"], small_talas_table, {"teacher", "bpe/talas-0"}),
+    "sharpness": (["--rows", "asam", "--quick"], None, {"start-0", "asam-0"}),
+    "mixtures": (["--rows", "sba", "--seeds", "1", "--quick"], None, {"base-mixture", "sba-0", "before-sba"}),
+    "cross_tokenizer": (
+        ["--sets", "sst2", "--rows", "emo", "--seeds", "1", "--quick"],
+        None,
+        {"sst2/teacher-minilm", "sst2/emo-0.0001-0"},
+    ),
+    "many_text": (["--quick", "--rows", "gaussian"], None, {"talas/gaussian-0", "talas/references/minilm"}),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_small_row_is_trained_and_no_committed_figure_comes_back(
+    name: str,
+    script: Callable[..., Any],
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments, shrink, expected = RUNS[name]
+    module, records = script(name), script("records")
+    if shrink:
+        shrink(module)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+    module.main()
+    (file,) = work.glob(f"{name}*/results/results.jsonl")
+    made = {record["name"]: record for record in records.read_records(file)}
+    assert expected <= set(made)
+    old = {value for row in records.committed(name).values() for value in numbers(row)}
+    # What is measured before training may be the same, and so are ones but for their rounding.
+    trained = [record for row, record in made.items() if not row.split("/")[-1].startswith(("before", "base", "start"))]
+    new = {value for record in trained for value in numbers(record["result"]) if abs(value - round(value)) > 1e-5}
+    assert new and not old & new, sorted(old & new)
+    known = records.committed(name)
+    assert all(record["result"] != known.get(row) for row, record in made.items())
+    assert all(record["key"] and record["options"] is not None for record in made.values())
+    committed = (EXPERIMENTS / "results" / name / ("headline.md" if name == "headline" else "table.md")).read_text()
+    shown = capsys.readouterr().out
+    rows = {line for line in shown.splitlines() if line.startswith("|") and sum(c.isdigit() for c in line) > 12}
+    assert shown and not rows & set(committed.splitlines())
+
+
+class Trained(BaseException):
+    """Raised where a row would be trained."""
+
+
+#: Script, its arguments, and the function that makes its first row.
+STUBBED = {
+    "headline": (["--seed", "7", "--layers", "3", "--epochs", "0.01"], "run"),
+    "choosing": ([], "predicted"),
+    "compression": ([], "compressed"),
+    "alignment": ([], "rates"),
+    "sharpness": ([], "fit"),
+    "talas_table": ([], "judge"),
+    "mixtures": ([], "fit"),
+}
+
+
+@pytest.mark.parametrize("name", STUBBED)
+def test_without_training_no_figure_is_shown(
+    name: str, script: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, trains = STUBBED[name]
+    module = script(name)
+
+    def stub(*_: Any, **__: Any) -> None:
+        raise Trained
+
+    monkeypatch.setattr(module, trains, stub)
+    if name == "compression":  # a student as if headline.py had been run
+        (module.student() / "modules.json").parent.mkdir(parents=True, exist_ok=True)
+        (module.student() / "modules.json").write_text("[]")
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+    with pytest.raises(Trained):
+        module.main()
+    assert not any(line.startswith("|") for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize("name", sorted(file.parent.name for file in EXPERIMENTS.glob("results/*/results.jsonl")))
+def test_tables_need_no_data_and_say_what_the_records_say(
+    name: str,
+    script: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("DISTILVEC_DATA", str(tmp_path / "none"))
+    module, records = script(name), script("records")
+    here = EXPERIMENTS / "results" / name
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "results.jsonl").write_bytes((here / "results.jsonl").read_bytes())
+    monkeypatch.setattr(script("common"), "RESULTS", tmp_path)
+    committed = records.committed
+    monkeypatch.setattr(script("common"), "committed", lambda experiment: committed(experiment, tmp_path))
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--table"])
+    module.main()
+    page = "headline.md" if name == "headline" else "table.md"
+    assert (tmp_path / name / page).read_text() == (here / page).read_text()
+    assert capsys.readouterr().out.strip() == (here / page).read_text().strip()
