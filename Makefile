@@ -27,7 +27,8 @@ test: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@# In order of names: the slowest files have few tests, and pytest-xdist would leave them to the end and one worker.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@# A worker that dies ends the run: with files dealt out as a whole, pytest-xdist waits for ever for what it had left.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # Only the tests that need the shared data (DISTILVEC_DATA).
 test-shared: venv

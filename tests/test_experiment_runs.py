@@ -95,7 +95,8 @@ def test_a_small_row_is_trained_and_no_committed_figure_comes_back(
     # What is measured before training may be the same, and so are ones but for their rounding.
     trained = [record for row, record in made.items() if not row.split("/")[-1].startswith(("before", "base", "start"))]
     new = {value for record in trained for value in numbers(record["result"]) if abs(value - round(value)) > 1e-5}
-    assert new and not old & new, sorted(old & new)
+    assert not old & new, sorted(old & new)
+    assert new or name == "alignment"  # whose results are rounded; they are compared below, as all are
     known = records.committed(name)
     assert all(record["result"] != known.get(row) for row, record in made.items())
     assert all(record["key"] and record["options"] is not None for record in made.values())

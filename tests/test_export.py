@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.disk import full_beyond
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.export import ExportReport, export_onnx, load_onnx
@@ -194,15 +195,8 @@ def test_missing_packages_name_the_extra(tmp_path: Path, student: Path, monkeypa
 
 
 def test_a_full_disk_is_no_fault_of_the_model(tmp_path: Path, tiny_bert: Path) -> None:
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # longer files fail as on a full disk
-    try:
-        with pytest.raises(EnvironmentProblem, match="the export cannot be written"):
-            export_onnx(tiny_bert, tmp_path / "out", quantize=False)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with full_beyond(20_000), pytest.raises(EnvironmentProblem, match="the export cannot be written"):
+        export_onnx(tiny_bert, tmp_path / "out", quantize=False)
     assert not list((tmp_path / "out").iterdir())
 
 

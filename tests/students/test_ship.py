@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Module
+from tests.disk import full_beyond
 from torch import nn
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
@@ -177,15 +176,8 @@ def test_a_full_disk_leaves_the_older_model(tiny_bert: Path, tmp_path: Path) -> 
     before = student.encode(TEXTS)
     with torch.no_grad():
         next(student.parameters()).mul_(2)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        with pytest.raises(EnvironmentProblem, match="could not be written"):
-            ship(student, tmp_path / "student")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    with full_beyond(20_000), pytest.raises(EnvironmentProblem, match="could not be written"):
+        ship(student, tmp_path / "student")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["student"]
     assert (SentenceTransformer(str(tmp_path / "student"), device="cpu").encode(TEXTS) == before).all()
 
