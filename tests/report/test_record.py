@@ -137,9 +137,8 @@ def test_refusals(tmp_path: Path) -> None:
 
 def test_report_is_written_whole_and_replaces_an_older_one(tmp_path: Path) -> None:
     write_report(example(), tmp_path)
-    assert {file.name for file in (tmp_path / "figures").iterdir()} == {
-        f"{name}.{kind}" for name in ("scores", "training", "map", "layers") for kind in ("svg", "png")
-    }
+    names = {file.name for file in (tmp_path / "figures").iterdir()}
+    assert names == {"scores.svg", "training.svg", "map.svg", "layers.svg"}
     page = Record(title="second").write(tmp_path)
     assert page == tmp_path / "report.html"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["figures", "report.html", "report.json", "report.md"]
@@ -150,7 +149,7 @@ def test_report_is_written_whole_and_replaces_an_older_one(tmp_path: Path) -> No
 def test_an_old_report_stays_when_the_new_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_report(Record(title="first"), tmp_path)
 
-    def full(record: Record) -> str:
+    def full(*_: object) -> str:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("distilvec.report.html.render_html", full)
@@ -158,6 +157,16 @@ def test_an_old_report_stays_when_the_new_one_fails(tmp_path: Path, monkeypatch:
         write_report(example(), tmp_path)
     assert Record.load(tmp_path).title == "first"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["figures", "report.html", "report.json", "report.md"]
+
+
+def test_figures_of_an_older_report_go_and_the_users_files_stay(tmp_path: Path) -> None:
+    write_report(example(), tmp_path)
+    names = {file.name for file in (tmp_path / "figures").iterdir()}
+    assert {"scores.svg", "training.svg"} <= names
+    (tmp_path / "figures" / "mine.svg").write_text("mine")
+    write_report(Record(title="without any"), tmp_path)
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == {"mine.svg"}
+    assert (tmp_path / "figures" / "mine.svg").read_text() == "mine"
 
 
 def test_the_same_record_gives_the_same_files(tmp_path: Path) -> None:

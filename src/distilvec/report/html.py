@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -16,30 +17,35 @@ from typing import Any
 from distilvec.report import words
 from distilvec.report.markup import bullets
 from distilvec.report.parts import ModelRow, SpaceMap
-from distilvec.report.plots import inline_figures, point_colours
+from distilvec.report.plots import draw, inline_figures, point_colours
 from distilvec.report.record import Record
 from distilvec.report.sections import sections
 
 LIMIT = 3_000_000
 
 
-def render_html(record: Record) -> str:
-    """The whole page, at most 3 MB: where that is passed, the map's texts and then the figures are left out."""
-    page = _page(record)
+def render_html(record: Record, drawn: Mapping[str, str] | None = None) -> str:
+    """The whole page, at most 3 MB: where that is passed, the map's texts and then the figures are left out.
+
+    Args:
+        record: of the run.
+        drawn: what `plots.draw` gave for the record, where it is there already.
+    """
+    figures = inline_figures(draw(record) if drawn is None else drawn)
+    page = _page(record, figures)
     if len(page.encode()) >= LIMIT and record.spaces is not None:
-        page = _page(record.model_copy(update={"spaces": None}))
+        page = _page(record.model_copy(update={"spaces": None}), figures)
     if len(page.encode()) >= LIMIT:
-        page = _page(record.model_copy(update={"spaces": None}), figures=False)
+        page = _page(record.model_copy(update={"spaces": None}), {})
     return page
 
 
-def _page(record: Record, figures: bool = True) -> str:
+def _page(record: Record, drawn: dict[str, str]) -> str:
     style, script = (
         files("distilvec.report").joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
     )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-    drawn = inline_figures(record) if figures else {}
     parts = [(key, name, body) for key, name, body in sections(record, drawn) if body]
     links = "".join(f'<a href="#{key}">{name}</a>' for key, name, _ in parts)
     body = "".join(f'<section id="{key}"><h2>{name}</h2>{text}</section>' for key, name, text in parts)

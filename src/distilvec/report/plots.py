@@ -10,7 +10,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,7 @@ CSS_COLOURS = {
 }
 #: Terms about the gate that are not an expert's weight.
 _NO_EXPERTS = ("entropy", "floor", "kl")
+_OPENING = re.compile(r"<svg[^>]*>")
 CURVE_POINTS = 400
 PANELS = 36
 TASKS = 60
@@ -65,15 +66,20 @@ def make_figures(record: Record) -> dict[str, Figure]:
     return {name: figure for name, figure in found.items() if figure is not None}
 
 
-def save_figures(record: Record, folder: Path) -> list[Path]:
-    """Write every figure as SVG and PNG; returns the SVG files."""
+def draw(record: Record) -> dict[str, str]:
+    """Name -> SVG document with a transparent ground, for the parts of the record that are there."""
+    with style():
+        return {name: _svg(figure) for name, figure in make_figures(record).items()}
+
+
+def save_figures(drawn: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write what `draw` gave, each with a white ground; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    with style():
-        for name, figure in make_figures(record).items():
-            figure.savefig(folder / f"{name}.png", dpi=144, facecolor="white")
-            figure.savefig(folder / f"{name}.svg", facecolor="white", metadata=_NO_METADATA)
-            files.append(folder / f"{name}.svg")
+    for name, text in drawn.items():
+        ground = _OPENING.sub(r'\g<0><rect width="100%" height="100%" fill="white"/>', text, count=1)
+        files.append(folder / f"{name}.svg")
+        files[-1].write_text(ground, encoding="utf-8")
     return files
 
 
@@ -82,10 +88,9 @@ def save_svg(figure: Figure, file: Path) -> None:
     figure.savefig(file, format="svg", facecolor="white", bbox_inches="tight", metadata=_NO_METADATA)
 
 
-def inline_figures(record: Record) -> dict[str, str]:
+def inline_figures(drawn: Mapping[str, str]) -> dict[str, str]:
     """Name -> SVG element for the page. The map is left out: there it is drawn by the page's script."""
-    with style():
-        return {name: _inline(figure, name) for name, figure in make_figures(record).items() if name != "map"}
+    return {name: _inline(text, name) for name, text in drawn.items() if name != "map"}
 
 
 @contextmanager
@@ -348,17 +353,21 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _inline(figure: Figure, name: str) -> str:
-    """The SVG element alone, without size (the page decides), with CSS variables for inks."""
+def _svg(figure: Figure) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA)
-    text = buffer.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    width = float(figure.get_figwidth() * 96)
-    opening = re.search(r"<svg[^>]*>", text)
-    box = re.search(r'viewBox="[^"]*"', opening.group() if opening else "")
-    head = f'<svg {box.group() if box else ""} style="max-width: {width:.0f}px" role="img" aria-label="{name}">'
-    text = head + text[opening.end() if opening else 0 :]
+    return buffer.getvalue()
+
+
+def _inline(text: str, name: str) -> str:
+    """The SVG element alone, without size (the page decides), with CSS variables for inks."""
+    opening = _OPENING.search(text)
+    assert opening is not None
+    box = re.search(r'viewBox="0 0 ([\d.]+) [^"]*"', opening.group())
+    assert box is not None
+    width = float(box.group(1)) * 96 / 72  # matplotlib's unit is the point
+    head = f'<svg {box.group()} style="max-width: {width:.0f}px" role="img" aria-label="{name}">'
+    text = head + re.sub(r"<metadata>.*?</metadata>", "", text[opening.end() :], flags=re.DOTALL)
     for colour, variable in CSS_COLOURS.items():
         text = text.replace(colour, variable)
     # Several drawings share a page: their ids must not meet.

@@ -1,9 +1,8 @@
-"""report.md, report.html, report.json and figures/ in a folder, whole or not at all."""
+"""report.md, report.html, report.json and figures/ in a folder, each file whole or not at all."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -17,7 +16,7 @@ def write_report(record: Record, folder: str | Path) -> Path:
     """Write the report of a run; an older one is replaced.
 
     Everything is made in a folder of its own first and then renamed into place, `report.json` last: where it
-    stands, the rest is there too.
+    stands, the rest is there too. Files of somebody else's in `figures/` stay.
 
     Returns:
         The path of `report.html`.
@@ -26,24 +25,28 @@ def write_report(record: Record, folder: str | Path) -> Path:
         EnvironmentProblem: the folder cannot be written.
     """
     from distilvec.report.html import render_html
-    from distilvec.report.markdown import render_markdown
-    from distilvec.report.plots import save_figures
+    from distilvec.report.markdown import CAPTIONS, render_markdown
+    from distilvec.report.plots import draw, save_figures
 
     out = Path(folder)
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out, prefix=".report-") as name:
             made = Path(name)
-            figures = save_figures(record, made / "figures")
+            drawn = draw(record)
+            figures = save_figures(drawn, made / "figures")
             (made / "report.md").write_text(render_markdown(record, figures), encoding="utf-8")
-            (made / "report.html").write_text(render_html(record), encoding="utf-8")
+            (made / "report.html").write_text(render_html(record, drawn), encoding="utf-8")
             (made / "report.json").write_text(record.to_json() + "\n", encoding="utf-8")
-            if (out / "figures").is_dir():
-                os.replace(out / "figures", made / "old-figures")
-            os.replace(made / "figures", out / "figures")
+            (out / "figures").mkdir(exist_ok=True)
+            for figure in figures:
+                os.replace(figure, out / "figures" / figure.name)
+            kept = {figure.name for figure in figures}
+            for old in out.glob("figures/*"):  # of an older report; other files there are somebody's own
+                if old.stem in CAPTIONS and old.suffix in {".svg", ".png"} and old.name not in kept:
+                    old.unlink()
             for file in (*FILES, "report.json"):
                 os.replace(made / file, out / file)
-            shutil.rmtree(made / "old-figures", ignore_errors=True)
     except OSError as error:
         raise EnvironmentProblem(
             f"the report cannot be written ({error.strerror or error})",
