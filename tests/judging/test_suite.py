@@ -88,7 +88,7 @@ def test_differences_and_alarms(judged: Judgement) -> None:
     assert any("noise is not shown to be better than noise: +0.00 points" in alarm for alarm in worse)
     with pytest.raises(DistilvecError, match=r'"word".*"words"'):
         judged.difference("word", "noise")
-    with pytest.raises(DistilvecError, match='"al"'):
+    with pytest.raises(DistilvecError, match='"al".*"all"'):
         judged.difference("words", "noise", "al")
 
 
@@ -109,7 +109,7 @@ def test_without_the_overlap(judged: Judgement) -> None:
         "c": 49,
         "r": 80,
     }
-    with pytest.raises(DistilvecError, match="the tasks r were judged but not given"):
+    with pytest.raises(DistilvecError, match=r"\btasks r\b"):
         judged.without(_tasks()[:3], seen)
 
 
@@ -120,9 +120,9 @@ def test_a_judgement_survives_json(judged: Judgement) -> None:
 
 
 def test_no_tasks_and_equal_names() -> None:
-    with pytest.raises(DistilvecError, match="no tasks"):
+    with pytest.raises(DistilvecError, match="^tasks: "):
         judge({"m": words}, [])
-    with pytest.raises(DistilvecError, match="the same name: s"):
+    with pytest.raises(DistilvecError, match=r": s\."):
         judge({"m": words}, [_tasks()[0]] * 2)
 
 
@@ -142,7 +142,7 @@ def test_speed_measures_time() -> None:
     assert found["threads"] >= 1
     assert calls[0] == 32  # the warm-up
     assert calls.count(60) == 1
-    with pytest.raises(DistilvecError, match="needs texts"):
+    with pytest.raises(DistilvecError, match="^texts: "):
         speed(encode, [])
 
 

@@ -163,7 +163,9 @@ def check_keys(given: dict[str, Any]) -> None:
         if key in REFUSED:
             raise DistilvecError(f'"{key}" is refused: {REFUSED[key]}', where=f"training.{key}", remedy="Leave it out.")
         if key == "data_seed" and not (isinstance(value, int | None) and 0 <= (value or 0) < 2**32):
-            raise DistilvecError("a seed is a whole number from 0 to below 2^32", where=f"training.{key}")
+            raise DistilvecError(
+                f"a seed is a whole number from 0 to below 2^32, not {value!r}", where=f"training.{key}"
+            )
         if key == "max_steps" and (isinstance(value, bool) or not isinstance(value, int)):
             raise DistilvecError(f"{value!r} is not a number of steps", where="training.max_steps")
         if key not in known:
