@@ -79,7 +79,7 @@ def test_mistakes_name_line_and_remedy(tmp_path: Path, before: str, after: str, 
 def test_broken_files(tmp_path: Path) -> None:
     assert "not valid YAML" in refused(tmp_path, "corpus: [")
     assert "mapping" in refused(tmp_path, "- one\n- two\n")
-    with pytest.raises(DistilvecError, match="cannot be read"):
+    with pytest.raises(DistilvecError, match=r"/missing\.yaml: "):
         Recipe.load(tmp_path / "missing.yaml")
     unsafe = MINIMAL.replace("texts.txt", '!!python/object/apply:os.system ["true"]')
     assert "not valid YAML" in refused(tmp_path, unsafe)
@@ -174,5 +174,5 @@ def test_a_function_is_kept_and_named() -> None:
 
 def test_two_teachers_of_one_name() -> None:
     data = {"corpus": {"path": "x"}, "student": {"model": "m"}, "teachers": [{"model": "a"}, {"model": "b"}]}
-    with pytest.raises(DistilvecError, match="same name"):
+    with pytest.raises(DistilvecError, match='^recipe: .*"teacher"'):
         Recipe.build(data)

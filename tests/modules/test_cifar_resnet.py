@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, SMALL, needs_shared
 from torch.nn import functional
 
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
@@ -341,16 +341,16 @@ def test_golden_features(subtests: pytest.Subtests) -> None:
     """Four published networks of 1 to 3.5 MB."""
     for depth in (20, 32, 44, 56):
         with subtests.test(depth=depth):
-            check_golden(SHARED, depth)
+            check_golden(SHARED / "models" / f"cifar10_resnet{depth}.safetensors", depth)
 
 
-def check_golden(shared: Path, depth: int) -> None:
-    net = CifarResNet.from_classifier(shared / "models" / f"cifar10_resnet{depth}.safetensors")
+def check_golden(file: Path, depth: int) -> None:
+    net = CifarResNet.from_classifier(file)
     assert (net.depth, net.width) == (depth, 16)
-    images = np.load(shared / "data" / "images" / "cifar10.npz")["test_images"][:8]
-    golden = np.load(shared / "models" / "goldens.npz")
+    images = np.load(SMALL / "data" / "images" / "cifar10.npz")["test_images"][:8]
+    golden = np.load(SMALL / "models" / "goldens.npz")
     found = image_model(net).encode(list(images))
     np.testing.assert_allclose(found, golden[f"cifar10_resnet{depth}/features"], rtol=1e-4, atol=1e-4)
-    linear = load_file(shared / "models" / f"cifar10_resnet{depth}.safetensors")
+    linear = load_file(file)
     logits = found @ linear["linear.weight"].numpy().T + linear["linear.bias"].numpy()
     np.testing.assert_allclose(logits, golden[f"cifar10_resnet{depth}/logits"], rtol=1e-4, atol=1e-3)

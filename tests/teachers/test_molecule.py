@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, SMALL, needs_shared
 from torch import Tensor
 
 pytest.importorskip("rdkit")
@@ -337,7 +337,7 @@ PUBLISHED = [
 @needs_shared
 def test_published_networks_give_their_goldens(subtests: pytest.Subtests) -> None:
     """Files of 0.9 to 2 MB."""
-    goldens = np.load(SHARED / "models" / "goldens.npz")
+    goldens = np.load(SMALL / "models" / "goldens.npz")
     for file, key in PUBLISHED:
         with subtests.test(file=file, key=key):
             weights = SHARED / "models" / f"{file}.safetensors"
