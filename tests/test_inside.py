@@ -307,7 +307,7 @@ def test_logits_of_joint_pairs_are_not_asked_of_single_texts(
         teachers=[{"name": "teacher", "model": str(teacher)}],
         task={"kind": "pairs", "encoding": "separate"},
     )
-    with pytest.raises(DistilvecError, match="^teacher: uld .*encoding: separate.*encoding: joint"):
+    with pytest.raises(DistilvecError, match=f"^teacher: {method} .*encoding: separate.*encoding: joint"):
         run(given)
 
 
