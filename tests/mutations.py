@@ -63,9 +63,15 @@ MUTATIONS = [
         "methods/talas.py",
         "(tokens * mask).sum(-2) / mask.sum(-2)",
         "tokens.sum(-2) / mask.sum(-2)",
-        "methods/test_suite.py methods/test_talas.py",
+        "methods/test_talas.py",
     ),
-    Mutation("store-int8", "store/codec.py", "vectors *= scale[:, None]", "vectors *= scale.max()", "store"),
+    Mutation(
+        "store-int8",
+        "store/codec.py",
+        "vectors *= scale[:, None]",
+        "vectors *= scale.max()",
+        "store/test_store_reading.py",
+    ),
     Mutation(
         "sam-scale",
         "optim/sharpness.py",
@@ -78,7 +84,7 @@ MUTATIONS = [
         "training/distiller.py",
         "weight=(1 - alpha) * term.weight",
         "weight=alpha * term.weight",
-        "training/test_terms.py training/test_trainer.py tasks/test_tasks.py",
+        "training/test_terms.py",
     ),
 ]
 

@@ -101,7 +101,7 @@ def test_teach_fills_the_store_that_distill_uses(tmp_path: Path, tiny_bert: Path
     calls.clear()
     distilvec.teach(counted, corpus, tmp_path / "other")
     assert sum(calls) < 20, "only probes: everything is taught already"
-    with pytest.raises(DistilvecError, match="one teacher"):
+    with pytest.raises(DistilvecError, match=r"^teacher: .*\b2\b"):
         distilvec.teach([embed, embed], corpus, tmp_path / "two")
 
 
@@ -121,15 +121,15 @@ def test_a_dataset_is_a_corpus(tmp_path: Path, texts: list[str]) -> None:
 def test_values_that_make_no_recipe(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     from sentence_transformers import SentenceTransformer
 
-    with pytest.raises(DistilvecError, match="Give its folder or hub id"):
+    with pytest.raises(DistilvecError, match="^teacher: .*SentenceTransformer .*folder or hub id"):
         recipe_of(SentenceTransformer(str(tiny_bert)), "student", texts, "mse", tmp_path)
-    with pytest.raises(DistilvecError, match="is no teacher"):
+    with pytest.raises(DistilvecError, match=r"^teacher: .*\bint\b"):
         recipe_of(3, "student", texts, "mse", tmp_path)
-    with pytest.raises(DistilvecError, match="cannot be read from int"):
+    with pytest.raises(DistilvecError, match=r"^corpus: .*\bint\b"):
         recipe_of("teacher", "student", 3, "mse", tmp_path)
-    with pytest.raises(DistilvecError, match="going through it gives their names"):
+    with pytest.raises(DistilvecError, match=r"^corpus: .*datasets\.Dataset\.from_dict"):
         recipe_of("teacher", "student", {"text": "text"}, "mse", tmp_path)
-    with pytest.raises(DistilvecError, match='"training"'):
+    with pytest.raises(DistilvecError, match='^trainings: .*"training"'):
         recipe_of("teacher", "student", texts, "mse", tmp_path, trainings={"epochs": 1})
 
 
@@ -151,7 +151,7 @@ def test_evaluate_any_model_on_any_description(tmp_path: Path, tiny_bert: Path, 
     assert saved["scores"]["bert"]["two"]["outputs"]
     by_function = distilvec.evaluate(embed, tmp_path / "single.json", name="letters")
     assert by_function.scores["letters"]["three"].kind == "clustering"
-    with pytest.raises(DistilvecError, match="same name"):
+    with pytest.raises(DistilvecError, match=": one, two"):
         read_tasks([str(tmp_path / "tasks.yaml"), str(tmp_path / "tasks.yaml")])
     with pytest.raises(DistilvecError):
         distilvec.evaluate(tmp_path / "no-model", tasks)
@@ -165,9 +165,9 @@ def test_shrink_writes_a_student(tmp_path: Path, tiny_bert: Path, texts: list[st
     assert "3 -> 2 (kept 1, 3)" in told and "400 -> " in told
     small = distilvec.load(tmp_path / "small")
     assert small.encode(["hello"], show_progress_bar=False).shape == (1, 32)
-    with pytest.raises(DistilvecError, match="nothing to shrink"):
+    with pytest.raises(DistilvecError, match="^shrink: .*--layers, --vocabulary"):
         shrink_model(str(tiny_bert), tmp_path / "same")
-    with pytest.raises(DistilvecError, match="needs the texts"):
+    with pytest.raises(DistilvecError, match="^--corpus: .*vocabulary"):
         shrink_model(str(tiny_bert), tmp_path / "same", vocabulary=300)
 
 
@@ -180,7 +180,7 @@ def test_shrink_says_what_each_cut_keeps(tmp_path: Path, tiny_bert: Path, texts:
     assert re.fullmatch(r"inner       32: R² of each block's output 0\.\d{3}, 0\.\d{3}", told[4])
     assert re.fullmatch(r"heads       2: R² of each block's output 0\.\d{3}, 0\.\d{3}", told[5])
     assert told[6:] == ["positions   64", f"student     {tmp_path / 'small'}"]
-    with pytest.raises(DistilvecError, match="cutting inner needs the texts"):
+    with pytest.raises(DistilvecError, match=r"^--corpus: .*\binner\b"):
         shrink_model(str(tiny_bert), tmp_path / "small", inner=32)
 
 

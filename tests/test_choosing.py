@@ -215,7 +215,7 @@ def test_without_held_out_texts_some_training_texts_stand_in(tmp_path: Path, tex
     few = sampled(corpus, 150)
     assert len(few.holdout_rows) == 30 and not set(few.holdout_rows) & set(few.train_rows)
     small = read_corpus([{"text": text} for text in texts[:30]], tmp_path / "small", holdout=0.0)
-    with pytest.raises(DataError, match="too few to compare"):
+    with pytest.raises(DataError, match=r"^corpus: 10 .*\b20\b"):
         sampled(small, 150)
 
 
@@ -320,10 +320,10 @@ def test_auto_has_to_be_chosen_before_anything_is_made_of_it(
 
     recipe = recipe_for(tmp_path, tiny_bert, texts)
     assert recipe.student.auto is not None and recipe.student.auto.keep == 0.95
-    with pytest.raises(DistilvecError, match="not been chosen yet"):
+    with pytest.raises(DistilvecError, match=r"^student\.auto: .*`distilvec plan RECIPE`"):
         plan(recipe)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(DistilvecError, match="would each choose a student"):
+    with pytest.raises(DistilvecError, match=r"^student\.auto: 2 processes .*`distilvec plan RECIPE`"):
         train(recipe)
 
 
@@ -357,12 +357,12 @@ def test_the_teachers_own_search_can_be_the_task(tmp_path: Path, tiny_bert: Path
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [({"keep": 0.0}, "keep is 0"), ({"keep": 95}, "keep is 95"), ({"sample": 10}, "a sample of 10")],
+    [({"keep": 0.0}, r"keep is 0\.?0?,"), ({"keep": 95}, "keep is 95,"), ({"sample": 10}, r"sample of 10\b.*\b100")],
 )
 def test_what_is_out_of_range_is_refused(
     tmp_path: Path, tiny_bert: Path, texts: list[str], options: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(DistilvecError, match=told):
+    with pytest.raises(DistilvecError, match=f"^plan: .*{told}"):
         choose(recipe_for(tmp_path, tiny_bert, texts), **options)
 
 
@@ -373,6 +373,6 @@ def test_images_are_refused_before_anything_is_encoded(tmp_path: Path, tiny_bert
     for number in range(3):
         Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / f"pictures/{number}.png")
     recipe = recipe_for(tmp_path, tiny_bert, [], corpus={"path": str(tmp_path / "pictures")})
-    with pytest.raises(DistilvecError, match="the corpus holds images"):
+    with pytest.raises(DistilvecError, match=r"^plan: .*\bimages\b.*docs/images\.md"):
         choose(recipe)
     assert not (tmp_path / "out/stores").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -111,23 +112,23 @@ print(*(set(sys.modules) - before))
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["run", "missing.yaml"], 2, "missing.yaml: the recipe cannot be read"),
-        (["run", "{recipe}", "--set", "training.epoch=0.1"], 2, 'Did you mean "epochs"?'),
-        (["run", "{recipe}", "--set", "training.epochs=none at all"], 2, "training.epochs"),
-        (["run", "{recipe}", "--set", "method.name=tallas"], 2, 'Did you mean "talas"?'),
-        (["run", "{recipe}", "--set", "training"], 2, "key.key=value"),
-        (["run", "{recipe}", "--set", "corpus.path=nowhere.jsonl", "-o", "{folder}/a"], 3, "nowhere.jsonl"),
-        (["run", "{recipe}", "--set", "corpus.text=txt", "-o", "{folder}/b"], 3, 'Did you mean "text"?'),
-        (["run", "{recipe}", "--set", "teachers.0.model=/no/such/model", "-o", "{folder}/c"], 2, "/no/such/model"),
-        (["run", "{recipe}", "-o", "{folder}/texts.jsonl/out"], 4, "output folder cannot be written"),
+        (["run", "missing.yaml"], 2, r"missing\.yaml: "),
+        (["run", "{recipe}", "--set", "training.epoch=0.1"], 2, r'training\.epoch: .*"epochs"'),
+        (["run", "{recipe}", "--set", "training.epochs=none at all"], 2, r"training\.epochs: "),
+        (["run", "{recipe}", "--set", "method.name=tallas"], 2, '"tallas".*"talas"'),
+        (["run", "{recipe}", "--set", "training"], 2, r'"training".*key\.key=value'),
+        (["run", "{recipe}", "--set", "corpus.path=nowhere.jsonl", "-o", "{folder}/a"], 3, r"nowhere\.jsonl: "),
+        (["run", "{recipe}", "--set", "corpus.text=txt", "-o", "{folder}/b"], 3, r'texts\.jsonl: .*"txt".*"text"'),
+        (["run", "{recipe}", "--set", "teachers.0.model=/no/such/model", "-o", "{folder}/c"], 2, "/no/such/model: "),
+        (["run", "{recipe}", "-o", "{folder}/texts.jsonl/out"], 4, r"texts\.jsonl/out: "),
         (["teach", "{recipe}", "--shard", "2/2"], 2, "--shard"),
         (["shrink", "{teacher}", "-o", "{folder}/d", "--layers", "two"], 2, "--layers"),
-        (["shrink", "{teacher}", "-o", "{folder}/d", "--layers", "9"], 2, "1 to 3 blocks"),
-        (["evaluate", "{teacher}", "-t", "no-such-file.yaml"], 2, "no such file"),
-        (["methods", "tallas"], 2, 'Did you mean "talas"?'),
-        (["recipes", "start-text"], 2, 'Did you mean "start-texts"?'),
-        (["recipes", "--data", "imdb"], 2, "goes with the name of a recipe"),
-        (["compare", "{recipe}", "-m", "cosine:inti=random"], 2, 'Did you mean "init"?'),
+        (["shrink", "{teacher}", "-o", "{folder}/d", "--layers", "9"], 2, r"layers is .*\b9\b.*\b1 to 3\b"),
+        (["evaluate", "{teacher}", "-t", "no-such-file.yaml"], 2, r"no-such-file\.yaml: "),
+        (["methods", "tallas"], 2, '"tallas".*"talas"'),
+        (["recipes", "start-text"], 2, "'start-text'.*\"start-texts\""),
+        (["recipes", "--data", "imdb"], 2, "--data "),
+        (["compare", "{recipe}", "-m", "cosine:inti=random"], 2, '"inti".*"init"'),
         (["run"], 2, "Missing argument"),
         (["rnu"], 2, "rnu"),
     ],
@@ -138,7 +139,7 @@ def test_mistakes_are_one_line_and_an_exit_code(
     filled = [word.format(recipe=place / "recipe.yaml", folder=place, teacher=tiny_bert) for word in words]
     assert called(*filled) == code
     shown = capsys.readouterr()
-    assert told in shown.err.replace("\n", " "), shown.err
+    assert re.search(told, shown.err.replace("\n", " ")), shown.err
     ours = [line for line in shown.err.splitlines() if line.startswith("distilvec: ")]
     assert len(ours) == (0 if told in ("Missing argument", "rnu") else 1)
     assert "Traceback" not in shown.err

@@ -113,7 +113,7 @@ def test_finished_runs_are_read_back_and_lost_ones_made_again(
 def test_another_recipe_in_the_same_folder_is_refused(compared: tuple[Recipe, comparison.Comparison]) -> None:
     recipe, _ = compared
     longer = recipe.model_copy(update={"training": recipe.training.model_copy(update={"epochs": 2})})
-    with pytest.raises(DistilvecError, match="another recipe"):
+    with pytest.raises(DistilvecError, match=r"/runs/cosine/seed-\d+/recipe\.yaml: .*output"):
         compare(longer, ["cosine"], seeds=1)
 
 
@@ -153,12 +153,12 @@ def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("methods", "reference", "told"),
     [
-        (["cosin"], None, 'Did you mean "cosine"'),
-        (["cosine:inti=random"], None, 'Did you mean "init"'),
-        (["cosine:init"], None, "has no value"),
-        (["cosine", "cosine"], None, "given twice"),
-        (["cosine"], "mse", 'no method "mse"'),
-        ([], None, "no methods"),
+        (["cosin"], None, '^method: .*"cosin".*"cosine"'),
+        (["cosine:inti=random"], None, '^method: .*"inti".*"init"'),
+        (["cosine:init"], None, '^methods: "init" in "cosine:init" .*key=value'),
+        (["cosine", "cosine"], None, '^methods: "cosine" .*twice'),
+        (["cosine"], "mse", '^reference: .*"mse".*cosine'),
+        ([], None, "^methods: .*methods to compare"),
     ],
 )
 def test_mistakes_are_said_before_anything_is_trained(
@@ -172,12 +172,12 @@ def test_mistakes_are_said_before_anything_is_trained(
 
 def test_a_method_that_cannot_work_is_said_first(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
     recipe = make_recipe(data, tiny_bert, tmp_path)
-    with pytest.raises(DistilvecError, match="the student has 1"):
+    with pytest.raises(DistilvecError, match=r"^student: anchored_layers is 2, .*\b1\. "):
         compare(recipe, ["cosine", "talas"])
     assert not (tmp_path / "out" / "runs").exists()
 
 
 def test_nothing_to_judge_on(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
     recipe = make_recipe(data, tiny_bert, tmp_path, corpus={"path": str(data)})
-    with pytest.raises(DistilvecError, match="nothing to judge"):
+    with pytest.raises(DistilvecError, match=r"^judging\.tasks: "):
         compare(recipe, ["cosine"])

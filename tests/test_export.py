@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -138,9 +139,9 @@ def test_decoder_with_left_padding_last_token_and_prompts(
     np.testing.assert_allclose(encoder.encode(sentences[:40]), expected(source, sentences[:40]), atol=5e-6)
     asked = expected(source, sentences[:8], prompt_name="query")
     np.testing.assert_allclose(encoder.encode(sentences[:8], prompt_name="query"), asked, atol=5e-6)
-    with pytest.raises(DistilvecError, match='"query"'):
+    with pytest.raises(DistilvecError, match='"querry".*"query"'):
         encoder.encode(["x"], prompt_name="querry")
-    with pytest.raises(DistilvecError, match=r"model_int8\.onnx"):
+    with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + r".*model_int8\.onnx.*`distilvec export`"):
         load_onnx(tmp_path, precision="int8")
 
 
@@ -178,7 +179,7 @@ def test_a_graph_that_disagrees_is_refused_and_nothing_is_left(
         return json.loads((exported[0] / CONFIG).read_text())["inputs"]
 
     monkeypatch.setattr(convert, "_write_graph", damaged)
-    with pytest.raises(DistilvecError, match=r"0\.999"):
+    with pytest.raises(DistilvecError, match=r"/model: .*'a text'.*0\.999"):
         export_onnx(student, tmp_path, quantize=False, texts=["a text", "another one"])
     assert [file.name for file in tmp_path.iterdir()] == ["kept.txt"]
 
@@ -195,7 +196,7 @@ def test_missing_packages_name_the_extra(tmp_path: Path, student: Path, monkeypa
 
 
 def test_a_full_disk_is_no_fault_of_the_model(tmp_path: Path, tiny_bert: Path) -> None:
-    with full_beyond(20_000), pytest.raises(EnvironmentProblem, match="the export cannot be written"):
+    with full_beyond(20_000), pytest.raises(EnvironmentProblem, match=r"/out: .*\(File too large\)"):
         export_onnx(tiny_bert, tmp_path / "out", quantize=False)
     assert not list((tmp_path / "out").iterdir())
 
@@ -203,13 +204,15 @@ def test_a_full_disk_is_no_fault_of_the_model(tmp_path: Path, tiny_bert: Path) -
 def test_what_cannot_be_opened(tmp_path: Path, exported: tuple[Path, ExportReport]) -> None:
     import shutil
 
-    with pytest.raises(DistilvecError, match="distilvec export"):
+    with pytest.raises(
+        DistilvecError, match=re.escape(f"{tmp_path}: ") + r".*distilvec_onnx\.json.*`distilvec export`"
+    ):
         load_onnx(tmp_path)
     broken = shutil.copytree(exported[0], tmp_path / "broken")
     (broken / "model.onnx").write_bytes((broken / "model.onnx").read_bytes()[:500])
-    with pytest.raises(DataError, match="cannot be opened"):
+    with pytest.raises(DataError, match=r"/broken: .*model\.onnx"):
         load_onnx(broken)
-    with pytest.raises(DistilvecError, match="not one string"):
+    with pytest.raises(DistilvecError, match="'a text'"):
         load_onnx(exported[0]).encode("a text")
 
 
@@ -221,7 +224,7 @@ def test_a_model_without_transformer_is_refused(tmp_path: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
     model.save(str(tmp_path / "static"), create_model_card=False)
-    with pytest.raises(DistilvecError, match="starts with StaticEmbedding"):
+    with pytest.raises(DistilvecError, match=r"/static: .*\bStaticEmbedding\b"):
         export_onnx(tmp_path / "static", tmp_path / "out")
 
 
@@ -229,6 +232,6 @@ def test_mixtures_of_experts_are_refused(tiny_bert: Path, tmp_path: Path) -> Non
     from distilvec.students import load_student, ship, upcycle
 
     ship(upcycle(load_student(tiny_bert), experts=2, every=1), tmp_path / "mixture")
-    with pytest.raises(DistilvecError, match="mixture of experts, whose sparse dispatch"):
+    with pytest.raises(DistilvecError, match="/mixture: .*dense student"):
         export_onnx(tmp_path / "mixture", tmp_path / "out")
     assert not list(tmp_path.glob("out/*"))

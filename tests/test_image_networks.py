@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, SMALL, needs_shared
 
 from distilvec.corpus.images import data_uri
 from distilvec.errors import DataError, DistilvecError
@@ -84,14 +84,14 @@ def test_weights_of_eight_bits(networks, tmp_path) -> None:
     )
     tensors = networks.Tensors(file)
     assert tensors.weight("head").tolist() == [[-5, 0], [59, 122.5]]
-    with pytest.raises(DataError, match="unknown tensors: more"):
+    with pytest.raises(DataError, match=r"/weights\.safetensors: unknown .*: more\.$"):
         tensors.done()
-    with pytest.raises(DataError, match="tensor more.bias is missing"):
+    with pytest.raises(DataError, match=r"/weights\.safetensors: .*more\.bias .*missing"):
         tensors.take("more.bias")
 
 
 def test_a_wrong_name_is_refused(networks) -> None:
-    with pytest.raises(DistilvecError, match='"vww_mobilenet_v1_025"'):
+    with pytest.raises(DistilvecError, match='"vww_mobilenet_v1".*"vww_mobilenet_v1_025"'):
         networks.load("vww_mobilenet_v1")
 
 
@@ -108,7 +108,7 @@ def test_resizing_of_an_item(networks) -> None:
 def test_golden_features_of_a_small_network(networks, small_shared, monkeypatch) -> None:
     """Its weights lie in half precision in tests/data."""
     monkeypatch.setenv("DISTILVEC_DATA", str(small_shared))
-    check_golden(networks, small_shared, NAMES[0], 0.02)
+    check_golden(networks, NAMES[0], 0.02)
 
 
 @needs_shared
@@ -116,14 +116,14 @@ def test_golden_features(networks, subtests) -> None:
     """Four networks of 0.3 to 3.5 MB, and as functions."""
     for name in NAMES:
         with subtests.test(name=name):
-            check_golden(networks, SHARED, name, 1e-4)
+            check_golden(networks, name, 1e-4)
     with subtests.test("teachers as functions"):
         check_functions(networks)
 
 
-def check_golden(networks, shared, name, tolerance) -> None:
-    golden = np.load(shared / "models" / "goldens.npz")
-    images = np.load(shared / "data" / "images" / "cifar10.npz")["test_images"][:8]
+def check_golden(networks, name, tolerance) -> None:
+    golden = np.load(SMALL / "models" / "goldens.npz")
+    images = np.load(SMALL / "data" / "images" / "cifar10.npz")["test_images"][:8]
     items = [data_uri(image) for image in images]
     found = networks.embedder(name, batch_size=5)(items)
     np.testing.assert_allclose(found, golden[f"{name}/features"], rtol=tolerance, atol=tolerance)

@@ -233,9 +233,9 @@ def test_a_text_student_is_refused_for_images(pictures, tmp_path) -> None:
     from distilvec.demo import demo_teacher
 
     recipe = image_recipe(pictures, tmp_path / "out", student={"model": demo_teacher()})
-    with pytest.raises(DistilvecError, match="reads texts, and the corpus holds images"):
+    with pytest.raises(DistilvecError, match=r"^student: .*\btexts\b.*\bimages\b.*corpus\.modality"):
         run(Recipe.build(recipe))
-    with pytest.raises(DistilvecError, match="reads text items, and the corpus holds images"):
+    with pytest.raises(DistilvecError, match=r"^teacher: .*\btext items\b.*\bimages\b.*corpus\.modality"):
         load_teacher(model=demo_teacher(), modality="image")
 
 
@@ -246,7 +246,7 @@ def test_keys_that_a_teacher_of_images_has_no_use_for_are_refused(tmp_path, key,
     from distilvec.modules.cifar_resnet import CifarResNet, image_model
 
     image_model(CifarResNet(depth=8, width=4)).save(str(tmp_path / "teacher"))
-    with pytest.raises(DistilvecError, match=f"{key}"):
+    with pytest.raises(DistilvecError, match=f"^teacher: {key} .*images"):
         load_teacher(model=tmp_path / "teacher", modality="image", trust_remote_code=True, **{key: value})
 
 
@@ -294,13 +294,13 @@ def test_combined_teachers_go_with_a_method_that_could_look_inside_and_does_not(
     twice = [{"name": name, "model": str(tiny_bert)} for name in ("one", "two")]
     method |= {"moe_weight": 0.8, "layers": 2}
     recipe |= {"teachers": twice, "method": method, "output": str(tmp_path / "other")}
-    with pytest.raises(DistilvecError, match="combine:"):
+    with pytest.raises(DistilvecError, match="^combine: .*distillmoe .*combine: separate.*moe_weight: 1"):
         run(Recipe.build(recipe))
 
 
 def test_averaging_needs_one_width(tmp_path) -> None:
     narrow, wide = load_teacher(name="a", call=letters), load_teacher(name="b", call=lambda t: np.ones((len(t), 4)))
-    with pytest.raises(DistilvecError, match="different widths"):
+    with pytest.raises(DistilvecError, match=r"^combine: .*\(9, 4\).*combine: concatenate"):
         CombinedTeacher([narrow, wide], [1, 1], "average")
 
 

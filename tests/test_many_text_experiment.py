@@ -58,7 +58,7 @@ def test_a_teacher_that_is_not_built_says_how(work: Path) -> None:
     from distilvec.errors import EnvironmentProblem
 
     teachers = importlib.import_module("text_teachers")
-    with pytest.raises(EnvironmentProblem, match="words is not built"):
+    with pytest.raises(EnvironmentProblem, match=r"/text_teachers/words: .*python experiments/text_teachers\.py"):
         teachers.words(["a text"])
 
 

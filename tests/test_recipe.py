@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -50,36 +51,35 @@ def test_the_method_implies_the_space(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "line", "told"),
     [
-        ("epochs: 2", "epochs: 0", 7, "greater than 0"),
-        ("epochs: 2", "epochs: many", 7, "many"),
-        ("shrink: {of: tiny, layers: 2}", "shrnk: {of: tiny}", 4, 'Did you mean "shrink"?'),
-        ("shrink: {of: tiny, layers: 2}", "shrink: {of: tiny, layer: 2}", 4, 'Did you mean "layers"?'),
-        ("corpus: {path: texts.txt}", "corpus: {}", 1, "corpus.path: this key is missing"),
+        ("epochs: 2", "epochs: 0", 7, r"training\.epochs: .*\(got 0\)"),
+        ("epochs: 2", "epochs: many", 7, r"training\.epochs: .*\bmany\b"),
+        ("shrink: {of: tiny, layers: 2}", "shrnk: {of: tiny}", 4, r'student\.shrnk: .*"shrink"'),
+        ("shrink: {of: tiny, layers: 2}", "shrink: {of: tiny, layer: 2}", 4, r'student\.shrink\.layer: .*"layers"'),
+        ("corpus: {path: texts.txt}", "corpus: {}", 1, r"corpus\.path: "),
         (
             "corpus: {path: texts.txt}",
             "corpus: {pth: texts.txt}",
             1,
-            'corpus.pth: unknown key "pth". Did you mean "path"?',
+            r'corpus\.pth: .*"pth".*"path"',
         ),
-        ("anchored_layers: 1", "anchored_layer: 1", 5, 'Did you mean "anchored_layers"?'),
-        ("layers: 1}", "layers: 1, temperature: -1}", 5, "method.temperature: Input should be greater than 0 (got -1)"),
-        ("layers: 1}", "layers: 1,\n  preset: papper}", 6, "method.preset: "),
-        ("name: talas", "name: tallas", 5, 'Did you mean "talas"?'),
-        ("model: some/teacher", "model: a, call: m:f", 2, "exactly one of model, call and vectors"),
-        ("epochs: 2", "bset: task_accuracy", 7, 'Did you mean "best"?'),
-        ("training:", "trainig:", 6, 'Did you mean "training"?'),
+        ("anchored_layers: 1", "anchored_layer: 1", 5, 'method: .*"anchored_layer".*"anchored_layers"'),
+        ("layers: 1}", "layers: 1, temperature: -1}", 5, r"method\.temperature: .*\b0 \(got -1\)"),
+        ("layers: 1}", "layers: 1,\n  preset: papper}", 6, r"method\.preset: .*'papper'"),
+        ("name: talas", "name: tallas", 5, 'method: .*"tallas".*"talas"'),
+        ("model: some/teacher", "model: a, call: m:f", 2, r"teachers\.0: .*model, call and vectors"),
+        ("epochs: 2", "bset: task_accuracy", 7, r'training\.bset: .*"best"'),
+        ("training:", "trainig:", 6, 'trainig: .*"training"'),
     ],
 )
 def test_mistakes_name_line_and_remedy(tmp_path: Path, before: str, after: str, line: int, told: str) -> None:
     message = refused(tmp_path, MINIMAL.replace(before, after))
-    assert f"line {line}" in message and told in message, message
-    assert str(tmp_path / "recipe.yaml") in message
+    assert re.match(re.escape(str(tmp_path / "recipe.yaml")) + rf", line {line}, {told}", message), message
 
 
 def test_broken_files(tmp_path: Path) -> None:
     assert "not valid YAML" in refused(tmp_path, "corpus: [")
     assert "mapping" in refused(tmp_path, "- one\n- two\n")
-    with pytest.raises(DistilvecError, match="cannot be read"):
+    with pytest.raises(DistilvecError, match=r"/missing\.yaml: "):
         Recipe.load(tmp_path / "missing.yaml")
     unsafe = MINIMAL.replace("texts.txt", '!!python/object/apply:os.system ["true"]')
     assert "not valid YAML" in refused(tmp_path, unsafe)
@@ -174,5 +174,5 @@ def test_a_function_is_kept_and_named() -> None:
 
 def test_two_teachers_of_one_name() -> None:
     data = {"corpus": {"path": "x"}, "student": {"model": "m"}, "teachers": [{"model": "a"}, {"model": "b"}]}
-    with pytest.raises(DistilvecError, match="same name"):
+    with pytest.raises(DistilvecError, match='^recipe: .*"teacher"'):
         Recipe.build(data)

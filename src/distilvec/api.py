@@ -105,7 +105,8 @@ def teach(
 
     recipe = recipe_of(teacher, None, corpus, None, output, **sections)
     if len(recipe.teachers) > 1:
-        raise DistilvecError("teach fills one teacher's store", remedy="Call it once per teacher.")
+        what = f"teach fills one teacher's store, and {len(recipe.teachers)} are given"
+        raise DistilvecError(what, where="teacher", remedy="Call it once per teacher.")
     return Job(recipe).teach(shard=shard, vectors_only=True)[0].store
 
 

@@ -108,7 +108,10 @@ def compare(
     if seeds < 1:
         raise DistilvecError(f"seeds is at least 1, not {seeds}", where="seeds")
     if recipe.training.seed + seeds > MOST_SEEDS:
-        raise DistilvecError(f"seeds are below {MOST_SEEDS:,}", where="training.seed")
+        last = recipe.training.seed + seeds - 1
+        raise DistilvecError(
+            f"the last seed would be {last:,}, and seeds are below {MOST_SEEDS:,}", where="training.seed"
+        )
     job = Job(recipe)
     for variant in variants.values():
         Job(variant).require("compare")

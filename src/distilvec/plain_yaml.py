@@ -15,7 +15,16 @@ _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe, with these numbers."""
+    """Safe, with these numbers; a value that cannot be made is named with its line."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (yaml.YAMLError, RecursionError):
+            raise
+        except Exception as error:  # a number of 5,000 digits, the 31st of February: Python's own errors come through
+            line, kind = node.start_mark.line + 1, node.tag.rsplit(":", 1)[-1]
+            raise yaml.YAMLError(f'line {line}: "{str(node.value)[:40]}" cannot be read as {kind} ({error})') from error
 
 
 class _Dumper(yaml.SafeDumper):
@@ -41,7 +50,7 @@ def read(text: str) -> Any:
         raise
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
-    except Exception as error:  # a number of 5,000 digits, the 31st of February: Python's own errors come through
+    except Exception as error:  # of the scanner, for example an escaped character that is none
         raise yaml.YAMLError(f"a value cannot be read ({error})") from error
 
 

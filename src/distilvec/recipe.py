@@ -128,8 +128,9 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
     @model_validator(mode="after")
     def _names_differ(self) -> Recipe:
         names = [teacher.name for teacher in self.teachers]
-        if len(set(names)) < len(names):
-            raise ValueError("two teachers have the same name")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f'two teachers have the same name, "{twice}": give each a name of its own')
         return self
 
     @model_validator(mode="after")

@@ -97,9 +97,9 @@ def test_either_side_may_be_truncated_or_empty() -> None:
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(DistilvecError, match="strict"):
+    with pytest.raises(DistilvecError, match='"strickt".*"strict"'):
         align(["a"], ["a"], "strickt")
-    with pytest.raises(DistilvecError, match="span_pairs"):
+    with pytest.raises(DistilvecError, match='"span_pairs"'):
         align(["a"], ["a"], "spans")
 
 
@@ -127,7 +127,7 @@ def test_trimmed_spans_hold_the_same_words(text: str, data: st.DataObject) -> No
 
 
 def test_spans_outside_the_text_are_refused() -> None:
-    with pytest.raises(DataError, match="character 9 of a text of 3"):
+    with pytest.raises(DataError, match=r"character 9\b.*\b3\b"):
         trim_spans([(0, 9)], "a b")
-    with pytest.raises(DataError, match=r"\[n, 2\]"):
+    with pytest.raises(DataError, match=r"\[n, 2\].*\[1, 3\]"):
         span_pairs([[1, 2, 3]], [[1, 2, 3]])

@@ -139,11 +139,11 @@ def test_spans_find_equal_characters(tokenizers: dict[str, Any], teacher: str) -
 def test_ids_the_vocabulary_lacks_are_refused() -> None:
     aligner = Aligner(["a", "b"], ["a", None])  # type: ignore[list-item]
     assert aligner.pairs([0], [1], "path").tolist() == [[0, 0]]
-    with pytest.raises(DataError, match="student's vocabulary has 2 entries and no id 2"):
+    with pytest.raises(DataError, match=r"student's .*\b2 entries.*\bid 2\b"):
         aligner.pairs([2], [0])
-    with pytest.raises(DataError, match="teacher's vocabulary has 2 entries and no id -1"):
+    with pytest.raises(DataError, match=r"teacher's .*\b2 entries.*\bid -1\b"):
         aligner.pairs([0], [-1])
-    with pytest.raises(DistilvecError, match="span_pairs"):
+    with pytest.raises(DistilvecError, match='"span_pairs"'):
         aligner.pairs([0], [0], "spans")
     assert aligner.batch([], ["full"]) == {"full": []}
 

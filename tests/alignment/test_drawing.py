@@ -116,14 +116,14 @@ def test_a_model_is_as_good_as_its_tokenizer(tiny_bert: Path, files: dict[str, P
 
 def test_what_cannot_be_aligned_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
     file = files["uncased wordpiece"]
-    with pytest.raises(DistilvecError, match="tokenizer.json, or a hub id"):
+    with pytest.raises(DistilvecError, match="/nowhere: .*tokenizer.json"):
         load_tokenizer(tmp_path / "nowhere")
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(DistilvecError, match=r"broken\.json"):
+    with pytest.raises(DistilvecError, match=r"/broken\.json: .*line 1 column 1"):
         load_tokenizer(tmp_path / "broken.json")
-    with pytest.raises(DistilvecError, match="reciprocal"):
+    with pytest.raises(DistilvecError, match='^--mode: .*"recipocal".*"reciprocal"'):
         align_command("text", file, file, "recipocal")
-    with pytest.raises(DistilvecError, match="student's tokenizer makes no token"):
+    with pytest.raises(DistilvecError, match="^text: The student's .*' '"):
         align_command(" ", file, file)
-    with pytest.raises(DistilvecError, match=r"\.png.*\.svg"):
+    with pytest.raises(DistilvecError, match=r'^--picture: .*\.png or \.svg.*"\.gif"'):
         align_command("text", file, file, picture=tmp_path / "a.gif")

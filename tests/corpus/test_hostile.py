@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,10 @@ def test_a_folder_of_several_files(tmp_path: Path) -> None:
     (folder / "c.jsonl").write_text('{"text": "third", "label": 1}\n')
     assert len(read_corpus(folder, tmp_path / "out", label="label", holdout=0.0)) == 3, "a new file is noticed"
     (folder / "d.csv").write_text("txt,label\nfourth,1\n")
-    with pytest.raises(DataError, match=r"d\.csv: there is no column \"text\".*\"txt\""):
+    with pytest.raises(DataError, match=r'd\.csv: .*"text".*"txt", "label"'):
         read_corpus(folder, tmp_path / "out", label="label")
     (folder / "README.txt").write_text("What this is.\n")
-    with pytest.raises(DataError, match=r"README\.txt"):
+    with pytest.raises(DataError, match=r"/data: .*README\.txt"):
         read_corpus(folder, tmp_path / "out", label="label")
 
 
@@ -82,7 +83,9 @@ def test_parquet_columns_that_hold_no_text(tmp_path: Path) -> None:
     }
     for name, columns in tables.items():
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
-        with pytest.raises(DataError, match=r"3 rows read: .*(not|missing) text \(first: .*line [123]\)"):
+        with pytest.raises(
+            DataError, match=rf"{name}\.parquet: .*\(3 rows .*text \(first: .*{name}\.parquet, line [123]\)"
+        ):
             read_corpus(tmp_path / f"{name}.parquet", tmp_path / "out")
     columns = {"text": ["a", None, "b", "c"], "label": [None, 1, 2, 3], "vector": [[1.0]] * 4}
     pq.write_table(pa.table(columns), tmp_path / "some.parquet")
@@ -118,7 +121,7 @@ def test_python_values_nobody_expects(tmp_path: Path) -> None:
 
 
 def test_without_a_network_the_hub_is_an_environment_problem(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match=r"some-one/some-thing") as caught:
+    with pytest.raises(EnvironmentProblem, match="hub:some-one/some-thing: ") as caught:
         read_corpus("hub:some-one/some-thing", tmp_path)
     assert caught.value.exit_code == 4
 
@@ -127,17 +130,17 @@ def test_a_data_set_of_several_splits_needs_a_choice(tmp_path: Path) -> None:
     import datasets
 
     part = datasets.Dataset.from_dict({"text": ["a", "b"]})
-    with pytest.raises(DataError, match=r'"train"'):
+    with pytest.raises(DataError, match=r'"train": dev, test\.'):
         read_corpus(datasets.DatasetDict(dev=part, test=part), tmp_path)
     only = read_corpus(datasets.DatasetDict(dev=part), tmp_path, holdout=0.0)
     assert only.texts() == ["a", "b"]
-    with pytest.raises(DataError, match='"body"'):
+    with pytest.raises(DataError, match='"body".*"text"'):
         read_corpus(part, tmp_path, text="body")
 
 
 def test_links_that_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nothing")
-    with pytest.raises(DataError, match="link leads nowhere"):
+    with pytest.raises(DataError, match=r'gone\.txt: .*/nothing"'):
         read_corpus(tmp_path / "gone.txt", tmp_path / "out")
     (tmp_path / "round.txt").symlink_to(tmp_path / "round.txt")
     with pytest.raises(EnvironmentProblem, match=r"round\.txt"):
@@ -146,12 +149,12 @@ def test_links_that_lead_nowhere(tmp_path: Path) -> None:
 
 def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
     for folder in (tmp_path / ("x" * 300), Path("/dev/null/inside"), Path("/proc/none/inside")):
-        with pytest.raises(EnvironmentProblem, match=r"cannot be written.*Choose another folder"):
+        with pytest.raises(EnvironmentProblem, match=re.escape(f"{folder}: ")):
             read_corpus(["a text"], folder)
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
     if os.geteuid():  # the superuser may write anywhere
-        with pytest.raises(EnvironmentProblem, match="cannot be written"):
+        with pytest.raises(EnvironmentProblem, match=re.escape(f"{locked}: ")):
             read_corpus(["a text"], locked)
 
 

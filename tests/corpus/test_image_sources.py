@@ -79,7 +79,7 @@ def test_bad_files_in_a_folder_are_counted_and_named(tmp_path: Path) -> None:
         "same.png": "duplicate",
         "same.bmp": "duplicate",
     }
-    with pytest.raises(DataError, match=r"bomb\.png.*line 1"):
+    with pytest.raises(DataError, match=r"bomb\.png, line 1: .*strict"):
         read_corpus(place, tmp_path / "strict", strict=True)
 
 
@@ -103,12 +103,12 @@ def test_what_a_folder_holds_decides_unless_it_is_said(tmp_path: Path) -> None:
     assert len(images) == 6 and images.audit.rejected == {"not an image": 1}
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "a.md").write_text("x")
-    with pytest.raises(DataError, match="no file in this folder"):
+    with pytest.raises(DataError, match=r"/none: .*\.bmp.*\.webp"):
         read_corpus(tmp_path / "none", tmp_path / "out", modality="image")
-    with pytest.raises(DistilvecError, match='"image"'):
+    with pytest.raises(DistilvecError, match=r'corpus\.modality: .*"imge".*"image"'):
         read_corpus(mixed, tmp_path / "out", modality="imge")  # type: ignore[arg-type]
     for wrong in ({"teacher_text": "path"}, {"text": ["image", "path"], "joint": True}):
-        with pytest.raises(DistilvecError, match="is for texts"):
+        with pytest.raises(DistilvecError, match=rf"corpus\.{list(wrong)[-1]}: .*images"):
             read_corpus(mixed, tmp_path / "out", modality="image", **wrong)
 
 
@@ -124,13 +124,13 @@ def test_npz_of_pixels(tmp_path: Path, save: Any) -> None:
     assert corpus.domain_names == ["x", "y"]
     grey = read_corpus(file, tmp_path / "grey", text="test_images", holdout=0.0)
     assert arrays(grey) == np.repeat(test, 3, axis=3).tolist()
-    with pytest.raises(DataError, match="train_images.*test_images"):
+    with pytest.raises(DataError, match=r"a\.npz: .*corpus\.text to train_images or test_images"):
         read_corpus(file, tmp_path / "no")
-    with pytest.raises(DataError, match='"train_images"'):
+    with pytest.raises(DataError, match=r'a\.npz: .*"train_image".*"train_images"'):
         read_corpus(file, tmp_path / "no", text="train_image")
-    with pytest.raises(DataError, match='"train_labels".*uint8'):
+    with pytest.raises(DataError, match=r'a\.npz: .*\b5 .*"train_labels" uint8 \[20, 1\]'):
         read_corpus(file, tmp_path / "no", text="test_images", label="train_labels")
-    with pytest.raises(DataError, match="cannot be read as images"):
+    with pytest.raises(DataError, match=r'a\.npz: .*"names" <U1 \[20\]'):
         read_corpus(file, tmp_path / "no", text="names")
     save(tmp_path / "one.npz", pictures=train[:, :, :, 0], labels=labels)
     assert len(read_corpus(tmp_path / "one.npz", tmp_path / "one", label="labels", holdout=0.0)) == 20
@@ -150,7 +150,7 @@ def test_npz_of_files_in_a_row(tmp_path: Path) -> None:
         assert corpus.texts() == [data_uri(file) for file in [*files[:4], files[5]]]
     for wrong in (offsets[1:], offsets[:-1], offsets[::-1].copy()):
         np.savez(tmp_path / "b.npz", jpeg_bytes=content, offsets=wrong)
-        with pytest.raises(DataError, match="offsets"):
+        with pytest.raises(DataError, match=r'b\.npz: .*"jpeg_bytes" uint8 \[\d.*"offsets"'):
             read_corpus(tmp_path / "b.npz", tmp_path / "no", text="jpeg_bytes")
 
 
@@ -166,35 +166,35 @@ def with_header(header: str, content: bytes) -> bytes:
 
 def test_hostile_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "pickled.npz", images=np.array([Boom(), Boom()], dtype=object))
-    with pytest.raises(DataError, match="pickled objects"):
+    with pytest.raises(DataError, match=r'pickled\.npz: .*"images" of pickled'):
         read_corpus(tmp_path / "pickled.npz", tmp_path / "out", text="images")
     assert not Path("/tmp/distilvec-was-unpickled").exists()
     np.savez(tmp_path / "turned.npz", images=np.asfortranarray(np.zeros((4, 5, 6), np.uint8)))
-    with pytest.raises(DataError, match="Fortran order"):
+    with pytest.raises(DataError, match=r'turned\.npz: .*"images" .*numpy\.ascontiguousarray'):
         read_corpus(tmp_path / "turned.npz", tmp_path / "out")
     np.savez(tmp_path / "floats.npz", images=np.zeros((4, 5, 6), np.float32))
     with pytest.raises(DataError, match=r'"images".*float32.*\[4, 5, 6\]'):
         read_corpus(tmp_path / "floats.npz", tmp_path / "out")
     shapes = {
-        "(1000000000, 32, 32)": "does not fit",  # more than there is
-        "(1000000000000, 0, 0)": "no array of images",  # no bytes each, so any number would do
-        "(-1, 32, 32)": "does not fit",
+        "(1000000000, 32, 32)": r'"images".*numpy\.savez',  # more than there is
+        "(1000000000000, 0, 0)": r'"images" uint8 \[1000000000000, 0, 0\]',  # no bytes each, so any number would do
+        "(-1, 32, 32)": r'"images".*numpy\.savez',
     }
     for shape, said in shapes.items():
         with zipfile.ZipFile(tmp_path / "lies.npz", "w") as archive:
             header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}"
             archive.writestr("images.npy", with_header(header, b""))
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=rf"lies\.npz: .*{said}"):
             read_corpus(tmp_path / "lies.npz", tmp_path / "out")
     (tmp_path / "text.npz").write_text("no archive")
     whole = (tmp_path / "floats.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
     for name in ("text.npz", "cut.npz"):
-        with pytest.raises(DataError, match=rf"{name}"):
+        with pytest.raises(DataError, match=rf"{name}: .*numpy\.savez"):
             read_corpus(tmp_path / name, tmp_path / "out")
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match=r'gone\.npz: .*"turned\.npz"'):
         read_corpus(tmp_path / "gone.npz", tmp_path / "out")
-    with pytest.raises(DistilvecError, match="modality to image"):
+    with pytest.raises(DistilvecError, match=r"floats\.npz: .*corpus\.modality to image"):
         read_corpus(tmp_path / "floats.npz", tmp_path / "out", modality="text")
 
 
@@ -283,10 +283,10 @@ def test_images_and_molecules_that_are_read_as_texts_are_told(tmp_path: Path) ->
     (tmp_path / "molecules.csv").write_text("SMILES,activity\nCCO,1\n")
     with pytest.raises(DataError, match=r'"text".*"SMILES".*corpus\.modality'):
         read_corpus(tmp_path / "molecules.csv", tmp_path / "corpus")
-    with pytest.raises(DataError, match='"SMILES"'):
+    with pytest.raises(DataError, match=r'molecules\.csv: .*"smiles".*"SMILES"'):
         read_corpus(tmp_path / "molecules.csv", tmp_path / "corpus", text="smiles", modality="molecule")
     np.save(tmp_path / "images.npy", np.zeros((3, 4, 4, 3), np.uint8))
-    with pytest.raises(DistilvecError, match=r"\.npz"):
+    with pytest.raises(DistilvecError, match=r'images\.npy: .*"\.npy".*\.npz'):
         read_corpus(tmp_path / "images.npy", tmp_path / "corpus")
     (tmp_path / "scans").mkdir()
     (tmp_path / "scans/a.jfif").write_bytes(encoded(noise(), "JPEG"))

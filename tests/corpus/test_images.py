@@ -51,9 +51,11 @@ def test_grey_arrays_are_the_rgb_images_they_look_like() -> None:
     items = [data_uri(grey), data_uri(grey[:, :, None]), data_uri(np.stack([grey] * 3, axis=2))]
     assert len(np.unique(content_keys(items, modality="image"), axis=0)) == 1
     assert open_image(items[0]).mode == "RGB"
-    for wrong in (grey.astype(np.float32), noise()[:, :, :2], noise()[None], np.zeros((0, 4), np.uint8)):
-        with pytest.raises(Problem, match="not an image|no pixels"):
+    for wrong in (grey.astype(np.float32), noise()[:, :, :2], noise()[None]):
+        with pytest.raises(Problem, match="not an image"):
             data_uri(wrong)
+    with pytest.raises(Problem, match="no pixels"):
+        data_uri(np.zeros((0, 4), np.uint8))
 
 
 def test_orientation_is_applied() -> None:
@@ -128,7 +130,7 @@ SVG = b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="4" h
         (png_header(7_100, 7_100), "too many pixels"),  # Pillow alone would take it
         (png_header(10_000, 10_000), "too many pixels"),  # Pillow alone would warn
         (png_header(100_000, 100_000), "too many pixels"),  # Pillow alone would refuse
-        (png_header(0, 5), "no pixels|damaged image"),
+        (png_header(0, 5), "damaged image"),
         (png_header(500, 500), "damaged image"),
         (encoded(noise(0, 300, 300), "JPEG")[:9000], "damaged image"),
         (encoded(noise(0, 300, 300), "JPEG")[:40], "damaged image"),
@@ -179,7 +181,7 @@ def test_paths_that_lead_nowhere_or_elsewhere(tmp_path: Path, monkeypatch: pytes
     for item, reason in reasons.items():
         with pytest.raises(Problem, match=reason):
             image_item(item, tmp_path)
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match=r"missing\.png: .*no such file"):
         content_key(str(tmp_path / "missing.png"), modality="image")
 
 

@@ -67,10 +67,10 @@ def test_joint_and_flattened_are_different_corpora(tmp_path: Path) -> None:
 
 def test_joint_needs_two_columns(tmp_path: Path) -> None:
     file = write(tmp_path, [{"a": "x", "b": "y", "c": "z"}])
-    for columns in ("a", ["a", "b", "c"]):
-        with pytest.raises(DistilvecError, match="two text columns"):
+    for columns, number in (("a", 1), (["a", "b", "c"], 3)):
+        with pytest.raises(DistilvecError, match=rf"corpus\.joint: .*\b{number}\b.*corpus\.text"):
             read_corpus(file, tmp_path / "out", text=columns, joint=True)
-    with pytest.raises(DataError, match="no columns"):
+    with pytest.raises(DataError, match=r"items: .*: a, b\."):
         read_corpus(["plain text"], tmp_path / "out", text=["a", "b"], joint=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -131,7 +132,7 @@ def test_an_interrupted_reader_cleans_up(tmp_path: Path, big_file: Path) -> None
             break
     assert process.returncode != 0
     assert list(out.iterdir()) == []
-    with pytest.raises(DataError, match="no prepared corpus"):
+    with pytest.raises(DataError, match=re.escape(f"{out}: ") + r".*corpus\.json"):
         Corpus.open(out)
 
 

@@ -99,7 +99,7 @@ def test_what_is_no_molecule_has_a_reason_and_is_silent(
             canonical_smiles(smiles)
     assert 251 <= max(parsed) <= MAX_CHARACTERS  # RDKit, whose time grows with the text, never sees a longer one
     assert canonical_smiles("C" * 250) == "C" * 250
-    with pytest.raises(DataError, match=r"c1cccc1"):
+    with pytest.raises(DataError, match=r"c1cccc1: .*SMILES"):
         content_keys(["CC", "c1cccc1"], modality="molecule")
     captured = capfd.readouterr()
     assert captured.out == captured.err == ""
@@ -131,7 +131,7 @@ def test_smi_files(tmp_path: Path) -> None:
     assert refused.audit.rejected["several components"] == 1 and refused.audit.components == 0
     named = read_corpus(tmp_path / "a.smi", tmp_path / "names", modality="text", text="smiles", holdout=0.0)
     assert named.modality == "text" and named.texts()[:2] == ["CCO", "OCC"]
-    with pytest.raises(DistilvecError, match='"largest"'):
+    with pytest.raises(DistilvecError, match=r'corpus\.components: .*"larges".*"largest"'):
         read_corpus(tmp_path / "a.smi", tmp_path / "no", components="larges")  # type: ignore[arg-type]
 
 
@@ -151,7 +151,7 @@ def test_columns_lists_and_labels(tmp_path: Path) -> None:
         [{"a": "CCO", "b": "CCN", "c": ""}], tmp_path / "pairs", modality="molecule", text=["a", "b", "c"], holdout=0.0
     )
     assert pairs.texts() == ["CCO", "CCN"] and pairs.groups is not None and pairs.groups.tolist() == [0, 0]
-    with pytest.raises(DistilvecError, match="teacher_text"):
+    with pytest.raises(DistilvecError, match=r"corpus\.teacher_text: .*molecules"):
         read_corpus(tmp_path / "a.csv", tmp_path / "no", modality="molecule", teacher_text="split")
 
 

@@ -141,11 +141,15 @@ def test_a_json_list_longer_than_a_block_and_its_faults(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(content)
     corpus = read_corpus(tmp_path / "a.json", tmp_path / "out", holdout=0.0)
     assert corpus.texts() == [str(value["text"]).strip() for value in values]
-    faults = {b"[1, 2": "end of the file", b'[{"text": "a"},\n{"text" "b"}]': "line 2", b"[" * 100_000: "nested"}
+    faults = {
+        b"[1, 2": 'line 1: .*","',
+        b'[{"text": "a"},\n{"text" "b"}]': "line 2: ",
+        b"[" * 100_000: "line 1: .*nested",
+    }
     for number, (broken, said) in enumerate(faults.items()):
         file = tmp_path / f"{number}.json"
         file.write_bytes(broken)
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=rf"{number}\.json, {said}"):
             read_corpus(file, tmp_path / f"out{number}")
     (tmp_path / "lines.json").write_bytes(encoded("jsonl"))
     assert read_corpus(tmp_path / "lines.json", tmp_path / "lines", holdout=0.0).texts() == TEXTS
@@ -166,21 +170,21 @@ def test_damaged_files_are_errors_that_name_them(tmp_path: Path, name: str) -> N
 def test_missing_things_name_what_is_near(tmp_path: Path) -> None:
     (tmp_path / "texts.jsonl").write_bytes(encoded("jsonl"))
     (tmp_path / "plain.txt").write_bytes(encoded("txt"))
-    with pytest.raises(DataError, match=r"texts\.jsonl"):
+    with pytest.raises(DataError, match=r'text\.jsonl: .*"texts\.jsonl"'):
         read_corpus(tmp_path / "text.jsonl", tmp_path / "out")
     with pytest.raises(DataError, match=r'"txt".*"text".*"source"'):
         read_corpus(tmp_path / "texts.jsonl", tmp_path / "out", text="txt")
-    with pytest.raises(DataError, match="no columns"):
+    with pytest.raises(DataError, match=r"plain\.txt: .*: text, label\."):
         read_corpus(tmp_path / "plain.txt", tmp_path / "out", label="label")
-    with pytest.raises(DistilvecError, match=r"\.docx"):
+    with pytest.raises(DistilvecError, match=r'a\.docx: .*"\.docx".*\.jsonl'):
         read_corpus(tmp_path / "a.docx", tmp_path / "out")
-    with pytest.raises(DistilvecError, match="cannot be read from int"):
+    with pytest.raises(DistilvecError, match=r"corpus: .*\bint\b"):
         read_corpus(3, tmp_path / "out")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="no file in this folder"):
+    with pytest.raises(DataError, match=r"/empty: .*\.txt.*\.smi"):
         read_corpus(tmp_path / "empty", tmp_path / "out")
     (tmp_path / "wide.txt").write_bytes("hello".encode("utf-16"))
-    with pytest.raises(DataError, match="UTF-16"):
+    with pytest.raises(DataError, match=r"wide\.txt: .*UTF-16.*iconv -f utf-16 -t utf-8 wide\.txt"):
         read_corpus(tmp_path / "wide.txt", tmp_path / "out")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from distilvec.training.arguments import check_keys
 @pytest.mark.parametrize("content", [b"PK\x03\x04", b"\x93NUMPY\x01\x00\x10\x00{'descr': [[[      \n"])
 def test_bytes_that_numpy_takes_for_something_else(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "vectors.npy").write_bytes(content)
-    with pytest.raises(DataError, match="not an array"):
+    with pytest.raises(DataError, match=r"vectors\.npy: .*numpy\.save"):
         load_teacher(vectors=tmp_path / "vectors.npy", texts=["a"])
 
 
@@ -30,7 +31,7 @@ def test_vectors_under_a_name_that_is_there_twice(tmp_path: Path) -> None:
     vectors = pa.array([[0.5, 1.0]], pa.list_(pa.float32()))
     table = pa.Table.from_arrays([vectors, pa.array(["a"]), pa.array([1])], names=["vector", "text", "text"])
     pq.write_table(table, tmp_path / "vectors.parquet")
-    with pytest.raises(DataError, match='two columns are called "text"'):
+    with pytest.raises(DataError, match=r'vectors\.parquet: .*"text"'):
         load_teacher(vectors=tmp_path / "vectors.parquet")
 
 
@@ -53,7 +54,7 @@ def test_a_damaged_table_of_keys_is_not_needed(store: Path) -> None:
 def test_a_folder_in_the_place_of_a_store_s_description(store: Path) -> None:
     (store / "store.json").unlink()
     (store / "store.json").mkdir()
-    with pytest.raises(DataError, match=r"store\.json cannot be understood"):
+    with pytest.raises(DataError, match=r"store\.json: .*IsADirectoryError"):
         SignalStore.open(store)
 
 
@@ -62,7 +63,7 @@ def test_a_folder_in_the_place_of_a_prepared_corpus_file(tmp_path: Path, name: s
     read_corpus(["one", "two"], tmp_path / "corpus", holdout=0.0)
     (tmp_path / "corpus" / name).unlink()
     (tmp_path / "corpus" / name).mkdir()
-    with pytest.raises(EnvironmentProblem, match="cannot be written"):
+    with pytest.raises(EnvironmentProblem, match=re.escape(f"{tmp_path / 'corpus'}: ")):
         read_corpus(["one", "two", "three"], tmp_path / "corpus", holdout=0.0)
     assert not list((tmp_path / "corpus").glob(".partial*"))
     (tmp_path / "corpus" / name).rmdir()
@@ -71,13 +72,13 @@ def test_a_folder_in_the_place_of_a_prepared_corpus_file(tmp_path: Path, name: s
 
 
 def test_a_source_that_is_too_long_for_a_path(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no path"):
+    with pytest.raises(DataError, match=r"^x{80,}: .*File name too long"):
         read_corpus("x" * 5000, tmp_path / "corpus")
 
 
 @pytest.mark.parametrize("value", [[2, 2], "10", None, 1.5, True])
 def test_a_number_of_steps_is_a_number(value: object) -> None:
-    with pytest.raises(DistilvecError, match="not a number of steps"):
+    with pytest.raises(DistilvecError, match=rf"^training\.max_steps: {re.escape(repr(value))} "):
         check_keys({"max_steps": value})
 
 
@@ -85,5 +86,5 @@ def test_a_model_without_anything_that_reads(tmp_path: Path, tiny_bert: Path) ->
     shutil.copytree(tiny_bert, tmp_path / "model")
     modules = json.loads((tmp_path / "model/modules.json").read_text())
     (tmp_path / "model/modules.json").write_text(json.dumps(modules[1:]))
-    with pytest.raises(DataError, match="its first module reads nothing"):
+    with pytest.raises(DataError, match=r"/model: .*modules\.json"):
         load_student(tmp_path / "model", device="cpu")

@@ -6,6 +6,7 @@ import gzip
 import io
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,17 +167,17 @@ def lazy_frame() -> Any:
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (several_splits, "none is called"),
-    (streamed_splits, "none is called"),
-    (lambda: {"text": ["one", "two"]}, "dictionary of columns"),
-    (lambda: {"one", "two"}, "another order in every run"),
-    (lambda: frozenset(["one"]), "another order in every run"),
-    (Frame, "cannot be read from Frame"),
-    (lazy_frame, "cannot be read from LazyFrame"),
-    (lambda: b"one two", "cannot be read from bytes"),
-    (lambda: 5, "cannot be read from int"),
-    (lambda: None, "cannot be read from NoneType"),
-    (twice, 'two columns are called "text"'),
+    (several_splits, 'data set: .*"train": dev, test'),
+    (streamed_splits, 'data set: .*"train": dev, test'),
+    (lambda: {"text": ["one", "two"]}, r"corpus: .*datasets\.Dataset\.from_dict"),
+    (lambda: {"one", "two"}, r"corpus: .*sorted\("),
+    (lambda: frozenset(["one"]), r"corpus: .*sorted\("),
+    (Frame, r"corpus: .*\bFrame\b"),
+    (lazy_frame, r"corpus: .*\bLazyFrame\b"),
+    (lambda: b"one two", r"corpus: .*\bbytes\b"),
+    (lambda: 5, r"corpus: .*\bint\b"),
+    (lambda: None, r"corpus: .*\bNoneType\b"),
+    (twice, 'corpus: .*"text"'),
 ]
 
 
@@ -195,7 +196,7 @@ def test_a_generator_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert recipe.corpus is not None and len(Path(str(recipe.corpus.path)).read_text().splitlines()) == 7
     monkeypatch.setattr(tables, "MOST_UNCOUNTED", 1000)
     for limit in (None, 0, -1, "many"):
-        with pytest.raises(DistilvecError, match="may have no end"):
+        with pytest.raises(DistilvecError, match=r"^corpus: .*\b1,000 rows.*corpus\.limit"):
             recipe_of("teacher", "student", {"path": endless, "limit": limit}, "cosine", tmp_path / "more")
     exactly = (f"text {number}" for number in range(1000))
     recipe_of("teacher", "student", {"path": exactly}, "cosine", tmp_path / "exactly")
@@ -224,10 +225,10 @@ def test_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, conte
     monkeypatch.setattr(opening, "UNPACKED_FREELY", 1 << 16)
     file = tmp_path / f"bomb.jsonl.{kind}"
     file.write_bytes(packed(kind, content * ((1 << 20) // len(content))))
-    with pytest.raises(DataError, match="which no texts do"):
+    with pytest.raises(DataError, match=rf"bomb\.jsonl\.{kind}: [\d,]+ packed .*1,048,57\d\b"):
         read_corpus(file, tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
-    with pytest.raises(DataError, match="which no texts do"):
+    with pytest.raises(DataError, match=rf"bomb\.jsonl\.{kind}: [\d,]+ packed .*\d{{2,3}},\d{{3}}\b"):
         load_task({"name": "x", "kind": "similarity", "test": str(file)})
 
 
@@ -255,7 +256,7 @@ def test_parquet_columns_as_texts_of_vectors(tmp_path: Path) -> None:
 
     file = tmp_path / "v.parquet"
     for values in (pa.nulls(3), pa.array([1, 2, 3]), pa.array([["a"], ["b"], ["c"]]), pa.array(["a", None, "c"])):
-        with pytest.raises(DataError, match=r"v\.parquet: row [12] has (no text|int instead|list instead)"):
+        with pytest.raises(DataError, match=r"v\.parquet: row [12] .*(no text|int|list)"):
             VectorsTeacher(table(file, values))
     for good in (
         pa.array(["a", "b", "c"]),
@@ -272,7 +273,7 @@ def test_an_archive_called_npy(tmp_path: Path, place: str) -> None:
     (tmp_path / "archive.npy").write_bytes(content.getvalue())
     np.save(tmp_path / "good.npy", np.eye(3, dtype=np.float32))
     files = {"vectors": tmp_path / "good.npy", "keys": tmp_path / "good.npy", place: tmp_path / "archive.npy"}
-    with pytest.raises(DataError, match=r"archive\.npy: this is an archive of arrays"):
+    with pytest.raises(DataError, match=r"archive\.npy: .*numpy\.save"):
         VectorsTeacher(files["vectors"], keys=files["keys"])
 
 
@@ -280,5 +281,5 @@ def test_an_archive_called_npy(tmp_path: Path, place: str) -> None:
 def test_task_files_that_are_traps(tmp_path: Path, line: str) -> None:
     for name in ("t.jsonl", "t.json"):
         (tmp_path / name).write_text(line + "\n")
-        with pytest.raises(DataError, match="this is not JSON"):
+        with pytest.raises(DataError, match=rf"/{re.escape(name)}.*: .*JSON"):
             load_task({"name": "x", "kind": "similarity", "test": str(tmp_path / name)})

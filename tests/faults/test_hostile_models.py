@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -146,7 +147,7 @@ def test_a_pickle_beside_other_safetensors_is_not_read(door: str, decoy: str, la
     dense = layered / "2_Dense"
     (dense / "model.safetensors").rename(dense / decoy)
     torch.save(Explosive(trap), dense / "pytorch_model.bin")
-    with pytest.raises(DistilvecError, match="pickled"):
+    with pytest.raises(DistilvecError, match=r"/2_Dense: .*pytorch_model\.bin.*save_pretrained"):
         DOORS[door](layered, layered)
     assert not trap.exists()
 
@@ -161,7 +162,7 @@ def test_a_pickle_deep_in_the_folder_is_not_read(door: str, layered: Path, trap:
     listed = json.loads((layered / "modules.json").read_text())
     listed[-1]["path"] = "a/b/2_Dense"
     (layered / "modules.json").write_text(json.dumps(listed))
-    with pytest.raises(DistilvecError, match="pickled"):
+    with pytest.raises(DistilvecError, match=r"/a/b/2_Dense: .*pytorch_model\.bin.*save_pretrained"):
         DOORS[door](layered, layered)
 
 
@@ -171,7 +172,7 @@ def test_a_shard_that_is_a_pickle_is_not_read(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "decoy.safetensors")
     for shard in ("weights.bin", "../outside.safetensors"):
         edit(folder / "model.safetensors.index.json", weight_map=dict.fromkeys(names, shard))
-        with pytest.raises(DistilvecError, match="no safetensors file of this folder"):
+        with pytest.raises(DistilvecError, match=rf'/model\.safetensors\.index\.json: .*"{re.escape(shard)}"'):
             load_student(folder)
 
 
@@ -181,10 +182,10 @@ def test_a_route_within_a_router_is_looked_at_too(layered: Path, tmp_path: Path)
     inner.mkdir()
     torch.save({}, inner / "pytorch_model.bin")
     (dense / "router_config.json").write_text(json.dumps({"types": {"query": "x"}, "structure": {}}))
-    with pytest.raises(DistilvecError, match="pickled"):
+    with pytest.raises(DistilvecError, match=r"/2_Dense/query: .*pytorch_model\.bin.*save_pretrained"):
         load_student(layered)
     (dense / "router_config.json").write_text(json.dumps({"types": {"../../..": "x"}, "structure": {}}))
-    with pytest.raises(DistilvecError, match="outside the folder"):
+    with pytest.raises(DistilvecError, match=r'/modules\.json: .*/2_Dense/\.\./\.\./\.\."'):
         load_student(layered)
 
 
@@ -203,7 +204,7 @@ def test_nothing_outside_the_folder_is_read(door: str, how: str, layered: Path, 
     else:
         shutil.rmtree(dense)
         dense.symlink_to(outside if how == "linked folder" else dense)
-    with pytest.raises(DistilvecError, match=r"outside the folder|leads out of"):
+    with pytest.raises(DistilvecError, match=r'/modules\.json: .*/outside"|/2_Dense.*: .*cp -rL'):
         DOORS[door](layered, layered)
 
 
@@ -230,7 +231,9 @@ def test_the_hubs_cache_is_made_of_links_and_opens(tiny_bert: Path, tmp_path: Pa
 )
 def test_settings_do_not_reach_outside(change: dict[str, Any], folder: Path) -> None:
     edit(folder / "sentence_bert_config.json", **change)
-    with pytest.raises(DistilvecError, match="reaches for something outside"):
+    section = next(iter(change.values()))
+    key = next(iter(section if isinstance(section, dict) else change))
+    with pytest.raises(DistilvecError, match=rf'/sentence_bert_config\.json: "{key}"'):
         load_student(folder)
 
 
@@ -245,7 +248,7 @@ def test_settings_cannot_switch_trust_on(folder: Path, trap: Path) -> None:
 
 def test_an_adapter_does_not_open_its_base_unseen(folder: Path, tmp_path: Path) -> None:
     edit(folder / "adapter_config.json", base_model_name_or_path=str(tmp_path / "elsewhere"), peft_type="LORA")
-    with pytest.raises(DistilvecError, match="adapters to another model"):
+    with pytest.raises(DistilvecError, match=r"/adapter_config\.json: .*merge_and_unload"):
         load_student(folder)
 
 
@@ -263,7 +266,7 @@ def test_an_adapter_does_not_open_its_base_unseen(folder: Path, tmp_path: Path) 
 def test_a_configuration_cannot_ask_for_all_memory(change: dict[str, int], folder: Path) -> None:
     edit(folder / "config.json", **change)
     for door in ("load_student", "teacher"):
-        with pytest.raises(DistilvecError, match="the weights hold"):
+        with pytest.raises(DistilvecError, match=r"/config\.json: .*\b\d+ tensors with [\d,]+ numbers"):
             DOORS[door](folder, folder)
 
 
@@ -272,7 +275,7 @@ def test_token_ids_beyond_the_table_are_said_at_once(folder: Path) -> None:
     words["model"]["vocab"]["zebra"] = 10**6
     (folder / "tokenizer.json").write_text(json.dumps(words))
     for door in ("load_student", "teacher"):
-        with pytest.raises(DistilvecError, match="ids up to 1,000,000"):
+        with pytest.raises(DistilvecError, match=r"/model: .*\b1,000,000\b.*\b400 pieces"):
             DOORS[door](folder, folder)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -57,7 +58,7 @@ def test_a_damaged_corpus_of_the_right_size(prepared: Path, name: str, how: str)
         half = len(content) // 2
         content = content[half:] + content[:half]
     file.write_bytes(bytes(content))
-    with pytest.raises(DataError, match="is damaged"):
+    with pytest.raises(DataError, match=rf"/corpus/{re.escape(name)}: "):
         Corpus.open(prepared)
     again = read_corpus(prepared.parent / "texts.txt", prepared, holdout=0.2)
     assert again.texts() == [f"text number {number}" for number in range(50)], "it was made again"
@@ -68,7 +69,7 @@ def test_a_damaged_manifest(prepared: Path) -> None:
     manifest = json.loads((prepared / "corpus.json").read_text())
     manifest["fingerprint"] = "0" * 32
     (prepared / "corpus.json").write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match="manifest is damaged"):
+    with pytest.raises(DataError, match=r"/corpus/corpus\.json: "):
         Corpus.open(prepared)
 
 
@@ -179,7 +180,9 @@ def test_a_fine_tuning_that_blows_up(tmp_path: Path, tiny_bert: Path) -> None:
     rows = [{"text": f"text {number}", "label": "a" if number % 2 else "b"} for number in range(16)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     training = {"max_steps": 1, "lr_scheduler_type": "constant", "warmup_steps": 0, "use_cpu": True}
-    with pytest.raises(DataError, match="not finite"):
+    with pytest.raises(
+        DataError, match=r"^step 1: \d+ tensors .*student\.0\.model\..*optimizer\.lr and optimizer\.heads_lr"
+    ):
         finetune(tiny_bert, tmp_path / "rows.jsonl", tmp_path / "out", training=training, optimizer={"lr": 1e308})
     assert not (tmp_path / "out").exists()
 
@@ -190,7 +193,7 @@ def test_a_fine_tuning_that_blows_up(tmp_path: Path, tiny_bert: Path) -> None:
 def test_a_checkpoint_whose_state_cannot_be_read(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "checkpoint-4").mkdir()
     (tmp_path / "checkpoint-4/trainer_state.json").write_bytes(content)
-    with pytest.raises(DataError, match=r"checkpoint-4: this checkpoint cannot be taken up.*Remove this folder"):
+    with pytest.raises(DataError, match=r"/checkpoint-4: .*\(.+\)"):
         newest_checkpoint(tmp_path)
 
 
@@ -255,10 +258,10 @@ def test_a_function_that_ends_the_process(tmp_path: Path, monkeypatch: pytest.Mo
     code = f"import sys\ncalls = []\ndef embed(texts):\n    calls.append(1)\n    if len(calls) > 1:\n        {words}\n"
     (tmp_path / f"{name}.py").write_text(code + "    return [[1.0, 2.0] for _ in texts]\n")
     teacher = CallTeacher(f"{name}:embed")
-    with pytest.raises(DistilvecError, match="the function ends the process"):
+    with pytest.raises(DistilvecError, match=r"^teacher: .*SystemExit: "):
         list(teacher.stream(["a text"]))
     (tmp_path / f"{name}_import.py").write_text(f"import sys\n{words}\n")
-    with pytest.raises(DistilvecError, match="importing the module"):
+    with pytest.raises(DistilvecError, match=rf'{name}_import:embed: .*"{name}_import" .*SystemExit: '):
         find_function(f"{name}_import:embed")
 
 

@@ -38,27 +38,27 @@ def recipe(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: &a [*a]", "holds itself"),
-        ("a: &a {b: {c: [*a]}}", "holds itself"),
-        ("? &a [*a]\n: b", "holds itself"),
-        (LAUGHS, "more than 1,000,000 values"),
-        (re.sub(r"\[(.*)\]", r"{x: [\1], y: [\1]}", LAUGHS), "more than 1,000,000 values"),
-        (f"a: {'7' * 5000}", "digits"),
-        (f"a: -{'7' * 5000}", "digits"),
-        (f"a: 0x{'f' * 9000}\nb: {'1' * 5000}", "digits"),
-        ("a: 2023-02-31", "day is out of range"),
-        ("a: !!int many", "cannot be read"),
-        ("a: !!bool perhaps", "cannot be read"),
-        ("a: !!timestamp soon", "cannot be read"),
-        ("a: " + "[" * 3000, "nested too deeply"),
-        ("a: " + "{a: " * 3000, "nested too deeply"),
+        ("a: &a [*a]", "line 1: .*anchor"),
+        ("a: &a {b: {c: [*a]}}", "line 1: .*anchor"),
+        ("? &a [*a]\n: b", "line 1: .*anchor"),
+        (LAUGHS, "1,000,000 values"),
+        (re.sub(r"\[(.*)\]", r"{x: [\1], y: [\1]}", LAUGHS), "1,000,000 values"),
+        (f"a: {'7' * 5000}", 'line 1: "7{40}" .*5000'),
+        (f"a: -{'7' * 5000}", 'line 1: "-7{39}" .*5000'),
+        (f"a: 0x{'f' * 9000}\nb: {'1' * 5000}", 'line 2: "1{40}" .*5000'),
+        ("a: 2023-02-31", 'line 1: "2023-02-31"'),
+        ("a: !!int many", 'line 1: "many" .*int'),
+        ("a: !!bool perhaps", 'line 1: "perhaps" .*bool'),
+        ("a: !!timestamp soon", 'line 1: "soon" .*timestamp'),
+        ("a: " + "[" * 3000, "nested"),
+        ("a: " + "{a: " * 3000, "nested"),
     ],
 )
 def test_yaml_that_is_a_trap(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(yaml.YAMLError, match=said):
         plain_yaml.read(text)
     (tmp_path / "recipe.yaml").write_text(text)
-    with pytest.raises(DistilvecError, match=f"not valid YAML.*{said}"):
+    with pytest.raises(DistilvecError, match=rf"recipe\.yaml: .*YAML.*{said}"):
         Recipe.load(tmp_path / "recipe.yaml")
 
 
@@ -75,21 +75,21 @@ def test_anchors_as_people_use_them() -> None:
     ["@home", "[1, 2", "{a: ", "*nothing", "a: b: c", "&a [*a]", "7" * 5000, "2023-02-31", "'open", "%x", "`x`"],
 )
 def test_bad_yaml_in_a_change(recipe: Path, value: str) -> None:
-    with pytest.raises(DistilvecError, match=r"^--set corpus\.text: .*not valid YAML"):
+    with pytest.raises(DistilvecError, match=r"^--set corpus\.text: .*YAML"):
         Recipe.load(recipe, [f"corpus.text={value}"])
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("teachers.²=1", "not an index"),
-        (f"teachers.{'1' * 5000}.name=x", "not an index"),
-        ("teachers.0.name.x=1", "holds a value"),
-        ("method.name.x=1", "holds a value"),
-        ("corpus", "key.key=value"),
-        ("=", "key.key=value"),
-        ("teachers=[null]", "valid"),
-        ("corpus.limit={}", "valid integer"),
+        ("teachers.²=1", r'"teachers\.²": ² .*\b1\b'),
+        (f"teachers.{'1' * 5000}.name=x", r'"teachers\.1{9}.*\b1\b'),
+        ("teachers.0.name.x=1", r'"name" in "teachers\.0\.name\.x"'),
+        ("method.name.x=1", r'"name" in "method\.name\.x"'),
+        ("corpus", r'"corpus".*key\.key=value'),
+        ("=", r'"=".*key\.key=value'),
+        ("teachers=[null]", r"line 3, teachers\.0: .*TeacherSection"),
+        ("corpus.limit={}", r"line 2, corpus\.limit: .*integer"),
     ],
 )
 def test_changes_that_lead_nowhere(recipe: Path, change: str, said: str) -> None:
@@ -148,28 +148,31 @@ def test_the_home_folder(recipe: Path, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("training.seed=4294967296", "less than 4294967296"),
-        ("training.seed=1e400", "seed"),
-        ("training.data_seed=4294967296", "2\\^32"),
-        ("training.data_seed=-1", "2\\^32"),
-        ("training.data_seed=x", "2\\^32"),
-        ("student={fresh: {layers: 1000000000}}", "less than or equal to 1000"),
-        ("student={fresh: {width: 1000000000}}", "less than or equal to 65536"),
-        ("student={fresh: {layers: 1000, width: 65536}}", "weights is refused"),
-        ("student={molecule: {layers: 1000000000}}", "less than or equal to 1000"),
-        ("student={molecule: {layers: 1000, width: 65536}}", "weights is refused"),
-        ("student={resnet: {depth: 6000000002}}", "less than or equal to"),
-        ("student={resnet: {depth: 6002, width: 65536}}", "weights is refused"),
-        ("training.epochs=.inf", "finite"),
-        ("optimizer.lr=.nan", "finite"),
-        ("teachers.0.name={a: 1}", "valid string"),
-        ("teachers.0.name=[x]", "valid string"),
-        ("teachers.0.name=../../x", "pattern"),
-        (f"teachers.0.name={'x' * 300}", "pattern"),
-        ("student={shrink: {of: {a: 1}}}", "valid string"),
-        ("student={shrink: {of: [t]}}", "valid string"),
-        ("student={static: {of: 5}}", "valid string"),
-        ("student={fresh: {tokenizer: [x]}}", "valid string"),
+        ("training.seed=4294967296", r"training\.seed: .*\(got 4294967296\)"),
+        ("training.seed=1e400", r"training\.seed: .*\(got inf\)"),
+        ("training.data_seed=4294967296", r"training\.data_seed: .*2\^32, not 4294967296"),
+        ("training.data_seed=-1", r"training\.data_seed: .*2\^32, not -1"),
+        ("training.data_seed=x", r"training\.data_seed: .*2\^32, not 'x'"),
+        ("student={fresh: {layers: 1000000000}}", r"student\.fresh\.layers: .*\b1000 \(got 1000000000\)"),
+        ("student={fresh: {width: 1000000000}}", r"student\.fresh\.width: .*\b65536 \(got 1000000000\)"),
+        (
+            "student={fresh: {layers: 1000, width: 65536}}",
+            r"student\.fresh: .*\b51,540,\d{3},\d{3},\d{3} .*20,000,000,000",
+        ),
+        ("student={molecule: {layers: 1000000000}}", r"student\.molecule\.layers: .*\b1000 \(got 1000000000\)"),
+        ("student={molecule: {layers: 1000, width: 65536}}", r"student\.molecule: .*weights.*20,000,000,000"),
+        ("student={resnet: {depth: 6000000002}}", r"student\.resnet\.depth: .*\b6002 \(got 6000000002\)"),
+        ("student={resnet: {depth: 6002, width: 65536}}", r"student\.resnet: .*weights.*20,000,000,000"),
+        ("training.epochs=.inf", r"training\.epochs: .*\(got inf\)"),
+        ("optimizer.lr=.nan", r"optimizer\.lr: .*\(got nan\)"),
+        ("teachers.0.name={a: 1}", r"teachers\.0\.name: .*string"),
+        ("teachers.0.name=[x]", r"teachers\.0\.name: .*string"),
+        ("teachers.0.name=../../x", r"teachers\.0\.name: .*\(got '\.\./\.\./x'\)"),
+        (f"teachers.0.name={'x' * 300}", r"teachers\.0\.name: .*\(got 'x{20}"),
+        ("student={shrink: {of: {a: 1}}}", r"student\.shrink\.of: .*string"),
+        ("student={shrink: {of: [t]}}", r"student\.shrink\.of: .*string"),
+        ("student={static: {of: 5}}", r"student\.static\.of: .*string"),
+        ("student={fresh: {tokenizer: [x]}}", r"student\.fresh\.tokenizer: .*string"),
     ],
 )
 def test_values_beyond_sense(recipe: Path, change: str, said: str) -> None:
@@ -179,7 +182,7 @@ def test_values_beyond_sense(recipe: Path, change: str, said: str) -> None:
 
 def test_the_last_seeds(recipe: Path) -> None:
     last = Recipe.load(recipe, ["training.seed=4294967295"])
-    with pytest.raises(DistilvecError, match="seeds are below"):
+    with pytest.raises(DistilvecError, match=r"^training\.seed: .*\b4,294,967,296\b"):
         compare(last, ["cosine"], seeds=2)
 
 
@@ -189,6 +192,6 @@ def test_a_teacher_called_after_a_path_writes_nothing(tmp_path: Path) -> None:
     out = tmp_path / "a" / "b" / "out"
     for name in ("../../../evil", "../x", "a/b", "", "x" * 101, 5, None, ["x"]):
         teacher = {"name": name, "vectors": np.zeros((1, 2), np.float32), "texts": ["one"]}
-        with pytest.raises(DistilvecError, match="no name"):
+        with pytest.raises(DistilvecError, match=rf"^teachers\.name: .{re.escape(str(name)[:70])}"):
             recipe_of(teacher, "student", ["one"], "mse", out)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "corpus.jsonl"]

@@ -111,16 +111,16 @@ def test_seeds_of_one_task_share_the_draws() -> None:
 def test_only_equal_items_are_paired() -> None:
     truth = np.arange(10.0)
     one = _score(Outputs("spearman", truth, truth))
-    with pytest.raises(DataError, match="same test items"):
+    with pytest.raises(DataError, match=r"^task t: .*\bspearman of 10 items and spearman of 10\b"):
         paired_bootstrap(one, _score(Outputs("spearman", truth[::-1].copy(), truth)))
-    with pytest.raises(DataError, match="same test items"):
+    with pytest.raises(DataError, match=r"^task t: .*\bspearman of 10 items and spearman of 9\b"):
         paired_bootstrap(one, _score(Outputs("spearman", truth[:9], truth[:9])))
-    with pytest.raises(DistilvecError, match="different tasks"):
+    with pytest.raises(DistilvecError, match=r"\['t'\] and \['u'\]"):
         paired_bootstrap(one, _score(Outputs("spearman", truth, truth), "u"))
-    with pytest.raises(DistilvecError, match="different tasks"):
+    with pytest.raises(DistilvecError, match=r"\[\] and \[\]"):
         paired_bootstrap([], [])
     bare = Score("t", "x", "spearman", 0.5, None, 10)
-    with pytest.raises(DataError, match="per-item"):
+    with pytest.raises(DataError, match="^task t: .*outputs=None"):
         paired_bootstrap(one, bare)
 
 
@@ -164,5 +164,5 @@ def test_scores_survive_json(dtype: type) -> None:
     assert np.array_equal(again.outputs.predicted, score.outputs.predicted)
     assert not paired_bootstrap(score, again).supported
     assert Score.from_dict(score.to_dict()).outputs is None
-    with pytest.raises(DataError, match="not a score"):
+    with pytest.raises(DataError, match="'kind', 'metric'"):
         Score.from_dict({"task": "t"})

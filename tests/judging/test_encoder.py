@@ -87,25 +87,25 @@ def _nan(texts: Sequence[str]) -> np.ndarray:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (_nan, "1 of 3 vectors hold NaN or infinity, first for 'bad one'"),
-        (lambda texts: words(texts)[:-1], r"\[3, width\] was expected, the model gave \[2, 48\]"),
-        (lambda texts: words(texts)[:, :, None], r"the model gave \[3, 48, 1\]"),
+        (_nan, r"1 of 3 vectors .*\bNaN\b.*'bad one'"),
+        (lambda texts: words(texts)[:-1], r"\[3, width\] .*\[2, 48\]"),
+        (lambda texts: words(texts)[:, :, None], r"\[3, width\] .*\[3, 48, 1\]"),
     ],
 )
 def test_bad_vectors_are_refused(model: Any, message: str) -> None:
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=f"^mine: {message}"):
         CachedEncoder(model, name="mine")(["x", "bad one", "yy"])
 
 
 def test_a_width_that_changes_is_refused() -> None:
     encoder = CachedEncoder(lambda texts: words(texts, width=len(texts)), name="mine")
     encoder(["a", "b"])
-    with pytest.raises(DataError, match="width 2 and then of width 1"):
+    with pytest.raises(DataError, match=r"^mine: .*width 2\b.*width 1\b"):
         encoder(["c"])
 
 
 def test_something_that_cannot_encode_is_refused() -> None:
-    with pytest.raises(DistilvecError, match="a dict cannot be judged"):
+    with pytest.raises(DistilvecError, match=r"^model: .*\bdict\b"):
         CachedEncoder({"a": 1})
 
 

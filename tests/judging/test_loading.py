@@ -99,7 +99,7 @@ def test_retrieval_files_in_beir_style(tmp_path: Path) -> None:
         load_task(spec, tmp_path)
     _write(tmp_path / "corpus.jsonl", corpus)
     (tmp_path / "qrels.tsv").write_text("q\tcorpus-id\tscore\n0\td1\t1")
-    with pytest.raises(DataError, match="query_id"):
+    with pytest.raises(DataError, match=r"qrels\.tsv: .*query_id, query-id"):
         load_task(spec, tmp_path)
 
 
@@ -108,9 +108,9 @@ def test_labels_of_pairs() -> None:
     task = load_task({"name": "p", "kind": "pairs", "test": rows})
     assert isinstance(task, PairTask)
     assert task.labels.tolist() == [True, False, True, False]
-    with pytest.raises(DataError, match=r'row 1.*0.*1.*"same"'):
+    with pytest.raises(DataError, match=r'row 1, column label: 0 or 1 .*"same".*\bpositive\b'):
         load_task({"name": "p", "kind": "pairs", "test": [{**rows[0], "label": "same"}]})
-    with pytest.raises(DataError, match=r'"sam".*"same"'):
+    with pytest.raises(DataError, match=r'column label: .*"sam".*"same"'):
         load_task({"name": "p", "kind": "pairs", "test": _pair_rows(), "positive": "sam"})
 
 
@@ -120,7 +120,7 @@ def test_excluded_texts_are_left_out() -> None:
     assert len(task.test_items()) == 39
     whole = load_task({"name": "s", "kind": "similarity", "test": rows})
     assert whole.without(whole.score(words), [rows[2]["text1"]]).value == task.score(words).value
-    with pytest.raises(DataError, match="every test item is excluded"):
+    with pytest.raises(DataError, match="^rows: all 40 test items .*exclude"):
         load_task({"name": "s", "kind": "similarity", "test": rows, "exclude": [row["text2"] for row in rows]})
 
 
@@ -129,17 +129,17 @@ def test_excluded_texts_are_left_out() -> None:
     [
         (
             {"name": "x", "kind": "similarity", "tests": []},
-            'task x: unknown key "tests". Did you mean "test"',
+            'task x: .*"tests".*"test"',
         ),
-        ({"name": "x"}, 'task x: the key "kind" is missing'),
-        ({"kind": "similarity"}, r'task \?: the key "name" is missing'),
+        ({"name": "x"}, 'task x: .*"kind"'),
+        ({"kind": "similarity"}, r'task \?: .*"name"'),
         ({"name": "x", "kind": "similar"}, "task x, kind: .*similar"),
-        ({"name": "x", "kind": "similarity"}, 'task x: the key "test" is missing, similarity needs it'),
-        ({"name": "x", "kind": "classification", "test": _rows(9, 1)}, 'the key "train" is missing'),
-        ({"name": "x", "kind": "clustering", "test": _rows(9, 1), "max_items": 0}, "task x, max_items: "),
+        ({"name": "x", "kind": "similarity"}, r'task x: .*"test".*\bsimilarity\b'),
+        ({"name": "x", "kind": "classification", "test": _rows(9, 1)}, r'task x: .*"train".*\bclassification\b'),
+        ({"name": "x", "kind": "clustering", "test": _rows(9, 1), "max_items": 0}, r"task x, max_items: .*\(got 0\)"),
         (
             {"name": "x", "kind": "pairs", "test": _pair_rows(), "score": "score", "max_train": 9},
-            "task x: a task of kind pairs does not read max_train, score; it reads exclude, label, positive",
+            "task x: .*pairs .*max_train, score; .*exclude, label, positive",
         ),
     ],
 )
@@ -149,26 +149,26 @@ def test_bad_descriptions(spec: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("a: [", "cannot be read"), ("- a", "one mapping"), (None, "no such file")]
+    ("content", "message"), [("a: [", "line 1, column 5"), ("- a", "name, kind, test"), (None, "no such file")]
 )
 def test_bad_task_files(tmp_path: Path, content: str | None, message: str) -> None:
     file = tmp_path / "task.yaml"
     if content is not None:
         file.write_text(content)
-    with pytest.raises(DistilvecError, match=message):
+    with pytest.raises(DistilvecError, match=rf"/task\.yaml: (.|\n)*{message}"):
         load_task(str(file))
 
 
 def test_two_tasks_of_one_name() -> None:
     spec = {"name": "s", "kind": "similarity", "test": _pair_rows()}
-    with pytest.raises(DistilvecError, match="the same name: s"):
+    with pytest.raises(DistilvecError, match=r": s\."):
         load_tasks([spec, spec])
 
 
 def test_a_benchmark_without_mteb(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "mteb" else find(name, *more))
-    with pytest.raises(EnvironmentProblem, match=r"distilvec\[mteb\]"):
+    with pytest.raises(EnvironmentProblem, match=r'"NFCorpus" .*distilvec\[mteb\]'):
         load_task("NFCorpus")
 
 
@@ -183,12 +183,12 @@ def test_mteb_itself() -> None:
     assert (score.task, score.metric, score.interval) == ("MockSTSTask", "cosine_spearman", None)
     assert MtebTask(MockRetrievalTask()).score(encoder).kind == "retrieval"
     assert load_task("NFCorpus").name == "NFCorpus"
-    with pytest.raises(DistilvecError, match=r'"NFCorpu"'):
+    with pytest.raises(DistilvecError, match='"NFCorpu".*"NFCorpus"'):
         load_task("NFCorpu")
 
 
 def test_a_file_of_data_is_no_task_yet(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "a", "label": "b"}\n')
-    with pytest.raises(DistilvecError, match="is a file of data.*kind: classification"):
+    with pytest.raises(DistilvecError, match=r'^judging\.tasks: ".*/rows\.jsonl".*kind: classification'):
         load_task(str(file))

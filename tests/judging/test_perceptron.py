@@ -226,7 +226,7 @@ def test_seeds_with_one_class_are_left_out_with_a_reason() -> None:
     details = task.score(world.encode).details
     assert len(details["values"]) == len(task.seeds)
     assert details["skipped"] == {str(seed): reason for seed, reason in task.skipped.items()}
-    with pytest.raises(DataError, match="no seed can be used: all test items have the same answer"):
+    with pytest.raises(DataError, match=r"^task a: .*\btest items"):
         test = (world.items[:5], [0.0] * 5)
         PerceptronTask("a", (world.items, labels), test, target="binary", settings=FEW)
 
@@ -238,27 +238,27 @@ def test_logarithms() -> None:
     score = task.score(world.encode)
     assert score.value > 0.9
     np.testing.assert_allclose(score.outputs.truth, 2 * world.features[task._tested, 0], rtol=1e-4, atol=1e-5)
-    with pytest.raises(DataError, match="-0.5"):
+    with pytest.raises(DataError, match=r"^task a: -0\.5 .*logarithm"):
         PerceptronTask("a", (world.items, [-0.5, *numbers[1:]]), target="regression", log=True)
 
 
 @pytest.mark.parametrize(
     ("answers", "options", "message"),
     [
-        ([0, 1, 2] * 10, {"target": "binary"}, "two labels were expected, not 3"),
-        (["x"] * 30, {"target": "regression"}, "not a number"),
-        ([0] * 30, {}, "all training items have the same answer"),
-        ([0, 1] * 15, {"target": "binari"}, 'Did you mean "binary"'),
-        ([0, 1] * 15, {"seeds": ()}, "seeds are"),
-        ([0, 1] * 15, {"seeds": (1, 1)}, "seeds are"),
-        ([0, 1] * 15, {"validation": (["0"], [1])}, "need test items"),
-        ([0, 1] * 10, {}, "as long as each other"),
+        ([0, 1, 2] * 10, {"target": "binary"}, r"\b3 \(0, 1, 2\)"),
+        (["x"] * 30, {"target": "regression"}, "target .*'x'"),
+        ([0] * 30, {}, "training items"),
+        ([0, 1] * 15, {"target": "binari"}, '"binari".*"binary"'),
+        ([0, 1] * 15, {"seeds": ()}, r"seeds .*\[\]"),
+        ([0, 1] * 15, {"seeds": (1, 1)}, r"seeds .*\[1, 1\]"),
+        ([0, 1] * 15, {"validation": (["0"], [1])}, "validation .*test"),
+        ([0, 1] * 10, {}, "train item 30, train answer 20"),
     ],
 )
 def test_what_cannot_be_is_refused(answers, options, message) -> None:
-    with pytest.raises(DistilvecError, match=message):
+    with pytest.raises(DistilvecError, match=f"^task a: .*{message}"):
         PerceptronTask("a", (World(30).items, answers), **options)
-    with pytest.raises(DataError, match="too few"):
+    with pytest.raises(DataError, match=r"^task a: 2 items"):
         PerceptronTask("a", (["0", "1"], [0, 1]))
 
 
@@ -290,13 +290,13 @@ def test_disagreement_needs_the_same_items_and_classes() -> None:
     world = World(100)
     task = PerceptronTask("a", (world.items, world.curve > 1), seeds=(0,), settings=FEW)
     other = PerceptronTask("a", (world.items, world.curve > 1), seeds=(1,), settings=FEW)
-    with pytest.raises(DataError, match="not about the same"):
+    with pytest.raises(DataError, match=r"^task a: .*\[1, \d+\] and \[1, \d+\]"):
         disagreement(task.score(world.encode), other.score(world.encode))
     numbers = PerceptronTask("a", (world.items, world.curve), target="regression", seeds=(0,), settings=FEW)
-    with pytest.raises(DataError, match="choose a class"):
+    with pytest.raises(DataError, match="^task a: .*not r2 and r2"):
         disagreement(numbers.score(world.encode), numbers.score(world.encode))
     score = task.score(world.encode)
-    with pytest.raises(DataError, match="no per-item"):
+    with pytest.raises(DataError, match="^task a: .*outputs=None"):
         disagreement(score, dataclasses.replace(score, outputs=None))
 
 
@@ -329,9 +329,9 @@ def test_from_a_description(tmp_path: Path) -> None:
     spec |= {"target": "binary", "test": "all.csv"}
     given = load_task({key: value for key, value in spec.items() if key != "log"}, tmp_path)
     assert len(given.test_items()) == 60
-    with pytest.raises(DistilvecError, match="name the test file"):
+    with pytest.raises(DistilvecError, match="^task activity: exclude .*test file"):
         load_task({**spec, "test": None, "exclude": ["0"]}, tmp_path)
-    with pytest.raises(DistilvecError, match='"train"'):
+    with pytest.raises(DistilvecError, match='^task a: .*"train".*perceptron'):
         load_task({"name": "a", "kind": "perceptron"}, tmp_path)
 
 
@@ -357,7 +357,7 @@ def test_a_description_of_images_names_files_beside_it(tmp_path: Path, caplog: p
     assert folder.label_names == ["a", "b"]
     packed = load_task({**spec, "train": "kinds.npz"}, tmp_path)
     assert len(packed.texts()) == 24 and not packed.rejected and packed.texts()[0].startswith("data:image/png;base64,")
-    with pytest.raises(DataError, match=r"27"):
+    with pytest.raises(DataError, match=r"^rows, column picture: .*missing image \(27\)"):
         load_task({**spec, "train": [{**row, "picture": None} for row in rows], "text": "picture", "label": "image"})
 
 
@@ -377,7 +377,7 @@ def test_a_description_of_molecules_leaves_out_what_is_none(caplog: pytest.LogCa
     assert score.details["rejected"] == task.rejected
     words = [{"text": f"word {n}", "label": str(n % 2)} for n in range(20)]
     assert len(load_task({**spec, "train": words}).texts()) == 20
-    with pytest.raises(DataError, match="a label was expected"):
+    with pytest.raises(DataError, match=r"^rows, row 1, column label: .*\binf\b"):
         load_task({**spec, "train": [{"text": "CCO", "label": float("inf")}, *rows]})
 
 

@@ -89,7 +89,7 @@ def test_zst_without_zstandard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setitem(sys.modules, "zstandard", None)
     (tmp_path / "t.jsonl.zst").write_bytes(b"x")
-    with pytest.raises(EnvironmentProblem, match=r"distilvec\[zstd\]"):
+    with pytest.raises(EnvironmentProblem, match=r"t\.jsonl\.zst: .*distilvec\[zstd\]"):
         read_table(tmp_path / "t.jsonl.zst")
 
 
@@ -103,21 +103,21 @@ def _flipped(content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.jsonl", b'{"text": "a"}\n\n{"text": \n', r"t\.jsonl, line 3: this is not JSON"),
-        ("t.jsonl", b'{"text": "a"}\n"b"\n', r"t\.jsonl, line 2: a row is a mapping .* not str"),
-        ("t.jsonl", b"\n\n", r"t\.jsonl: there are no rows"),
-        ("t.jsonl", b'{"text": "\xff"}', r"t\.jsonl: this is not UTF-8"),
-        ("t.json", b'[{"text": "a"},\n {]', r"t\.json, line 2: this is not JSON"),
-        ("t.json", b'{"text": "a"}', r"t\.json: a JSON file holds a list"),
-        ("t.jsonl.gz", b"not gzip", r"t\.jsonl\.gz: the file is damaged"),
-        ("t.jsonl.gz", gzip.compress(b'{"text": "a"}' * 50, mtime=0)[:-12], r"t\.jsonl\.gz: the file is damaged"),
-        ("t.csv", b'text,label\n"two\nlines",a\nb\n', r"t\.csv, line 4: 1 fields, but the header has 2"),
-        ("t.csv", b'text,label\n"open,a\n', r"t\.csv, line 2: this is not valid"),
-        ("t.jsonl.zst", b"not zstd at all", r"t\.jsonl\.zst: the file is damaged"),
-        ("t.jsonl.gz", _flipped(b'{"text": "abc"}' * 9), r"t\.jsonl\.gz: the file is damaged"),
-        ("t.csv", b"text,label\n", r"t\.csv: there are no rows"),
-        ("t.parquet", b"PAR1 no", r"t\.parquet: the parquet file cannot be read"),
-        ("t.xlsx", b"", r'files of kind "\.xlsx" are not read'),
+        ("t.jsonl", b'{"text": "a"}\n\n{"text": \n', r"t\.jsonl, line 3: .*JSON"),
+        ("t.jsonl", b'{"text": "a"}\n"b"\n', r"t\.jsonl, line 2: .*\bstr\b"),
+        ("t.jsonl", b"\n\n", r"t\.jsonl: .*\brows\b"),
+        ("t.jsonl", b'{"text": "\xff"}', r"t\.jsonl: .*UTF-8.*0xff"),
+        ("t.json", b'[{"text": "a"},\n {]', r"t\.json, line 2: .*JSON"),
+        ("t.json", b'{"text": "a"}', r"t\.json: .*\blist\b.*\.jsonl"),
+        ("t.jsonl.gz", b"not gzip", r"t\.jsonl\.gz: .*\bgzip"),
+        ("t.jsonl.gz", gzip.compress(b'{"text": "a"}' * 50, mtime=0)[:-12], r"t\.jsonl\.gz: .*\(.+\)"),
+        ("t.csv", b'text,label\n"two\nlines",a\nb\n', r"t\.csv, line 4: 1 .*\b2\b"),
+        ("t.csv", b'text,label\n"open,a\n', r"t\.csv, line 2: .*\(unexpected end of data\)"),
+        ("t.jsonl.zst", b"not zstd at all", r"t\.jsonl\.zst: .*\bzstd"),
+        ("t.jsonl.gz", _flipped(b'{"text": "abc"}' * 9), r"t\.jsonl\.gz: .*\(.+\)"),
+        ("t.csv", b"text,label\n", r"t\.csv: .*\brows\b"),
+        ("t.parquet", b"PAR1 no", r"t\.parquet: .*parquet.*7 bytes"),
+        ("t.xlsx", b"", r't\.xlsx: .*"\.xlsx".*\.jsonl'),
     ],
 )
 def test_broken_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -130,33 +130,33 @@ def test_broken_files(tmp_path: Path, name: str, content: bytes, message: str) -
 
 def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:
     _jsonl(tmp_path / "train.jsonl")
-    with pytest.raises(DataError, match=r'"train\.jsonl"'):
+    with pytest.raises(DataError, match=r'tran\.jsonl: .*"train\.jsonl"'):
         read_table(tmp_path / "tran.jsonl")
-    with pytest.raises(DataError, match="There is no folder"):
+    with pytest.raises(DataError, match=r"/nowhere/train\.jsonl: .*/nowhere either"):
         read_table(tmp_path / "nowhere" / "train.jsonl")
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
-        ("texts", 5, "a text was expected, not 5"),
-        ("texts", None, "a text was expected, not None"),
-        ("texts", "  ", "the text is empty"),
-        ("labels", None, "a label was expected"),
-        ("labels", float("nan"), "a label was expected"),
-        ("labels", ["a"], "a label is a word or a number, not list"),
-        ("numbers", "high", "a number was expected, not 'high'"),
-        ("numbers", float("inf"), "a finite number was expected"),
+        ("texts", 5, r"text .*\b5\b"),
+        ("texts", None, r"text .*\bNone\b"),
+        ("texts", "  ", r"text .*\bempty\b"),
+        ("labels", None, r"label .*\bNone\b"),
+        ("labels", float("nan"), r"label .*\bnan\b"),
+        ("labels", ["a"], r"label .*\blist\b"),
+        ("numbers", "high", "number .*'high'"),
+        ("numbers", float("inf"), r"number .*\binf\b"),
     ],
 )
 def test_bad_values(tmp_path: Path, kind: str, value: Any, message: str) -> None:
     rows = [{"x": "1"}, {"x": value}]
     (tmp_path / "t.jsonl").write_text("\n\n".join(json.dumps(row) for row in rows))
     table = read_table(tmp_path / "t.jsonl")
-    with pytest.raises(DataError, match=rf"t\.jsonl.*line 3.*{message}"):
+    with pytest.raises(DataError, match=rf"t\.jsonl, line 3, column x: .*{message}"):
         getattr(table, kind)("x")
 
 
 def test_a_missing_column_names_the_nearest() -> None:
-    with pytest.raises(DataError, match=r'row 2.*"txt"'):
+    with pytest.raises(DataError, match=r'row 2, column text: .*"txt"'):
         read_table([{"text": "a"}, {"txt": "b"}]).texts("text")

@@ -228,26 +228,26 @@ def test_without_overlap_is_the_score_of_the_other_rows() -> None:
     assert pairs.without(pairs.score(words), [right[5]]).n == 39  # on both sides of one pair
     clusters = ClusteringTask("c", *TRAIN)
     assert clusters.without(clusters.score(words), TRAIN[0][:10]).n == 140
-    with pytest.raises(DistilvecError, match="every test item is left out"):
+    with pytest.raises(DistilvecError, match=rf"^task t: all {len(TEST[0])} test items"):
         task.without(task.score(words), TEST[0])
 
 
 def test_unusable_tasks_are_refused() -> None:
-    with pytest.raises(DataError, match="only one class"):
+    with pytest.raises(DataError, match='^task t: .*"x"'):
         ClassificationTask("t", (["a", "b"], ["x", "x"]), TEST)
-    with pytest.raises(DistilvecError, match='"tunned"'):
+    with pytest.raises(DistilvecError, match='^task t: .*"tunned".*"tuned"'):
         ClassificationTask("t", TRAIN, TEST, protocol="tunned")
-    with pytest.raises(DistilvecError, match="train text 2, train label 1"):
+    with pytest.raises(DistilvecError, match="^task t: .*train text 2, train label 1"):
         ClassificationTask("t", (["a", "b"], ["x"]), TEST)
-    with pytest.raises(DistilvecError, match="not empty"):
+    with pytest.raises(DistilvecError, match="^task s: .*text1 0, text2 0, score 0"):
         SimilarityTask("s", [], [], [])
-    with pytest.raises(DataError, match="not a finite number"):
+    with pytest.raises(DataError, match=r"^task s: .*pair 0 is nan\b"):
         SimilarityTask("s", ["a"], ["b"], [float("nan")])
-    with pytest.raises(DataError, match="target is not a number"):
+    with pytest.raises(DataError, match="^task r: .*target .*'x'"):
         RegressionTask("r", (["a", "b"], ["1", "x"]), (["a"], [1]))
-    with pytest.raises(DataError, match="same label"):
+    with pytest.raises(DataError, match=r"^task p: all 2 pairs .*\bTrue\b"):
         PairTask("p", ["a", "b"], ["c", "d"], [True, True])
-    with pytest.raises(DataError, match="same label"):
+    with pytest.raises(DataError, match='^task c: all 2 items .*"x"'):
         ClusteringTask("c", ["a", "b"], ["x", "x"])
-    with pytest.raises(DistilvecError, match='"in".*"out"'):
+    with pytest.raises(DistilvecError, match="""^task s: .*"in" or "out".*'inside'"""):
         SimilarityTask("s", ["a"], ["b"], [1.0], domain="inside")

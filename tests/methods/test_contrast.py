@@ -215,7 +215,7 @@ def test_jasper_trains_the_heads_first(world) -> None:
     assert not method.trains_student(0.28)
     assert method.trains_student(0.29)
     assert world.method("jasper_stella", heads_share=0).trains_student(0.0)
-    with pytest.raises(DistilvecError, match="20"):
+    with pytest.raises(DistilvecError, match=r"^jasper_stella, teacher teacher0: .*\[20\] .*1 .*20\b"):
         world.method("jasper_stella", prefixes=[20])
 
 

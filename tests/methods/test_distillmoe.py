@@ -134,7 +134,7 @@ def test_the_head_is_the_students_and_ships_with_it(tiny_bert, sentences, tmp_pa
 
 def test_a_student_without_its_head_says_so(world) -> None:
     method = world.method("distillmoe", **SMALL, alpha=0)
-    with pytest.raises(DistilvecError, match="attach"):
+    with pytest.raises(DistilvecError, match=r'"expert_outputs".*attach\(student\)'):
         method(world.output(range(4)), world.signals(range(4)), world.batch(range(4)))
 
 
@@ -432,29 +432,29 @@ def test_one_shared_map_is_not_trained(world) -> None:
     maps = method.expert_losses[0].maps[0]
     assert maps["cosine"] is maps["contrast"] is method.dynamic_cka[0].query
     total(world.step(method)).backward()
-    with pytest.raises(DistilvecError, match="teacher0: maps: shared needs token states as wide"):
+    with pytest.raises(DistilvecError, match="^teacher0: maps: shared .*99 and 16.*maps: separate"):
         build_method("distillmoe", {"preset": "code"}).needs(world.student, [replace(world.teachers[0], hidden=99)])
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"experts": [], "moe_weight": 1}, "nothing to distil"),
-        ({"loss_weights": [1.0]}, "one weight per expert"),
-        ({"token_map": "trained"}, "differentiate_weights"),
-        ({"maps": "shared", "token_map": "pairs"}, "not trained"),
-        ({"experts": ["cosine", "cosine"]}, "named twice"),
+        ({"experts": [], "moe_weight": 1}, "experts .*moe_weight 1"),
+        ({"loss_weights": [1.0]}, r"loss_weights has 1 .*experts \d"),
+        ({"token_map": "trained"}, "token_map: trained .*differentiate_weights: true"),
+        ({"maps": "shared", "token_map": "pairs"}, "maps: shared .*token_map: fixed"),
+        ({"experts": ["cosine", "cosine"]}, r"\['cosine', 'cosine'\]"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options, message) -> None:
-    with pytest.raises(DistilvecError, match=message):
+    with pytest.raises(DistilvecError, match=f"^distillmoe.*: .*{message}"):
         build_options("distillmoe", options)
 
 
 def test_models_that_show_no_layers_are_refused_where_layers_are_needed(world) -> None:
     flat = StudentInfo("static", WIDTH, None, WIDTH)
-    with pytest.raises(DistilvecError, match="static:"):
+    with pytest.raises(DistilvecError, match="^static: distillmoe "):
         build_method("distillmoe", {}).needs(flat, world.teachers)
     assert build_method("distillmoe", {"moe_weight": 1}).needs(flat, world.teachers).sentence
-    with pytest.raises(DistilvecError, match="only 3|has 3"):
+    with pytest.raises(DistilvecError, match=r"^toy: distillmoe .*\b4 layers.*\b3\b.*method\.layers to 3"):
         build_method("distillmoe", {"layers": 4}).needs(world.student, world.teachers)

@@ -129,7 +129,7 @@ def recipe(folder: Path, teacher: Path, **changes: object) -> dict[str, object]:
 
 
 def test_single_texts_are_refused_before_anything_is_read(tmp_path: Path, tiny_bert: Path) -> None:
-    with pytest.raises(DistilvecError, match=r"mnrl.* trains on pairs") as caught:
+    with pytest.raises(DistilvecError, match=r'^corpus\.text: .*"mnrl".*text: \[anchor, positive\]') as caught:
         Recipe.build(recipe(tmp_path, tiny_bert, corpus={"path": "missing.txt"}))
     assert caught.value.where == "corpus.text" and "anchor" in str(caught.value.remedy)
 

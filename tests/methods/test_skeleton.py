@@ -72,7 +72,7 @@ def test_names_that_cannot_be_are_refused_and_nothing_is_written(name: str, tmp_
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "my_idea.md").write_text("mine")
-    with pytest.raises(DistilvecError, match="my_idea.md"):
+    with pytest.raises(DistilvecError, match=r"/my_idea\.md: "):
         new_method("my_idea", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["my_idea.md"]
     assert (tmp_path / "my_idea.md").read_text() == "mine"

@@ -146,15 +146,15 @@ def test_what_does_not_go_together_is_refused(
     same: World, tiny_model_folders: dict[str, Path], tmp_path: Path, sentences: list[str]
 ) -> None:
     method, student, teacher = build_method("cosine", {"token_states": 1.0}), same.tap.info, teacher_info(same.teacher)
-    with pytest.raises(DistilvecError, match="one teacher, and there are 2"):
+    with pytest.raises(DistilvecError, match=r"token_states .*\b2\b"):
         method.needs(student, [teacher, teacher])
-    with pytest.raises(DistilvecError, match="the teacher's have 64 numbers, the student's 32"):
+    with pytest.raises(DistilvecError, match=rf"^{student.name}: token_states .*\b64 numbers.*\b32\b.*shrink"):
         method.needs(student, [replace(teacher, hidden=64, width=64)])
-    with pytest.raises(DistilvecError, match="this model shows none"):
+    with pytest.raises(DistilvecError, match=f"^{student.name}: token_states .*layers None"):
         method.needs(replace(student, layers=None), [teacher])
     other = load_student(tiny_model_folders["xlmr"], device="cpu")
-    with pytest.raises(DistilvecError, match=r"of the student's pieces are the teacher's\. Cut the student out"):
+    with pytest.raises(DistilvecError, match=r"^teacher: token_states .*\b\d+% .*shrink"):
         check_pieces(list(other.tokenizer.get_vocab()), same.teacher.vocabulary, "teacher")
     check_pieces(list(same.student.tokenizer.get_vocab()), same.teacher.vocabulary, "teacher")
-    with pytest.raises(DistilvecError, match="without a map the vectors have to be equally wide"):
+    with pytest.raises(DistilvecError, match=r"^teacher teacher: .*\b48 and 32\b.*method\.map"):
         build_method("cosine", {"map": False}).needs(student, [replace(teacher, width=48)])

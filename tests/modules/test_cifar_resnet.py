@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, SMALL, needs_shared
 from torch.nn import functional
 
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
@@ -185,23 +186,26 @@ def test_encode_gives_one_row_per_item_in_order(tmp_path) -> None:
 
 
 def test_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="not supported by this SentenceTransformer"):
+    with pytest.raises(ValueError, match="'text'.*image"):
         image_model(network()).encode(["a sentence"])
 
 
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        (3, "not a int"),
+        (3, r"\bint$"),
         (np.zeros((4, 4, 2), np.uint8), r"not uint8 \[4, 4, 2\]"),
-        (np.zeros((4, 4, 3), np.float32), "not float32"),
-        (np.zeros((0, 4, 3), np.uint8), "not uint8"),
-        ("nowhere.png", "cannot be read: nowhere.png"),
-        ("data:image/png;base64,!!", "cannot be read"),
-        ("data:image/png,abc", "cannot be read"),
-        ("data:image/png;base64," + base64.b64encode(b"no image").decode(), "cannot be read"),
-        (data_uri(pictures(1)[0])[:200], "cannot be read"),
-        (data_uri(pictures(1)[0], "eps"), "cannot be read"),
+        (np.zeros((4, 4, 3), np.float32), r"not float32 \[4, 4, 3\]"),
+        (np.zeros((0, 4, 3), np.uint8), r"not uint8 \[0, 4, 3\]"),
+        ("nowhere.png", r"nowhere\.png \(.*No such file"),
+        ("data:image/png;base64,!!", "base64,!! .*base64"),
+        ("data:image/png,abc", r"data:image/png,abc \(.+\)"),
+        (
+            "data:image/png;base64," + base64.b64encode(b"no image").decode(),
+            r"data:image/png;base64,bm8gaW1hZ2U= \(.+\)",
+        ),
+        (data_uri(pictures(1)[0])[:200], r"data:image/png;base64,.* \(.+\)"),
+        (data_uri(pictures(1)[0], "eps"), r"data:image/.* \(.+\)"),
     ],
 )
 def test_what_is_no_image_is_refused_by_name(item, message) -> None:
@@ -213,7 +217,7 @@ def test_what_is_no_image_is_refused_by_name(item, message) -> None:
     "wrong", [{"depth": 18}, {"depth": 2}, {"width": 0}, {"image_size": 3}, {"mean": [0.5]}, {"std": [0, 1, 1]}]
 )
 def test_settings_that_do_not_exist_are_refused(wrong: dict) -> None:
-    with pytest.raises(ValueError, match="depth is|width is|mean and std"):
+    with pytest.raises(ValueError, match=rf"\b{next(iter(wrong))}\b.*\bnot .*{re.escape(str(*wrong.values()))}"):
         CifarResNet(**wrong)
 
 
@@ -236,21 +240,24 @@ def test_a_classifiers_file_gives_its_features(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer3.1.bn2.bias": None}, "missing tensors: layer3.1.bn2.bias"),
-        ({"layer4.0.conv1.weight": torch.zeros(1)}, "unknown tensors: layer4.0.conv1.weight"),
-        ({"layer2.0.conv1.weight": torch.zeros(8, 4, 5, 5)}, "size mismatch for layer2.0.conv1.weight"),
-        ({"conv1.weight": None}, "conv1.weight or layer1 is missing"),
+        ({"layer3.1.bn2.bias": None}, r"missing .*: layer3\.1\.bn2\.bias$"),
+        ({"layer4.0.conv1.weight": torch.zeros(1)}, r"unknown .*: layer4\.0\.conv1\.weight$"),
+        (
+            {"layer2.0.conv1.weight": torch.zeros(8, 4, 5, 5)},
+            r"layer2\.0\.conv1\.weight: .*\[8, 4, 5, 5\].*\[8, 4, 3, 3\]",
+        ),
+        ({"conv1.weight": None}, r"conv1\.weight or layer1"),
     ],
 )
 def test_a_file_of_another_network_is_refused_by_name(tmp_path, changes, message) -> None:
     file = classifier(network(depth=14), tmp_path / "net.safetensors", **changes)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"/net\.safetensors: (.|\n)*{message}"):
         CifarResNet.from_classifier(file)
 
 
 def test_a_file_that_is_no_safetensors_is_refused(tmp_path) -> None:
     (tmp_path / "net.safetensors").write_text("nothing of the kind")
-    with pytest.raises(ValueError, match="not a safetensors file"):
+    with pytest.raises(ValueError, match=r"/net\.safetensors: .*header"):
         CifarResNet.from_classifier(tmp_path / "net.safetensors")
 
 
@@ -263,7 +270,7 @@ def test_bit_identical_after_save_and_load_also_without_distilvec(tmp_path) -> N
     listed = json.loads((folder / "modules.json").read_text())
     assert listed[0]["type"] == "cifar_resnet.CifarResNet"
     assert (folder / "cifar_resnet.py").is_file()
-    with pytest.raises(ValueError, match="trust_remote_code"):
+    with pytest.raises(ValueError, match=r"cifar_resnet\.CifarResNet(.|\n)*trust_remote_code"):
         SentenceTransformer(str(folder), device="cpu")
     # What students/load.py does: our class for the name, and no code of the folder's.
     ours = SentenceTransformer._load_with_module_classes(str(folder), OWN, device="cpu")
@@ -287,7 +294,7 @@ def test_a_damaged_network_does_not_load(tmp_path) -> None:
     image_model(network()).save_pretrained(str(tmp_path / "student"), create_model_card=False)
     config = next((tmp_path / "student").glob("*CifarResNet")) / "config.json"
     config.write_text(config.read_text().replace('"width": 4', '"width": 5'))
-    with pytest.raises(RuntimeError, match="size mismatch|shape"):
+    with pytest.raises(RuntimeError, match=r"conv1\.weight: .*\[4, 3, 3, 3\].*\[5, 3, 3, 3\]"):
         SentenceTransformer._load_with_module_classes(str(tmp_path / "student"), OWN, device="cpu")
 
 
@@ -334,16 +341,16 @@ def test_golden_features(subtests: pytest.Subtests) -> None:
     """Four published networks of 1 to 3.5 MB."""
     for depth in (20, 32, 44, 56):
         with subtests.test(depth=depth):
-            check_golden(SHARED, depth)
+            check_golden(SHARED / "models" / f"cifar10_resnet{depth}.safetensors", depth)
 
 
-def check_golden(shared: Path, depth: int) -> None:
-    net = CifarResNet.from_classifier(shared / "models" / f"cifar10_resnet{depth}.safetensors")
+def check_golden(file: Path, depth: int) -> None:
+    net = CifarResNet.from_classifier(file)
     assert (net.depth, net.width) == (depth, 16)
-    images = np.load(shared / "data" / "images" / "cifar10.npz")["test_images"][:8]
-    golden = np.load(shared / "models" / "goldens.npz")
+    images = np.load(SMALL / "data" / "images" / "cifar10.npz")["test_images"][:8]
+    golden = np.load(SMALL / "models" / "goldens.npz")
     found = image_model(net).encode(list(images))
     np.testing.assert_allclose(found, golden[f"cifar10_resnet{depth}/features"], rtol=1e-4, atol=1e-4)
-    linear = load_file(shared / "models" / f"cifar10_resnet{depth}.safetensors")
+    linear = load_file(file)
     logits = found @ linear["linear.weight"].numpy().T + linear["linear.bias"].numpy()
     np.testing.assert_allclose(logits, golden[f"cifar10_resnet{depth}/logits"], rtol=1e-4, atol=1e-3)

@@ -151,7 +151,7 @@ def test_half_precision_and_autocast_keep_the_vectors_type() -> None:
 
 @pytest.mark.parametrize("wrong", [{"gate": "deep"}, {"aggregation": "mean"}, {"experts": 0}])
 def test_settings_that_do_not_exist_are_refused(wrong: dict) -> None:
-    with pytest.raises(ValueError, match="gate is one of"):
+    with pytest.raises(ValueError, match=r"\b{} {}[,:]".format(*next(iter(wrong.items())))):
         ExpertHead(4, **wrong)
 
 
@@ -164,7 +164,7 @@ def test_bit_identical_after_save_and_load_also_without_distilvec(tiny_bert, tmp
     listed = json.loads((folder / "modules.json").read_text())
     assert listed[-1]["type"] == "expert_head.ExpertHead"
     assert (folder / "expert_head.py").is_file()
-    with pytest.raises(ValueError, match="trust_remote_code"):
+    with pytest.raises(ValueError, match=r"expert_head\.ExpertHead(.|\n)*trust_remote_code"):
         SentenceTransformer(str(folder), device="cpu")
     # What students/load.py does: our class for the name, and no code of the folder's.
     ours = SentenceTransformer._load_with_module_classes(str(folder), OWN, device="cpu")
@@ -189,7 +189,7 @@ def test_a_damaged_head_does_not_load(tiny_bert, tmp_path) -> None:
     student.save_pretrained(str(tmp_path / "student"), create_model_card=False)
     config = next((tmp_path / "student").glob("*_ExpertHead")) / "config.json"
     config.write_text(config.read_text().replace('"experts": 3', '"experts": 4'))
-    with pytest.raises(RuntimeError, match="size mismatch|shape"):
+    with pytest.raises(RuntimeError, match=r"second: .*\[3, 64, 32\].*\[4, 64, 32\]"):
         SentenceTransformer._load_with_module_classes(str(tmp_path / "student"), OWN, device="cpu")
 
 
@@ -224,7 +224,7 @@ def test_folding_a_linear_head_loses_nothing(tiny_bert, sentences) -> None:
 
 
 def test_folding_needs_a_head_and_texts(tiny_bert) -> None:
-    with pytest.raises(DistilvecError, match="no expert head"):
+    with pytest.raises(DistilvecError, match=r"\(Transformer, Pooling.*fold: true"):
         fold_head(SentenceTransformer(str(tiny_bert), device="cpu"), TEXTS * 5)
-    with pytest.raises(DataError, match="10.*4"):
+    with pytest.raises(DataError, match=r"\b10 texts.*\b4\b"):
         fold_head(with_head(tiny_bert), TEXTS)

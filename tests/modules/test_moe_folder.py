@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -114,19 +115,19 @@ def test_every_weight_is_accounted_for(tensors: dict[str, torch.Tensor], tmp_pat
     wide = {**tensors, router: torch.zeros(5, nomic_moe.WIDTH)}
     more = {**tensors, "pooler.dense.weight": torch.zeros(2, 2), "pooler.dense.bias": torch.zeros(2)}
     for name, given, message in (
-        ("without", without, f"weight {router} is missing"),
-        ("wide", wide, rf"{router} is \[5, 16\], the configuration says \[4, 16\]"),
-        ("more", more, "weight pooler.dense.bias and 1 more are unknown"),
+        ("without", without, f"{router} .*missing"),
+        ("wide", wide, rf"{router} is \[5, 16\].*\[4, 16\]"),
+        ("more", more, r"pooler\.dense\.bias and 1 more .*unknown"),
     ):
-        with pytest.raises(DataError, match=message):
+        with pytest.raises(DataError, match=f"/{name}: .*{message}"):
             opened(nomic_moe.write(tmp_path / name, given))
     folder = nomic_moe.write(tmp_path / "shards", tensors, shards=2)
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(DataError, match="model-00002-of-00002"):
+    with pytest.raises(DataError, match=r"/shards/model-00002-of-00002\.safetensors: "):
         opened(folder)
     folder = nomic_moe.write(tmp_path / "damaged", tensors)
     (folder / "model.safetensors").write_bytes(b"\x00" * 20)
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"/damaged/model\.safetensors: "):
         opened(folder)
 
 
@@ -134,17 +135,17 @@ def test_every_weight_is_accounted_for(tensors: dict[str, torch.Tensor], tmp_pat
     ("changes", "message"),
     [
         ({"prenorm": True}, "prenorm is True"),
-        ({"rotary_emb_interleaved": True}, "rotary_emb_interleaved"),
+        ({"rotary_emb_interleaved": True}, "rotary_emb_interleaved is True"),
         ({"rotary_scaling_factor": 2.0}, "rotary_scaling_factor is 2.0"),
         ({"activation_function": "swiglu"}, "activation_function is 'swiglu'"),
-        ({"moe_resid_pdrop": 0.1}, "moe_resid_pdrop"),
+        ({"moe_resid_pdrop": 0.1}, "moe_resid_pdrop is 0.1"),
         ({"moe_normalize_expert_weights": 2}, "moe_normalize_expert_weights is 2"),
         ({"moe_top_k": 9}, "9 of 4 experts"),
-        ({"moe_every_n_layers": 4}, "weight encoder.layers.3.mlp.fc1.bias and 3 more are missing"),
+        ({"moe_every_n_layers": 4}, r"encoder\.layers\.3\.mlp\.fc1\.bias and 3 more"),
     ],
 )
 def test_other_architectures_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=f"/other.*: .*{message}"):
         opened(nomic_moe.write(tmp_path / "other", **changes))
 
 
@@ -177,12 +178,12 @@ def test_a_hub_id(published: Path, tmp_path: Path) -> None:
 def test_what_is_no_such_folder(tiny_bert: Path, tmp_path: Path) -> None:
     assert not is_nomic_moe(tiny_bert)
     assert not is_nomic_moe(tmp_path)
-    with pytest.raises(DistilvecError, match="no mixture-of-experts encoder"):
+    with pytest.raises(DistilvecError, match="/bert: "):
         opened(tiny_bert)
-    with pytest.raises(DistilvecError, match=r"config\.json"):
+    with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + r".*config\.json"):
         opened(tmp_path)
     config = nomic_moe.configuration()
     del config["n_inner"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match="n_inner"):
+    with pytest.raises(DataError, match=r"/config\.json: .*\bn_inner\b"):
         opened(tmp_path)

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 
@@ -202,9 +203,8 @@ def test_encodes_in_order_whatever_the_batches() -> None:
 @pytest.mark.parametrize("wrong", ["", " ", "hello", "C1CC", "C(C)(C)(C)(C)C", "CCO and more", "東京", None, 3])
 def test_what_is_no_molecule_is_named(wrong, capfd) -> None:
     module = MoleculeEncoder(layers=1, width=4)
-    with pytest.raises(ValueError, match="not a SMILES string") as caught:
+    with pytest.raises(ValueError, match=re.escape(repr(str(wrong)))):
         module.preprocess(["CCO", wrong])
-    assert repr(str(wrong)) in str(caught.value)
     assert capfd.readouterr().err == ""
 
 
@@ -212,7 +212,7 @@ def test_what_is_no_molecule_is_named(wrong, capfd) -> None:
     "settings", [{"kind": "mlp"}, {"layers": 0}, {"width": 0}, {"dropout": 1.0}, {"kind": "gat", "width": 6}]
 )
 def test_settings_that_do_not_exist_are_refused(settings: dict) -> None:
-    with pytest.raises(ValueError, match="kind is one of|does not divide"):
+    with pytest.raises(ValueError, match=r"\b{}( of)? {}\b".format(*list(settings.items())[-1])):
         MoleculeEncoder(**settings)
 
 
@@ -234,7 +234,7 @@ def test_opens_where_distilvec_cannot_be_imported(tmp_path) -> None:
     assert listed[0]["type"] == "molecule.MoleculeEncoder"
     assert (folder / "molecule.py").is_file()
     assert not (folder / "config.json").exists()
-    with pytest.raises(ValueError, match="trust_remote_code"):
+    with pytest.raises(ValueError, match=r"molecule\.MoleculeEncoder(.|\n)*trust_remote_code"):
         SentenceTransformer(str(folder), device="cpu")
     done = subprocess.run(
         [sys.executable, "-I", "-c", READER, folder, tmp_path / "again", out, json.dumps(SMILES)],

@@ -84,19 +84,19 @@ def test_a_random_projection_needs_no_vectors_and_follows_the_seed() -> None:
 
 def test_what_cannot_be_fitted_says_why() -> None:
     source, target = rows(0, 5, 6), rows(1, 5, 4)
-    with pytest.raises(DataError, match="none is present"):
+    with pytest.raises(DataError, match=r"\[0, 6\].*init: random"):
         ridge_map(source, target, present=torch.zeros(5, dtype=torch.bool))
-    with pytest.raises(DataError, match="all are zero"):
+    with pytest.raises(DataError, match=r"\[5, 6\].*init: random"):
         ridge_map(torch.zeros(5, 6), target)
-    with pytest.raises(DataError, match="not finite"):
+    with pytest.raises(DataError, match=r"Row 0 of the 5\b"):
         ridge_map(source, target / 0)
-    with pytest.raises(DistilvecError, match="positive"):
+    with pytest.raises(DistilvecError, match="ridge .*is 0"):
         ridge_map(source, target, ridge=0)
     with pytest.raises(DistilvecError, match=r"\[5, 6\].*\[4, 4\]"):
         ridge_map(source, target[:4])
     with pytest.raises(DistilvecError, match="init: random"):
         projection(6, 4)
-    with pytest.raises(DistilvecError, match="widths 6 and 4"):
+    with pytest.raises(DistilvecError, match="widths 6 and 4, .*6 and 5"):
         projection(6, 5, source, target)
-    with pytest.raises(DistilvecError, match='"ridge"'):
+    with pytest.raises(DistilvecError, match='"rigde".*"ridge"'):
         projection(6, 4, source, target, init="rigde")  # type: ignore[arg-type]

@@ -99,9 +99,9 @@ def test_switching_the_aggregation(student: SentenceTransformer) -> None:
 
 def test_a_head_switches_with_the_encoder(student: SentenceTransformer, tiny_bert: Path) -> None:
     dense = SentenceTransformer(str(tiny_bert), device="cpu")
-    with pytest.raises(DistilvecError, match="no mixture of experts"):
+    with pytest.raises(DistilvecError, match=r"\(Transformer, Pooling.*distilvec\.students\.upcycle"):
         set_aggregation(dense, "sba")
-    with pytest.raises(DistilvecError, match="no mixtures of experts"), routing(dense):
+    with pytest.raises(DistilvecError, match=r"\(Transformer, Pooling.*distilvec\.students\.upcycle"), routing(dense):
         pass
     head = ExpertHead(dense.get_embedding_dimension(), hidden=8)
     dense.append(head)
@@ -110,6 +110,6 @@ def test_a_head_switches_with_the_encoder(student: SentenceTransformer, tiny_ber
     student.append(ExpertHead(nomic_moe.WIDTH, hidden=8))
     set_aggregation(student, "nlerp")
     assert (student[0].model.config.aggregation, student[-1].aggregation) == ("nlerp", "nlerp")
-    with pytest.raises(DistilvecError, match='"linear"'):
+    with pytest.raises(DistilvecError, match='"liner".*"linear"'):
         set_aggregation(student, "liner")
     assert (student[0].model.config.aggregation, student[-1].aggregation) == ("nlerp", "nlerp")

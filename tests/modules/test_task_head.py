@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -67,30 +68,30 @@ def test_a_saved_head_is_the_same_head(head: TaskHead, tmp_path: Path) -> None:
 
 
 def test_damaged_and_missing_heads_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no task head"):
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path}: ") + ".*`distilvec finetune`"):
         TaskHead.load(tmp_path)
     TaskHead(4, labels=["a", "b"]).save(tmp_path)
     (tmp_path / "task" / "head.safetensors").write_bytes(b"\x00" * 20)
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"/task: .*header"):
         TaskHead.load(tmp_path)
     TaskHead(4, labels=["a", "b"]).save(tmp_path)
     (tmp_path / "task" / "task.json").write_text('{"width": 4, "labels": ["a", "b"], "colour": "red"}')
-    with pytest.raises(DataError, match="colour"):
+    with pytest.raises(DataError, match="/task: .*'colour'"):
         TaskHead.load(tmp_path)
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(DistilvecError, match="two or more"):
+    with pytest.raises(DistilvecError, match=r"\['only'\]"):
         TaskHead(4, labels=["only"])
-    with pytest.raises(DistilvecError, match="different"):
+    with pytest.raises(DistilvecError, match=r"\['a', 'a'\]"):
         TaskHead(4, labels=["a", "a"])
-    with pytest.raises(DistilvecError, match="has none"):
+    with pytest.raises(DistilvecError, match=r"^task head: .*regression has \['a', 'b'\]"):
         TaskHead(4, "regression", labels=["a", "b"])
-    with pytest.raises(DistilvecError, match="positive"):
+    with pytest.raises(DistilvecError, match=r"^task head: .*scale .*0\.0"):
         TaskHead(4, "regression", scale=0.0)
-    with pytest.raises(DistilvecError, match="two vectors"):
+    with pytest.raises(DistilvecError, match="^task head: .*encoding separate"):
         TaskHead(4, labels=["a", "b"], encoding="separate")(torch.zeros(1, 4))
-    with pytest.raises(DistilvecError, match="one vector"):
+    with pytest.raises(DistilvecError, match="^task head: .*encoding single"):
         TaskHead(4, labels=["a", "b"])(torch.zeros(1, 4), torch.zeros(1, 4))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -161,9 +162,9 @@ def test_every_form_of_an_image(folders, kind, tmp_path) -> None:
 def test_what_sentence_transformers_makes_of_them_by_itself(folders) -> None:
     """Why there is a loader: no first token, no width for MobileNet, no grey images."""
     assert SentenceTransformer(str(folders["vit"]), device="cpu")[1].pooling_mode == "mean"
-    with pytest.raises(ValueError, match="embedding dimension"):
+    with pytest.raises(ValueError, match="MobileNetV2Config"):
         SentenceTransformer(str(folders["mobilenet_v2"]), device="cpu")
-    with pytest.raises(ValueError, match="mean must have 1 elements"):
+    with pytest.raises(ValueError, match="mean .*1 elements.*3"):
         SentenceTransformer(str(folders["vit"]), device="cpu").encode([pictures(1)[0].convert("L")])
 
 
@@ -199,7 +200,7 @@ def test_a_folder_without_an_image_processor_is_refused(folders, tmp_path) -> No
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((folders["vit"] / name).read_bytes())
     assert is_vision(tmp_path)
-    with pytest.raises(DistilvecError, match="Save its image processor beside it"):
+    with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + r".*preprocessor_config\.json"):
         open_vision(tmp_path, device="cpu")
 
 
@@ -209,8 +210,8 @@ def test_a_damaged_folder_is_refused(folders, tmp_path) -> None:
     tensors = load_file(tmp_path / "model.safetensors")
     name = next(name for name in tensors if name.endswith("cls_token"))
     save_file({**tensors, name: torch.zeros(1, 1, 5)}, tmp_path / "model.safetensors")
-    with pytest.raises(DistilvecError, match="cannot be opened"):
+    with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + ".*ignore_mismatched_sizes"):
         open_vision(tmp_path, device="cpu")
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(DistilvecError, match="cannot be opened"):
+    with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + ".*model_type"):
         open_vision(tmp_path, device="cpu")

@@ -123,5 +123,5 @@ def test_maps_that_do_not_come_are_an_error(tiny_bert: Path) -> None:
         return original(self, *args, **kwargs)
 
     inner.forward = deaf.__get__(inner)
-    with pytest.raises(DistilvecError, match="layer 1"):
+    with pytest.raises(DistilvecError, match=r"^BertModel: .*layer 1 \(of 3\)"):
         StudentTap(model)(features, views=1, attention=(1,))

@@ -109,9 +109,9 @@ def test_attention_can_be_differentiated_twice() -> None:
 
 def test_errors() -> None:
     weight = nn.Parameter(torch.ones(3))
-    with pytest.raises(DistilvecError, match="0 trainable parameters"):
+    with pytest.raises(DistilvecError, match=r"\b0 trainable parameters, 30 iterations"):
         largest_curvature(weight.sum, [])
-    with pytest.raises(DistilvecError, match="one number"):
+    with pytest.raises(DistilvecError, match=r"\(3,\)"):
         largest_curvature(lambda: weight * 2, [weight])
-    with pytest.raises(DistilvecError, match="not finite"):
+    with pytest.raises(DistilvecError, match=r"iteration 1\b"):
         largest_curvature(lambda: (weight * float("inf")).square().sum(), [weight])

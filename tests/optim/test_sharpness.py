@@ -179,7 +179,7 @@ def test_every_second_step_is_plain_and_the_counter_survives_a_checkpoint() -> N
 def test_a_state_without_the_counter_is_refused() -> None:
     model = network()
     base = torch.optim.AdamW(model.parameters())
-    with pytest.raises(DistilvecError, match="without sharpness-aware"):
+    with pytest.raises(DistilvecError, match=r"^optimizer\.sharpness: "):
         SharpnessAware(base).load_state_dict(base.state_dict())
 
 
@@ -220,17 +220,17 @@ def test_step_hooks_registered_on_the_wrapper_run() -> None:
 def test_misuse_is_refused() -> None:
     model = network()
     base = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(DistilvecError, match='"asam"'):
+    with pytest.raises(DistilvecError, match='"asan".*"asam"'):
         SharpnessAware(base, kind="asan")
-    with pytest.raises(DistilvecError, match="negative"):
+    with pytest.raises(DistilvecError, match=r"rho -1\b.*eta 0\.01\b.*every 1\b"):
         SharpnessAware(base, rho=-1)
     optimizer = SharpnessAware(base)
     assert not optimizer.ascend()
     loss_of(model).backward()
     optimizer.ascend()
-    with pytest.raises(RuntimeError, match="restore"):
+    with pytest.raises(RuntimeError, match=r"step\(\) .*restore\(\)"):
         optimizer.step()
-    with pytest.raises(RuntimeError, match="restore"):
+    with pytest.raises(RuntimeError, match=r"ascend\(\) .*restore\(\)"):
         optimizer.ascend()
 
 
@@ -257,5 +257,5 @@ def test_one_domain_has_no_variance_and_no_rows_are_zero() -> None:
     losses = torch.rand(5, requires_grad=True)
     assert domain_ascent(losses, torch.zeros(5, dtype=torch.int64), 3.0).item() == losses.mean().item()
     assert domain_ascent(torch.zeros(0), torch.zeros(0, dtype=torch.int64), 1.0).item() == 0
-    with pytest.raises(DistilvecError, match=r"\[N\]"):
+    with pytest.raises(DistilvecError, match=r"\(5,\) .*\(4,\).*\[N\]"):
         domain_ascent(losses, torch.zeros(4, dtype=torch.int64), 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -119,19 +120,19 @@ def test_no_report_file_tells_where_things_are(tmp_path: Path) -> None:
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="tittle"):
         Record(title="x", tittle="y")  # type: ignore[call-arg]
-    with pytest.raises(ValidationError, match="both a low and a high"):
+    with pytest.raises(ValidationError, match="ScoreEntry(.|\n)*low 0.4 and high None"):
         ScoreEntry(value=0.5, low=0.4)
-    with pytest.raises(ValidationError, match="different length"):
+    with pytest.raises(ValidationError, match=r"spaces(.|\n)*\[1, 1, 0\]"):
         example(spaces={"teacher": [(0, 0)], "student": [(0, 0)], "texts": []})
-    with pytest.raises(ValidationError, match="does not fit"):
+    with pytest.raises(ValidationError, match=r"layers(.|\n)*1 rows of \[1\].*\b1 layers .*\b2 of"):
         example(layers={"values": [[1.0]], "student_layers": ["1"], "teacher_layers": ["1", "2"]})
-    with pytest.raises(DataError, match="not JSON"):
+    with pytest.raises(DataError, match="line 1 column 2"):
         Record.from_json("{")
-    with pytest.raises(DataError, match="1.*99"):
+    with pytest.raises(DataError, match=r"version 1\b.*\b99\b"):
         Record.from_json('{"schema_version": 99, "title": "x"}')
     with pytest.raises(DataError, match=r"models\.0\.name"):
         Record.from_json('{"schema_version": 1, "title": "x", "models": [{}]}')
-    with pytest.raises(DistilvecError, match="cannot be read"):
+    with pytest.raises(DistilvecError, match=r"/none\.json: "):
         Record.load(tmp_path / "none.json")
 
 
@@ -153,7 +154,7 @@ def test_an_old_report_stays_when_the_new_one_fails(tmp_path: Path, monkeypatch:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("distilvec.report.html.render_html", full)
-    with pytest.raises(EnvironmentProblem, match="No space left"):
+    with pytest.raises(EnvironmentProblem, match=re.escape(f"{tmp_path}: ") + r".*\(No space left on device\)"):
         write_report(example(), tmp_path)
     assert Record.load(tmp_path).title == "first"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["figures", "report.html", "report.json", "report.md"]

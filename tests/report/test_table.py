@@ -210,11 +210,11 @@ def test_compare_with_one_seed_has_no_deviation_and_with_unequal_seeds_still_an_
 
 def test_compare_refuses_what_cannot_be_compared() -> None:
     one = _seeds(0.7, 1)
-    with pytest.raises(DistilvecError, match='"cosine"'):
+    with pytest.raises(DistilvecError, match='"cosin".*"cosine"'):
         compare_table({"cosine": one}, "cosin")
-    with pytest.raises(DistilvecError, match="same tasks"):
+    with pytest.raises(DistilvecError, match="y .* on a, x on a, b"):
         compare_table({"x": one, "y": [{"a": one[0]["a"]}]}, "x")
-    with pytest.raises(DistilvecError, match="nothing to compare"):
+    with pytest.raises(DistilvecError, match=r"no seed of x\b"):
         compare_table({"x": []}, "x")
 
 

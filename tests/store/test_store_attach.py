@@ -28,16 +28,16 @@ def test_rows_become_the_label_column(store: SignalStore) -> None:
 
 
 def test_the_first_missing_text_is_named(store: SignalStore) -> None:
-    with pytest.raises(DataError, match=r"row 2"):
+    with pytest.raises(DataError, match=r"row 2\b.*'four'.*distilvec teach"):
         store.attach(Dataset.from_dict({"text": ["one", "two", "four", "five"]}))
 
 
 def test_wrong_datasets_are_refused(store: SignalStore) -> None:
-    with pytest.raises(DistilvecError, match='"text"'):
+    with pytest.raises(DistilvecError, match='"texd".*"text"'):
         store.attach(Dataset.from_dict({"text": ["one"]}), text="texd")
     with pytest.raises(DistilvecError, match='"label"'):
         store.attach(Dataset.from_dict({"text": ["one"], "label": [0]}))
-    with pytest.raises(DistilvecError, match="found list"):
+    with pytest.raises(DistilvecError, match=r"datasets\.Dataset .*\blist\b"):
         store.attach([{"text": "one"}])
-    with pytest.raises(DistilvecError, match="IterableDataset"):
+    with pytest.raises(DistilvecError, match=r"datasets\.Dataset .*\bIterableDataset\b"):
         store.attach(Dataset.from_dict({"text": ["one"]}).to_iterable_dataset())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -51,7 +52,7 @@ def test_shards_are_disjoint_and_cover_everything(tmp_path: Path, filling: Modul
     ]
     assert sum(counts) == len(store) == 270 and min(counts) > 50
     for shard in ((3, 3), (-1, 2)):
-        with pytest.raises(DistilvecError, match="does not exist"):
+        with pytest.raises(DistilvecError, match=r"shard {} of {} ".format(*shard)):
             fill(store, filling.HashTeacher(), texts, filling.keys(texts), shard=shard)
 
 
@@ -99,7 +100,7 @@ def test_a_vector_that_is_not_finite_names_the_text(tmp_path: Path, filling: Mod
                 yield rows, vectors
 
     store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
-    with pytest.raises(DataError, match="not finite") as caught:
+    with pytest.raises(DataError, match=rf"^item 40, key .*'{texts[40]}'.*float32") as caught:
         fill(store, Broken(), texts, filling.keys(texts))
     assert texts[40] in str(caught.value) and "item 40" in str(caught.value)
     store.refresh()
@@ -117,14 +118,14 @@ def test_what_fill_refuses(tmp_path: Path, filling: ModuleType) -> None:
     other.card = filling.CARD | {"fingerprint": "0123"}
     with pytest.raises(DistilvecError, match="f" * 16 + ".*0123"):
         fill(store, other, texts, filling.keys(texts))
-    with pytest.raises(DistilvecError, match="20.*19"):
+    with pytest.raises(DistilvecError, match=r"\b20 texts and 19 keys"):
         fill(store, filling.HashTeacher(), texts, filling.keys(texts[:19]))
 
     class Short(filling.HashTeacher):  # type: ignore[name-defined,misc]
         def stream(self, items):  # type: ignore[no-untyped-def]
             return super().stream(items[:-1])
 
-    with pytest.raises(DistilvecError, match="17.*18"):
+    with pytest.raises(DistilvecError, match=r"\b17 of 18\b"):
         fill(store, Short(), texts, filling.keys(texts))
 
     class Narrow(filling.HashTeacher):  # type: ignore[name-defined,misc]
@@ -152,20 +153,20 @@ def test_a_writer_name_is_held_by_one_writer(tmp_path: Path, filling: ModuleType
     texts = filling.texts(10)
     store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
     with store.writer("mine") as writer:
-        with pytest.raises(DistilvecError, match='"mine"'):
+        with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + '.*"mine"'):
             store.writer("mine")
         with store.writer() as one, store.writer() as two:
             assert len({writer.name, one.name, two.name}) == 3
         writer.add(filling.keys(texts), filling.vectors(texts))
-    with pytest.raises(DistilvecError, match="closed"):
+    with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + '.*"mine"'):
         writer.add(filling.keys(texts), filling.vectors(texts))
     with store.writer("mine") as writer:
         writer.add(filling.keys(texts), filling.vectors(texts))
     assert writer.parts == ["sentence-mine-000001"]
     for name in ("", "../up", "a/b", "-x", "x" * 101):
-        with pytest.raises(DistilvecError, match="no writer name"):
+        with pytest.raises(DistilvecError, match=f'^"{name}" '):
             store.writer(name)
-    with pytest.raises(DistilvecError, match="bytes"):
+    with pytest.raises(DistilvecError, match=r"\b268435456 bytes.*\b268435457\b"):
         store.writer(part_bytes=(256 << 20) + 1)
 
 
@@ -200,9 +201,9 @@ def test_vectors_are_taken_as_a_whole_or_not_at_all(tmp_path: Path, filling: Mod
     with store.writer("w", part_bytes=200) as writer:
         infinite, large = vectors.copy(), vectors.copy()
         infinite[9, 0], large[9, 0] = np.inf, 1e5
-        with pytest.raises(DataError, match=r"row 9"):
+        with pytest.raises(DataError, match=r"^row 9, key .*\b1 of 10\b"):
             writer.add(keys, infinite)
-        with pytest.raises(DataError, match=r"float16.*65504.*float32"):
+        with pytest.raises(DataError, match=r"^row 9 .*float16.*65504.*storage: float32"):
             writer.add(keys, large)
         assert writer.parts == []
         lent_keys, lent_vectors = keys.copy(), vectors.copy()

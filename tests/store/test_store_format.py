@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,10 +50,12 @@ def test_another_teacher_is_refused_with_both_fingerprints(tmp_path: Path) -> No
     assert (tmp_path / "store.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(("width", "dtype", "word"), [(4, "float16", "width 3, not 4"), (3, "int8", "dtype float16")])
+@pytest.mark.parametrize(
+    ("width", "dtype", "word"), [(4, "float16", r"width 3, .*\b4\b"), (3, "int8", r"dtype float16, .*\bint8\b")]
+)
 def test_another_shape_is_refused(tmp_path: Path, width: int, dtype: str, word: str) -> None:
     SignalStore.from_vectors(tmp_path, CARD, KEYS, VECTORS)
-    with pytest.raises(DistilvecError, match=word):
+    with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + f".*{word}"):
         SignalStore.create(tmp_path, CARD, width, dtype)
     assert len(SignalStore.open(tmp_path)) == 10
 
@@ -66,11 +69,11 @@ def test_an_empty_store_is_made_anew_in_another_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("card", "width", "dtype", "word"),
     [
-        ({"name": "x"}, 3, "float16", "no fingerprint"),
-        ({"fingerprint": ""}, 3, "float16", "no fingerprint"),
-        ("card", 3, "float16", "not str"),
-        (CARD, 0, "float16", "at least 1"),
-        (CARD, 3, "float61", 'mean "float16"'),
+        ({"name": "x"}, 3, "float16", 'key "fingerprint"'),
+        ({"fingerprint": ""}, 3, "float16", 'key "fingerprint"'),
+        ("card", 3, "float16", r"to_dict\(\), .*\bstr\b"),
+        (CARD, 0, "float16", r"width .*\b1, .*\b0\b"),
+        (CARD, 3, "float61", '"float61".*"float16"'),
     ],
 )
 def test_nonsense_is_refused_and_leaves_nothing(
@@ -85,7 +88,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     SignalStore.create(tmp_path, CARD, 3)
     content = json.loads((tmp_path / "store.json").read_text())
     (tmp_path / "store.json").write_text(json.dumps(content | {"schema": 2, "signals": "something new"}))
-    with pytest.raises(DataError, match=r"schema version 2, this distilvec reads up to 1.*Update"):
+    with pytest.raises(DataError, match=r"/store\.json: .*version 2, .*\b1\b"):
         SignalStore.open(tmp_path)
 
 
@@ -106,32 +109,32 @@ def test_other_signals_in_the_folder_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": 1}', '{"schema": 1, "teacher": {}, "signals": {}}'])
 def test_a_damaged_store_json_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "store.json").write_text(content)
-    with pytest.raises(DataError, match=r"store\.json"):
+    with pytest.raises(DataError, match=r"/store\.json: "):
         SignalStore.open(tmp_path)
 
 
 def test_no_store_and_no_owner(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not a store"):
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path}: ") + r".*store\.json"):
         SignalStore.open(tmp_path)
     SignalStore.from_vectors(tmp_path, CARD, KEYS, VECTORS)
     (tmp_path / "store.json").unlink()
-    with pytest.raises(DataError, match="whose vectors"):
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path}: ") + r".*Arrow.*store\.json"):
         SignalStore.create(tmp_path, CARD | {"fingerprint": "2222bbbb"}, 3)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "deeper"):
-        with pytest.raises(DistilvecError, match="here is a file"):
+        with pytest.raises(DistilvecError, match=re.escape(f"{path}: ")):
             SignalStore.create(path, CARD, 3)
-        with pytest.raises(DataError, match="not a store"):
+        with pytest.raises(DataError, match=re.escape(f"{tmp_path / 'file'}") + r".*: .*store\.json"):
             SignalStore.open(path)
 
     def read_only(*args: object, **options: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(Path, "mkdir", read_only)
-    with pytest.raises(EnvironmentProblem, match="Read-only"):
+    with pytest.raises(EnvironmentProblem, match=r"/new: .*Read-only file system"):
         SignalStore.create(tmp_path / "new", CARD, 3)
 
 
@@ -140,5 +143,5 @@ def test_from_vectors_adds_what_is_new(tmp_path: Path) -> None:
     store = SignalStore.from_vectors(tmp_path, CARD, KEYS, VECTORS, "float32")
     assert len(store) == 10
     np.testing.assert_array_equal(store.read(store.rows(KEYS)), VECTORS)
-    with pytest.raises(DistilvecError, match="9 keys and vectors"):
+    with pytest.raises(DistilvecError, match=r"\b9 keys and vectors \[10, 3\]"):
         SignalStore.from_vectors(tmp_path, CARD, KEYS[:9], VECTORS, "float32")

@@ -88,7 +88,7 @@ def test_axes_of_token_states_come_along_and_others_are_refused(tmp_path: Path, 
     pull(url, two.path)
     assert (two.path / "axes-tokens-2.safetensors").read_bytes() == b"these"
     push(two.path, url)
-    with pytest.raises(DistilvecError, match="other axes"):
+    with pytest.raises(DistilvecError, match=r"/other \(axes-tokens-2\.safetensors\)"):
         push(other.path, url)
     assert pull(url, tmp_path / "three") == 1
 
@@ -121,9 +121,12 @@ def test_what_is_damaged_here_is_not_copied_and_comes_back(tmp_path: Path, url: 
 
 def test_another_teacher_width_or_dtype_is_refused(tmp_path: Path, url: str) -> None:
     push(fill(tmp_path / "one", 0, 20).path, url)
-    others = {"v2": ({"name": "t", "fingerprint": "v2"}, 8, "float16"), "float32": (CARD, 8, "float32")}
+    others = {
+        r"v1\b.*\bv2": ({"name": "t", "fingerprint": "v2"}, 8, "float16"),
+        r"sentence .*'float16'.*'float32'": (CARD, 8, "float32"),
+    }
     for word, arguments in others.items():
-        store = SignalStore.create(tmp_path / word, *arguments)
+        store = SignalStore.create(tmp_path / arguments[-1], *arguments)
         for call in (lambda store=store: push(store.path, url), lambda store=store: pull(url, store.path)):
             with pytest.raises(DistilvecError, match=word):
                 call()
@@ -131,10 +134,10 @@ def test_another_teacher_width_or_dtype_is_refused(tmp_path: Path, url: str) -> 
 
 def test_storage_that_cannot_be_used(tmp_path: Path) -> None:
     store = fill(tmp_path / "one", 0, 20)
-    with pytest.raises(EnvironmentProblem, match="nosuch"):
+    with pytest.raises(EnvironmentProblem, match="^nosuch://bucket/stores: "):
         push(store.path, "nosuch://bucket/stores")
     (tmp_path / "occupied").write_text("a file")
-    with pytest.raises(EnvironmentProblem, match="occupied"):
+    with pytest.raises(EnvironmentProblem, match="^file://.*/occupied/stores: "):
         push(store.path, f"file://{tmp_path}/occupied/stores")
 
 
@@ -187,13 +190,13 @@ def test_a_recipe_with_a_copy_teaches_nothing_twice(
 
 @pytest.mark.parametrize(
     ("key", "value", "said"),
-    [("cache", "s3://b/c", "remote: URL"), ("output", "s3://b/c", "remote: URL"), ("remote", "folder", "s3://")],
+    [("cache", "s3://b/c", "remote: URL"), ("output", "s3://b/c", "remote: URL"), ("remote", "folder", "s3://bucket")],
 )
 def test_which_keys_take_addresses(key: str, value: str, said: str) -> None:
     from distilvec.recipe import Recipe
 
     sections = {"corpus": {"path": "t"}, "teachers": [{"model": "m"}], "student": {"model": "m"}, key: value}
-    with pytest.raises(DistilvecError, match=said):
+    with pytest.raises(DistilvecError, match=rf"^recipe: {key} .*{said}"):
         Recipe.build(sections)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -136,13 +137,13 @@ def test_a_teacher_of_another_kind_gives_its_table_only(
 
 
 def test_impossible_sizes_are_refused(sentences: list[str], tiny_bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(DistilvecError, match="needs a tokenizer, or texts"):
+    with pytest.raises(DistilvecError, match="Give tokenizer= or texts="):
         fresh(layers=1, width=32)
-    with pytest.raises(DistilvecError, match="5.*32"):
+    with pytest.raises(DistilvecError, match=r"\b5\b.*\b32\b"):
         fresh(layers=1, width=32, heads=5, tokenizer=tiny_bert)
-    with pytest.raises(DistilvecError, match="261"):
+    with pytest.raises(DistilvecError, match=r"vocabulary is 260.*\b261\b"):
         fresh(layers=1, width=32, vocabulary=260, texts=sentences)
-    with pytest.raises(DistilvecError, match="tokenizer cannot be opened"):
+    with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + r".*tokenizer\.json"):
         fresh(layers=1, width=32, tokenizer=tmp_path)
-    with pytest.raises(DistilvecError, match="64"):
+    with pytest.raises(DistilvecError, match=r"\b64\b.*\b32\b.*init_from"):
         fresh(layers=1, width=64, tokenizer=tiny_bert, init_from=load_student(tiny_bert, device="cpu"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -86,11 +87,11 @@ def test_the_pooling_of_a_bare_model_is_chosen(
 
 def test_a_folder_with_its_own_pooling_keeps_it(tiny_model_folders: dict[str, Path], tmp_path: Path) -> None:
     assert load_student(tiny_model_folders["xlmr"], pooling="cls", device="cpu")[1].pooling_mode == "cls"
-    with pytest.raises(DistilvecError, match="has cls pooling of its own, and pooling: mean asks for another"):
+    with pytest.raises(DistilvecError, match="/xlmr: .*cls.*pooling: mean"):
         load_student(tiny_model_folders["xlmr"], pooling="mean", device="cpu")
     words = SentenceTransformer(str(tiny_model_folders["bert"]), device="cpu").tokenizer.backend_tokenizer
     SentenceTransformer(modules=[StaticEmbedding(words, embedding_dim=8)]).save(str(tmp_path / "static"))
-    with pytest.raises(DistilvecError, match="has no pooling of its own"):
+    with pytest.raises(DistilvecError, match="/static: .*pooling: mean"):
         load_student(tmp_path / "static", pooling="mean", device="cpu")
 
 
@@ -114,7 +115,7 @@ def test_length_is_set_and_bounded_by_the_positions(tiny_model_folders: dict[str
     assert student.preprocess([text])["input_ids"].shape == (1, 128)
     student.encode([text])
     for wrong in (129, 0):
-        with pytest.raises(DistilvecError, match="positions allow 3 to 128"):
+        with pytest.raises(DistilvecError, match=rf"/xlmr: max_length is {wrong}, .*\b3 to 128\b"):
             load_student(tiny_model_folders["xlmr"], max_length=wrong, device="cpu")
     assert load_student(tiny_model_folders["qwen3"], max_length=10_000, device="cpu").max_seq_length == 10_000
 
@@ -165,14 +166,14 @@ def copy_with(folder: Path, target: Path, **config: Any) -> Path:
 
 def test_what_is_not_a_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for model in (tmp_path / "nowhere", str(tmp_path / "nowhere"), "./nowhere"):
-        with pytest.raises(DistilvecError, match="no such model folder"):
+        with pytest.raises(DistilvecError, match=rf"^{re.escape(str(model))}: "):
             load_student(model)
-    with pytest.raises(DistilvecError, match="holds no model"):
+    with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + r".*modules\.json.*config\.json"):
         load_student(tmp_path)
     (tmp_path / "weights.safetensors").write_bytes(b"")
-    with pytest.raises(DistilvecError, match="a model is a folder"):
+    with pytest.raises(DistilvecError, match=r"/weights\.safetensors: .*folder"):
         load_student(tmp_path / "weights.safetensors")
-    with pytest.raises(DistilvecError, match="hub cannot be reached"):
+    with pytest.raises(DistilvecError, match="nobody/no-such-model: .*HF_HUB_OFFLINE"):
         load_student("nobody/no-such-model")
 
 
@@ -191,14 +192,14 @@ def test_pickled_weights_are_refused_and_never_read(tiny_bert: Path, tmp_path: P
     folder = shutil.copytree(tiny_bert, tmp_path / "pickled")
     (folder / "model.safetensors").unlink()
     torch.save(Explosive(str(trap)), folder / "pytorch_model.bin")
-    with pytest.raises(DistilvecError, match="pickled"):
+    with pytest.raises(DistilvecError, match=r"/pickled: .*pytorch_model\.bin.*save_pretrained"):
         load_student(folder)
     dense = SentenceTransformer(str(tiny_bert), device="cpu")
     dense.append(Dense(32, 8))
     dense.save(str(tmp_path / "dense"), create_model_card=False)
     (tmp_path / "dense" / "2_Dense" / "model.safetensors").unlink()
     torch.save(Explosive(str(trap)), tmp_path / "dense" / "2_Dense" / "pytorch_model.bin")
-    with pytest.raises(DistilvecError, match="pickled"):
+    with pytest.raises(DistilvecError, match=r"/dense/2_Dense: .*pytorch_model\.bin.*save_pretrained"):
         load_student(tmp_path / "dense")
     assert not trap.exists()
 
@@ -213,7 +214,7 @@ def test_code_in_the_folder_does_not_run(tiny_bert: Path, tmp_path: Path) -> Non
         auto_map={"AutoConfig": "code.Config", "AutoModel": "code.Model"},
     )
     (folder / "code.py").write_text(code)
-    with pytest.raises(DistilvecError, match="runs code that comes with it"):
+    with pytest.raises(DistilvecError, match="/remote: .*trust_remote_code"):
         load_student(folder)
     modules = shutil.copytree(tiny_bert, tmp_path / "modules")
     listed = json.loads((modules / "modules.json").read_text())
@@ -221,7 +222,7 @@ def test_code_in_the_folder_does_not_run(tiny_bert: Path, tmp_path: Path) -> Non
         json.dumps([*listed, {"idx": 2, "name": "2", "path": "", "type": "code.Model"}])
     )
     (modules / "code.py").write_text(code)
-    with pytest.raises(DistilvecError, match="runs code that comes with it"):
+    with pytest.raises(DistilvecError, match="/modules: .*trust_remote_code"):
         load_student(modules)
     assert not trap.exists()
 
@@ -230,14 +231,14 @@ def test_damaged_weights_are_named(tiny_bert: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_bert, tmp_path / "damaged")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"/damaged/model\.safetensors: "):
         load_student(folder, device="cpu")
     broken = copy_with(tiny_bert, tmp_path / "sizes", hidden_size=64)
-    with pytest.raises(DistilvecError, match="cannot be opened"):
+    with pytest.raises(DistilvecError, match="/sizes: .*ignore_mismatched_sizes"):
         load_student(broken, device="cpu")
     empty = shutil.copytree(tiny_bert, tmp_path / "unreadable")
     (empty / "config.json").write_text("{")
-    with pytest.raises(DistilvecError, match="cannot be opened"):
+    with pytest.raises(DistilvecError, match=r"/unreadable/config\.json: .*line 1 column 2"):
         load_student(empty, device="cpu")
 
 

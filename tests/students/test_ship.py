@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,7 +140,7 @@ def test_a_router_asks_the_student_and_answers_with_the_teacher(tiny_model_folde
     expected = in_teacher_space(student, linear(32, 32)).encode(["ask: " + text for text in TEXTS])
     np.testing.assert_allclose(pair.encode_query(TEXTS), expected, rtol=0, atol=1e-6)
     np.testing.assert_allclose(pair.encode_document(TEXTS), teacher.encode_document(TEXTS), rtol=0, atol=1e-6)
-    with pytest.raises(DistilvecError, match="48.*32"):
+    with pytest.raises(DistilvecError, match=r"\b48\b.*\b32\b.*space: teacher"):
         router(in_teacher_space(student, linear(32, 48)), teacher)
 
 
@@ -162,9 +163,9 @@ def test_an_older_model_is_replaced_and_other_files_are_not(tiny_bert: Path, tmp
     thesis = tmp_path / "thesis"
     thesis.mkdir()
     (thesis / "thesis.tex").write_text("years of work")
-    with pytest.raises(DistilvecError, match="not a model"):
+    with pytest.raises(DistilvecError, match=re.escape(f"{thesis}: ")):
         ship(student, thesis)
-    with pytest.raises(DistilvecError, match="not a model"):
+    with pytest.raises(DistilvecError, match=re.escape(f"{thesis / 'thesis.tex'}: ")):
         ship(student, thesis / "thesis.tex")
     assert (thesis / "thesis.tex").read_text() == "years of work"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["student", "thesis"]
@@ -176,7 +177,10 @@ def test_a_full_disk_leaves_the_older_model(tiny_bert: Path, tmp_path: Path) -> 
     before = student.encode(TEXTS)
     with torch.no_grad():
         next(student.parameters()).mul_(2)
-    with full_beyond(20_000), pytest.raises(EnvironmentProblem, match="could not be written"):
+    with (
+        full_beyond(20_000),
+        pytest.raises(EnvironmentProblem, match=re.escape(f"{tmp_path / 'student'}: ") + ".*File too large"),
+    ):
         ship(student, tmp_path / "student")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["student"]
     assert (SentenceTransformer(str(tmp_path / "student"), device="cpu").encode(TEXTS) == before).all()
@@ -194,13 +198,13 @@ class Foreign(Module):
 
 def test_what_would_not_load_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
     student = load_student(tiny_bert, device="cpu")
-    with pytest.raises(DistilvecError, match="needs the map"):
+    with pytest.raises(DistilvecError, match='space "own"'):
         ship(student, tmp_path / "student", space="teacher")
     with pytest.raises(DistilvecError, match="31.*32"):
         ship(student, tmp_path / "student", space="teacher", teacher_map=linear(31, 8))
-    with pytest.raises(DistilvecError, match='"mine"'):
+    with pytest.raises(DistilvecError, match='"mine".*"own".*"teacher"'):
         ship(student, tmp_path / "student", space="mine")  # type: ignore[arg-type]
     student.append(Foreign())
-    with pytest.raises(DistilvecError, match="module 2 is a Foreign"):
+    with pytest.raises(DistilvecError, match=r"module 2\b.*\bForeign\b"):
         ship(student, tmp_path / "student")
     assert not (tmp_path / "student").exists()

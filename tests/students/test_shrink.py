@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def test_the_attention_pattern_follows_the_kept_blocks(tiny_model_folders: dict[
 
 def test_blocks_that_cannot_stand_alone_are_refused(tiny_model_folders: dict[str, Path]) -> None:
     # ModernBERT's first block has no norm before its attention, the others do.
-    with pytest.raises(DistilvecError, match="Keep block 1 too"):
+    with pytest.raises(DistilvecError, match=r"\[2, 3\] of ModernBertModel .*block 1\b"):
         shrink(tiny_model_folders["modernbert"], layers=[2, 3])
 
 
@@ -119,10 +120,10 @@ def test_a_real_teacher_at_a_quarter_of_its_size(real_teacher_folder: Path, sent
 def test_impossible_choices_are_refused(tiny_bert: Path) -> None:
     source = load_student(tiny_bert, device="cpu")
     for layers in (0, 4, [], [0, 1], [4]):
-        with pytest.raises(DistilvecError, match="layers is"):
+        with pytest.raises(DistilvecError, match=rf"layers is {re.escape(str(layers))}, .*\b1 to 3\b"):
             shrink(source, layers=layers)
-    with pytest.raises(DistilvecError, match="needs the texts"):
+    with pytest.raises(DistilvecError, match="^texts: vocabulary 300 .*texts="):
         shrink(source, vocabulary=300)
     static = SentenceTransformer(modules=[StaticEmbedding(source.tokenizer.backend_tokenizer, embedding_dim=8)])
-    with pytest.raises(DistilvecError, match="no list of transformer blocks"):
+    with pytest.raises(DistilvecError, match=r"\(StaticEmbedding\)"):
         shrink(static, layers=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -116,7 +117,7 @@ def test_the_vectors_are_kept_and_found_again(tiny_bert: Path, tmp_path: Path, m
         next(again.parameters()).add_(0.1)
     assert not np.allclose(piece_vectors(again, ids, cache=tmp_path), first)
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentProblem, match="cannot be written"):
+    with pytest.raises(EnvironmentProblem, match=re.escape(f"{tmp_path / 'file'}: ")):
         piece_vectors(again, ids, cache=tmp_path / "file")
 
 
@@ -212,13 +213,13 @@ def test_dimensions_are_at_most_the_teachers(tiny_bert: Path, sentences: list[st
 
 
 def test_what_cannot_be_is_refused(student: SentenceTransformer, tiny_bert: Path, sentences: list[str]) -> None:
-    with pytest.raises(DistilvecError, match="fast tokenizer"):
+    with pytest.raises(DistilvecError, match="is StaticEmbedding"):
         static(student)
-    with pytest.raises(DistilvecError, match="needs the texts"):
+    with pytest.raises(DistilvecError, match="^texts: vocabulary 500 .*texts="):
         static(tiny_bert, vocabulary=500)
-    with pytest.raises(DistilvecError, match="no texts"):
+    with pytest.raises(DistilvecError, match="^texts: "):
         static(tiny_bert, texts=[])
-    with pytest.raises(DistilvecError, match="single characters alone"):
+    with pytest.raises(DistilvecError, match=r"vocabulary is 3, .*\b\d{3} pieces"):
         static(tiny_bert, texts=sentences, vocabulary=3)
     assert count_pieces(student[0].tokenizer, ["return the list", "the"], student[0].num_embeddings).sum() == 4
 
@@ -368,10 +369,10 @@ def test_methods_on_layers_and_tokens_are_refused_before_teaching(
 
 def test_the_recipe_says_what_is_wrong(tmp_path: Path, tiny_bert: Path) -> None:
     for student, message in (
-        ({"static": {"of": "tiny"}, "model": "x"}, "exactly one of .*static"),
-        ({"static": {"of": "tiny", "dimension": 3}}, 'unknown key "dimension"'),
-        ({"static": {"of": "tiny", "dimensions": 0}}, "greater than 0"),
-        ({"static": {"of": "tiny"}, "upcycle": {}}, "dense text encoder"),
+        ({"static": {"of": "tiny"}, "model": "x"}, r"^student: .*model, shrink, fresh, static\b"),
+        ({"static": {"of": "tiny", "dimension": 3}}, r'student\.static\.dimension: .*"dimensions"'),
+        ({"static": {"of": "tiny", "dimensions": 0}}, r"student\.static\.dimensions: .*\(got 0\)"),
+        ({"static": {"of": "tiny"}, "upcycle": {}}, "student: upcycle .*model or shrink"),
     ):
         with pytest.raises(DistilvecError, match=message):
             recipe_of(tmp_path, ["a"], tiny_bert, student=student)

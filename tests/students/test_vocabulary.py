@@ -171,11 +171,11 @@ def test_a_real_tokenizer_pruned_hard(real_teacher_folder: Path, sentences: list
 
 def test_what_cannot_be_pruned_is_refused(tiny_bert: Path, sentences: list[str]) -> None:
     tokenizer = load_student(tiny_bert, device="cpu").tokenizer
-    with pytest.raises(DistilvecError, match=r"single characters alone are \d+.*Allow at least"):
+    with pytest.raises(DistilvecError, match=r"vocabulary is 50, .*\b(\d+)\. .*\b\1 pieces"):
         prune_tokenizer(tokenizer, sentences, 50)
-    with pytest.raises(DistilvecError, match="no texts"):
+    with pytest.raises(DistilvecError, match="^texts: "):
         prune_tokenizer(tokenizer, iter(()), 300)
-    with pytest.raises(DistilvecError, match="100"):
+    with pytest.raises(DistilvecError, match=r"\b399\b.*\b100 rows"):
         prune_tokenizer(tokenizer, sentences, 300, rows=100)
 
 

@@ -66,14 +66,14 @@ def test_the_default_prompt_applies(tiny_bert: Path) -> None:
 def test_a_student_that_ships_with_its_head_is_opened_again(tiny_bert: Path, tmp_path: Path) -> None:
     student, head = load_student(tiny_bert, device="cpu").eval(), TaskHead(32, labels=["a", "b", "c"])
     ship(student, tmp_path / "student")
-    with pytest.raises(DataError, match="no task head"):
+    with pytest.raises(DataError, match="/student: .*`distilvec finetune`"):
         Predictor.load(tmp_path / "student")
     head.save(tmp_path / "student")
     texts = ["one text", "another, longer text"]
     found = Predictor.load(tmp_path / "student", device="cpu")
     np.testing.assert_allclose(found.logits(texts), Predictor(student, head).logits(texts), atol=1e-6)
     TaskHead(48, labels=["a", "b"]).save(tmp_path / "student")
-    with pytest.raises(DataError, match="48.*32"):
+    with pytest.raises(DataError, match=r"width 48\b.*\b32\b"):
         Predictor.load(tmp_path / "student", device="cpu")
 
 
@@ -87,7 +87,7 @@ def test_a_loaded_student_answers(tiny_bert: Path, tmp_path: Path) -> None:
     found = distilvec.load(tmp_path / "student")
     assert found.predict(texts) == expected.predict(texts) and found.labels == ["a", "b", "c"]
     np.testing.assert_allclose(found.encode(texts), expected.encode(texts), atol=1e-6)
-    with pytest.raises(DistilvecError, match="single texts"):
+    with pytest.raises(DistilvecError, match=r"single .*\binput 0 is \('a', 'pair'\)"):
         found.predict([("a", "pair")])
     found.save(str(tmp_path / "again"))  # saved again it is a student like any other
     assert not (tmp_path / "again" / "task").exists()
@@ -98,11 +98,11 @@ def test_a_loaded_student_answers(tiny_bert: Path, tmp_path: Path) -> None:
 def test_the_folder_of_a_run_names_its_student(tiny_bert: Path, tmp_path: Path) -> None:
     ship(load_student(tiny_bert, device="cpu").eval(), tmp_path / "run" / "student")
     for open_it in (distilvec.load, Predictor.load):
-        with pytest.raises(DistilvecError, match=r"run/student"):
+        with pytest.raises(DistilvecError, match="/run: .*/run/student"):
             open_it(tmp_path / "run")
-        with pytest.raises(DistilvecError, match="no such model folder"):
+        with pytest.raises(DistilvecError, match="/nowhere: "):
             open_it(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="no task head"):
+    with pytest.raises(DataError, match="/run/student: .*`distilvec finetune`"):
         Predictor.load(tmp_path / "run" / "student")
 
 
@@ -117,17 +117,17 @@ def test_a_student_may_answer_and_explain(tiny_bert: Path, tmp_path: Path) -> No
 
 def test_inputs_of_the_wrong_kind_are_refused(model: SentenceTransformer) -> None:
     single = Predictor(model, TaskHead(384, labels=["a", "b"]))
-    with pytest.raises(DistilvecError, match="not one text"):
+    with pytest.raises(DistilvecError, match="'a text'"):
         single.predict("a text")
     for wrong in (("a", "pair"), None, 3.0, {"text": "a"}, ("a",), ["a"]):
-        with pytest.raises(DistilvecError, match="single texts, and input 1"):
+        with pytest.raises(DistilvecError, match=r"single .*\binput 1\b"):
             single.predict(["a text", wrong])
     pairs = Predictor(model, TaskHead(384, labels=["a", "b"], encoding="joint"))
     for wrong in ("a text", {"text1": "a", "text2": "b"}, ("a", None), ("a", 3), ("a", "b", "c"), None, float("nan")):
-        with pytest.raises(DistilvecError, match=r"pairs .*, and input 1"):
+        with pytest.raises(DistilvecError, match=r"pairs .*\binput 1\b"):
             pairs.predict([("a", "pair"), wrong])
     for table in ({"text": ["a"]}, None, pd.DataFrame({"text": ["a"]})):
-        with pytest.raises(DistilvecError, match="a list of inputs is needed, not a "):
+        with pytest.raises(DistilvecError, match=rf"\b{type(table).__name__}\b.*list\(zip\("):
             single.predict(table)
     texts = ["one text", "another"]
     assert single.predict(pd.Series(texts)) == single.predict(np.array(texts)) == single.predict(texts)
@@ -153,13 +153,13 @@ def test_examples_are_read_as_they_are(tmp_path: Path) -> None:
     found = read_examples(file, ["text1", "text2"], "score")
     assert found.inputs == [("a", "b"), ("a", "b"), ("d", "e")]  # repeated rows count twice
     assert found.left_out == {"empty": 1}
-    with pytest.raises(DataError, match="not a number"):
+    with pytest.raises(DataError, match=r"/test\.csv: .*'x'"):
         found.numbers()
     head = TaskHead(4, "regression")
     assert Examples(["a", "b"], ["4.5", 3], "here").targets(head).tolist() == [4.5, 3.0]
-    with pytest.raises(DataError, match="finite"):
+    with pytest.raises(DataError, match=r"^here: .*item 0 is inf\b"):
         Examples(["a"], ["inf"], "here").targets(head)
-    with pytest.raises(DataError, match="no row can be used"):
+    with pytest.raises(DataError, match=r"^the items given: .*\(1 empty\)"):
         read_examples([{"text": "", "label": 1}], "text", "label")
-    with pytest.raises(DistilvecError, match="one or two texts"):
+    with pytest.raises(DistilvecError, match=r"^text: .*\b3\b"):
         read_examples(file, ["a", "b", "c"], "score")

@@ -115,14 +115,14 @@ def test_class_names_are_in_the_order_of_a_corpus(tmp_path: Path) -> None:
 def test_a_teachers_columns_are_brought_into_the_students_order() -> None:
     order = teacher_order(["a", "b", "c"], ["c", "a", "b"], "teacher")
     assert np.array([0.3, 0.1, 0.2])[order].tolist() == [0.1, 0.2, 0.3]
-    with pytest.raises(DistilvecError, match="one side only: d"):
+    with pytest.raises(DistilvecError, match=r"^teacher: .*\b3 classes.*\b2 .*: d\).*distilvec finetune"):
         teacher_order(["a", "b"], ["a", "b", "d"], "teacher")
 
 
 def test_every_task_has_its_name_and_no_other_is_known() -> None:
     assert sorted(TABLE) == ["classification", "pairs", "similarity"]
     assert all(cls.kind == kind and cls is resolve(kind) for kind, cls in TABLE.items())
-    with pytest.raises(DistilvecError, match='"similarity"'):
+    with pytest.raises(DistilvecError, match=r'^task\.kind: .*"similarty".*"similarity"'):
         resolve("similarty")
 
 
@@ -135,13 +135,13 @@ def test_sections_and_labels_that_do_not_go_together() -> None:
     for wrong in ({"encoding": "joint"}, {"alpha": 1.2}, {"colour": 1}):
         with pytest.raises(ValueError):
             section("classification", **wrong)
-    with pytest.raises(DistilvecError, match="needs labels"):
+    with pytest.raises(DistilvecError, match=r"^task\.label: .*corpus\.label"):
         build_task(section("classification"), 4, None)
-    with pytest.raises(DistilvecError, match="kind: similarity"):
+    with pytest.raises(DistilvecError, match=r"^task\.kind: .*kind: similarity"):
         build_task(section("pairs"), 4, np.array([0.5, 1.5], np.float32))
-    with pytest.raises(DistilvecError, match="kind: pairs"):
+    with pytest.raises(DistilvecError, match=r"^task\.kind: .*\(no, yes\).*kind: pairs"):
         build_task(section("similarity"), 4, np.array([0, 1]), ["no", "yes"])
-    with pytest.raises(DataError, match="nothing to learn"):
+    with pytest.raises(DataError, match=r"^task\.label: all 3 labels are 1\b"):
         build_task(section("classification"), 4, np.array([1, 1, 1]))
-    with pytest.raises(DataError, match='"card_lost"'):
+    with pytest.raises(DataError, match=r'^test\.jsonl: "card_lst" .*\b2 classes.*"card_lost"'):
         encode_labels(["card_lst"], ["card_lost", "top_up"], "test.jsonl")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def copy(tiny_bert: Path, tmp_path: Path) -> Path:
 def test_pickled_weights_are_refused_and_not_read(copy: Path, tmp_path: Path) -> None:
     (copy / "model.safetensors").unlink()
     (copy / "pytorch_model.bin").write_bytes(pickle.dumps(_Bomb(tmp_path / "burst")))
-    with pytest.raises(DistilvecError, match=r"pytorch_model.bin.*save_pretrained") as caught:
+    with pytest.raises(DistilvecError, match=r"/model: .*pytorch_model\.bin.*save_pretrained") as caught:
         load_teacher(model=copy)
     assert caught.value.exit_code == 2
     assert not (tmp_path / "burst").exists()
@@ -44,7 +45,7 @@ def test_real_pickled_weights_are_refused(copy: Path) -> None:
     torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
     load_teacher(model=copy)  # beside safetensors they do no harm, they are not read
     (copy / "model.safetensors").unlink()
-    with pytest.raises(DistilvecError, match="pickled"):
+    with pytest.raises(DistilvecError, match=r"/model: .*pytorch_model\.bin.*save_pretrained"):
         load_teacher(model=copy)
 
 
@@ -56,13 +57,13 @@ def test_pickled_weights_of_a_later_module_are_refused(tiny_bert: Path, tmp_path
     weights = next((tmp_path / "dense").glob("2_Dense/*.safetensors"))
     torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
     weights.unlink()
-    with pytest.raises(DistilvecError, match=r"2_Dense"):
+    with pytest.raises(DistilvecError, match=r"/dense/2_Dense: .*pytorch_model\.bin"):
         load_teacher(model=tmp_path / "dense")
 
 
 def test_no_weights_at_all(copy: Path) -> None:
     (copy / "model.safetensors").unlink()
-    with pytest.raises(DistilvecError, match="no weights in safetensors"):
+    with pytest.raises(DistilvecError, match="/model: .*safetensors.*save_pretrained"):
         load_teacher(model=copy)
 
 
@@ -74,7 +75,7 @@ def test_remote_code_is_refused(copy: Path, tmp_path: Path) -> None:
     }
     (copy / "config.json").write_text(json.dumps(config))
     (copy / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    with pytest.raises(DistilvecError, match=r"trust_remote_code"):
+    with pytest.raises(DistilvecError, match="/model: .*trust_remote_code"):
         load_teacher(model=copy)
     assert not (tmp_path / "ran").exists()
 
@@ -84,7 +85,7 @@ def test_foreign_modules_are_refused(copy: Path, tmp_path: Path) -> None:
     modules.append({"idx": 2, "name": "2", "path": "", "type": "evil.Head"})
     (copy / "modules.json").write_text(json.dumps(modules))
     (copy / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    with pytest.raises(DistilvecError, match="runs code that comes with it"):
+    with pytest.raises(DistilvecError, match="/model: .*trust_remote_code"):
         load_teacher(model=copy)
     assert not (tmp_path / "ran").exists()
 
@@ -93,36 +94,36 @@ def test_modules_outside_the_folder_are_refused(copy: Path) -> None:
     modules = json.loads((copy / "modules.json").read_text())
     modules[1]["path"] = "../elsewhere"
     (copy / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(DistilvecError, match="points outside the folder"):
+    with pytest.raises(DistilvecError, match=r'/model/modules\.json: .*/\.\./elsewhere"'):
         load_teacher(model=copy)
 
 
 def test_missing_things(tmp_path: Path) -> None:
-    with pytest.raises(DistilvecError, match="no such model folder"):
+    with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path / 'nowhere'}: ")):
         load_teacher(model=tmp_path / "nowhere")
-    with pytest.raises(DistilvecError, match="no such model folder"):
+    with pytest.raises(DistilvecError, match=r"^\./nowhere: "):
         load_teacher(model="./nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DistilvecError, match="holds no model"):
+    with pytest.raises(DistilvecError, match=r"/empty: .*modules\.json.*config\.json"):
         load_teacher(model=tmp_path / "empty")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DistilvecError, match="this is a file"):
+    with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path / 'file'}: ")):
         load_teacher(model=tmp_path / "file")
 
 
 def test_hub_out_of_reach() -> None:
-    with pytest.raises(EnvironmentProblem, match=r"HF_HUB_OFFLINE"):
+    with pytest.raises(EnvironmentProblem, match="nobody/no-such-model-anywhere: .*HF_HUB_OFFLINE"):
         load_teacher(model="nobody/no-such-model-anywhere")
 
 
 def test_damaged_files(copy: Path) -> None:
     weights = (copy / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(weights[:1000])
-    with pytest.raises(DataError, match="weights cannot be read"):
+    with pytest.raises(DataError, match=r"/model/model\.safetensors: "):
         load_teacher(model=copy)
     (copy / "model.safetensors").write_bytes(weights)
     (copy / "modules.json").write_text("{")
-    with pytest.raises(DataError, match="not a list of modules"):
+    with pytest.raises(DataError, match=r"/model/modules\.json: .*line 1 column 2"):
         load_teacher(model=copy)
 
 
@@ -137,11 +138,11 @@ def test_licence(copy: Path) -> None:
 
 
 def test_sources_exclude_each_other(tiny_bert: Path) -> None:
-    with pytest.raises(DistilvecError, match="found none"):
+    with pytest.raises(DistilvecError, match="^t: .*model, call and vectors.*none"):
         load_teacher(name="t")
-    with pytest.raises(DistilvecError, match="found model, call"):
+    with pytest.raises(DistilvecError, match="^teacher: .*found model, call"):
         load_teacher(model=tiny_bert, call="a:b")
-    with pytest.raises(DistilvecError, match="max_length"):
+    with pytest.raises(DistilvecError, match=r"^teacher: max_length .*\bcall\b"):
         load_teacher(call=len, max_length=3)
-    with pytest.raises(DistilvecError, match="belong to vectors"):
+    with pytest.raises(DistilvecError, match="^teacher: texts and keys .*vectors"):
         load_teacher(model=tiny_bert, texts=["a"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, SMALL, needs_shared
 from torch import Tensor
 
 pytest.importorskip("rdkit")
@@ -248,22 +249,22 @@ def test_missing_and_unexpected_keys_are_named(kind: str, tmp_path) -> None:
             molecule_teacher(path, kind=kind)
         assert str(path) in str(caught.value)
     save_file({**tensors, "pool.weight": torch.zeros(2)}, path)
-    with pytest.raises(DataError, match=r"pool\.weight"):
+    with pytest.raises(DataError, match=rf"{kind}\.safetensors: .*'pool\.weight'"):
         molecule_teacher(path)
 
 
 def test_files_that_are_something_else(tmp_path) -> None:
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match=r"none\.safetensors: "):
         molecule_teacher(tmp_path / "none.safetensors")
     (tmp_path / "text.safetensors").write_text("hello")
-    with pytest.raises(DataError, match="not a safetensors file"):
+    with pytest.raises(DataError, match=r"text\.safetensors: "):
         molecule_teacher(tmp_path / "text.safetensors")
     save_file({"embeddings.weight": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
-    with pytest.raises(DataError, match=r"embeddings\.weight"):
+    with pytest.raises(DataError, match=r"other\.safetensors: .*embeddings\.weight"):
         molecule_teacher(tmp_path / "other.safetensors")
     narrow = tensors_of("gcn")
     narrow["gnns.1.linear.weight"] = narrow["gnns.1.linear.weight"][:2]
-    with pytest.raises(DataError, match=r"gnns\.1\.linear\.weight"):
+    with pytest.raises(DataError, match=r"gnns\.1\.linear\.weight.*\[2, 6\].*\[6, 6\]"):
         molecule_teacher(write(tmp_path, "gcn", narrow))
 
 
@@ -271,12 +272,12 @@ def test_gcn_and_graphsage_are_told_by_name_alone(tmp_path) -> None:
     assert molecule_teacher(write(tmp_path, "graphsage")).kind == "graphsage"
     path = tmp_path / "model.safetensors"
     save_file(tensors_of("gcn"), path)
-    with pytest.raises(DistilvecError, match="gcn or a graphsage"):
+    with pytest.raises(DistilvecError, match=r'model\.safetensors: .*"gcn" or "sage".*\bkind\b'):
         molecule_teacher(path)
     assert molecule_teacher(path, kind="gcn").kind == "gcn"
-    with pytest.raises(DistilvecError, match='"graphsage"'):
+    with pytest.raises(DistilvecError, match='"sage".*"graphsage"'):
         molecule_teacher(path, kind="sage")
-    with pytest.raises(DistilvecError, match="features are what molclr has, not gcn"):
+    with pytest.raises(DistilvecError, match=r"model\.safetensors: features .*molclr.*\bgcn\b"):
         molecule_teacher(path, kind="gcn", features=True)
 
 
@@ -289,9 +290,8 @@ def test_what_is_no_molecule_is_named(wrong: str, tmp_path, capfd) -> None:
         morgan,
         descriptors,
     ):
-        with pytest.raises(DataError, match="not a SMILES string") as caught:
+        with pytest.raises(DataError, match=re.escape(repr(wrong))):
             teacher(["CCO", wrong])
-        assert repr(wrong) in str(caught.value)
     assert capfd.readouterr().err == ""
 
 
@@ -337,7 +337,7 @@ PUBLISHED = [
 @needs_shared
 def test_published_networks_give_their_goldens(subtests: pytest.Subtests) -> None:
     """Files of 0.9 to 2 MB."""
-    goldens = np.load(SHARED / "models" / "goldens.npz")
+    goldens = np.load(SMALL / "models" / "goldens.npz")
     for file, key in PUBLISHED:
         with subtests.test(file=file, key=key):
             weights = SHARED / "models" / f"{file}.safetensors"

@@ -192,9 +192,9 @@ def test_bare_transformers_folders(tiny_model_folders: dict[str, Path], tmp_path
 
 def test_pooling_is_for_models_that_say_nothing_about_it(tiny_bert: Path) -> None:
     assert load_teacher(model=tiny_bert, pooling="mean").card.pooling == "mean"
-    with pytest.raises(DistilvecError, match="has mean pooling of its own, and pooling: last asks for another"):
+    with pytest.raises(DistilvecError, match="/bert: .*mean.*pooling: last"):
         load_teacher(model=tiny_bert, pooling="last")
-    with pytest.raises(DistilvecError, match="pooling has no effect on call"):
+    with pytest.raises(DistilvecError, match=r"^teacher: pooling .*\bcall\b"):
         load_teacher(call=lambda texts: np.ones((len(texts), 2)), pooling="cls")
 
 
@@ -206,7 +206,7 @@ def test_half_precision_stays_close(real_teacher_folder: Path, sentences: list[s
     cosines = (full * half).sum(axis=1)
     assert cosines.min() > 0.999
     assert np.abs(full - half).max() > 1e-6  # it really was another precision
-    with pytest.raises(DistilvecError, match="bfloat16"):
+    with pytest.raises(DistilvecError, match='"bfloat".*"bfloat16"'):
         TextTeacher(real_teacher_folder, dtype="bfloat")
 
 

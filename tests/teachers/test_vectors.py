@@ -54,7 +54,7 @@ def test_a_row_of_nothing_but_nan_is_no_vector(vectors: np.ndarray, sentences: l
     assert np.flatnonzero(~teacher.has(sentences)).tolist() == [3, 7]
     assert teacher.signals(sentences[:10]).present.tolist() == [row not in (3, 7) for row in range(10)]
     holes[5, 1] = np.nan
-    with pytest.raises(DataError, match="row 5"):
+    with pytest.raises(DataError, match=r"^array: .*row 5\b"):
         load_teacher(vectors=holes, texts=sentences).encode(sentences)
 
 
@@ -63,7 +63,7 @@ def test_keys(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> None
     np.save(tmp_path / "k.npy", keys)
     for given in (keys, tmp_path / "k.npy"):
         assert np.array_equal(load_teacher(vectors=vectors, keys=given).encode(sentences), vectors)
-    with pytest.raises(DataError, match="uint8"):
+    with pytest.raises(DataError, match=r"^keys: .*uint8 \[n, 16\].*int64 \[200, 16\]"):
         load_teacher(vectors=vectors, keys=keys.astype(np.int64))
 
 
@@ -89,38 +89,38 @@ def test_parquet(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> N
 def test_parquet_that_does_not_fit(tmp_path: Path) -> None:
     two = pa.table({"text": ["a"], "x": [[1.0]], "y": [[2.0]]})
     pq.write_table(two, tmp_path / "two.parquet")
-    with pytest.raises(DataError, match="2 columns of vectors: x, y"):
+    with pytest.raises(DataError, match=r"two\.parquet: 2 .*: x, y\..*two\.parquet:COLUMN"):
         load_teacher(vectors=tmp_path / "two.parquet")
     pq.write_table(pa.table({"body": ["a"], "x": [[1.0]]}), tmp_path / "body.parquet")
-    with pytest.raises(DataError, match=r'"text"'):
+    with pytest.raises(DataError, match=r'body\.parquet: .*"text".*texts to one of: body'):
         load_teacher(vectors=tmp_path / "body.parquet")
     pq.write_table(pa.table({"text": ["a", "b"], "x": [[1.0], [1.0, 2.0]]}), tmp_path / "ragged.parquet")
-    with pytest.raises(DataError, match="not vectors of one length"):
+    with pytest.raises(DataError, match=r'ragged\.parquet: .*"x"'):
         load_teacher(vectors=tmp_path / "ragged.parquet")
     pq.write_table(pa.table({"text": ["a", "b"], "x": [[1.0], None]}), tmp_path / "none.parquet")
-    with pytest.raises(DataError, match="not vectors of one length"):
+    with pytest.raises(DataError, match=r'none\.parquet: .*"x"'):
         load_teacher(vectors=tmp_path / "none.parquet")
     (tmp_path / "fake.parquet").write_text("no")
-    with pytest.raises(DataError, match="not a parquet file"):
+    with pytest.raises(DataError, match=r"fake\.parquet: .*\b2 bytes"):
         load_teacher(vectors=tmp_path / "fake.parquet")
 
 
 def test_what_does_not_fit(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="200.*199"):
+    with pytest.raises(DataError, match=r"^array: 200 .*\b199\b"):
         load_teacher(vectors=vectors, texts=sentences[1:])
-    with pytest.raises(DistilvecError, match="need the texts"):
+    with pytest.raises(DistilvecError, match="^teacher: vectors .*texts: "):
         load_teacher(vectors=vectors)
-    with pytest.raises(DistilvecError, match="a prompt has no effect"):
+    with pytest.raises(DistilvecError, match="^teacher: .*prompt"):
         load_teacher(vectors=vectors, texts=sentences, prompt="query: ")
-    with pytest.raises(DataError, match="floating-point"):
+    with pytest.raises(DataError, match=r"^teacher: .*\[n, D\], found float64 \[3\]"):
         load_teacher(vectors=np.ones(3), texts=["a", "b", "c"])
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match=r"/no\.npy: "):
         load_teacher(vectors=tmp_path / "no.npy", texts=sentences)
     (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY" + b"x" * 50)
-    with pytest.raises(DataError, match="not an array"):
+    with pytest.raises(DataError, match=r"/bad\.npy: .*numpy\.save"):
         load_teacher(vectors=tmp_path / "bad.npy", texts=sentences)
     np.save(tmp_path / "pickled.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(DataError, match="not an array"):
+    with pytest.raises(DataError, match=r"/pickled\.npy: .*numpy\.save"):
         load_teacher(vectors=tmp_path / "pickled.npy", texts=["a"])
 
 
@@ -128,7 +128,7 @@ def test_values_that_are_not_finite(vectors: np.ndarray, sentences: list[str]) -
     vectors[7, 2] = np.inf
     teacher = load_teacher(vectors=vectors, texts=sentences)
     assert np.array_equal(teacher.encode(sentences[:7]), vectors[:7])
-    with pytest.raises(DataError, match="row 7"):
+    with pytest.raises(DataError, match=r"^array: .*row 7\b"):
         teacher.encode(sentences)
 
 

@@ -109,7 +109,7 @@ def test_passed_keys_arrive(key: str) -> None:
 def test_refused_keys_are_named_with_the_reason(key: str) -> None:
     with pytest.raises(DistilvecError) as caught:
         arguments(**{key: True})
-    assert f'"{key}" is refused' in str(caught.value) and REFUSED[key] in str(caught.value)
+    assert f'"{key}" ' in str(caught.value) and REFUSED[key] in str(caught.value)
     assert caught.value.where == f"training.{key}"
 
 
@@ -117,24 +117,24 @@ def test_refused_keys_are_named_with_the_reason(key: str) -> None:
 def test_keys_with_another_place_name_it(key: str) -> None:
     with pytest.raises(DistilvecError) as caught:
         arguments(**{key: 1})
-    assert f'"{key}" has its own place' in str(caught.value) and ELSEWHERE[key] in str(caught.value)
+    assert f'"{key}" ' in str(caught.value) and ELSEWHERE[key] in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("training", "optimizer", "said"),
     [
-        ({"learning_rat": 1}, {}, 'unknown key "learning_rat"'),
-        ({"warmup_step": 1}, {}, 'Did you mean "warmup_steps"?'),
-        ({"best": "score"}, {}, "needs evaluations"),
-        ({"patience": 2}, {}, "patience needs a metric"),
-        ({"best": "score", "evaluate_every": 4, "save_every": 6}, {}, "multiple of evaluate_every"),
-        ({"gradient_accumulation_steps": 0}, {}, "not a number of batches"),
-        ({"gradient_accumulation_steps": "two"}, {}, "not a number of batches"),
-        ({"optim": "schedule_free_adamw"}, {}, '"schedule_free_adamw" is refused'),
-        ({"optim": "lomo"}, {}, '"lomo" is refused'),
-        ({"optim": "nonsense"}, {}, "transformers refuses"),
+        ({"learning_rat": 1}, {}, 'training.learning_rat: unknown key "learning_rat"'),
+        ({"warmup_step": 1}, {}, '"warmup_steps"'),
+        ({"best": "score"}, {}, "Set training.evaluate_every"),
+        ({"patience": 2}, {}, "patience (2)"),
+        ({"best": "score", "evaluate_every": 4, "save_every": 6}, {}, "training.save_every: save_every (6)"),
+        ({"gradient_accumulation_steps": 0}, {}, "training.gradient_accumulation_steps: 0 "),
+        ({"gradient_accumulation_steps": "two"}, {}, "training.gradient_accumulation_steps: 'two' "),
+        ({"optim": "schedule_free_adamw"}, {}, '"schedule_free_adamw"'),
+        ({"optim": "lomo"}, {}, '"lomo"'),
+        ({"optim": "nonsense"}, {}, "nonsense is not a valid OptimizerNames"),
         ({"lr_scheduler_type": "reduce_lr_on_plateau"}, {}, "Set training.best"),
-        ({"lr_scheduler_type": "nonsense"}, {}, "transformers refuses"),
+        ({"lr_scheduler_type": "nonsense"}, {}, "nonsense is not a valid SchedulerType"),
         ({"fp16": True}, {"sharpness": {"kind": "sam"}}, "Set bf16"),
         ({"torch_compile_mode": "nonsense"}, {}, None),
     ],
@@ -152,7 +152,7 @@ def test_what_cannot_work_is_said_before_the_run(
 
 def test_a_batch_that_the_processes_cannot_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(DistilvecError, match="cannot be shared evenly by 3"):
+    with pytest.raises(DistilvecError, match=r"^training\.batch_size: .*\b8\b.*\b3 processes"):
         arguments()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     (checkpoint / HEADS).unlink()
     for later in (tmp_path / "cut").glob("checkpoint-*"):
         (later / HEADS).unlink(missing_ok=True)
-    with pytest.raises(DistilvecError, match="has no heads"):
+    with pytest.raises(DistilvecError, match=r"/cut/checkpoint-\d+: .*loss\.bind\(trainer\)"):
         run(tmp_path / "cut", resume=True)
 
 
@@ -199,7 +200,7 @@ def test_stages_follow_the_trainers_progress(
     method = {"name": "jasper_stella", "heads_share": 0.5}
     loss = DistillationLoss(student, method, store, texts=texts)
     rows = torch.from_numpy(store.rows(content_keys(texts[:4])))
-    with pytest.raises(DistilvecError, match="Bind it"):
+    with pytest.raises(DistilvecError, match=r"^jasper_stella: .*trainer = loss\.bind\(trainer\)"):
         loss([student.preprocess(texts[:4])], rows)
     before = {name: value.clone() for name, value in student.state_dict().items()}
     heads = parts(loss)
@@ -218,25 +219,25 @@ def two_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("two_processes")
 def test_several_processes_are_refused(student: SentenceTransformer, store: SignalStore, texts: list[str]) -> None:
-    with pytest.raises(DistilvecError, match="2 processes"):
+    with pytest.raises(DistilvecError, match="^DistillationLoss: .*2 processes.*`distilvec train`"):
         DistillationLoss(student, "cosine", store, texts=texts)
 
 
 def test_what_it_refuses(student: SentenceTransformer, store: SignalStore, texts: list[str], tmp_path: Path) -> None:
-    with pytest.raises(DistilvecError, match="Give texts="):
+    with pytest.raises(DistilvecError, match="^cosine: .*Give texts=.*init: random"):
         DistillationLoss(student, "cosine", store)
-    with pytest.raises(DistilvecError, match="none of these texts"):
+    with pytest.raises(DistilvecError, match=re.escape(f"{store.path}: ")):
         DistillationLoss(student, "cosine", store, texts=["A text that nobody has taught."])
-    with pytest.raises(DistilvecError, match="Did you mean"):
+    with pytest.raises(DistilvecError, match='"cosin".*"cosine"'):
         DistillationLoss(student, "cosin", store)
     loss = DistillationLoss(student, "relational", store)
     features = student.preprocess(texts[:4])
     rows = torch.from_numpy(store.rows(content_keys(texts[:4])))
-    with pytest.raises(DistilvecError, match="this batch has 2"):
+    with pytest.raises(DistilvecError, match=r"^DistillationLoss: .*\b2\. .*dataset\.select_columns"):
         loss([features, features], rows)
-    with pytest.raises(DistilvecError, match="rows of the store"):
+    with pytest.raises(DistilvecError, match=r"^DistillationLoss: .*store\.attach\(dataset"):
         loss([features], rows.float())
     other = DistillationLoss(student, "cosine", store, texts=texts)
     other.save_heads(tmp_path)
-    with pytest.raises(DistilvecError, match="do not fit"):
+    with pytest.raises(DistilvecError, match=r"/distilvec_heads\.safetensors: .*\bMatryoshka\b"):
         DistillationLoss(student, {"name": "cosine", "matryoshka": [8]}, store, texts=texts).load_heads(tmp_path)

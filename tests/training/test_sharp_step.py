@@ -197,7 +197,7 @@ def test_disam_without_domains_is_refused(home: Path, tmp_path: Path) -> None:
 
     given = jobs.parts(home)
     given["corpus"].domains = None
-    with pytest.raises(DistilvecError, match=r"corpus\.domain"):
+    with pytest.raises(DistilvecError, match=r"^optimizer\.sharpness\.kind: disam .*Set corpus\.domain"):
         fit(
             given["student"],
             build_method("cosine", {}, None),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from tests.training.assembling import assemble
 
 from distilvec.methods.base import Term
+from distilvec.tasks.section import TaskSection
+from distilvec.tasks.table import build_task
 from distilvec.training import distiller
 from distilvec.training.distiller import mean_of
 
@@ -38,3 +43,16 @@ def test_two_processes_see_the_mean_of_one(monkeypatch: pytest.MonkeyPatch, kind
     monkeypatch.setattr(distiller, "sum_over_ranks", lambda value: totals)
     both = torch.stack([mean_of(term, local=True) for term in parts]).mean()  # what DistributedDataParallel does
     torch.testing.assert_close(both, whole)
+
+
+def test_alpha_weighs_the_task_and_what_is_left_of_one_the_method(home: Path) -> None:
+    made = assemble(home, "talas", rows=8, simcse_weight=0.5, tamd_weight=2.0, lasd_weight=0.0)
+    step, batch, labels = made.distiller.eval(), next(made.batches(8)), torch.arange(8) % 3
+    alone = step(**batch)
+    torch.testing.assert_close(alone["loss"], 0.5 * alone["terms"]["simcse"] + 2 * alone["terms"]["tamd"])
+    for alpha in (0.0, 0.3, 1.0):
+        section = TaskSection(kind="classification", alpha=alpha)
+        step.task = build_task(section, step.tap.info.width, labels.numpy())
+        both = step(**batch, labels=labels)
+        torch.testing.assert_close(both["loss"], alpha * both["terms"]["task"] + (1 - alpha) * alone["loss"])
+        assert both["terms"]["task"] > 0.1

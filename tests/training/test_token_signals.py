@@ -296,15 +296,15 @@ def test_what_cannot_be_had_is_said(tmp_path: Path, tiny_model_folders: dict[str
     fill(store, teacher, corpus.teacher_texts(), corpus.teacher_keys)
     student = load_student(tiny_model_folders["bert"], device="cpu")
     tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), tmp_path / "tokens")
-    with pytest.raises(DataError, match="tokens-1"):
+    with pytest.raises(DataError, match="/store: .*tokens-1.*`distilvec teach`"):
         StoreSource(store, corpus).prepare(Wanted(tokens=(1,)), tokens)
     fill_signals(store, teacher, corpus.teacher_texts()[:4], corpus.teacher_keys[:4], Wanted(tokens=(1,)))
-    with pytest.raises(DataError, match="tokens-1.*6"):
+    with pytest.raises(DataError, match=r"/store: .*tokens-1 for 6\b.*`distilvec teach`"):
         StoreSource(store, corpus).prepare(Wanted(tokens=(1,)), tokens)
-    with pytest.raises(DistilvecError, match="layer 9"):
+    with pytest.raises(DistilvecError, match=r"^teacher: .*layer 9\b.*\b0 to 3\b"):
         teacher.signals(["a"], Wanted(tokens=(9,)))
-    with pytest.raises(DistilvecError, match="no class logits"):
+    with pytest.raises(DistilvecError, match="^teacher: .*logits.*`distilvec finetune`"):
         teacher.refuse(Wanted(logits=True))
     function = load_teacher(call=lambda texts: np.ones((len(texts), 4), np.float32))
-    with pytest.raises(DistilvecError, match="sentence vectors only"):
+    with pytest.raises(DistilvecError, match=r"^teacher: .*tokens.*`distilvec methods`"):
         function.refuse(Wanted(tokens=(1,)))

@@ -157,13 +157,13 @@ def test_a_gradient_that_is_not_finite_stops_before_it_reaches_the_weights(home:
     made = assemble(home, "cosine")
     trainer = made.trainer(tmp_path, {})
     next(made.distiller.method.parameters()).register_hook(lambda gradient: gradient * float("inf"))
-    with pytest.raises(DataError, match=r"step 1.*3"):
+    with pytest.raises(DataError, match=r"^step 1: .*rows 24: '.*and 3 more.*optimizer\.lr"):
         trainer.train()
     assert all(torch.isfinite(value).all() for value in made.state().values())
 
 
 def test_no_rows_to_train_on(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no text to train on"):
+    with pytest.raises(DataError, match=r"^corpus: .*corpus\.holdout"):
         run(home, tmp_path, rows=0)
 
 
@@ -190,7 +190,7 @@ def test_best_checkpoint_and_patience(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_metric_that_does_not_exist_is_named(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(DistilvecError, match='"scor"'):
+    with pytest.raises(DistilvecError, match=r'^training\.best: .*"scor".*\bscore\b'):
         run(home, tmp_path, evaluate=lambda *_: {"score": 1.0}, evaluate_every=1, best="scor")
 
 
@@ -274,16 +274,16 @@ def test_keys_at_work(
 
 
 def test_what_the_machine_lacks_is_said(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(DistilvecError, match="lomo|galore|refused"):
+    with pytest.raises(DistilvecError, match=r'^training\.optim: .*"lomo".*"adafactor"'):
         run(home, tmp_path, optim="lomo")
-    with pytest.raises(EnvironmentProblem, match="training cannot be set up"):
+    with pytest.raises(EnvironmentProblem, match=r"^training: .*\bno-such-tracker\b"):
         run(home, tmp_path, report_to="no-such-tracker")
     with pytest.raises(EnvironmentProblem, match='"adamw_torch_8bit"'):
         run(home, tmp_path, optim="adamw_torch_8bit")
 
 
 def test_evaluating_without_held_out_texts_is_said(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(DistilvecError, match=r"corpus\.holdout"):
+    with pytest.raises(DistilvecError, match=r"^training\.evaluate_every: .*\b7 texts.*\b20\b.*corpus\.holdout"):
         run(home, tmp_path, evaluate_every=1)
 
 

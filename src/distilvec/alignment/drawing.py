@@ -94,7 +94,9 @@ def align_text(text: str | tuple[str, str], student: Any, teacher: Any, mode: st
     encodings = [tokenizer.encode(*texts, add_special_tokens=False) for tokenizer in (student, teacher)]
     for side, encoding in zip(("student", "teacher"), encodings):
         if not encoding.ids:
-            raise DistilvecError(f"The {side}'s tokenizer makes no token of this text", remedy="Give some words")
+            raise DistilvecError(
+                f"The {side}'s tokenizer makes no token of {text!r}", where="text", remedy="Give some words"
+            )
     vocabularies = [vocabulary_of(tokenizer) for tokenizer in (student, teacher)]
     aligner = Aligner(*vocabularies)
     ids = [np.array(encoding.ids) for encoding in encodings]

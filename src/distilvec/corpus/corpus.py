@@ -293,11 +293,12 @@ def _read_all(source: Source, writer: CorpusWriter, rejections: Rejections, want
             _LOG.info("%s: %s rows read", source.name, f"{read:,}")
     writer.flush()
     if not writer.kept:
-        why = f"{read:,} rows read: {rejections.summary()}" if read else "it has no rows"
+        why = f"{read:,} rows read: {rejections.summary()}" if read else "0 rows read"
         raise DataError(f"no {wanted.modality} of the corpus can be used ({why})", where=source.name)
     if not writer.trained_on:
         raise DataError(
-            f"all {writer.kept:,} {wanted.modality}s fell into the held-out share, none is left to train on",
+            f"all {writer.kept:,} {wanted.modality}s fell into the held-out share (holdout: {writer.holdout:g}), "
+            "none is left to train on",
             where=source.name,
             remedy=f"Give more {wanted.modality}s or a smaller holdout.",
         )

@@ -51,8 +51,9 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        what = "this link leads nowhere" if path.is_symlink() else "there is no such file"
-        raise DataError(what, where=str(path), remedy=None if path.is_symlink() else _neighbour(path)) from error
+        gone = f'this link leads nowhere ("{path.readlink()}")' if path.is_symlink() else ""
+        what = gone or "there is no such file"
+        raise DataError(what, where=str(path), remedy=None if gone else _neighbour(path)) from error
     except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeError, pa.ArrowException) as error:
         raise DataError(
             f"the file is damaged, cut off or not what its name says ({error})",

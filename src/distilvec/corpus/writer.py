@@ -44,7 +44,7 @@ class CorpusWriter:
 
         self.wanted, self.rejections = wanted, rejections
         self.grouped = len(wanted.text) > 1 and not wanted.joint
-        self._holdout = holdout
+        self.holdout = holdout
         names = ["text", *(["teacher_text"] if wanted.teacher_text else [])]
         self._schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in names])
         self._file = pa.OSFile(str(folder / ITEMS), "wb")
@@ -146,7 +146,7 @@ class CorpusWriter:
         """Divide the rows by the hash of the text alone, in a pair that of its first text."""
         identities = [each.identity for each in waiting]
         plain = canonical_keys(identities, "", self.wanted.modality) if self.wanted.role else keys
-        held = held_out(plain, self._holdout)
+        held = held_out(plain, self.holdout)
         if self.grouped:
             groups = np.array([each.group for each in waiting])
             _, first, member = np.unique(groups, return_index=True, return_inverse=True)

@@ -69,7 +69,7 @@ class OnnxEncoder:
             DistilvecError: an unknown prompt, or one string instead of a list.
         """
         if isinstance(texts, str):
-            raise DistilvecError("encode takes a list of texts, not one string", remedy="Write [text].")
+            raise DistilvecError(f"encode takes a list of texts, not the string {texts[:40]!r}", remedy="Write [text].")
         prompt = self._prompt(prompt_name)
         rows = self._tokenizer.encode_batch([prompt + text for text in texts])
         order = sorted(range(len(rows)), key=lambda row: -len(rows[row].ids))

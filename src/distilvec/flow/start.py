@@ -18,6 +18,7 @@ from distilvec.corpus import Corpus
 from distilvec.corpus.lazy import LazyTexts
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.aggregation import set_aggregation
+from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import limit_length
 from distilvec.recipe import StudentSection, TeacherSection
 from distilvec.students import fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
@@ -64,7 +65,16 @@ def student_start(
     folder = output / FOLDER / start_key(section, teachers, corpus, seed)
     if not folder.is_dir():
         _keep(make_student(section, teachers, corpus, seed), folder)
-    return Start(lambda: _with_dropout(load_student(folder), section.dropout))
+    return Start(lambda: _with_dropout(_opened(folder), section.dropout))
+
+
+def _opened(folder: Path) -> SentenceTransformer:
+    """A kept student, called "student": errors would name it by the key that is its folder's name."""
+    student = load_student(folder)
+    transformer = find_transformer(student)
+    if transformer is not None:
+        transformer.model.config._name_or_path = "student"
+    return student
 
 
 def start_key(section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seed: int) -> str:

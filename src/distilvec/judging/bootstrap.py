@@ -107,7 +107,8 @@ def paired_bootstrap(
     pairs = [(_outputs(one), _outputs(other), one.task) for one, other in zip(left, right, strict=True)]
     for one, other, task in pairs:
         if one.metric != other.metric or not np.array_equal(one.truth, other.truth):
-            raise DataError("the two scores are not about the same test items", where=f"task {task}")
+            about = f"{one.metric} of {len(one)} items and {other.metric} of {len(other)}"
+            raise DataError(f"the two scores are not about the same test items ({about})", where=f"task {task}")
     gaps = [draws(one, task, resamples, seed) - draws(other, task, resamples, seed) for one, other, task in pairs]
     low, high = _quantiles(np.mean(gaps, axis=0))
     value = float(np.mean([one.value - other.value for one, other in zip(left, right, strict=True)]))
@@ -117,7 +118,9 @@ def paired_bootstrap(
 
 def _outputs(score: Score) -> Outputs:
     if score.outputs is None:
-        raise DataError("this score keeps no per-item results and cannot be paired", where=f"task {score.task}")
+        raise DataError(
+            "this score has outputs=None, no per-item results, and cannot be paired", where=f"task {score.task}"
+        )
     return score.outputs
 
 

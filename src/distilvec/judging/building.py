@@ -55,7 +55,9 @@ class _Files:
         texts = zip(*(table.texts(column) for column in columns), strict=True)
         kept = [i for i, item in enumerate(texts) if not any(text.casefold() in self._excluded for text in item)]
         if not kept:
-            raise DataError("every test item is excluded", where=table.source)
+            raise DataError(
+                f"all {len(table.rows)} test items are excluded", where=table.source, remedy="See its exclude."
+            )
         return Table(table.source, [table.rows[i] for i in kept], [table.lines[i] for i in kept], table.unit)
 
 

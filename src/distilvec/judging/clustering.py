@@ -48,7 +48,7 @@ class ClusteringTask(Task):
         self._texts = [texts[row] for row in rows]
         names, codes = np.unique(np.array([str(labels[row]) for row in rows]), return_inverse=True)
         if len(names) < 2:
-            raise DataError("all items have the same label", where=f"task {name}")
+            raise DataError(f'all {len(rows)} items have the same label, "{names[0]}"', where=f"task {name}")
         self._codes, self.clusters, self.starts = codes.astype(np.int32), len(names), starts
 
     def texts(self) -> list[str]:

@@ -113,7 +113,7 @@ def geometry(model: SentenceTransformer, texts: Sequence[str], *, seed: int = 0)
     """
     chosen = list(dict.fromkeys(texts))
     if len(chosen) < 2:
-        raise DataError("at least two different texts are needed to see a geometry")
+        raise DataError(f"{len(chosen)} different text given, at least 2 are needed to see a geometry", where="texts")
     vectors = CachedEncoder(model)(chosen)
     space = collapse(vectors, seed=seed)
     return Geometry(len(chosen), int(vectors.shape[1]), space, mixture_geometry(model, chosen, seed=seed))

@@ -116,7 +116,7 @@ class PerceptronTask(Task):
         if target not in METRIC:
             raise DistilvecError(f'unknown target "{target}"', where=f"task {name}", remedy=nearest(target, METRIC))
         if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-            raise DistilvecError("seeds are different whole numbers from 0", where=f"task {name}")
+            raise DistilvecError(f"seeds are different whole numbers from 0, not {list(seeds)}", where=f"task {name}")
         if validation is not None and test is None:
             raise DistilvecError("validation items need test items", where=f"task {name}")
         if target == "regression":
@@ -221,14 +221,16 @@ def disagreement(a: Score, b: Score) -> float:
     Source: the many-teachers paper, equation 1.
     """
     if a.outputs is None or b.outputs is None:
-        raise DataError("this score keeps no per-item results", where=f"task {a.task}")
+        raise DataError("this score has outputs=None, no per-item results", where=f"task {a.task}")
     if a.outputs.metric not in ("accuracy", "auroc") or a.outputs.metric != b.outputs.metric:
-        raise DataError("only probes that choose a class can disagree", where=f"task {a.task}")
+        metrics = f"{a.outputs.metric} and {b.outputs.metric}"
+        raise DataError(f"only probes that choose a class can disagree, not {metrics}", where=f"task {a.task}")
     left, right = np.atleast_2d(a.outputs.predicted), np.atleast_2d(b.outputs.predicted)
     there = np.isfinite(left)
     same_items = left.shape == right.shape and np.array_equal(there, np.isfinite(right))
     if not same_items or not np.array_equal(a.outputs.truth, b.outputs.truth):
-        raise DataError("the two scores are not about the same test items", where=f"task {a.task}")
+        shapes = f"{list(left.shape)} and {list(right.shape)}"
+        raise DataError(f"the two scores are not about the same test items ({shapes})", where=f"task {a.task}")
     if a.outputs.metric == "auroc":  # logits: the positive class is above 0
         left, right = left > 0, right > 0
     different = (left != right) & there

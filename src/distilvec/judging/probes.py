@@ -113,7 +113,7 @@ class ClassificationTask(_Probe):
         cut = np.cumsum([len(self._train_answers), len(self._test_answers)])
         self._train, self._test, self._held = np.split(codes.astype(np.int32), cut)
         if len(np.unique(self._train)) < 2:
-            raise DataError("the training rows have only one class", where=f"task {name}")
+            raise DataError(f'the training rows have only one class, "{self._train_answers[0]}"', where=f"task {name}")
 
     def score(self, encode: Encode) -> Score:
         train, test, held = self._vectors(encode)

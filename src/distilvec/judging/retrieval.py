@@ -49,7 +49,8 @@ class RetrievalTask(Task):
         wanted = {q: {d: float(g) for d, g in found.items() if g > 0} for q, found in relevance.items()}
         rows = [q for q in sorted(wanted) if wanted[q]]
         if not rows or not documents:
-            raise DataError("no query has a relevant document", where=f"task {name}")
+            found = f"{len(queries)} queries, {len(documents)} documents"
+            raise DataError(f"no query has a relevant document ({found})", where=f"task {name}")
         if rows[0] < 0 or rows[-1] >= len(queries):
             raise DataError(f"relevance names query row {rows[-1]} of {len(queries)}", where=f"task {name}")
         highest = max(max(wanted[q]) for q in rows)

@@ -58,8 +58,10 @@ class SimilarityTask(_Pairwise):
         super().__init__(name, text1, text2, **options)
         same_length(name, text1=text1, text2=text2, score=scores)
         self.scores = np.asarray(scores, dtype=np.float32)
-        if not np.isfinite(self.scores).all():
-            raise DataError("a score is not a finite number", where=f"task {name}")
+        wrong = np.flatnonzero(~np.isfinite(self.scores))
+        if len(wrong):
+            what = f"the score of pair {wrong[0]} is {self.scores[wrong[0]]}, not a finite number"
+            raise DataError(what, where=f"task {name}")
 
     def score(self, encode: Encode) -> Score:
         found = self._cosines(encode)
@@ -89,7 +91,9 @@ class PairTask(_Pairwise):
         same_length(name, text1=text1, text2=text2, label=labels)
         self.labels = np.asarray(labels, dtype=bool)
         if self.labels.all() or not self.labels.any():
-            raise DataError("all pairs have the same label", where=f"task {name}")
+            raise DataError(
+                f"all {len(self.labels)} pairs have the same label, {bool(self.labels.all())}", where=f"task {name}"
+            )
 
     def score(self, encode: Encode) -> Score:
         found = self._cosines(encode)

@@ -36,7 +36,7 @@ def speed(
         DistilvecError: no texts.
     """
     if not len(texts):
-        raise DistilvecError("speed needs texts to encode")
+        raise DistilvecError("speed needs texts to encode", where="texts", remedy="Give at least one text.")
     texts = list(texts)
     encode = _encoder(model, batch_size)
     encode(texts[: min(len(texts), batch_size)])

@@ -161,7 +161,7 @@ def judge(
         DistilvecError: no tasks, or two of one name; whatever a task raises.
     """
     if not tasks:
-        raise DistilvecError("there are no tasks to judge on")
+        raise DistilvecError("there are no tasks to judge on", where="tasks", remedy="Give at least one task.")
     unique(tasks)
     result = Judgement({})
     for name, model in models.items():

@@ -57,9 +57,9 @@ class Task(ABC):
         """
         keep = self.keep(texts)
         if score.outputs is None or len(score.outputs) != len(keep):
-            raise DistilvecError("this score keeps no per-item results", where=f"task {self.name}")
+            raise DistilvecError("this score has not the per-item results of this task", where=f"task {self.name}")
         if not keep.any():
-            raise DistilvecError("every test item is left out", where=f"task {self.name}")
+            raise DistilvecError(f"all {len(keep)} test items are left out", where=f"task {self.name}")
         return self._scored(score.outputs.take(keep), {"left_out": int((~keep).sum())})
 
     def keep(self, texts: Iterable[str]) -> npt.NDArray[np.bool_]:

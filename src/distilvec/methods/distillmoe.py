@@ -173,7 +173,9 @@ class DistillMoEOptions(Options):
         if not (self.experts and self.moe_weight) and self.moe_weight == 1:
             raise ValueError("without experts and with moe_weight 1 there is nothing to distil")
         if self.loss_weights is not None and len(self.loss_weights) != len(self.experts):
-            raise ValueError("loss_weights needs one weight per expert")
+            raise ValueError(
+                f"loss_weights has {len(self.loss_weights)} weights, and experts {len(self.experts)} names"
+            )
         if self.token_map == "trained" and not self.differentiate_weights:
             raise ValueError("token_map: trained needs differentiate_weights: true, which is all that trains it")
         if self.maps == "shared" and self.token_map != "fixed":

@@ -61,7 +61,10 @@ class GaussianOptions(KernelOptions):
     def _fits(self) -> GaussianOptions:
         apart = self.components == 1 and self.covariance == "diagonal"
         if self.beta_nll and not apart:
-            raise ValueError("beta_nll weighs single coordinates: it goes with one component and diagonal covariance")
+            raise ValueError(
+                "beta_nll weighs single coordinates: it goes with components: 1 and covariance: diagonal, "
+                f"not with {self.components} and {self.covariance}"
+            )
         return self
 
     @property

@@ -63,7 +63,7 @@ class MultiLevelOTOptions(Options):
     @model_validator(mode="after")
     def _something_to_do(self) -> MultiLevelOTOptions:
         if not self.absolute_weight + self.logarithmic_weight:
-            raise ValueError("both weights are 0, so there is nothing to distil")
+            raise ValueError("absolute_weight and logarithmic_weight are 0, so there is nothing to distil")
         return self
 
 

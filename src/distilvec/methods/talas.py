@@ -72,7 +72,7 @@ class TALASOptions(Options):
     @model_validator(mode="after")
     def _consistent(self) -> TALASOptions:
         if not self.simcse_weight + self.tamd_weight + self.lasd_weight:
-            raise ValueError("all three weights are 0, so there is nothing to train")
+            raise ValueError("simcse_weight, tamd_weight and lasd_weight are 0, so there is nothing to train")
         if self.layers is not None and self.from_embeddings:
             raise ValueError("layers: n counts from the top, so it excludes from_embeddings")
         return self

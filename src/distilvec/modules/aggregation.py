@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from distilvec.errors import DistilvecError, nearest
+from distilvec.modules.blocks import class_names
 from distilvec.modules.expert_head import ExpertHead
 from distilvec.modules.moe_encoder import MoeEncoderConfig
 from distilvec.modules.sphere import AGGREGATIONS
@@ -34,7 +35,7 @@ def set_aggregation(model: nn.Module, mode: str, normalize_weights: bool | None 
     configs = list({id(config): config for module in model.modules() if (config := _config(module))}.values())
     if not heads and not configs:
         raise DistilvecError(
-            "this model has no mixture of experts whose aggregation could be chosen",
+            f"this model ({class_names(model)}) has no mixture of experts whose aggregation could be chosen",
             remedy="Use a mixture-of-experts encoder (distilvec.students.upcycle makes one) or a DistillMoE student.",
         )
     for head in heads:

@@ -17,6 +17,11 @@ def find_transformer(student: SentenceTransformer) -> Any | None:
     return next((module for module in student.children() if isinstance(module, Transformer)), None)
 
 
+def class_names(model: nn.Module) -> str:
+    """What a model is made of, for errors: "Transformer, Pooling"."""
+    return ", ".join(type(module).__name__ for module in model.children())
+
+
 def find_blocks(model: nn.Module) -> tuple[str, nn.ModuleList] | None:
     """The transformer blocks of a transformers model, whatever it calls them.
 

@@ -61,7 +61,10 @@ class ExpertHead(Module):
     ) -> None:
         super().__init__()
         if gate not in _GATES or aggregation not in AGGREGATIONS or experts < 1:
-            raise ValueError(f"gate is one of {_GATES}, aggregation one of {AGGREGATIONS}, and experts at least 1")
+            given = f"gate {gate}, aggregation {aggregation}, experts {experts}"
+            raise ValueError(
+                f"{given}: gate is one of {_GATES}, aggregation one of {AGGREGATIONS}, and experts at least 1"
+            )
         self.width, self.experts, self.hidden = width, experts, hidden
         self.gate, self.aggregation, self.dropout = gate, aggregation, dropout
         self.first = nn.Linear(width, experts * hidden)

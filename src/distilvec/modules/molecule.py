@@ -66,7 +66,8 @@ class MoleculeEncoder(InputModule):
     def __init__(self, kind: str = "gine", layers: int = 10, width: int = 512, dropout: float = 0.0) -> None:
         super().__init__()
         if kind not in KINDS or layers < 1 or width < 1 or not 0 <= dropout < 1:
-            raise ValueError(f"kind is one of {KINDS}, layers and width are at least 1, dropout is in [0, 1)")
+            given = f"kind {kind}, layers {layers}, width {width}, dropout {dropout}"
+            raise ValueError(f"{given}: kind is one of {KINDS}, layers and width are at least 1, dropout is in [0, 1)")
         if kind == "gat" and width % _HEADS:
             raise ValueError(f"a width of {width} does not divide into the {_HEADS} heads of a gat")
         self.kind, self.layers, self.width, self.dropout = kind, layers, width, dropout

@@ -60,13 +60,15 @@ def ridge_map(source: Tensor, target: Tensor, ridge: float = 1e-2, present: Tens
     if present is not None:
         source, target = source[present], target[present]
     inputs, outputs = source.double(), target.double()
-    if not (inputs.isfinite().all() and outputs.isfinite().all()):
-        raise DataError("The vectors that a projection is fitted to hold values that are not finite")
+    wrong = ~(inputs.isfinite().all(1) & outputs.isfinite().all(1))
+    if wrong.any():
+        row, rows = int(wrong.nonzero()[0]), len(source)
+        raise DataError(f"Row {row} of the {rows} that a projection is fitted to has values that are not finite")
     gram = inputs.mT @ inputs
     trace = gram.trace()
     if trace == 0:
         raise DataError(
-            "There is no row that a projection could be fitted to: none is present, or all are zero",
+            f"A projection cannot be fitted to rows {list(source.shape)}: none is present, or all are zero",
             remedy='Use "init: random", or a sample in which this teacher has vectors',
         )
     gram.diagonal().add_(ridge * trace / source.shape[1])

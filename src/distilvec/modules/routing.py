@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from distilvec.errors import DistilvecError
 from distilvec.functional.precision import full_precision
-from distilvec.modules.blocks import find_blocks, find_transformer
+from distilvec.modules.blocks import class_names, find_blocks, find_transformer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -168,7 +168,7 @@ def _required(model: nn.Module) -> dict[int, Any]:
     found = mixtures(model if transformer is None else transformer.model)
     if not found:
         raise DistilvecError(
-            "this model has no mixtures of experts, so there is no routing to see",
+            f"this model ({class_names(model)}) has no mixtures of experts, so there is no routing to see",
             remedy="Use a mixture-of-experts encoder; distilvec.students.upcycle makes one of a dense model.",
         )
     return found

@@ -56,7 +56,8 @@ class TaskHead(nn.Module):
         if kind not in ("classification", "regression") or encoding not in ("single", "joint", "separate"):
             raise DistilvecError(f'there is no task head of kind "{kind}" with encoding "{encoding}"')
         if (labels is not None) != (kind == "classification"):
-            raise DistilvecError("a classification has label names, a regression has none", where="task head")
+            what = f"a classification has label names, a regression has none; this {kind} has {labels and list(labels)}"
+            raise DistilvecError(what, where="task head")
         if labels is not None and (len(labels) < 2 or len(set(labels)) < len(labels)):
             raise DistilvecError(f"a classification has two or more different labels, not {list(labels)}")
         if not scale > 0:

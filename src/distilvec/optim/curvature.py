@@ -115,7 +115,8 @@ def _lanczos(product: Callable[[Tensor], Tensor], start: Tensor, steps: int, tol
         diagonal.append(float(torch.dot(basis[step], image)))
         scale = float(image.norm())
         if not torch.isfinite(torch.tensor([diagonal[-1], scale])).all():
-            raise DistilvecError("a Hessian-vector product is not finite", remedy="Check loss and weights.")
+            what = f"the Hessian-vector product of iteration {step + 1} is not finite"
+            raise DistilvecError(what, remedy="Check loss and weights.")
         known = basis[: step + 1]
         for _ in range(2):  # once is not enough in float32
             image = image - known.T @ (known @ image)

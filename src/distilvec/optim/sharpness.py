@@ -133,6 +133,7 @@ class SharpnessAware(Optimizer):
         if _COUNTER not in state_dict:
             raise DistilvecError(
                 "this optimizer state was saved without sharpness-aware steps",
+                where="optimizer.sharpness",
                 remedy="Resume with the optimizer section of the original recipe.",
             )
         self.base.load_state_dict({key: value for key, value in state_dict.items() if key != _COUNTER})

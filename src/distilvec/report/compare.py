@@ -121,7 +121,9 @@ def compare_table(results: Mapping[str, Sequence[Mapping[str, Score]]], referenc
         DistilvecError: no results, an unknown reference, or methods with different tasks.
     """
     if not results or not all(results.values()):
-        raise DistilvecError("there is nothing to compare", remedy="Give at least one seed for every method.")
+        empty = [name for name, seeds in results.items() if not seeds]
+        what = f"there is nothing to compare: no seed of {', '.join(empty) or 'any method'}"
+        raise DistilvecError(what, remedy="Give at least one seed for every method.")
     if reference not in results:
         raise DistilvecError(f'no method "{reference}" is among the results', remedy=nearest(reference, results))
     tasks = list(results[reference][0])

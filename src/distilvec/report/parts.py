@@ -41,7 +41,7 @@ class ScoreEntry(Part):
     @model_validator(mode="after")
     def _both_edges(self) -> ScoreEntry:
         if (self.low is None) != (self.high is None):
-            raise ValueError("an interval has both a low and a high edge")
+            raise ValueError(f"an interval has both edges, not low {self.low} and high {self.high}")
         return self
 
 
@@ -268,7 +268,9 @@ class LayerSimilarity(Part):
     def _fits(self) -> LayerSimilarity:
         shape = {len(row) for row in self.values}
         if len(self.values) != len(self.student_layers) or shape != {len(self.teacher_layers)}:
-            raise ValueError("the matrix does not fit the layers' names")
+            found = f"{len(self.values)} rows of {sorted(shape)} values"
+            named = f"{len(self.student_layers)} layers of the student and {len(self.teacher_layers)} of the teacher"
+            raise ValueError(f"the matrix has {found}, and there are {named}")
         return self
 
 

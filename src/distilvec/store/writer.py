@@ -130,7 +130,7 @@ class StoreWriter:
             EnvironmentProblem: where the disk is full. The parts written so far stay.
         """
         if not self._usable:
-            raise DistilvecError("this writer is closed or could not write", where=str(self._folder))
+            raise DistilvecError(f'the writer "{self.name}" is closed or could not write', where=str(self._folder))
         words = key_words(keys)
         vectors = np.asarray(vectors, dtype=np.float32)
         if vectors.shape != (len(words), self._store.width):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.blocks import class_names
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -39,7 +40,9 @@ def fold_head(student: SentenceTransformer, texts: Sequence[str], batch_size: in
 
     name = next((key for key, module in student.named_children() if type(module).__name__ == ExpertHead.__name__), None)
     if name is None:
-        raise DistilvecError("this student has no expert head to fold", remedy="Leave out fold: true.")
+        raise DistilvecError(
+            f"this student ({class_names(student)}) has no expert head to fold", remedy="Leave out fold: true."
+        )
     if len(texts) < 2 * _HELD_OUT:
         raise DataError(f"a map is fitted to at least {2 * _HELD_OUT} texts, not to {len(texts)}")
     head: Any = student.get_submodule(name)

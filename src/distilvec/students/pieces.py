@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.modules.blocks import find_transformer
+from distilvec.modules.blocks import class_names, find_transformer
 from distilvec.modules.task_head import sentence_vectors
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ def fast_tokenizer_of(model: SentenceTransformer) -> Any:
     tokenizer = getattr(find_transformer(model), "tokenizer", None)
     if tokenizer is None or not hasattr(tokenizer, "backend_tokenizer"):
         raise DistilvecError(
-            "only a text transformer with a fast tokenizer has word pieces that can be read one by one",
+            "only a text transformer with a fast tokenizer has word pieces that can be read one by one, "
+            f"this model is {class_names(model)}",
             remedy="Make the static student of a BERT-like, ModernBERT-like or decoder model.",
         )
     return tokenizer

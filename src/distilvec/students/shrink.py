@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.modules.blocks import find_blocks, find_transformer, parameters
+from distilvec.modules.blocks import class_names, find_blocks, find_transformer, parameters
 from distilvec.modules.pipeline import limit_length
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
 from distilvec.students.reshaping import Reshaping
@@ -121,7 +121,7 @@ def shrink(
     found = None if transformer is None else find_blocks(transformer.model)
     if transformer is None or found is None:
         raise DistilvecError(
-            "this model has no list of transformer blocks that could be shortened",
+            f"this model ({class_names(source)}) has no list of transformer blocks that could be shortened",
             remedy="Shrink a BERT-like, ModernBERT-like or decoder model.",
         )
     before, rows = parameters(source), transformer.model.get_input_embeddings().weight.shape[0]
@@ -173,10 +173,12 @@ def _texts(texts: Iterable[str] | None, vocabulary: int | None, shape: Shape) ->
     """
     cut = vocabulary is not None or replace(shape, positions=None) != Shape()
     if cut and texts is None:
-        part = "pruning the vocabulary" if vocabulary is not None else "cutting tables or blocks"
+        given = {"vocabulary": vocabulary, **vars(shape)}
+        part = next(name for name, size in given.items() if size is not None and name != "positions")
         raise DistilvecError(
-            f"{part} needs the texts that the student will read",
-            remedy="Give texts=, or leave it out.",
+            f"{part} {given[part]} needs the texts that the student will read",
+            where="texts",
+            remedy=f"Give texts=, or leave {part} out.",
         )
     if not cut or texts is None:
         return []

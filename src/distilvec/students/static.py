@@ -102,7 +102,9 @@ def count_pieces(tokenizer: Any, texts: Iterable[str], size: int) -> npt.NDArray
         counts += np.bincount(np.asarray(ids, dtype=np.int64), minlength=size)
         seen += len(chunk)
     if not seen:
-        raise DistilvecError("there are no texts to weigh word pieces by", remedy="Give at least one text.")
+        raise DistilvecError(
+            "there are no texts to weigh word pieces by", where="texts", remedy="Give at least one text."
+        )
     return counts
 
 
@@ -152,7 +154,8 @@ def _tokenizer(original: Any, vocabulary: int | None, texts: Sequence[str] | Non
         return backend, np.arange(1 + max(backend.get_vocab(with_added_tokens=True).values()))
     if texts is None:
         raise DistilvecError(
-            "pruning the vocabulary needs the texts that the student will read",
+            f"vocabulary {vocabulary} needs the texts that the student will read",
+            where="texts",
             remedy="Give texts=, or leave vocabulary out.",
         )
     pruned = prune_tokenizer(original, texts, vocabulary)

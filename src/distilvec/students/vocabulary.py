@@ -117,7 +117,9 @@ class _Use:
             self.counts += np.bincount(np.asarray(flat, dtype=np.int64), minlength=self.size)
             self._keep_some(chunk)
         if self._seen == 0:
-            raise DistilvecError("there are no texts to choose word pieces by", remedy="Give at least one text.")
+            raise DistilvecError(
+                "there are no texts to choose word pieces by", where="texts", remedy="Give at least one text."
+            )
 
     def _keep_some(self, chunk: list[str]) -> None:
         """Every n-th text, where n doubles whenever the sample is full: spread evenly over all texts."""

@@ -59,8 +59,11 @@ class Examples:
             found = np.array([float(label) for label in self.labels], np.float64)
         except ValueError as error:
             raise DataError(f"a score is not a number ({error})", where=self.source) from error
-        if not np.isfinite(found).all():
-            raise DataError("a score is not a finite number", where=self.source)
+        wrong = np.flatnonzero(~np.isfinite(found))
+        if len(wrong):
+            raise DataError(
+                f"the score of item {wrong[0]} is {found[wrong[0]]}, not a finite number", where=self.source
+            )
         return found
 
 

@@ -79,7 +79,9 @@ class Predictor:
             DistilvecError: as `predict`; the model gives scores, not classes.
         """
         if self.head.labels is None:
-            raise DistilvecError("this model gives scores, not classes", remedy="Use predict.")
+            raise DistilvecError(
+                f"a model with a {self.head.kind} head gives scores, not classes", remedy="Use predict."
+            )
         return torch.from_numpy(self.logits(inputs)).softmax(-1).numpy()
 
     def encode(self, sentences: Any, **options: Any) -> Any:
@@ -117,7 +119,9 @@ class Predictor:
 
     def _checked(self, inputs: Sequence[Input]) -> list[Any]:
         if isinstance(inputs, str):
-            raise DistilvecError("a list of inputs is needed, not one text", remedy="Put it into a list.")
+            raise DistilvecError(
+                f"a list of inputs is needed, not one text, {inputs[:40]!r}", remedy="Put it into a list."
+            )
         if isinstance(inputs, Mapping) or hasattr(inputs, "columns") or not isinstance(inputs, Iterable):
             raise DistilvecError(
                 f"a list of inputs is needed, not a {type(inputs).__name__}",

@@ -46,7 +46,8 @@ def build_task(
     if labels is None:
         raise DistilvecError("a task needs labels", where="task.label", remedy="Name their column: corpus.label.")
     if not len(labels) or (labels == labels[0]).all():
-        raise DataError("all labels are equal, so there is nothing to learn", where="task.label")
+        what = f"all {len(labels)} labels are {labels[0]}" if len(labels) else "there are 0 labels"
+        raise DataError(f"{what}, so there is nothing to learn", where="task.label")
     cls = resolve(section.kind)
     encoding: Encoding = section.encoding or "single"
     if issubclass(cls, Classification):

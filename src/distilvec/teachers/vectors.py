@@ -207,7 +207,8 @@ def _load_npy(file: Path) -> np.ndarray:
 def _read_keys(keys: str | Path | np.ndarray | None) -> np.ndarray:
     found = keys if isinstance(keys, np.ndarray) else _load_npy(Path(str(keys)))
     if found.ndim != 2 or found.shape[1] != 16 or found.dtype != np.uint8:
-        raise DataError(f"expected keys uint8 [n, 16], found {found.dtype} {list(found.shape)}", where=str(keys)[:200])
+        where = "keys" if found is keys else str(keys)
+        raise DataError(f"expected keys uint8 [n, 16], found {found.dtype} {list(found.shape)}", where=where)
     return np.asarray(found)
 
 

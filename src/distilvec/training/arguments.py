@@ -163,7 +163,9 @@ def check_keys(given: dict[str, Any]) -> None:
         if key in REFUSED:
             raise DistilvecError(f'"{key}" is refused: {REFUSED[key]}', where=f"training.{key}", remedy="Leave it out.")
         if key == "data_seed" and not (isinstance(value, int | None) and 0 <= (value or 0) < 2**32):
-            raise DistilvecError("a seed is a whole number from 0 to below 2^32", where=f"training.{key}")
+            raise DistilvecError(
+                f"a seed is a whole number from 0 to below 2^32, not {value!r}", where=f"training.{key}"
+            )
         if key == "max_steps" and (isinstance(value, bool) or not isinstance(value, int)):
             raise DistilvecError(f"{value!r} is not a number of steps", where="training.max_steps")
         if key not in known:
@@ -202,10 +204,14 @@ def _save_every(training: TrainingSection, steps: int) -> int:
     """Steps between checkpoints, after checking what goes together."""
     if training.best and training.evaluate_every is None:
         raise DistilvecError(
-            "a best checkpoint needs evaluations", where="training.best", remedy="Set training.evaluate_every."
+            f'the best checkpoint by "{training.best}" needs evaluations',
+            where="training.best",
+            remedy="Set training.evaluate_every.",
         )
     if training.patience and not training.best:
-        raise DistilvecError("patience needs a metric", where="training.patience", remedy="Set training.best.")
+        raise DistilvecError(
+            f"patience ({training.patience}) needs a metric", where="training.patience", remedy="Set training.best."
+        )
     every = training.save_every or (training.evaluate_every if training.best else None) or steps
     if training.best and every % (training.evaluate_every or 1):
         raise DistilvecError(

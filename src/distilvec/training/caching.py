@@ -70,7 +70,7 @@ def _rows(features: dict[str, Any]) -> int:
     lengths = {len(value) for value in features.values() if isinstance(value, Tensor) and value.dim() > 0}
     if len(lengths) != 1 or ("offsets" in features and "attention_mask" not in features):
         raise DistilvecError(
-            "what this student reads cannot be cut into mini-batches",
+            f"what this student reads ({', '.join(sorted(features))}) cannot be cut into mini-batches",
             where="training.mini_batch_size",
             remedy="Leave it out: gradient caching is for transformers and image networks.",
         )

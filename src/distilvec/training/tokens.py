@@ -209,7 +209,8 @@ def _check_ids(student: SentenceTransformer, tokenize: _Tokenize, texts: list[st
     wanted = [i for row in tokenize(texts)[0][0] for i in row]
     if ids is None or (ids if mask is None else ids[mask.bool()]).tolist() != wanted:
         raise DistilvecError(
-            "this student does not read texts as its tokenizer alone gives them (a chat template or tokens of its own)",
+            f"this student reads texts such as {texts[0][:40]!r} otherwise than its tokenizer alone gives them "
+            "(a chat template or tokens of its own)",
             where="student",
             remedy="Choose a student that takes plain texts.",
         )
