@@ -132,6 +132,15 @@ def test_the_student_and_its_card_arrive(hub: Hub, run: Path, tmp_path: Path) ->
     assert again.returncode == 0 and hub.commits[1:] == ["Student distilled with distilvec"]
 
 
+def test_the_report_beside_a_fine_tuned_model_stays_here(hub: Hub, run: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(run / "student", tmp_path / "model")
+    (model / "report" / "figures").mkdir(parents=True)
+    for name in ("report/report.json", "report/figures/training.svg"):
+        (model / name).write_text("of this machine")
+    assert push(hub, str(model), "me/tuned").returncode == 0
+    assert "README.md" in hub.files and not [name for name in hub.files if name.startswith("report")]
+
+
 def test_what_goes_wrong_is_said(hub: Hub, run: Path, tmp_path: Path) -> None:
     refused = push(hub, str(run), "me/small", HF_TOKEN="wrong")
     assert refused.returncode == 4 and "the Hub refuses" in refused.stderr and "hf auth login" in refused.stderr

@@ -57,7 +57,8 @@ def distill(
         method: name, or a dictionary with `name` and its options.
         output: folder of the run.
         resume: go on where an interrupted run in that folder stopped.
-        **sections: `optimizer`, `training`, `judging` as dictionaries, and `cache`.
+        **sections: `optimizer`, `training`, `judging` and `task` as dictionaries, and `cache`. The task's `validation`
+            and `test` may be values as `corpus` may.
 
     Returns:
         The run: `student` (a plain SentenceTransformer), `report` (the table a person reads), `folder`, `record`.
@@ -246,6 +247,8 @@ def recipe_of(
         _check_names(teacher)
     teachers = [] if teacher is None else list(teacher) if isinstance(teacher, list | tuple) else [teacher]
     names = ["teacher"] if len(teachers) == 1 else [f"teacher{number}" for number in range(1, len(teachers) + 1)]
+    if isinstance(sections.get("task"), Mapping):
+        sections["task"] = _task_section(sections["task"], given)
     data = {
         "corpus": _corpus_section(corpus, given),
         "teachers": [_teacher_section(each, name, given) for each, name in zip(teachers, names, strict=True)],
@@ -313,6 +316,16 @@ def _corpus_section(corpus: Any, given: Path) -> dict[str, Any]:
     text, limit = section.get("text", "text"), section.get("limit")
     limit = limit if isinstance(limit, int) and limit > 0 else None  # what else it may be, the recipe refuses
     section["path"] = str(_write_rows(given / "corpus.jsonl", source, text if isinstance(text, str) else "text", limit))
+    return section
+
+
+def _task_section(task: Mapping[str, Any], given: Path) -> dict[str, Any]:
+    section = dict(task)
+    for name in ("validation", "test"):
+        source = section.get(name)
+        if source is not None:
+            is_file = isinstance(source, str | Path)
+            section[name] = str(source if is_file else _write_rows(given / f"{name}.jsonl", source, "text"))
     return section
 
 

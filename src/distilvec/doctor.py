@@ -11,7 +11,7 @@ EXTRAS = {
     "bm25": (("bm25s",), "BM25 beside every retrieval score"),
     "onnx": (("onnx", "onnxscript", "onnxruntime"), "`distilvec export`"),
     "molecules": (("rdkit", "torch-geometric"), "students and teachers of molecules"),
-    "lora": (("peft",), "`distilvec finetune --lora`"),
+    "lora": (("peft",), "`distilvec finetune --lora` and `student.lora`"),
     "mteb": (("mteb",), "benchmarks by name"),
     "zstd": (("zstandard",), "corpora compressed with zstd"),
     "ray": (("ray",), "`distilvec teach --engine ray`"),

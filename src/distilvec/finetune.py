@@ -1,7 +1,8 @@
 """Fine-tune a model on a labelled file: the supervised teacher, ready to be frozen, or a model for its own sake.
 
-What comes out is a plain sentence-transformers folder, with the task's head and `finetune.json` (scores and settings)
-in `task/`. Checkpoints lie beside it while it is made; the same call goes on from them, or finds the work done.
+It is a run like any other, with the method `sft` and no teacher. What comes out is a plain sentence-transformers folder
+with the task's head and `finetune.json` (scores and settings) in `task/`, and the run's report in `report/`. The run's
+own folder lies beside it while it is made; the same call goes on from there, or finds the work done.
 """
 
 from __future__ import annotations
@@ -9,88 +10,42 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from torch import Tensor
-from transformers import EarlyStoppingCallback, set_seed
-
-from distilvec.allocator import keep_freed_memory
-from distilvec.errors import DataError, DistilvecError, Interrupted, nearest
-from distilvec.interruption import StopSignals
-from distilvec.modules.blocks import find_transformer
-from distilvec.modules.lora import add_lora, merge_lora
+from distilvec import marker
+from distilvec.api import recipe_of
+from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted, nearest
+from distilvec.files import write_text
+from distilvec.judging import TRAINED
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.task_head import Encoding
-from distilvec.recipe import OptimizerSection, TrainingSection
+from distilvec.recipe import Recipe, given
 from distilvec.report.parts import short_source
-from distilvec.students import check_place, load_student, ship
-from distilvec.students.tap import StudentTap
-from distilvec.tasks.base import Task
+from distilvec.run import Run, run
+from distilvec.sections import LoraSection as Lora
+from distilvec.students import check_place
+from distilvec.students.ship import put_in_place
 from distilvec.tasks.examples import Examples, read_examples
-from distilvec.tasks.labels import class_names, encode_labels
 from distilvec.tasks.predictor import Predictor
 from distilvec.tasks.scores import metric_names
-from distilvec.tasks.section import Kind, TaskSection
-from distilvec.tasks.table import build_task, resolve
-from distilvec.teachers.cards import fingerprint, hash_files, licence_of
-from distilvec.training.arguments import steps_per_epoch, training_arguments
-from distilvec.training.callbacks import Progress, RunLog, StopPolitely, Ticker
-from distilvec.training.checkpoints import newest_checkpoint, tidy
-from distilvec.training.finetuner import TaskModel, TaskTrainer
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
+from distilvec.tasks.section import Kind
+from distilvec.tasks.table import resolve
+from distilvec.teachers.cards import fingerprint, hash_files
+from distilvec.training.arguments import steps_per_epoch
+from distilvec.training.distributed import launched
 
 logger = logging.getLogger(__name__)
-RECORD, MARK = "finetune.json", "digest"
+RECORD, REPORT = "finetune.json", "report"
+#: Every row counts, also a text that occurs twice; only absurdly long ones are left out.
+_AS_GIVEN = {"holdout": 0.0, "repeated": True, "max_characters": 100_000}
+_USES = ("train", "validation", "test")
+#: Of a run's folder, what goes with the model.
+KEPT = ("report.md", "report.html", "report.json", "figures", "recipe.yaml", "run.jsonl", "rejected.jsonl")
 
-
-class Lora(BaseModel):
-    """Low-rank adapters beside every linear map; the defaults are those of EMO and DistillMoE."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    rank: int = Field(256, gt=0)
-    alpha: float = Field(32, gt=0, description="adapters count alpha / rank")
-    dropout: float = Field(0.1, ge=0, lt=1)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What is done, as the arguments say it."""
-
-    model: str
-    task: TaskSection
-    text: str | tuple[str, ...]
-    label: str
-    max_length: int | None
-    pooling: PoolingChoice | None
-    lora: Lora | None
-    training: TrainingSection
-    optimizer: OptimizerSection
-
-    def settings(self, *, changed: bool = False) -> dict[str, Any]:
-        """As JSON values; of the sections all keys, or those that are not at their defaults."""
-        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {
-            name: value.model_dump(mode="json", exclude_defaults=changed) if isinstance(value, BaseModel) else value
-            for name, value in found.items()
-        }
-
-
-@dataclass(frozen=True)
-class _Data:
-    train: Examples
-    validation: Examples | None
-    test: Examples | None
+__all__ = ["Lora", "finetune", "finetune_scores"]
 
 
 def finetune(
@@ -117,7 +72,7 @@ def finetune(
 
     Args:
         model: sentence-transformers or transformers folder, or hub id.
-        data: labelled texts, whatever `read_corpus` takes.
+        data: labelled texts, whatever `distill` takes as a corpus.
         output: folder of the new model; a model there that an equal call made is left as it is.
         task: "classification" of texts, "pairs" (classification of pairs) or "similarity" (scores of pairs).
         text: text column, or the two of a pair; default "text", or "text1" and "text2".
@@ -139,38 +94,51 @@ def finetune(
         EnvironmentProblem: peft is missing, or no room.
         Interrupted: Ctrl-C or SIGTERM, after a checkpoint is saved; the same call goes on.
     """
+    if launched()[1] > 1:
+        raise DistilvecError("fine-tuning runs in one process", remedy="Start it without torchrun.")
     target = Path(output)
-    plan = _plan(model, task, text, label, encoding, max_length, pooling, lora, training, optimizer)
-    files = [None if each is None else read_examples(each, plan.text, label) for each in (data, validation, test)]
-    assert files[0] is not None
-    found = _Data(files[0], files[1], files[2])
-    digest = _digest(plan, files)
-    if _is_done(target, digest):
-        logger.info("%s is fine-tuned already, by an equal call; remove it to do it again", target)
-        return target
-    if Path(model).expanduser().resolve() == target.expanduser().resolve():
-        raise DistilvecError(
-            "this is the model that is to be fine-tuned", where=str(target), remedy="Choose another output."
-        )
-    _check_labels(plan, found)
-    if (target / "modules.json").is_file():
-        logger.warning("%s is of another call, and will be replaced when this one is done", target)
-    work = _work_folder(target, digest)
-    start = time.perf_counter()
+    check_place(target)
+    work = _work_folder(target)
     try:
-        student, trained = _train(plan, found, work)
-    except BaseException:
-        if {each.name for each in work.iterdir()} <= {MARK}:  # nothing to go on from
+        recipe = recipe_of(
+            None,
+            _student(model, max_length, pooling, lora),
+            {"path": data, "text": _columns(task, text), "label": label, **_AS_GIVEN},
+            "sft",
+            work,
+            task={
+                "kind": task,
+                "alpha": 1.0,
+                "encoding": encoding,
+                "label": label,
+                "validation": validation,
+                "test": test,
+            },
+            training={"epochs": 3, "batch_size": 16, **(training or {})},
+            optimizer={"lr": 2e-5 if lora is False else 1e-4, "heads_lr": 1e-3, **(optimizer or {})},
+        )
+        files = _files(recipe)
+        digest = _digest(recipe, files)
+        if _is_done(target, digest):
+            logger.info("%s is fine-tuned already, by an equal call; remove it to do it again", target)
+            if marker.read(work).get("digest") == digest:  # that call was killed at its very end
+                shutil.rmtree(work, ignore_errors=True)
+            return target
+        if Path(model).expanduser().resolve() == target.expanduser().resolve():
+            raise DistilvecError(
+                "this is the model that is to be fine-tuned", where=str(target), remedy="Choose another output."
+            )
+        if (target / "modules.json").is_file():
+            logger.warning("%s is of another call, and will be replaced when this one is done", target)
+        begun = time.perf_counter()
+        done = _run(_measured(recipe, len(files["train"])), digest)
+        settings = {**_settings(recipe), "model": short_source(str(model))}  # it may be published
+        seconds = round(time.perf_counter() - begun, 1)
+        _keep(done, target, {"digest": digest, **settings, "seconds": seconds, **_scores(done, files)})
+        shutil.rmtree(work / "checkpoints", ignore_errors=True)
+    finally:
+        if not any(work.glob("checkpoints/checkpoint-*")):  # nothing to go on from
             shutil.rmtree(work, ignore_errors=True)
-        raise
-    seconds = time.perf_counter() - start
-    ship(student, target)
-    trained.head.save(target)
-    _write_card(target, plan, found)
-    settings = {**plan.settings(), "model": short_source(plan.model)}  # it may be published
-    record = {"digest": digest, **settings, "seconds": round(seconds, 1), **_scores(target, found)}
-    _write(target / "task" / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    shutil.rmtree(work, ignore_errors=True)
     return target
 
 
@@ -180,72 +148,103 @@ def finetune_scores(folder: str | Path) -> dict[str, dict[str, float]]:
     return {name: record[name]["scores"] for name in ("validation", "test") if name in record}
 
 
-# arguments
+# what is asked
 
 
-def _plan(
-    model: str | Path,
-    task: Kind,
-    text: str | Sequence[str] | None,
-    label: str,
-    encoding: Encoding | None,
-    max_length: int | None,
-    pooling: PoolingChoice | None,
-    lora: Lora | Mapping[str, Any] | bool,
-    training: Mapping[str, Any] | None,
-    optimizer: Mapping[str, Any] | None,
-) -> _Plan:
-    section = _valid(TaskSection, {"kind": task, "label": label, "alpha": 1.0, "encoding": encoding}, "task")
-    adapters = None if lora is False else _valid(Lora, {} if lora is True else lora, "lora")
-    columns = text if text is not None else ("text1", "text2") if section.paired else "text"
-    columns = columns if isinstance(columns, str) else tuple(columns)
-    if (not isinstance(columns, str) and len(columns) == 2) != section.paired:
-        needed = "two text columns" if section.paired else "one text column"
-        given = columns if isinstance(columns, str) else " and ".join(columns)
-        remedy = "Set the task to pairs or similarity." if not section.paired else "Name both columns."
-        raise DistilvecError(f"{task} reads {needed}, not {given}", where="text", remedy=remedy)
-    rates = {"lr": 2e-5 if adapters is None else 1e-4, "heads_lr": 1e-3}
-    return _Plan(
-        model=str(model),
-        task=section,
-        text=columns,
-        label=label,
-        max_length=max_length,
-        pooling=pooling,
-        lora=adapters,
-        training=_valid(TrainingSection, {"epochs": 3, "batch_size": 16, **(training or {})}, "training"),
-        optimizer=_valid(OptimizerSection, {**rates, **(optimizer or {})}, "optimizer"),
-    )
+def _student(
+    model: str | Path, max_length: int | None, pooling: PoolingChoice | None, lora: Lora | Mapping[str, Any] | bool
+) -> dict[str, Any]:
+    """The student section: a model that is trained."""
+    length = {} if max_length is None else {"max_length": max_length, "extend_length": True}
+    adapters = None if lora is False else {} if lora is True else dict(lora)
+    return {"model": str(model), "pooling": pooling, "lora": adapters, **length}
 
 
-def _valid(schema: type[Any], given: Any, where: str) -> Any:
-    try:
-        return schema.model_validate(given if isinstance(given, schema) else dict(given))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join([where, *map(str, first["loc"])])
-        raise DistilvecError(first["msg"].removeprefix("Value error, "), where=place) from error
+def _columns(task: Kind, text: str | Sequence[str] | None) -> str | list[str]:
+    """The text columns.
+
+    Raises:
+        DistilvecError: more or fewer than the task reads.
+    """
+    paired = task != "classification"
+    columns = text if text is not None else ("text1", "text2") if paired else "text"
+    columns = columns if isinstance(columns, str) else list(columns)
+    if (not isinstance(columns, str) and len(columns) == 2) != paired:
+        needed = "two text columns" if paired else "one text column"
+        shown = columns if isinstance(columns, str) else " and ".join(columns)
+        remedy = "Name both columns." if paired else "Set the task to pairs or similarity."
+        raise DistilvecError(f"{task} reads {needed}, not {shown}", where="text", remedy=remedy)
+    return columns
 
 
-def _digest(plan: _Plan, files: Sequence[Examples | None]) -> str:
+def _measured(recipe: Recipe, rows: int) -> Recipe:
+    """The recipe, in which with validation data an evaluation per epoch chooses the best checkpoint.
+
+    Raises:
+        DistilvecError: keys that make no sense for a fine-tuning.
+    """
+    training, task = recipe.training, given(recipe.task, "task")
+    if training.arguments.get("push_to_hub"):
+        raise DistilvecError("a fine-tuned model is not uploaded", where="training.push_to_hub", remedy="Leave it out.")
+    if task.validation is None:
+        asked = [key for key in ("best", "evaluate_every", "patience") if getattr(training, key) is not None]
+        if asked:
+            raise DistilvecError(f"{asked[0]} needs validation data", where=f"training.{asked[0]}")
+        return recipe
+    known = metric_names(task.kind)
+    best = (training.best or resolve(task.kind).metric).removeprefix("eval_").removeprefix("task_")
+    if best not in known:
+        raise DistilvecError(f'there is no metric "{best}"', where="training.best", remedy=nearest(best, known))
+    every = steps_per_epoch(rows, training.batch_size, training.arguments.get("gradient_accumulation_steps", 1))
+    measures = {"best": f"task_{best}", "evaluate_every": training.evaluate_every or every}
+    return recipe.model_copy(update={"training": training.model_copy(update=measures)})
+
+
+def _files(recipe: Recipe) -> dict[str, Examples]:
+    """The labelled files by use: "train", and "validation" and "test" where they are given."""
+    corpus, task = given(recipe.corpus, "corpus"), given(recipe.task, "task")
+    sources = {"train": corpus.path, "validation": task.validation, "test": task.test}
+    label = corpus.label or "label"
+    return {name: read_examples(each, corpus.text, label) for name, each in sources.items() if each is not None}
+
+
+def _settings(recipe: Recipe, *, changed: bool = False) -> dict[str, Any]:
+    """What was asked, as JSON values; of the sections all keys, or those that are not at their defaults."""
+    corpus, student, task = given(recipe.corpus, "corpus"), given(recipe.student, "student"), given(recipe.task, "task")
+    sections = {"lora": student.lora, "training": recipe.training, "optimizer": recipe.optimizer}
+    return {
+        "model": student.model,
+        "task": task.model_dump(mode="json", exclude={"validation", "test"}, exclude_defaults=changed),
+        "text": corpus.text,
+        "label": corpus.label,
+        "max_length": student.max_length,
+        "pooling": student.pooling,
+        **{
+            name: None if section is None else section.model_dump(mode="json", exclude_defaults=changed)
+            for name, section in sections.items()
+        },
+    }
+
+
+def _digest(recipe: Recipe, files: Mapping[str, Examples]) -> str:
     """Equal for calls that give equal models: by content, because copied files are the same files.
 
     Keys at their defaults have no part in it, so that a key that a later version adds does not undo finished work.
     """
-    settings, folder = plan.settings(changed=True), Path(plan.model)
+    settings = _settings(recipe, changed=True)
+    folder = Path(settings["model"])
     hashes = hash_files(folder, [file for kind in ("safetensors", "json") for file in folder.rglob(f"*.{kind}")])
     if hashes:
         settings.pop("model")
-    return fingerprint(settings, hashes, [None if file is None else (file.inputs, file.labels) for file in files])
+    contents = [(files[name].inputs, files[name].labels) if name in files else None for name in _USES]
+    return fingerprint(settings, hashes, contents)
+
+
+# what is done
 
 
 def _is_done(target: Path, digest: str) -> bool:
-    """Whether an equal call finished this folder.
-
-    Raises:
-        DistilvecError: something that is not a model lies there.
-    """
-    check_place(target)
+    """Whether an equal call finished this folder."""
     try:
         record = json.loads((target / "task" / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -253,171 +252,60 @@ def _is_done(target: Path, digest: str) -> bool:
     return bool(record.get("digest") == digest)
 
 
-def _work_folder(target: Path, digest: str) -> Path:
-    """Where checkpoints lie; those of an unequal call are removed."""
+def _work_folder(target: Path) -> Path:
+    """Where the run lies; what a version before began there without a marker has checkpoints of another trainer."""
     work = target.absolute().parent / f".{target.name}.finetune"
-    mark = work / MARK
-    if not mark.is_file() or mark.read_text() != digest:
+    if (work / "digest").is_file() and not marker.read(work):
         shutil.rmtree(work, ignore_errors=True)
-        _write(mark, digest)
     return work
 
 
-# training
-
-
-def _train(plan: _Plan, data: _Data, work: Path) -> tuple[SentenceTransformer, Task]:
-    """Train, or go on; the model is merged and holds the weights to keep."""
-    settings = _settings(plan, data)
-    args = training_arguments(settings, plan.optimizer, work / "checkpoints", len(data.train))
-    if args.world_size > 1:
-        raise DistilvecError("fine-tuning runs in one process", remedy="Start it without torchrun.")
-    set_seed(settings.seed)
-    student = load_student(plan.model, max_length=plan.max_length, pooling=plan.pooling, device=str(args.device))
-    if args.device.type == "cpu":
-        keep_freed_memory()
-    task, labels = _make_task(plan, data.train, StudentTap(student).info.width)
-    adapted = _adapt(student, plan)
-    task.to(args.device)
-    validation = data.validation
-    checkpoints = work / "checkpoints"
-    tidy(checkpoints, resume=True)
-    checkpoint = newest_checkpoint(checkpoints)
-    args.eval_on_start = args.eval_on_start and checkpoint is None
-    trainer = TaskTrainer(
-        TaskModel(student, task),
-        args,
-        data.train,
-        labels,
-        heads_lr=plan.optimizer.heads_lr,
-        measure=None if validation is None else lambda: Predictor(student, task.head).evaluate(validation),
-        callbacks=_callbacks(settings, work, checkpoint),
-    )
-    _run(trainer, checkpoint)
-    if adapted is not None:
-        merge_lora(adapted)
-    student.eval()
-    return student, task
-
-
-def _settings(plan: _Plan, data: _Data) -> TrainingSection:
-    """The training section; with validation data an evaluation per epoch chooses the best checkpoint."""
-    if plan.optimizer.sharpness is not None:
-        raise DistilvecError("fine-tuning takes plain steps only", where="optimizer.sharpness", remedy="Leave it out.")
-    if plan.training.arguments.get("push_to_hub"):
-        raise DistilvecError("a fine-tuned model is not uploaded", where="training.push_to_hub", remedy="Leave it out.")
-    settings = plan.training.model_copy()
-    if data.validation is None:
-        asked = [key for key in ("best", "evaluate_every", "patience") if getattr(settings, key) is not None]
-        if asked:
-            raise DistilvecError(f"{asked[0]} needs validation data", where=f"training.{asked[0]}")
-        return settings
-    accumulation = settings.arguments.get("gradient_accumulation_steps", 1)
-    every = steps_per_epoch(len(data.train), settings.batch_size, accumulation)
-    settings.evaluate_every = settings.evaluate_every or every
-    settings.best = settings.best or resolve(plan.task.kind).metric
-    best, known = settings.best.removeprefix("eval_"), metric_names(plan.task.kind)
-    if best not in known:
-        raise DistilvecError(f'there is no metric "{best}"', where="training.best", remedy=nearest(best, known))
-    return settings
-
-
-def _make_task(plan: _Plan, examples: Examples, width: int) -> tuple[Task, Tensor]:
-    """The task with a fresh head, and the labels as its loss takes them."""
-    if plan.task.kind == "similarity":
-        scores = examples.numbers().astype(np.float32)
-        return build_task(plan.task, width, scores), torch.from_numpy(scores)
-    _refuse_scores(examples)
-    names = class_names(examples.labels)
-    codes = encode_labels(examples.labels, names, examples.source)
-    return build_task(plan.task, width, codes, names), torch.from_numpy(codes)
-
-
-def _check_labels(plan: _Plan, data: _Data) -> None:
-    """What is wrong with the labels is said before anything is trained."""
-    head = _make_task(plan, data.train, 1)[0].head
-    for examples in (data.validation, data.test):
-        if examples is not None:
-            examples.targets(head)
-
-
-def _refuse_scores(examples: Examples) -> None:
+def _run(recipe: Recipe, digest: str) -> Run:
+    """Run it, or go on with what an equal call began; checkpoints of an unequal one are removed."""
+    work = marker.claim(recipe.output)
+    if marker.read(work).get("digest") != digest:
+        shutil.rmtree(work / "checkpoints", ignore_errors=True)
+    marker.write(work, {**marker.read(work), "digest": digest})
+    write_text(work / "recipe.yaml", recipe.to_yaml())  # an equal call's files may lie elsewhere now
     try:
-        numbers = examples.numbers()
-    except DataError:
-        return
-    if (numbers != np.round(numbers)).any():
-        raise DistilvecError(
-            "the labels are scores, not classes", where=examples.source, remedy="Choose the task similarity."
-        )
+        return run(recipe, resume=True)
+    except Interrupted as stopped:
+        remedy = "Run the same command again to go on."
+        raise Interrupted(stopped.what, where=stopped.where, remedy=remedy, number=stopped.exit_code - 128) from stopped
 
 
-def _adapt(student: SentenceTransformer, plan: _Plan) -> Any:
-    """Adapters where they are asked for, else None."""
-    if plan.lora is None:
-        return None
-    transformer = find_transformer(student)
-    if transformer is None:
-        raise DistilvecError("this model has no transformer to put adapters in", where=plan.model)
-    return add_lora(transformer.model, **plan.lora.model_dump())
-
-
-def _callbacks(settings: TrainingSection, work: Path, checkpoint: Path | None) -> list[Any]:
-    step = int(checkpoint.name.removeprefix("checkpoint-")) if checkpoint else None
-    found: list[Any] = [Progress(Ticker("fine-tuning", "steps")), RunLog(work / "run.jsonl", step)]
-    return [*found, *([EarlyStoppingCallback(settings.patience)] if settings.patience else [])]
-
-
-def _run(trainer: TaskTrainer, checkpoint: Path | None) -> None:
-    with StopSignals() as signals:
-        polite = StopPolitely(signals)
-        trainer.add_callback(polite)
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    if polite.stopped or signals.number is not None:
-        raise Interrupted(
-            f"stopped by {signals.name} at step {trainer.state.global_step} of {trainer.state.max_steps}; a checkpoint "
-            "is saved",
-            where=str(trainer.home),
-            remedy="Run the same command again to go on.",
-            number=signals.number or signal.SIGINT,
-        )
-
-
-# what is left
-
-
-def _scores(folder: Path, data: _Data) -> dict[str, Any]:
+def _scores(done: Run, files: Mapping[str, Examples]) -> dict[str, Any]:
     """Rows of each file, and the scores of the model as it was written."""
-    predictor = Predictor.load(folder)
-    found: dict[str, Any] = {"train": {"rows": len(data.train), "left_out": data.train.left_out}}
-    for name, examples in (("validation", data.validation), ("test", data.test)):
-        if examples is not None:
-            scores = {metric: round(value, 5) for metric, value in predictor.evaluate(examples).items()}
-            found[name] = {"rows": len(examples), "left_out": examples.left_out, "scores": scores}
-            shown = ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items())
-            logger.info("%s (%s rows): %s", name, f"{len(examples):,}", shown)
+    found: dict[str, Any] = {
+        name: {"rows": len(examples), "left_out": examples.left_out} for name, examples in files.items()
+    }
+    measured = {"test": done.record.supervised.get(TRAINED, {})}
+    if "validation" in files:
+        measured["validation"] = Predictor.load(done.folder / "student").evaluate(files["validation"])
+    for name in files.keys() & measured.keys():
+        scores = found[name]["scores"] = {metric: round(value, 5) for metric, value in measured[name].items()}
+        shown = ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items())
+        logger.info("%s (%s rows): %s", name, f"{len(files[name]):,}", shown)
     return found
 
 
-def _write_card(folder: Path, plan: _Plan, data: _Data) -> None:
-    """A short card; it keeps the licence of the model that this one was made from."""
-    local = Path(plan.model).is_dir()
-    facts = {
-        "base_model": None if local else plan.model,
-        "license": licence_of(Path(plan.model)) if local else None,
-    }
-    head = ["---", *(f"{key}: {json.dumps(value)}" for key, value in facts.items() if value)]
-    body = [
-        f"# {Path(plan.model).name}, fine-tuned ({plan.task.kind})",
-        "",
-        f"Trained on {len(data.train):,} labelled rows of {Path(data.train.source).name} with `distilvec finetune`.",
-        "A plain sentence-transformers model; its task head, label names and scores are in `task/`.",
-    ]
-    _write(folder / "README.md", "\n".join([*head, "---", "", *body, ""]))
+def _keep(done: Run, target: Path, record: Mapping[str, Any]) -> None:
+    """Put the model where it belongs, with record and report.
 
-
-def _write(file: Path, content: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_text(content, encoding="utf-8")
-    partial.replace(file)
+    Raises:
+        EnvironmentProblem: it cannot be written.
+    """
+    student = done.folder / "student"
+    try:
+        write_text(student / "task" / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        (student / REPORT).mkdir(exist_ok=True)
+        for name in KEPT:
+            if (done.folder / name).exists():
+                (done.folder / name).rename(student / REPORT / name)
+        put_in_place(student, target)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the model cannot be put into its place ({error.strerror or error})",
+            where=str(target),
+            remedy="Make room or choose another place; the same call goes on.",
+        ) from error

@@ -232,7 +232,9 @@ def _is_ours(place: Path, name: str) -> bool:
         "recipe.yaml": is_resolved,
         "corpus": lambda path: is_corpus(path) or _only(path, r"\.partial-.+"),
         "stores": lambda path: path.is_dir() and all(is_store(each) for each in path.iterdir()),
-        "given": lambda path: _only(path, r"corpus\.jsonl|.+-texts\.jsonl|.+-vectors\.npy|.+\.(partial|tmp)"),
+        "given": lambda path: _only(
+            path, r"(corpus|validation|test)\.jsonl|.+-texts\.jsonl|.+-vectors\.npy|.+\.(partial|tmp)"
+        ),
     }
     if name in known:
         return known[name](path)

@@ -20,6 +20,7 @@ from distilvec.corpus.groups import rows_with_companions
 from distilvec.flow.job import Job
 from distilvec.flow.judge import check_measures
 from distilvec.flow.teach import Taught
+from distilvec.flow.train import adapted
 from distilvec.recipe import Recipe
 from distilvec.store import FillReport, RaggedSignal, SignalStore, fill_signals
 from distilvec.store.layout import read_signals
@@ -190,16 +191,18 @@ def _probe_student(job: Job, rows: np.ndarray, taught: Sequence[Taught], found: 
     items = len(rows_with_companions(corpus, corpus.train_rows, most)[0])
     begun = time.perf_counter()
     batch = max(1, min(recipe.training.batch_size, len(rows_with_companions(corpus, rows, most)[0])))
-    fitted = short_training(
-        job.student(),
-        job.method,
-        _Rows(corpus, rows),  # type: ignore[arg-type]
-        taught,
-        recipe.training.model_dump() | {"batch_size": batch, "max_steps": PROBE_STEPS},
-        recipe.optimizer,
-        task=job.task,
-        place=place,
-    )
+    student = job.student()
+    with adapted(job, student):
+        fitted = short_training(
+            student,
+            job.method,
+            _Rows(corpus, rows),  # type: ignore[arg-type]
+            taught,
+            recipe.training.model_dump() | {"batch_size": batch, "max_steps": PROBE_STEPS},
+            recipe.optimizer,
+            task=job.task,
+            place=place,
+        )
     setup = time.perf_counter() - begun - fitted.seconds
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
     per_step = fitted.seconds / max(fitted.steps, 1)

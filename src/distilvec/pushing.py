@@ -7,7 +7,7 @@ from pathlib import Path
 from distilvec.errors import DistilvecError, EnvironmentProblem
 
 #: What a repository of a student never needs.
-LEFT_OUT = ["checkpoint-*", "*.partial", "optimizer.pt", "rng_state*.pth"]
+LEFT_OUT = ["checkpoint-*", "*.partial", "optimizer.pt", "rng_state*.pth", "report/*"]
 
 
 def push(

@@ -20,6 +20,7 @@ from distilvec.sections import (
     CorpusSection,
     FreshSection,
     JudgingSection,
+    LoraSection,
     MethodSection,
     MoleculeSection,
     OptimizerSection,
@@ -42,6 +43,7 @@ __all__ = [
     "CorpusSection",
     "FreshSection",
     "JudgingSection",
+    "LoraSection",
     "MethodSection",
     "MoleculeSection",
     "OptimizerSection",
@@ -152,6 +154,12 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             raise ValueError("student.fold: only distillmoe has a head that can be folded")
         if self.task is not None:
             raise ValueError("student.fold: the task's head reads what the expert head gives; it cannot be folded")
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_stay_here(self) -> Recipe:
+        if self.student is not None and self.student.lora and self.training.arguments.get("push_to_hub"):
+            raise ValueError("training.push_to_hub: adapters are merged at the end only; push the finished student")
         return self
 
     @classmethod

@@ -41,6 +41,9 @@ class CorpusSection(Section):
     holdout: float = Field(0.02, ge=0, lt=0.5, description="share kept out of training, by content hash")
     limit: int | None = Field(None, gt=0, description="stop after so many rows")
     max_characters: int = Field(20_000, gt=0, description="longer texts are rejected")
+    repeated: bool = Field(
+        False, description="keep a text each time that it occurs, with the label it has there; pairs are kept anyway"
+    )
     components: Literal["largest", "keep", "reject"] = Field(
         "largest", description="of molecules made of several (salts): keep the largest, keep all, or reject the row"
     )
@@ -191,6 +194,14 @@ class UpcycleSection(Section):
     noise: float = Field(0.01, ge=0, description="of the copies, relative to the weights")
 
 
+class LoraSection(Section):
+    """Low-rank adapters beside every linear map; the defaults are those of EMO and DistillMoE."""
+
+    rank: int = Field(256, gt=0)
+    alpha: float = Field(32, gt=0, description="adapters count alpha / rank")
+    dropout: float = Field(0.1, ge=0, lt=1, description="on what the adapters read")
+
+
 class StudentSection(Section):
     """The student: exactly one of model, shrink, fresh, static, resnet, molecule and auto."""
 
@@ -218,6 +229,13 @@ class StudentSection(Section):
         None, description="with aggregation: divide a token's router weights by their sum; null = as it was saved"
     )
     max_length: int | None = Field(None, gt=0)
+    extend_length: bool = Field(
+        False, description="of model: max_length may be more than it reads by itself, as far as its positions reach"
+    )
+    lora: LoraSection | None = Field(
+        None,
+        description="train low-rank adapters and merge them at the end, instead of all weights (extra `lora`)",
+    )
     dropout: float | None = Field(
         None, ge=0, lt=1, description="of its blocks while it is trained; null = as the model has it, often 0.1"
     )
@@ -247,6 +265,8 @@ class StudentSection(Section):
             raise ValueError("upcycle needs a dense text encoder: give model or shrink")
         if self.remember and self.model is None:
             raise ValueError("remember is for a student that has been trained before: give model")
+        if self.extend_length and (self.model is None or self.max_length is None):
+            raise ValueError("extend_length goes with model and max_length")
         if self.normalize_weights is not None and self.aggregation is None:
             raise ValueError("normalize_weights goes with aggregation")
         if self.fresh is not None and self.pooling not in (None, "mean"):

@@ -189,6 +189,7 @@ def test_labels_domains_and_roles(tmp_path: Path) -> None:
         (["0", True, 2], [0, 1, 2], "int64"),
         ([0, "1.5", 2], [0, 1.5, 2], "float32"),
         (["2", "\u00b2"], [0, 1], "int64"),
+        (["010", "9", "007"], [1, 2, 0], "int64"),  # codes, not numbers
     ],
 )
 def test_labels_are_numbers_or_names(tmp_path: Path, labels: list[Any], expected: list[float], kind: str) -> None:

@@ -104,6 +104,16 @@ def test_duplicates_across_batches_are_kept_once(tmp_path: Path) -> None:
     assert corpus.audit.duplicates == 21_000 and corpus.audit.read == 30_000
 
 
+def test_repeated_texts_are_kept_where_they_are_wanted_and_on_one_side(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number % 9000}", "label": number} for number in range(20_000)]
+    corpus = read_corpus(rows, tmp_path, label="label", repeated=True, holdout=0.2)
+    assert len(corpus) == 20_000 and corpus.labels is not None and corpus.labels.tolist() == list(range(20_000))
+    assert corpus.audit.duplicates == 11_000 and not corpus.audit.rejected
+    held, trained = (set(corpus.texts(rows)) for rows in (corpus.holdout_rows, corpus.train_rows))
+    assert held and trained and not held & trained
+    assert len(read_corpus(rows, tmp_path, label="label", holdout=0.2)) == 9000, "another corpus"
+
+
 def test_the_duplicate_check_is_right_and_small() -> None:
     generator = np.random.default_rng(0)
     pool = generator.integers(0, 256, (60_000, 16)).astype(np.uint8)

@@ -187,3 +187,31 @@ def test_a_trained_job_gives_the_untrained_student_still(tmp_path: Path, tiny_be
     after = state(job.student())
     assert all(torch.equal(value, after[name]) for name, value in before.items())
     assert not all(torch.equal(value, after[name]) for name, value in state(trained).items())
+
+
+def test_adapters_are_trained_in_place_of_the_weights_and_merged(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    pytest.importorskip("peft", reason="peft is not installed")
+    student = {"model": str(tiny_bert), "lora": {"rank": 4, "dropout": 0.0}}
+    given = recipe(tmp_path, tiny_bert, sentences, optimizer={"lr": 1e-2})
+    given = given.model_copy(update={"student": type(given.student).model_validate(student)})
+    job = Job(given)
+    trained, fitted = train_student(job)
+    before, after = state(job.student()), state(trained)
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert after.keys() == before.keys() and fitted.trained < sum(value.numel() for value in before.values()) / 2
+    assert changed and all(name.endswith(".weight") and "encoder" in name and "Norm" not in name for name in changed)
+
+
+def test_adapters_where_there_is_nothing_to_adapt_are_refused_before_any_teaching(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    given = recipe(tmp_path, tiny_bert, sentences, student={**STUDENTS["static"], "lora": {}})
+    with pytest.raises(DistilvecError, match=r"student\.lora: .*no transformer"):
+        train_student(Job(given))
+    assert not (tmp_path / "out" / "stores").exists()
+    for wrong in ({"student": {"fresh": {}, "max_length": 8, "extend_length": True}},
+                  {"student": {"model": str(tiny_bert), "lora": {}}, "training": {"push_to_hub": True}}):  # fmt: skip
+        with pytest.raises(DistilvecError, match=r"extend_length goes with|push_to_hub"):
+            Recipe.build({"method": {"name": "simcse"}, **wrong})

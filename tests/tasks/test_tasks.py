@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.tasks import labelled
 from distilvec.corpus import read_corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DataError, DistilvecError
-from distilvec.tasks.labels import class_names, encode_labels, teacher_order
+from distilvec.tasks.labels import encode_labels, teacher_order
 from distilvec.tasks.section import TaskSection
 from distilvec.tasks.table import TABLE, build_task, resolve
 
@@ -101,15 +102,37 @@ def test_companions_of_a_real_corpus(tmp_path: Path) -> None:
     assert task.head.labels == ["0", "1"]
 
 
-def test_class_names_are_in_the_order_of_a_corpus(tmp_path: Path) -> None:
-    for labels in (["9", "10", "9", "-3"], ["no", "Yes", "10"], [3, 1, 2], [True, False]):
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["9", "10", "9", "-3"], ["-3", "9", "10"]),
+        (["no", "Yes", "10"], ["10", "Yes", "no"]),
+        ([3, 1, 2], ["1", "2", "3"]),
+        ([True, False], ["0", "1"]),
+        (["007", "7", "12"], ["007", "12", "7"]),
+    ],
+)
+def test_classes_are_in_the_order_of_the_corpus(tmp_path: Path, labels: list[Any], names: list[str]) -> None:
+    rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
+    corpus = read_corpus(rows, tmp_path / "out", label="label", holdout=0)
+    assert corpus.labels is not None
+    task = build_task(section("classification"), 4, corpus.labels, corpus.label_names)
+    assert task.head.labels == names
+    codes = task.codes(torch.from_numpy(np.array(corpus.labels)))
+    assert codes.tolist() == encode_labels(labels, names, "here").tolist()
+
+
+def test_whole_numbers_written_with_a_fraction_are_classes(tmp_path: Path) -> None:
+    """As tables with gaps have them."""
+    for labels in ([1.0, 0.0, 2.0], ["1.0", "0.0", "2.0"]):
         rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
-        corpus = read_corpus(rows, tmp_path / "out", label="label", holdout=0)
+        corpus = read_corpus(rows, tmp_path, label="label", holdout=0)
         assert corpus.labels is not None
         task = build_task(section("classification"), 4, corpus.labels, corpus.label_names)
-        assert task.head.labels == class_names(labels)
-        codes = task.codes(torch.from_numpy(np.array(corpus.labels)))
-        assert codes.tolist() == encode_labels(labels, class_names(labels), "here").tolist()
+        assert task.head.labels == ["0", "1", "2"]
+        assert task.codes(torch.from_numpy(np.array(corpus.labels))).tolist() == [1, 0, 2]
+        assert encode_labels(labels, ["0", "1", "2"], "here").tolist() == [1, 0, 2]
+    assert encode_labels(["1.0", "1"], ["1", "1.0"], "here").tolist() == [1, 0], "as it is spelt, where there is such"
 
 
 def test_a_teachers_columns_are_brought_into_the_students_order() -> None:

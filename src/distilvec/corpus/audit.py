@@ -59,7 +59,7 @@ class Audit:
     Attributes:
         read: rows read.
         kept: texts kept (a pair has two).
-        duplicates: texts that were there before. Single texts are kept once; pairs are kept.
+        duplicates: texts that were there before. Single texts are kept once, unless asked for; pairs are kept.
         shared: texts of held-out pairs that another pair trains on: on neither side of the split.
         rejected: reason -> rows.
         lengths: characters of the kept texts: min, p5, p50, p95, p99, max, mean. Empty for images.

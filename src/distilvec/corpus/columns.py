@@ -104,7 +104,9 @@ class NamedColumn:
         return self._column.replace(table), names
 
     def numbers(self) -> list[float] | None:
-        """The names as numbers in order of their codes; None where one of them is no number."""
+        """The names as numbers in order of their codes; None where one of them is no number, or a code like 007."""
+        if any(_is_whole(name) and str(int(name)) != name.removeprefix("+") for name in self._codes):
+            return None
         try:
             found = [float(name) for name in self._codes]
         except ValueError:

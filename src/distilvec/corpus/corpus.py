@@ -159,6 +159,7 @@ def read_corpus(
     limit: int | None = None,
     modality: Modality | None = None,
     components: Components = "largest",
+    repeated: bool = False,
 ) -> Corpus:
     """Read, audit and split a corpus, or open what an equal call has left in `folder`.
 
@@ -191,6 +192,8 @@ def read_corpus(
         modality: text, image or molecule; None = image for a folder of images and .npz, molecule for .smi, else text.
         components: of molecules made of several (salts, mixtures): "largest" keeps that with most heavy atoms, "keep"
             keeps all, "reject" leaves the row out.
+        repeated: keep an item each time that it occurs, with its label there; a joint pair is one item. Pairs that are
+            not joint are kept anyway.
 
     Raises:
         DistilvecError: arguments that make no sense.
@@ -213,6 +216,7 @@ def read_corpus(
         joint=joint,
         modality=found.modality,
         components=components,
+        repeated=repeated,
     )
     options = {**wanted.options(), "holdout": holdout, "strict": strict, "limit": limit, "format": FORMAT}
     digest = _digest(found, options)

@@ -28,6 +28,7 @@ class Wanted:
     joint: bool = False
     modality: Modality = "text"
     components: Components = "largest"
+    repeated: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -41,10 +42,12 @@ class Wanted:
         return max(self.max_characters, _LONGEST_IMAGE) if self.modality == "image" else self.max_characters
 
     def options(self) -> dict[str, Any]:
-        """By name; what has no meaning for texts is there for the other modalities only."""
+        """By name; what has no meaning for texts is there for the other modalities only, and `repeated` where it is."""
         found = asdict(self)
         if self.modality == "text":
             del found["modality"], found["components"]
+        if not self.repeated:
+            del found["repeated"]
         return found
 
 
@@ -71,6 +74,7 @@ def what_is_wanted(
     joint: bool,
     modality: Modality,
     components: Components,
+    repeated: bool,
 ) -> Wanted:
     """The arguments of `read_corpus`, looked at together.
 
@@ -111,4 +115,4 @@ def what_is_wanted(
             where="corpus.components",
             remedy=nearest(components, get_args(Components)),
         )
-    return Wanted(texts, label, domain, role, teacher_text, max_characters, joint, modality, components)
+    return Wanted(texts, label, domain, role, teacher_text, max_characters, joint, modality, components, repeated)

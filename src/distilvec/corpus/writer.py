@@ -83,13 +83,13 @@ class CorpusWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is waiting, without single texts that were there before."""
+        """Write what is waiting, without single texts that were there before, unless they are wanted."""
         waiting, self._waiting, self._characters = self._waiting, [], 0
         if not waiting:
             return
         keys = self._keyed([each.identity for each in waiting], waiting)
         fresh = self._seen.add(keys)
-        if self.grouped:
+        if self.grouped or self.wanted.repeated:
             self.duplicates += int((~fresh).sum())
         else:
             for place in np.flatnonzero(~fresh).tolist():
@@ -158,7 +158,7 @@ class CorpusWriter:
     def _set_aside(self) -> None:
         """Take texts that are also trained on out of the held-out ones; such a row is then on neither side."""
         if not self.grouped:
-            return  # each text is there once
+            return  # equal texts are on one side
         train, held = self._rows
         leaks = leaking(self._keys.so_far(), train.so_far(), held.so_far())
         self.shared = int(leaks.sum())

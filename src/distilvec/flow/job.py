@@ -23,6 +23,7 @@ from distilvec.marker import claim
 from distilvec.methods.base import Method, Needs, wanted_of
 from distilvec.methods.table import build_method, resolve
 from distilvec.methods.token_states import check_pieces
+from distilvec.modules.lora import check_lora
 from distilvec.recipe import CorpusSection, Recipe, StudentSection, TeacherSection, given
 from distilvec.store import SignalStore
 from distilvec.store.remote import mirrored
@@ -172,10 +173,13 @@ class Job:
         """What a method may know of the student.
 
         Raises:
-            DistilvecError: it reads other items than the corpus holds.
+            DistilvecError: it reads other items than the corpus holds, or cannot have the adapters that are asked for.
+            EnvironmentProblem: peft, which makes adapters, is not installed.
         """
         student = self._kept()
         check_modality(student, self.corpus.modality, "student")
+        if self.student_section.lora is not None:
+            check_lora(student)
         return StudentTap(student).info
 
     def _kept(self) -> SentenceTransformer:

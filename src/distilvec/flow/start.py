@@ -33,7 +33,7 @@ FOLDER = "start"
 #: Texts that a new tokenizer learns from, at most: more take minutes and change few of its pieces.
 LEARNED = 200_000
 #: Keys of the section that say what becomes of the student, not what it is.
-_LATER = {"space", "fold", "router", "router_balance", "remember"}
+_LATER = {"space", "fold", "router", "router_balance", "remember", "lora", "extend_length"}
 
 
 class Start:
@@ -137,7 +137,13 @@ def make_student(
     texts = LazyTexts(corpus.texts, corpus.train_rows)
     torch.manual_seed(seed)
     if section.model is not None:
-        student = load_student(section.model, pooling=section.pooling, trust_remote_code=section.trust_remote_code)
+        longest = section.max_length if section.extend_length else None
+        student = load_student(
+            section.model,
+            max_length=longest,
+            pooling=section.pooling,
+            trust_remote_code=section.trust_remote_code,
+        )
     elif section.shrink is not None:
         cut = section.shrink
         sizes = cut.model_dump(exclude={"of"})

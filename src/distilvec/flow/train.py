@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from distilvec.errors import DistilvecError
 from distilvec.flow.job import Job
 from distilvec.flow.judge import held_out_metrics
 from distilvec.methods.base import Method
+from distilvec.modules.lora import adapters
 from distilvec.store import SignalStore
 from distilvec.students import fold_head, load_student, router, ship
 from distilvec.training import Fitted, fit
@@ -37,26 +39,35 @@ def train_student(job: Job) -> tuple[SentenceTransformer, Fitted]:
     def save(folder: Path, method: Method) -> None:
         ship_student(job, student, method, folder)
 
-    fitted = fit(
-        student,
-        job.method,
-        [each.info for each in taught],
-        job.corpus,
-        job.sources(),
-        needs=job.needs,
-        training=recipe.training,
-        optimizer=recipe.optimizer,
-        folder=job.output,
-        resume=job.resume,
-        cache=job.place,
-        evaluate=held_out_metrics(job),
-        lookup=store_lookup([each.store for each in taught]),
-        save_student=save,
-        task=job.task,
-        router_balance=job.student_section.router_balance,
-        remember=job.student_section.remember,
-    )
+    with adapted(job, student):
+        fitted = fit(
+            student,
+            job.method,
+            [each.info for each in taught],
+            job.corpus,
+            job.sources(),
+            needs=job.needs,
+            training=recipe.training,
+            optimizer=recipe.optimizer,
+            folder=job.output,
+            resume=job.resume,
+            cache=job.place,
+            evaluate=held_out_metrics(job),
+            lookup=store_lookup([each.store for each in taught]),
+            save_student=save,
+            task=job.task,
+            router_balance=job.student_section.router_balance,
+            remember=job.student_section.remember,
+        )
     return student, fitted
+
+
+def adapted(job: Job, student: SentenceTransformer) -> AbstractContextManager[None]:
+    """While the block trains, the student has the adapters that the recipe asks for; afterwards they are merged."""
+    lora = job.student_section.lora
+    if lora is None:
+        return nullcontext()
+    return adapters(student, **lora.model_dump(), seed=job.recipe.training.seed)
 
 
 def store_lookup(stores: Sequence[SignalStore]) -> Callable[[int, torch.Tensor], torch.Tensor]:

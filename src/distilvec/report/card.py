@@ -75,13 +75,19 @@ def write_card(record: Record, folder: str | Path) -> Path:
 
 
 def _front_matter(record: Record) -> str:
-    """What hubs read. The licence is only given where one teacher states one."""
+    """What hubs read. The licence is only given where one teacher states one; without a teacher, that of the model that
+    was trained.
+    """
     data: dict[str, Any] = {
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
         "tags": ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec"],
     }
+    if record.student is not None and record.student.base:
+        data["base_model"] = record.student.base
     licences = {teacher.licence for teacher in record.teachers}
+    if not record.teachers and record.student is not None:
+        licences = {record.student.licence}
     if len(licences) == 1 and None not in licences:
         data["license"] = licences.pop()
     return f"---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}---\n\n# {escape_markdown(record.title)}\n"
@@ -107,6 +113,12 @@ def _use(record: Record) -> str:
     ]
     if remote:
         lines += ["", "The folder carries code of its own; `distilvec.load` opens it without `trust_remote_code`."]
+    if record.recipe.get("task"):
+        lines += [
+            "",
+            f"{'An embedder' if remote else 'A plain sentence-transformers model'}; its task head and label names are "
+            "in `task/`. `distilvec.load` opens both: `model.predict(inputs)` gives labels or scores.",
+        ]
     if record.student is not None and record.student.space == "teacher":
         lines += [
             "",

@@ -24,6 +24,7 @@ from distilvec.report.record import (
 from distilvec.report.spaces import labels_of, layers_of, spaces_of
 from distilvec.report.surroundings import folder_bytes, git_state, library_versions, machine
 from distilvec.store.axes import TokenAxes, axes_of
+from distilvec.teachers.cards import licence_of
 
 
 def describe_run(
@@ -61,13 +62,14 @@ def describe_run(
     judged = verdict.judged
     others = [name for name in (judged.scores if judged else ()) if name != TRAINED]
     names = [each[0].name for each in teachers]
-    taught_by = " and ".join(names or ["no teacher"]) if len(names) <= 3 else f"{len(names)} teachers"
+    taught_by = " and ".join(names) if len(names) <= 3 else f"{len(names)} teachers"
+    made = f"a student of {_short(size['parameters'])}"
     first = names[0] if names else None
     filled = [each[3] for each in teachers]
     encoded = sum(each.taught for each in filled)
     teaching = sum(each.seconds for each in filled)
     return Record(
-        title=f"{recipe['method']['name']}: {taught_by} to a student of {_short(size['parameters'])}",
+        title=f"{recipe['method']['name']}: " + (f"{taught_by} to {made}" if names else f"{made}, no teacher"),
         versions=library_versions(),
         git=git_state(),
         seed=recipe["training"]["seed"],
@@ -77,6 +79,7 @@ def describe_run(
         teachers=[_teacher_facts(card, seen, store) for card, seen, store, _ in teachers],
         student=StudentFacts(
             provenance=_provenance(recipe["student"]),
+            **_origin(recipe["student"]["model"]),
             parameters=size["parameters"],
             size_bytes=on_disk,
             layers=size["layers"],
@@ -232,7 +235,17 @@ def _provenance(student: Mapping[str, Any]) -> str:
     if student["molecule"]:
         size = student["molecule"]
         return f"fresh graph network, {size['kind']}, {size['layers']} layers of width {size['width']}"
-    return short_source(str(student["model"]))
+    adapters = student.get("lora")
+    trained = f", trained with low-rank adapters of rank {adapters['rank']}" if adapters else ""
+    return short_source(str(student["model"])) + trained
+
+
+def _origin(model: str | None) -> dict[str, str | None]:
+    """Hub id or licence of the model that a student was trained from, where it was a whole one."""
+    if model is None:
+        return {}
+    folder = Path(model).expanduser()
+    return {"licence": licence_of(folder)} if folder.is_dir() else {"base": model}
 
 
 def _notes(fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[str], verdict: Verdict) -> list[str]:

@@ -136,6 +136,7 @@ def student_facts(student: StudentFacts) -> list[Fact]:
     space = "the teacher's" if student.space == "teacher" else "its own"
     lines: list[tuple[str, str | None]] = [
         ("provenance", student.provenance or None),
+        ("licence of what it was trained from", student.licence),
         ("parameters", millions(student.parameters) if student.parameters else None),
         ("on disk", size(student.size_bytes) if student.size_bytes else None),
         ("layers", _count(student.layers)),

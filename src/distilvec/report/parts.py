@@ -154,7 +154,10 @@ class TeacherFacts(Part):
 
 
 class StudentFacts(Part):
-    """What was built: sizes, and where its weights and vocabulary come from."""
+    """What was built: sizes, and where its weights and vocabulary come from.
+
+    `base` is the hub id, and `licence` the licence, of the model that it was trained from, where there is one.
+    """
 
     provenance: str = ""
     parameters: int | None = None
@@ -165,6 +168,8 @@ class StudentFacts(Part):
     max_length: int | None = None
     space: Literal["own", "teacher"] = "own"
     remote_code: bool = False
+    base: str | None = None
+    licence: str | None = None
 
 
 class Cost(Part):

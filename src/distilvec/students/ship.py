@@ -69,7 +69,7 @@ def ship(
         # A model that was cut out of another would bring that one's card along.
         student.save_pretrained(str(partial), create_model_card=False)
         say_without_pooler(partial)
-        _replace(partial, target)
+        put_in_place(partial, target)
     except Exception as problem:
         # safetensors and tokenizers wrap what the system says in errors of their own.
         if not isinstance(problem, OSError) and "os error" not in str(problem):
@@ -214,8 +214,8 @@ def say_without_pooler(folder: Path) -> None:
             file.write_text(json.dumps(settings, indent=4) + "\n", encoding="utf-8")
 
 
-def _replace(partial: Path, target: Path) -> None:
-    """Put the new folder where the old one was; the old one goes last."""
+def put_in_place(partial: Path, target: Path) -> None:
+    """Put a new folder where an old one is or none; both are on one disk, and the old one goes last."""
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
     if target.exists():
         target.rename(old)

@@ -20,36 +20,31 @@ def label_text(label: str | float) -> str:
     return str(int(label)) if float(label).is_integer() else str(label)
 
 
-def class_names(labels: Sequence[str | float]) -> list[str]:
-    """The distinct labels in the order of a corpus: whole numbers by value, names by alphabet.
-
-    >>> class_names(["10", "9", "9"]), class_names(["no", "10", "yes"])
-    (['9', '10'], ['10', 'no', 'yes'])
-    """
-    names = sorted({label_text(label) for label in labels})
-    try:
-        return sorted(names, key=int)
-    except ValueError:
-        return names
-
-
 def encode_labels(labels: Sequence[str | float], names: Sequence[str], where: str) -> np.ndarray:
     """Class codes int64 [n].
 
     Args:
         labels: n labels, as read.
-        names: of the classes.
+        names: of the classes. A number that is spelt otherwise, as "1.0" for 1, is found too.
         where: the file, for messages.
 
     Raises:
         DataError: a label that is none of the classes.
     """
     codes = {name: code for code, name in enumerate(names)}
-    texts = [label_text(label) for label in labels]
+    texts = [text if (text := label_text(label)) in codes else _plain(text) for label in labels]
     unknown = next((text for text in texts if text not in codes), None)
     if unknown is not None:
         raise DataError(f'"{unknown}" is none of the {len(names)} classes', where=where, remedy=nearest(unknown, names))
     return np.array([codes[text] for text in texts], np.int64)
+
+
+def _plain(text: str) -> str:
+    """A number as classes are named; anything else as it is."""
+    try:
+        return label_text(float(text))
+    except (ValueError, OverflowError):
+        return text
 
 
 def teacher_order(student: Sequence[str], teacher: Sequence[str], name: str) -> np.ndarray:

@@ -51,10 +51,11 @@ def build_task(
     cls = resolve(section.kind)
     encoding: Encoding = section.encoding or "single"
     if issubclass(cls, Classification):
-        if labels.dtype.kind == "f":
+        if labels.dtype.kind == "f" and (labels != np.round(labels)).any():
             raise DistilvecError(
                 "the labels are scores, not classes", where="task.kind", remedy="Choose kind: similarity."
             )
+        labels = labels.astype(np.int64)
         values = None if label_names is not None else np.unique(labels).tolist()
         names = [str(value) for value in values] if values is not None else list(label_names or ())
         return cls(TaskHead(width, "classification", names, encoding), section.alpha, values)

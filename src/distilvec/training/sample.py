@@ -53,6 +53,8 @@ def make_sample(
     """
     chosen = np.random.default_rng([seed, 1]).permutation(rows)[:limit]
     settle_norms(student, tokens, chosen[: SETTLING * batch_size], batch_size)
+    if not sources and not needs.states:  # nothing starts from it
+        chosen = chosen[:batch_size]
     chosen = chosen[np.argsort(tokens.lengths[chosen], kind="stable")]
     tap = StudentTap(student)
     device = next(student.parameters()).device
