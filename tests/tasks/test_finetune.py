@@ -294,11 +294,11 @@ def test_what_cannot_be_done_is_said_before_anything_is_trained(
     refused("^text: pairs .*two .*not text", task="pairs", text="text")
     refused("^text: classification .*text and text2.*pairs or similarity", text=["text", "text2"])
     refused(r'/train\.jsonl: .*"txt".*"text", "label"', text="txt")
-    refused(r"/train\.jsonl: .*'praise'", task="similarity", text=["text", "label"])
+    refused(r"^task\.kind: .*blame, other, praise.*kind: pairs", task="similarity", text=["text", "label"])
     refused("^task: encoding .*pairs or similarity", encoding="joint")
     refused(r"^training\.best: .*validation", training={"best": "accuracy"})
     refused(r'^training\.epoch: .*"epochs"', training={"epoch": 3})
-    refused(r"^lora\.rank: .*\b0\b", lora={"rank": 0})
+    refused(r"^student\.lora\.rank: .*\b0\b", lora={"rank": 0})
     refused(r'^training\.best: .*"acuracy".*"accuracy"', validation=files["test"], training={"best": "acuracy"})
     taken = tmp_path / "taken"
     taken.mkdir()
