@@ -201,7 +201,7 @@ def same_run(folder: Path, unkilled: Path) -> list[str]:
 def same_comparison(folder: Path, unkilled: Path) -> list[str]:
     students = sorted(file.relative_to(unkilled) for file in unkilled.glob("out/**/student/model.safetensors"))
     found = [line for name in students for line in same_bytes(folder, unkilled, str(name))]
-    for name in ("out/compare.json", "out/baselines.json"):
+    for name in ("out/compare.json", *(f"out/baselines/{file.name}" for file in unkilled.glob("out/baselines/*.json"))):
         found += same_json(folder, unkilled, name)
     return found + same_stores(folder, unkilled) + same_names(folder, unkilled)
 

@@ -157,7 +157,7 @@ class _Bench:
     def __init__(self, job: Job, variants: Mapping[str, Recipe]) -> None:
         _ = job.teachers
         self.job, self.folder, self.identity = job, job.output, comparison_identity(job)
-        self.baseline_file = self.folder / f"baselines-{self.identity}.json"
+        self.baseline_file = self.folder / "baselines" / f"{self.identity}.json"
         self.jobs = {name: job.changed(variant, *_SHARED) for name, variant in variants.items()}
 
     def check(self) -> None:

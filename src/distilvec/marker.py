@@ -23,6 +23,7 @@ MARKER = ".distilvec.json"
 Role = Literal["output", "cache"]
 #: What a run leaves in its output folder, beside what lies in `SHARED`.
 OUTPUT = {
+    "baselines",
     "baselines.json",
     "checkpoints",
     "checkpoints-before",
