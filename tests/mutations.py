@@ -4,7 +4,8 @@
     python tests/mutations.py store sam  # those whose names begin so
 
 Each is one replacement in a copy of the project; only the test files named beside it are run there, up to the first
-failure. A mutation that no test notices is an exit code of 1.
+failure. A mutation that no test notices is an exit code of 1. All ten were noticed when
+they were last run (November 2026).
 """
 
 from __future__ import annotations
