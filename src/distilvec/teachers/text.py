@@ -133,6 +133,13 @@ class TextTeacher(SentenceTeacher):
         """Whether its tokens see only those before them."""
         return self.observer.causal
 
+    @functools.cached_property
+    def final_norm(self) -> bool:  # type: ignore[override]
+        """Whether its last states have passed a norm after the last block, as those of decoders and ModernBERT."""
+        features = {key: self._move(value) for key, value in self._preprocess(["A probe."]).items()}
+        with self._autocast():
+            return self.hidden is not None and self.observer.final_norm(features)
+
     def contents(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """(ids int64 of the content tokens, their positions without padding) of each text; the model does not run."""
         features = self._preprocess(texts) if self.tokens is None else self.tokens.features(self.tokens.ids(texts))
