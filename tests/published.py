@@ -89,9 +89,11 @@ _LABELS = {
     "epochs": 5,
     "pooling": "cls",
 }
-_add("paper-sft paper-uld paper-mined paper-multilevel-ot paper-cdm", _LABELS)
-_add("paper-dskd", _LABELS, heads_lr=1e-3)  # [C] projectors
-_add("paper-emo-supervised", _LABELS, heads_lr=1e-3, options__layers=2, options__share=1 / 3)
+#: [C] A classifier as BERT's own: dropout of 0.1 before one linear map.
+_HEAD = {"task_dropout": 0.1}
+_add("paper-sft paper-uld paper-mined paper-multilevel-ot paper-cdm", _LABELS, _HEAD)
+_add("paper-dskd", _LABELS, _HEAD, heads_lr=1e-3)  # [C] projectors
+_add("paper-emo-supervised", _LABELS, _HEAD, heads_lr=1e-3, options__layers=2, options__share=1 / 3)
 _MOE = {
     "options.moe_weight": 0.8,
     "options.layers": 3,
@@ -101,7 +103,8 @@ _MOE = {
     "options.dropout": 0.1,
     "options.floor_weight": 1.0,
 }
-_add("paper-distillmoe-supervised paper-distillmoe", _LABELS, _MOE)
+_add("paper-distillmoe", _LABELS, _MOE)
+_add("paper-distillmoe-supervised", _LABELS, _HEAD, _MOE)
 
 #: Many teachers [P] appendices B and G: Adam, which has no decay; no schedule.
 _ADAM = {"schedule": "constant", "warmup": 0, "weight_decay": 0.0, "clip": 0}

@@ -40,6 +40,7 @@ def _resolved(file: Path, folder: Path) -> dict[str, Any]:
         "pooling": student.pooling,
         "max_length": student.max_length,
         "aggregation": student.aggregation,
+        "task_dropout": None if recipe.task is None else recipe.task.dropout,
         "sharpness": None if sharpness is None else sharpness.kind,
         "rho": None if sharpness is None else sharpness.rho,
         "eta": None if sharpness is None else sharpness.eta,
