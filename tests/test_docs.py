@@ -265,11 +265,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, sentence
 
 
 def blocks_to_run() -> list[Any]:
-    """Python blocks, but for those that are run elsewhere: what `finished` starts with, and test_export's."""
+    """Python blocks, but for those run elsewhere: what `finished` starts with, test_export's and test_adapters'."""
     return [
         each
         for each in blocks("python")
-        if not any(call in each.values[1] for call in ("distilvec.distill(", "load_onnx("))
+        if not any(call in each.values[1] for call in ("distilvec.distill(", "load_onnx(", "adapters=["))
     ]
 
 
