@@ -201,7 +201,11 @@ class UpcycleSection(Section):
 class StudentSection(Section):
     """The student: exactly one of model, shrink, fresh, static, resnet, molecule and auto."""
 
-    model: str | None = Field(None, description="sentence-transformers or transformers folder or hub id")
+    model: str | None = Field(
+        None,
+        description="sentence-transformers or transformers folder or hub id; or the .safetensors file of a pretrained "
+        "network of images or molecules",
+    )
     shrink: ShrinkSection | None = None
     fresh: FreshSection | None = None
     static: StaticSection | None = None

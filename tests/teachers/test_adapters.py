@@ -55,13 +55,14 @@ def adapters(folder: Path, model: torch.nn.Module, within: str, **settings: obje
     folder.mkdir()
     save_file(tensors, folder / "adapter_model.safetensors")
     targets = [name.split(".")[-1] for name in TARGETS]
-    config = {"peft_type": "LORA", "target_modules": targets, "r": RANK, "lora_alpha": ALPHA, "bias": "none", **settings}
+    config = {"peft_type": "LORA", "target_modules": targets, "r": RANK, "lora_alpha": ALPHA, "bias": "none"}
+    config |= settings
     (folder / "adapter_config.json").write_text(json.dumps(config))
     return folder
 
 
 def reference(parts: dict[str, Path], texts: list[str], skipped: int) -> Tensor:
-    """LLM2Vec's vectors, text by text: weights added by hand, all tokens seen, the first ones not in the mean."""
+    """LLM2Vec's vectors, text by text: weights added by hand, all tokens seen, the first not in the mean."""
     model, tokenizer = AutoModel.from_pretrained(parts["base"]).eval(), AutoTokenizer.from_pretrained(parts["base"])
     weights = dict(model.named_parameters())
     for name in ("first", "second"):

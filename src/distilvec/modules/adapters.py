@@ -64,7 +64,8 @@ def read_both_ways(model: SentenceTransformer) -> None:
     from distilvec.modules.pipeline import is_causal
 
     transformer = find_transformer(model)
-    if transformer is None or not (is_causal(transformer.model) or transformer.model.config.is_causal is False):
+    own = None if transformer is None else getattr(transformer.model.config, "is_causal", None)
+    if transformer is None or not (is_causal(transformer.model) or own is False):
         raise DistilvecError(
             "there is no causal mask to take off: this model reads both ways",
             where="causal",

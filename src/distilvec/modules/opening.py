@@ -39,6 +39,7 @@ OWN_MODULES = {
     "expert_head.ExpertHead": "distilvec.modules.expert_head",
     "cifar_resnet.CifarResNet": "distilvec.modules.cifar_resnet",
     "molecule.MoleculeEncoder": "distilvec.modules.molecule",
+    "molecule_networks.GraphEncoder": "distilvec.modules.molecule_networks",
 }
 
 
