@@ -35,6 +35,7 @@ def build(kind: str, folder: Path) -> Path:
     modernbert: byte-level BPE, 4 layers (local and global attention), mean pooling.
     qwen3: decoder, byte-level BPE, left padding, last token, Normalize, a query prompt.
     mistral: decoder without causal mask (LLM2Vec), BPE on bytes, left padding, mean pooling.
+    gpt2: decoder with learned positions, byte-level BPE, last token.
     """
     import torch
     from sentence_transformers import SentenceTransformer
@@ -173,6 +174,10 @@ def _mistral_tokenizer() -> Any:
     return _fast(tokenizer, pad_token="</s>", bos_token="<s>", eos_token="</s>", unk_token="<unk>", padding_side="left")
 
 
+def _gpt2_tokenizer() -> Any:
+    return _fast(_byte_level(["<|endoftext|>"], "$A"), pad_token="<|endoftext|>", eos_token="<|endoftext|>")
+
+
 def _bert(vocabulary: int, tokenizer: Any) -> Any:
     from transformers import BertConfig, BertModel
 
@@ -297,6 +302,22 @@ def _mistral(vocabulary: int, tokenizer: Any) -> Any:
     return MistralModel(config)
 
 
+def _gpt2(vocabulary: int, tokenizer: Any) -> Any:
+    from transformers import GPT2Config, GPT2Model
+
+    config = GPT2Config(
+        vocab_size=vocabulary,
+        n_embd=WIDTH,
+        n_layer=2,
+        n_head=4,
+        n_positions=256,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return GPT2Model(config)
+
+
 _QUERY = "Instruct: Given a question, retrieve passages that answer it\nQuery:"
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -314,6 +335,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "prompts": {"query": _QUERY, "document": ""},
     },
     "mistral": {"tokenizer": _mistral_tokenizer, "model": _mistral, "pooling": "mean", "length": 256},
+    "gpt2": {"tokenizer": _gpt2_tokenizer, "model": _gpt2, "pooling": "lasttoken", "length": 256},
 }
 for _recipe in KINDS.values():
     _recipe.setdefault("normalize", False)

@@ -65,6 +65,13 @@ class TeacherSection(Section):
     pooling: PoolingChoice | None = Field(
         None, description="of a transformers folder that says nothing about it; null = mean, or last if it is causal"
     )
+    adapters: list[str] = Field(
+        default_factory=list,
+        description="folders or hub ids of LoRA adapters, added to the model's weights in this order (LLM2Vec)",
+    )
+    causal: Literal[False] | None = Field(
+        None, description="false: read without the causal mask, padded on the left (LLM2Vec); null = as it is"
+    )
     trust_remote_code: bool = False
     batch_size: int = Field(64, gt=0, description="texts per call of a callable teacher")
     rate_limit: float | None = Field(None, gt=0, description="calls per second of a callable teacher")
@@ -205,7 +212,11 @@ class LoraSection(Section):
 class StudentSection(Section):
     """The student: exactly one of model, shrink, fresh, static, resnet, molecule and auto."""
 
-    model: str | None = Field(None, description="sentence-transformers or transformers folder or hub id")
+    model: str | None = Field(
+        None,
+        description="sentence-transformers or transformers folder or hub id; or the .safetensors file of a pretrained "
+        "network of images or molecules",
+    )
     shrink: ShrinkSection | None = None
     fresh: FreshSection | None = None
     static: StaticSection | None = None

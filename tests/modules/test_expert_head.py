@@ -88,6 +88,21 @@ def test_dropout_in_training_only() -> None:
     assert torch.equal(run(head, vectors)["sentence_embedding"], run(head, vectors)["sentence_embedding"])
 
 
+def test_dropout_of_the_vector_is_seen_by_experts_and_gate_alike(tmp_path: Path) -> None:
+    head, vectors = ExpertHead(32, hidden=8, dropout=0.0, vector_dropout=0.5), torch.ones(3, 32)
+    seen: list[torch.Tensor] = []
+    for reader in (head.first, head.router):
+        reader.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    features = run(head, vectors)
+    assert features["sentence_vector"] is vectors
+    assert torch.equal(seen[0], seen[1]) and set(seen[0].unique().tolist()) == {0.0, 2.0}
+    run(head.eval(), vectors)
+    assert torch.equal(seen[2], vectors)
+    (tmp_path / "2_ExpertHead").mkdir()
+    head.save(str(tmp_path / "2_ExpertHead"))
+    assert ExpertHead.load(str(tmp_path / "2_ExpertHead")).vector_dropout == 0.5
+
+
 @pytest.mark.parametrize("mode", AGGREGATIONS[1:])
 @pytest.mark.parametrize("experts", [1, 2, 3, 6])
 def test_spherical_aggregation_is_that_of_functional(experts: int, mode: str) -> None:

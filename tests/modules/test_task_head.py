@@ -39,6 +39,22 @@ def test_a_separate_pair_is_four_features_and_a_similarity_their_cosine() -> Non
     assert zero.grad is not None and zero.grad.isfinite().all()
 
 
+def test_dropout_stands_before_the_classifier_in_training_only(tmp_path: Path) -> None:
+    head, vectors = TaskHead(64, labels=["a", "b"], dropout=0.25), torch.ones(400, 64)
+    with torch.no_grad():
+        head.linear.weight.fill_(1.0)  # type: ignore[union-attr]
+    logits = head(vectors)
+    # Each logit counts the coordinates that are left, each 4/3 as large.
+    assert torch.isclose(logits.mean(), torch.tensor(64.0), atol=0.5) and logits.std() > 1
+    torch.testing.assert_close(logits * 0.75, (logits * 0.75).round())
+    torch.testing.assert_close(head.eval()(vectors), torch.full((400, 2), 64.0))
+    head.save(tmp_path)
+    loaded, state = TaskHead.load(tmp_path).train(), torch.get_rng_state()
+    torch.testing.assert_close(loaded(vectors), torch.full((400, 2), 64.0))
+    # Without it nothing is drawn, so trainings stay what they were.
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_logits_are_float32_under_autocast_too() -> None:
     head = TaskHead(8, labels=["a", "b"])
     vectors = torch.randn(3, 8)

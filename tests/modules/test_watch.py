@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from tests import tiny_models
 from torch import Tensor
 from transformers import AutoModel, DebertaV2Config, DebertaV2Model, MPNetConfig, MPNetModel
 
@@ -15,7 +16,9 @@ from distilvec.errors import DistilvecError
 from distilvec.modules import watch as module
 from distilvec.modules.blocks import find_blocks
 from distilvec.modules.watch import Watch
-from distilvec.students import StudentTap
+from distilvec.students import StudentTap, load_student
+from distilvec.teachers import load_teacher
+from distilvec.teachers.signals import Wanted
 
 KINDS = ("bert", "xlmr", "modernbert", "qwen3", "mistral")
 TEXTS = ["short", "a text that is clearly longer than the other one", "two words"]
@@ -48,6 +51,33 @@ def test_maps_are_those_of_eager_attention(kind: str, tiny_model_folders: dict[s
     taken = output.embedding[0]
     if not torch.equal(taken, plain):
         torch.testing.assert_close(torch.nn.functional.normalize(taken, dim=-1), plain, atol=0, rtol=0)
+
+
+#: Kinds whose last block is not the end: a norm follows it.
+NORMED = ("modernbert", "qwen3", "mistral", "gpt2")
+
+
+@pytest.mark.parametrize("kind", (*KINDS, "gpt2"))
+def test_the_last_states_are_the_models_own_last_hidden_states(kind: str, tiny_model_folders: dict[str, Path]) -> None:
+    model, features = model_and_features(tiny_model_folders[kind])
+    reference = AutoModel.from_pretrained(tiny_model_folders[kind]).eval()
+    inputs = {k: v for k, v in features.items() if k in ("input_ids", "attention_mask", "token_type_ids")}
+    tap, teacher = StudentTap(model), load_teacher(model=tiny_model_folders[kind], device="cpu", prompt="")
+    count = tap.info.layers or 0
+    with torch.no_grad():
+        expected = reference(**inputs, output_hidden_states=True)
+        output = tap(features, views=1, layers=True, tokens=range(count + 1))
+    signals = teacher.signals(TEXTS, Wanted(tokens=(count - 1, count)))
+    real = features["attention_mask"].bool()
+    torch.testing.assert_close(output.tokens[count][0][real], expected.last_hidden_state[real])
+    torch.testing.assert_close(signals.tokens[count][real], expected.last_hidden_state[real])
+    for layer in range(count):  # all others are what the blocks give
+        torch.testing.assert_close(output.tokens[layer][0][real], expected.hidden_states[layer][real])
+    torch.testing.assert_close(signals.tokens[count - 1][real], expected.hidden_states[count - 1][real])
+    # The layers' vectors end in the embedding, and only where a norm follows the blocks that is news.
+    assert output.layers is not None
+    torch.testing.assert_close(output.layers[0, -1], output.embedding[0])
+    assert teacher.final_norm == (kind in NORMED)
 
 
 def test_gradient_reaches_the_weights_and_chunks_do_not_matter(
@@ -110,6 +140,21 @@ def test_an_architecture_outside_the_interface_gives_its_own_maps(model: torch.n
     assert len(seen.states) == 3
     for layer in (1, 2):
         torch.testing.assert_close(seen.maps[layer], expected[layer - 1].mean(1))
+
+
+@pytest.mark.parametrize("model", OUTSIDE, ids=lambda model: type(model).__name__)
+def test_such_an_architecture_gives_its_maps_as_a_student_too(model: torch.nn.Module, tmp_path: Path) -> None:
+    wide = type(model)(type(model.config)(**{**SMALL, "vocab_size": tiny_models.VOCABULARY}))  # type: ignore[operator]
+    wide.save_pretrained(tmp_path)
+    tiny_models.KINDS["bert"]["tokenizer"]().save_pretrained(tmp_path)
+    student = load_student(tmp_path, device="cpu").eval()
+    inner, features = student[0].model, student.preprocess(TEXTS)
+    with torch.no_grad():
+        expected = inner(**{k: v for k, v in features.items() if isinstance(v, Tensor)}, output_attentions=True)
+        found = StudentTap(student)(features, views=1, attention=(1, 2)).attention
+    for layer in (1, 2):
+        torch.testing.assert_close(found[layer][0], expected.attentions[layer - 1].mean(1))
+    assert "forward" not in vars(inner)
 
 
 def test_maps_that_do_not_come_are_an_error(tiny_bert: Path) -> None:

@@ -68,7 +68,7 @@ def test_two_machines_that_share_nothing_but_the_storage(tmp_path: Path, url: st
 
 def test_signals_and_token_strings_come_along(tmp_path: Path, url: str) -> None:
     one = fill(tmp_path / "one", 0, 20)
-    signal = RaggedSignal.create(one.path, "tokens-2", 4, "float16")
+    signal = RaggedSignal.create(one.path, "tokens-2", 4, "float16", "of the states after the final norm")
     writer = signal.writer("host-0", 1 << 20)
     writer.add(KEYS[:20], [np.full((length + 1, 4), length, np.float32) for length in range(20)])
     writer.flush()
@@ -78,6 +78,9 @@ def test_signals_and_token_strings_come_along(tmp_path: Path, url: str) -> None:
     found = RaggedSignal(tmp_path / "two", "tokens-2")
     assert [item.shape for item in found.read(found.rows(KEYS[:3]))] == [(1, 4), (2, 4), (3, 4)]
     assert (tmp_path / "two/vocabulary.json").read_text() == '{"tokens": ["a"]}'
+    RaggedSignal.create(tmp_path / "two", "tokens-2", 4, "float16", "of the states after the final norm")
+    with pytest.raises(DistilvecError, match="two.*tokens-2.*of other states"):
+        RaggedSignal.create(tmp_path / "two", "tokens-2", 4, "float16", "of other states")
 
 
 def test_axes_of_token_states_come_along_and_others_are_refused(tmp_path: Path, url: str) -> None:

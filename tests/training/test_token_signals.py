@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,31 @@ def test_only_what_is_missing_is_taught_and_added(
     assert fill_signals(store, teacher, texts, keys, more).taught == 20
     assert len(RaggedSignal(store.path, "tokens-1")) == 20
     assert SignalStore.open(store.path, verify=True).bad == {}
+
+
+@pytest.mark.parametrize("kind", ["bert", "qwen3", "modernbert"])
+def test_last_states_from_before_the_final_norm_are_refused_and_nothing_else_is(
+    kind: str, tmp_path: Path, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    corpus = read_corpus(sentences[:10], tmp_path / "corpus", holdout=0.0)
+    teacher = load_teacher(model=tiny_model_folders[kind], prompt="")
+    last = teacher.card.layers or 0
+    store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width)
+    texts, keys = corpus.teacher_texts(), corpus.teacher_keys
+    assert fill_signals(store, teacher, texts, keys, Wanted(tokens=(1, last), attention=(last,))).taught == 10
+    file = store.path / "store.json"
+    now = json.loads(file.read_text())
+    marked = {name for name, entry in now["signals"].items() if "fingerprint" in entry}
+    assert marked == (set() if kind == "bert" else {f"tokens-{last}"})
+    for name in marked:  # the store of an earlier version
+        del now["signals"][name]["fingerprint"]
+    file.write_text(json.dumps(now))
+    assert fill_signals(store, teacher, texts, keys, Wanted(tokens=(1,), attention=(last,))).taught == 0
+    if kind == "bert":
+        assert fill_signals(store, teacher, texts, keys, Wanted(tokens=(1, last))).taught == 0
+        return
+    with pytest.raises(DistilvecError, match=rf"store.*tokens-{last}.*final norm.*[0-9a-f]{{32}}"):
+        fill_signals(store, teacher, texts, keys, Wanted(tokens=(1, last)))
 
 
 def test_a_bad_part_is_set_aside_and_made_again(

@@ -18,6 +18,8 @@ def comparison_identity(job: Job) -> str:
     section, task = job.student_section, job.recipe.task
     folder = Path(section.model or "").expanduser()
     files = [file for file in folder.rglob("*") if file.is_file()] if section.model and folder.is_dir() else []
+    if folder.is_file():  # of a pretrained network
+        folder, files = folder.parent, [folder]
     student = [hash_files(folder, files), start_key(section, job.recipe.teachers, job.corpus, 0)]
     teachers = [teacher.card.fingerprint for teacher in job.teachers]
     labelled = [Path(file) for file in (task.validation, task.test) if file] if task is not None else []

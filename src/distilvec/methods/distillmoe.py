@@ -64,6 +64,7 @@ class DistillMoEOptions(Options):
         "code": {
             "moe_weight": 0.7,
             "gate": "mlp",
+            "vector_dropout": 0.1,
             "gate_gradient": "loss",
             "gate_kl": 0.0,
             "gate_floor": 0.75,
@@ -100,6 +101,9 @@ class DistillMoEOptions(Options):
         "linear", description="the mixture: weighted sum [P, C, S], or a mean length and direction on the sphere"
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="in the experts [P, C]")
+    vector_dropout: float = Field(
+        0.0, ge=0, lt=1, description="of the student's vector before experts and gate: 0.1 [C], none [P, S]"
+    )
     head: bool = Field(
         True, description="false: the losses act on the student's own embedding, by loss_weights [P, table 11]"
     )
@@ -246,7 +250,15 @@ class DistillMoE(Method):
         there = "expert_outputs" in sample.student.extras
         # Not a submodule: it belongs to the student, which is what trains and saves it.
         self.__dict__["expert_head"] = (
-            ExpertHead(student.width, count, options.width, options.gate, options.aggregation, options.dropout)
+            ExpertHead(
+                student.width,
+                count,
+                options.width,
+                options.gate,
+                options.aggregation,
+                options.dropout,
+                options.vector_dropout,
+            )
             if options.head and count and not there
             else None
         )

@@ -39,6 +39,7 @@ class ExpertHead(Module):
         aggregation: "linear", or one of the others in `sphere.py`: "sba" (the length is the gated mean
             of the lengths, the direction the gated mean on the sphere), "norm_free", "unit", "nlerp".
         dropout: after the hidden layers, in training, in [0, 1).
+        vector_dropout: of the sentence vector that experts and gate read, in training, in [0, 1).
 
     Raises:
         ValueError: a gate or an aggregation of another name, or no expert.
@@ -46,7 +47,15 @@ class ExpertHead(Module):
     Source: DistillMoE, section 3.1.
     """
 
-    config_keys = ["width", "experts", "hidden", "gate", "aggregation", "dropout"]  # noqa: RUF012
+    config_keys = [  # noqa: RUF012
+        "width",
+        "experts",
+        "hidden",
+        "gate",
+        "aggregation",
+        "dropout",
+        "vector_dropout",
+    ]
     # What modules.json is to say: the file beside it, not the package that this class was trained in.
     __module__ = "expert_head"
 
@@ -58,6 +67,7 @@ class ExpertHead(Module):
         gate: str = "linear",
         aggregation: str = "linear",
         dropout: float = 0.1,
+        vector_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if gate not in _GATES or aggregation not in AGGREGATIONS or experts < 1:
@@ -67,6 +77,7 @@ class ExpertHead(Module):
             )
         self.width, self.experts, self.hidden = width, experts, hidden
         self.gate, self.aggregation, self.dropout = gate, aggregation, dropout
+        self.vector_dropout = vector_dropout
         self.first = nn.Linear(width, experts * hidden)
         self.second = nn.Parameter(torch.empty(experts, hidden, width))
         self.bias = nn.Parameter(torch.empty(experts, 1, width))
@@ -80,10 +91,11 @@ class ExpertHead(Module):
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         vector: Tensor = features["sentence_embedding"]
-        states = functional.dropout(functional.relu(self.first(vector)), self.dropout, self.training)
+        read = functional.dropout(vector, self.vector_dropout, self.training)
+        states = functional.dropout(functional.relu(self.first(read)), self.dropout, self.training)
         by_expert = states.unflatten(-1, (self.experts, self.hidden)).transpose(0, 1)
         outputs = torch.baddbmm(self.bias, by_expert, self.second).transpose(0, 1)
-        gate = self.router(vector).softmax(-1)
+        gate = self.router(read).softmax(-1)
         if self.aggregation == "linear":
             mixed = (gate.to(outputs.dtype).unsqueeze(-2) @ outputs).squeeze(-2)
         else:

@@ -89,6 +89,22 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
         )
 
 
+def check_adapters(folder: Path) -> None:
+    """Refuse a folder without adapters in safetensors, or with links that lead out of it.
+
+    Raises:
+        DistilvecError: as above.
+    """
+    _check_links(folder, folder)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        if not (folder / name).is_file():
+            raise DistilvecError(
+                f"there are no adapters: {name} is not in it",
+                where=str(folder),
+                remedy="Give a folder that PEFT saved with safetensors.",
+            )
+
+
 def module_folders(folder: Path) -> list[str]:
     """The sub-folders that modules.json names; [""] for a bare transformers folder.
 
@@ -221,7 +237,8 @@ def _check_settings(place: Path, trust_remote_code: bool) -> None:
         raise DistilvecError(
             "this folder holds adapters to another model, which would be opened unseen",
             where=str(place / "adapter_config.json"),
-            remedy="Merge them into it (peft: merge_and_unload) and save the whole model.",
+            remedy="Give the folder of the base as model and this one under adapters; or merge them (peft: "
+            "merge_and_unload) and save the whole model.",
         )
     for file in sorted(place.glob("sentence_*_config.json")):
         settings = read_json(file)

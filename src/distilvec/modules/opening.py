@@ -16,12 +16,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.modules.folder_checks import check_folder, module_folders
+from distilvec.modules.folder_checks import check_adapters, check_folder, module_folders
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["OWN_MODULES", "lacks_pooler", "locate", "module_folders", "open_model", "open_pipeline", "open_tokenizer"]
+__all__ = [
+    "OWN_MODULES",
+    "lacks_pooler",
+    "locate",
+    "locate_adapters",
+    "module_folders",
+    "open_model",
+    "open_pipeline",
+    "open_tokenizer",
+]
 
 _HUB_ID = re.compile(r"[\w\-][\w.\-]*(/[\w\-][\w.\-]*)?")
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*.md", "*.jinja"]
@@ -30,6 +39,7 @@ OWN_MODULES = {
     "expert_head.ExpertHead": "distilvec.modules.expert_head",
     "cifar_resnet.CifarResNet": "distilvec.modules.cifar_resnet",
     "molecule.MoleculeEncoder": "distilvec.modules.molecule",
+    "molecule_networks.GraphEncoder": "distilvec.modules.molecule_networks",
 }
 
 
@@ -68,6 +78,22 @@ def locate(model: str | Path, trust_remote_code: bool = False) -> Path:
         raise EnvironmentProblem(
             f"the folder cannot be read ({problem.strerror or problem})", where=str(problem.filename or folder)
         ) from problem
+    return folder
+
+
+def locate_adapters(adapters: str | Path) -> Path:
+    """The folder of low-rank adapters, fetched from the hub where it is a hub id. Only safetensors are read.
+
+    Raises:
+        DistilvecError: no such folder or hub model, no adapters in it, or links that lead out of it.
+        EnvironmentProblem: the hub cannot be reached and the adapters are not in its cache.
+    """
+    folder = Path(adapters).expanduser()
+    if not folder.is_dir():
+        if not _HUB_ID.fullmatch(str(adapters)):
+            raise DistilvecError("there is no such folder", where=str(adapters)[:200], remedy="Check the path.")
+        folder = _fetch(str(adapters), False)
+    check_adapters(folder)
     return folder
 
 

@@ -37,6 +37,7 @@ class TaskHead(nn.Module):
         labels: names of the C >= 2 classes in order of their logits; None for a regression.
         encoding: "single" text, a pair read as one text ("joint"), or a pair of vectors ("separate").
         shift, scale: of a regression: the number that it means is shift + scale * logit.
+        dropout: in [0, 1), of what the linear map reads, in training only; it is not kept with the head.
 
     Raises:
         DistilvecError: labels that do not go with the kind, or a scale that is not positive.
@@ -51,6 +52,7 @@ class TaskHead(nn.Module):
         *,
         shift: float = 0.0,
         scale: float = 1.0,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if kind not in ("classification", "regression") or encoding not in ("single", "joint", "separate"):
@@ -65,6 +67,7 @@ class TaskHead(nn.Module):
         self.width, self.kind, self.encoding = width, kind, encoding
         self.labels = None if labels is None else [str(label) for label in labels]
         self.shift, self.scale = float(shift), float(scale)
+        self.dropout = dropout
         self.linear: nn.Linear | None = None
         if self.labels is not None or encoding != "separate":
             inputs = 4 * width if encoding == "separate" else width
@@ -104,6 +107,7 @@ class TaskHead(nn.Module):
 
     def _linear(self, values: Tensor) -> Tensor:
         assert self.linear is not None
+        values = nn.functional.dropout(values, self.dropout, self.training)
         return nn.functional.linear(values, self.linear.weight.to(values.dtype), self.linear.bias.to(values.dtype))
 
     def meaning(self, logits: Tensor) -> list[str] | list[float]:

@@ -1,6 +1,7 @@
 """Watching a transformer while it runs: states of its blocks, and attention maps of chosen layers.
 
-States come from forward hooks. Maps come from an attention function registered with transformers, which returns
+States come from forward hooks; the last one is the model's `last_hidden_state`, as papers and their code mean it.
+Maps come from an attention function registered with transformers, which returns
 what the fast kernel returns and, for the layers asked, computes the head-averaged probabilities beside it.
 Architectures outside that interface (MPNet, DeBERTa) hand out their own maps. Nothing is written to the model's
 configuration that stays there.
@@ -30,12 +31,27 @@ class Seen:
     """What one forward pass showed.
 
     Attributes:
-        states: L + 1 tensors [N, S, H]; 0 is the embedding output, l what block l gives.
+        states: L + 1 tensors [N, S, H]; 0 is the embedding output, l what block l gives, and L the model's own last
+            hidden state: what a final norm after the blocks makes of block L, where there is one.
+        last_block: [N, S, H], what block L gives, before such a norm.
         maps: layer (1 to L) -> [N, S, S] float32, attention probabilities averaged over heads.
     """
 
     states: list[Tensor] = field(default_factory=list)
+    last_block: Tensor | None = None
     maps: dict[int, Tensor] = field(default_factory=dict)
+
+    def close(self, last: Any) -> None:
+        """Put the model's last hidden states [N, S, H] in the place of what block L gives.
+
+        sentence-transformers runs a model past the hooks on it, so whoever calls it hands them over. What is of another
+        shape (a model that projects its states) leaves the block's.
+        """
+        if not self.states:
+            return
+        self.last_block = self.states[-1]
+        if isinstance(last, Tensor) and last.shape == self.last_block.shape:
+            self.states[-1] = last
 
 
 class Watch:
@@ -121,33 +137,37 @@ class Watch:
     def _own_maps(self, seen: Seen, layers: Sequence[int]) -> Iterator[None]:
         """Ask the model itself, for architectures without the attention interface.
 
-        They hand out what dropout has left of their maps; what went into it is kept instead.
+        They hand out what dropout has left of their maps; what went into it is kept instead. Its forward is wrapped,
+        since sentence-transformers calls that, past the hooks on the model.
         """
+        model: Any = self._model
+        forward, own = model.forward, "forward" in vars(model)
         before: dict[int, Tensor] = {}
 
-        def ask(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return args, {**kwargs, "output_attentions": True}
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            output = forward(*args, **{**kwargs, "output_attentions": True})
+            found = getattr(output, "attentions", None) or ()
+            if len(found) == self._count:
+                maps = {layer: before.get(layer, found[layer - 1]) for layer in layers}
+                seen.maps.update({layer: each.float().mean(1) for layer, each in maps.items()})
+            return output
 
         def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
             if args and isinstance(args[0], Tensor) and args[0].dim() == 4:
                 before[self._layer_of[id(module)]] = args[0]
 
-        def take(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            found = getattr(output, "attentions", None) or ()
-            if len(found) == self._count:
-                maps = {layer: before.get(layer, found[layer - 1]) for layer in layers}
-                seen.maps.update({layer: each.float().mean(1) for layer, each in maps.items()})
-
-        handles = [
-            self._model.register_forward_pre_hook(ask, with_kwargs=True),
-            self._model.register_forward_hook(take),
-        ]
-        for module in self._model.modules():
+        handles = []
+        for module in model.modules():
             if "Dropout" in type(module).__name__ and self._layer_of.get(id(module)) in layers:
                 handles.append(module.register_forward_pre_hook(keep))
+        model.forward = ask
         try:
             yield
         finally:
+            if own:
+                model.forward = forward
+            else:
+                del model.forward
             for handle in handles:
                 handle.remove()
 

@@ -15,7 +15,7 @@ from distilvec.corpus.lazy import take
 from distilvec.errors import DistilvecError
 from distilvec.store.axes import TokenAxes, settle_axes
 from distilvec.store.fill import FillReport, distinct_positions
-from distilvec.store.layout import card_dict, check_same_teacher, key_words
+from distilvec.store.layout import card_dict, check_same_teacher, key_words, states_fingerprint
 from distilvec.store.ragged import RaggedSignal
 from distilvec.store.reader import SignalStore
 from distilvec.store.writer import PART_BYTES
@@ -37,7 +37,13 @@ def open_signals(store: SignalStore, teacher: Any, wanted: Wanted) -> dict[str, 
         layouts["tokenids"] = (IDS_WIDTH, "int32")
     if wanted.logits:
         layouts["logits"] = (1, "float32")
-    return {name: RaggedSignal.create(store.path, name, *layout) for name, layout in layouts.items()}
+    last = teacher.card.layers if wanted.tokens else None
+    normed = f"tokens-{last}" if last in wanted.tokens and teacher.final_norm else None
+    fingerprint = states_fingerprint(str(store.card["fingerprint"]))
+    return {
+        name: RaggedSignal.create(store.path, name, *layout, fingerprint if name == normed else None)
+        for name, layout in layouts.items()
+    }
 
 
 def fill_signals(

@@ -14,6 +14,7 @@ prefix and another entry in store.json; their rows are ragged (`distilvec.store.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -126,17 +127,34 @@ def write_format(folder: Path, wanted: StoreFormat, *, anew: bool = False) -> No
         write_json(target, content, indent=2)
 
 
-def add_signal(folder: Path, signal: str, width: int, dtype: str) -> None:
+def states_fingerprint(teacher: str) -> str:
+    """Fingerprint of a teacher's last states after its final norm; up to 0.1 stores kept them as they are before it."""
+    return hashlib.blake2b(f"{teacher} after the final norm".encode(), digest_size=16).hexdigest()
+
+
+def add_signal(folder: Path, signal: str, width: int, dtype: str, fingerprint: str | None = None) -> None:
     """Enter one more signal in store.json, or check that the entry is as wanted.
 
+    Args:
+        fingerprint: of what the signal is, where the teacher's fingerprint does not say it all.
+
     Raises:
-        DistilvecError: where the store has the signal with another width or dtype.
+        DistilvecError: where the store has the signal with another width or dtype, or from before the final norm.
         EnvironmentProblem: where the folder cannot be written.
     """
     target, wanted = folder / "store.json", {"width": width, "dtype": dtype}
+    if fingerprint is not None:
+        wanted["fingerprint"] = fingerprint
     with disk_problems(folder), locked(folder / "store.lock", wait=True):
         content = json.loads(target.read_text(encoding="utf-8"))
         found = content["signals"].setdefault(signal, wanted)
+        if found.get("fingerprint") != fingerprint:
+            raise DistilvecError(
+                f"the store's {signal} were taken before the model's final norm, and last states are those after it "
+                f"(fingerprint {found.get('fingerprint')}, wanted {fingerprint})",
+                where=str(folder),
+                remedy="Remove this store, or name another folder for stores; the teacher reads the texts again.",
+            )
         if found != wanted:
             raise DistilvecError(
                 f"the store has {signal} as {found}, not as {wanted}",

@@ -77,13 +77,17 @@ class RaggedSignal:
         self.refresh()
 
     @classmethod
-    def create(cls, folder: Path, signal: str, width: int, dtype: str) -> RaggedSignal:
+    def create(cls, folder: Path, signal: str, width: int, dtype: str, fingerprint: str | None = None) -> RaggedSignal:
         """Enter the signal in the store, or open it where it is there already.
 
         Args:
             dtype: "float16", "float32" or "int32".
+            fingerprint: of what the signal is, where the teacher's does not say it all.
+
+        Raises:
+            DistilvecError: where it is there with another width, dtype or fingerprint.
         """
-        add_signal(folder, signal, width, dtype)
+        add_signal(folder, signal, width, dtype, fingerprint)
         return cls(folder, signal)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -140,7 +140,7 @@ def _enter(folder: Path, content: dict[str, Any], url: str) -> None:
         write_format(folder, make_format(content["teacher"], signal["width"], signal["dtype"]))
     _check(folder, content, url)
     for name, entry in content["signals"].items():
-        add_signal(folder, name, entry["width"], entry["dtype"])
+        add_signal(folder, name, entry["width"], entry["dtype"], entry.get("fingerprint"))
 
 
 def _check(folder: Path, content: dict[str, Any], url: str) -> None:

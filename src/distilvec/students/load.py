@@ -14,6 +14,7 @@ from distilvec.modules.blocks import find_blocks, find_transformer, parameters
 from distilvec.modules.opening import locate, open_model
 from distilvec.modules.pipeline import PoolingChoice, item_kinds, set_length, set_pooling, token_limit
 from distilvec.modules.vision import is_vision
+from distilvec.students.weights import SUFFIX, open_weights
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -35,7 +36,7 @@ def load_student(
     A pooler that nothing reads (BERT's, XLM-R's) is dropped.
 
     Args:
-        model: folder, or model id on the hub.
+        model: folder, model id on the hub, or a file of weights of images or molecules (`open_weights`).
         max_length: tokens per text; default is the model's own, at most what its positions allow.
         pooling: of a bare transformers model; "cls" is the first token, "last" the last.
         trust_remote_code: whether code that comes with the model may run.
@@ -46,14 +47,17 @@ def load_student(
             `max_length` is more than its positions allow, or `pooling` is another than its own.
         DataError: the weights file is damaged.
     """
-    folder = locate(model, trust_remote_code)
-    vision = is_vision(folder)
-    if vision and (pooling is not None or max_length is not None):
+    of_items = Path(model).suffix == SUFFIX
+    folder = Path(model).expanduser() if of_items else locate(model, trust_remote_code)
+    vision = not of_items and is_vision(folder)
+    if (vision or of_items) and (pooling is not None or max_length is not None):
         raise DistilvecError(
-            "pooling and max_length are for text models, and this one reads images",
+            f"pooling and max_length are for text models, and this one reads {'images' if vision else 'none'}",
             where=str(model),
             remedy="Leave them out.",
         )
+    if of_items:
+        return open_weights(folder, device)
     student = open_model(
         folder, name=str(model), device=device, dtype=torch.float32, trust_remote_code=trust_remote_code
     )

@@ -51,7 +51,7 @@ class StudentTap:
             modules = modules[:-1]
         self._modules = modules
         self._pooling = next((module for module in modules if isinstance(module, Pooling)), None)
-        transformer = find_transformer(student)
+        self._transformer = transformer = find_transformer(student)
         found = find_blocks(transformer.model) if transformer is not None else None
         self._watch = None
         if transformer is not None and found is not None and self._pooling is not None:
@@ -87,8 +87,7 @@ class StudentTap:
         Returns:
             embedding [V, B, d]; layers [V, L, B, hidden]; tokens layer -> [V, B, S, hidden]; attention layer ->
             [V, B, S, S] float32, averaged over heads, before dropout; mask and content bool [B, S] (None for static
-            students). Blocks' states are the blocks' own outputs: what decoders' final norm makes of the last one
-            is in `embedding` only.
+            students). The states of layer L are the model's last hidden states, after its final norm where it has one.
 
         Raises:
             DistilvecError: where layers, tokens or attention are asked of a student that cannot give them.
@@ -105,8 +104,10 @@ class StudentTap:
                 if layers and module is self._pooling:
                     pooled = self._pool(rows, seen.states[1:])
                 rows = module(rows)
+                if module is self._transformer:
+                    seen.close(rows.get("token_embeddings"))
         embedding = rows["sentence_embedding"]
-        _check_gradient(seen.states, embedding)
+        _check_gradient(seen.last_block, embedding)
         return StudentOutput(
             embedding=_by_view(embedding, views),
             layers=None if pooled is None else pooled.reshape(len(pooled), views, -1, pooled.shape[-1]).transpose(0, 1),
@@ -229,9 +230,11 @@ def _by_view(rows: Tensor, views: int) -> Tensor:
     return rows.reshape(views, -1, *rows.shape[1:])
 
 
-def _check_gradient(states: list[Tensor], embedding: Tensor) -> None:
+def _check_gradient(last_block: Tensor | None, embedding: Tensor) -> None:
     """Reentrant gradient checkpointing hands out states without a graph: their terms would train nothing."""
-    if states and torch.is_grad_enabled() and embedding.requires_grad and not states[-1].requires_grad:
+    if last_block is None or not torch.is_grad_enabled():
+        return
+    if embedding.requires_grad and not last_block.requires_grad:
         raise DistilvecError(
             "the student's blocks hand out states without gradients",
             remedy="Switch gradient_checkpointing off, or set gradient_checkpointing_kwargs to use_reentrant: false.",

@@ -109,12 +109,15 @@ class Predictor:
         items = self._checked(inputs)
         if not items:
             return np.zeros((0, self.head.classes or 1), np.float32)
+        training = self.head.training
+        self.head.eval()
         with torch.inference_mode():
             if self.head.encoding == "separate":
                 vectors = self._vectors([side for item in items for side in item])
                 found = self.head(vectors[0::2], vectors[1::2])
             else:
                 found = self.head(self._vectors(items))
+        self.head.train(training)
         return found.float().cpu().numpy()
 
     def _checked(self, inputs: Sequence[Input]) -> list[Any]:

@@ -22,6 +22,12 @@ class TaskSection(BaseModel):
         description="of pairs: both texts as one input (joint, the default), or one after the other (separate: "
         "classes from [u, v, |u-v|, u*v], similarity is the cosine)",
     )
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="of what the classifier reads, while it is trained: 0.1 is what BERT's own classifiers have",
+    )
     validation: str | None = Field(
         None, description="labelled file, scored while training; training.best: task_accuracy"
     )
@@ -33,6 +39,8 @@ class TaskSection(BaseModel):
             raise ValueError("encoding is for pairs of texts: kind pairs or similarity")
         if self.kind != "classification" and self.encoding is None:
             self.__dict__["encoding"] = "joint"
+        if self.dropout and self.kind == "similarity" and self.encoding == "separate":
+            raise ValueError("the cosine of two vectors has no classifier for dropout to stand before")
         return self
 
     @property

@@ -58,14 +58,15 @@ def build_task(
         labels = labels.astype(np.int64)
         values = None if label_names is not None else np.unique(labels).tolist()
         names = [str(value) for value in values] if values is not None else list(label_names or ())
-        return cls(TaskHead(width, "classification", names, encoding), section.alpha, values)
+        return cls(TaskHead(width, "classification", names, encoding, dropout=section.dropout), section.alpha, values)
     if label_names is not None:
         shown = ", ".join(list(label_names)[:3])
         raise DistilvecError(
             f"the labels are names ({shown}), not scores", where="task.kind", remedy="Choose kind: pairs."
         )
     shift, scale = _units(labels, encoding)
-    return cls(TaskHead(width, "regression", None, encoding, shift=shift, scale=scale), section.alpha)
+    head = TaskHead(width, "regression", None, encoding, shift=shift, scale=scale, dropout=section.dropout)
+    return cls(head, section.alpha)
 
 
 def _units(scores: np.ndarray, encoding: Encoding) -> tuple[float, float]:

@@ -21,6 +21,7 @@ class Teacher(Protocol):
         hidden: width of its token states, None where it has none that can be seen.
         causal: whether its tokens see only those before them.
         classes: C, where it gives class logits.
+        final_norm: whether its last states have passed a norm after the last block.
     """
 
     @property
@@ -34,6 +35,9 @@ class Teacher(Protocol):
 
     @property
     def classes(self) -> int | None: ...
+
+    @property
+    def final_norm(self) -> bool: ...
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """float32 [n, D] in the order of the texts; rows of NaN where the teacher has nothing for a text."""
@@ -76,6 +80,7 @@ class SentenceTeacher:
         hidden: width of its token states, None where it has none that can be seen.
         causal: whether its tokens see only those before them.
         classes: C, where it gives class logits.
+        final_norm: whether its last states have passed a norm after the last block.
         gaps: whether a row of NaN says that it has nothing for an item; otherwise it is a mistake.
     """
 
@@ -83,6 +88,7 @@ class SentenceTeacher:
     hidden: int | None = None
     causal: bool = False
     classes: int | None = None
+    final_norm: bool = False
     gaps: bool = False
 
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

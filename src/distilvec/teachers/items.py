@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.network_files import holds_cifar_network
 from distilvec.modules.opening import module_folders
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, licence_of
@@ -97,14 +98,7 @@ def open_network(path: Path, name: str, device: str | None) -> SentenceTeacher:
     Raises:
         DistilvecError, DataError: the file is not one of them.
     """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            names = set(file.keys())
-    except (OSError, SafetensorError) as problem:
-        raise DataError(f"the file cannot be read ({problem})", where=str(path)) from problem
-    if "layer1.0.conv1.weight" not in names:
+    if not holds_cifar_network(path):
         from distilvec.teachers.molecule import MoleculeTeacher
 
         return MoleculeTeacher(path, name=name, device=device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -42,6 +42,8 @@ def load_teacher(
     rate_limit: float | None = None,
     modality: Modality = "text",
     components: Components = "largest",
+    adapters: Sequence[str | Path] = (),
+    causal: Literal[False] | None = None,
 ) -> Teacher:
     """Open a teacher: exactly one of `model`, `call` and `vectors`.
 
@@ -67,6 +69,9 @@ def load_teacher(
         rate_limit: calls per second of `call`, None = no limit.
         modality: of the items that it is to read, as the corpus has it.
         components: with `vectors` of molecules, as the corpus has it.
+        adapters: folders or hub ids of LoRA adapters that are added to the weights of `model`, in this order.
+        causal: False = `model` reads without its causal mask, padded on the left, and the prompt takes no part in the
+            pooling, as in LLM2Vec. None = as the model is.
 
     Raises:
         DistilvecError: not exactly one source, an option that the source has no use for, no such model, pickled
@@ -78,11 +83,15 @@ def load_teacher(
     _refuse_misfits(
         name, model, call, vectors, max_length, pooling, prompt, extra=texts is not None or keys is not None
     )
+    if model is None and (adapters or causal is False):
+        word = "adapters" if adapters else "causal"
+        raise DistilvecError(f"{word} has no effect without a model", where=name, remedy="Leave it out.")
     if model is not None and (modality != "text" or Path(model).suffix == ".safetensors"):
         found = _of_items(model, name, modality, device, trust_remote_code)
         if found is not None:
-            given = {"max_length": max_length, "pooling": pooling, "dtype": dtype, "prompt": prompt or None}
-            for word, value in (given | {"token_budget": token_budget}).items():
+            given: dict[str, object] = {"max_length": max_length, "pooling": pooling, "dtype": dtype}
+            given |= {"prompt": prompt or None, "token_budget": token_budget}
+            for word, value in (given | {"adapters": adapters or None, "causal": causal}).items():
                 if value is not None:
                     raise DistilvecError(
                         f"{word} has no effect on a teacher of {modality}s", where=name, remedy="Leave it out."
@@ -101,6 +110,8 @@ def load_teacher(
             dtype=dtype,
             trust_remote_code=trust_remote_code,
             token_budget=token_budget,
+            adapters=adapters,
+            causal=causal,
         )
     if call is not None:
         from distilvec.teachers.callable import CallTeacher

@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+from distilvec.errors import DataError, EnvironmentProblem
+from distilvec.modules.network_files import read_network
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
-from distilvec.teachers.molecule_networks import GRAPHS, GraphNetwork, SmilesNetwork
 
 __all__ = ["MoleculeNetwork", "MoleculeTeacher", "descriptors", "molecule_teacher", "morgan"]
 
-KINDS = (*GRAPHS, "chemvae")
 _BATCH = 256
 
 
@@ -35,28 +34,7 @@ class MoleculeNetwork:
         self, path: str | Path, kind: str | None = None, features: bool = False, device: str | None = None
     ) -> None:
         """Read the file; see `molecule_teacher`."""
-        tensors = _read(path)
-        self.kind = _kind_of(path, tensors) if kind is None else kind
-        if self.kind not in KINDS:
-            raise DistilvecError(
-                f'there is no kind of molecule network "{kind}"', where=str(path), remedy=nearest(self.kind, KINDS)
-            )
-        if features and self.kind != "molclr":
-            raise DistilvecError(f"features are what molclr has, not {self.kind}", where=str(path))
-        try:
-            network: GraphNetwork | SmilesNetwork = (
-                SmilesNetwork()
-                if self.kind == "chemvae"
-                else GraphNetwork(self.kind, {key: tensor.shape for key, tensor in tensors.items()}, features)
-            )
-            missing, unexpected = network.load_state_dict(tensors, strict=False)
-        except KeyError as problem:
-            raise _misfit(path, self.kind, f"the key {problem} is missing") from problem
-        except (RuntimeError, ValueError) as problem:
-            raise _misfit(path, self.kind, " ".join(str(problem).split())[:300]) from problem
-        for what, keys in (("is missing", missing), ("is not one of its own", unexpected)):
-            if keys:
-                raise _misfit(path, self.kind, f"the key {keys[0]!r} {what}")
+        self.kind, network = read_network(path, kind, features)
         self.width = network.width
         self.parameters = sum(parameter.numel() for parameter in network.parameters())
         self._where = str(path)
@@ -224,44 +202,6 @@ def _canonical(smiles: Sequence[str], where: str) -> list[str]:
     from rdkit import Chem
 
     return [Chem.MolToSmiles(molecule) for molecule in molecules]
-
-
-def _read(path: str | Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if not Path(path).is_file():
-        raise DataError("there is no such file", where=str(path))
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as problem:
-        raise DataError(f"this is not a safetensors file: {problem}", where=str(path)) from problem
-
-
-def _kind_of(path: str | Path, keys: dict[str, Tensor]) -> str:
-    telling = {"gnns.0.weight_linear.weight": "gat", "gnns.0.weight": "molclr", "z_mean.weight": "chemvae"}
-    for key, kind in telling.items():
-        if key in keys:
-            return kind
-    if "gnns.0.linear.weight" not in keys:
-        raise DataError(
-            "neither a network over molecules that is known nor a CIFAR residual network (images) has these keys: "
-            f"{', '.join(sorted(keys)[:3])} ...",
-            where=str(path),
-        )
-    name = Path(path).name.lower()
-    named = [kind for word, kind in (("sage", "graphsage"), ("gcn", "gcn")) if word in name]
-    if len(named) != 1:
-        raise DistilvecError(
-            "this may be a gcn or a graphsage, whose files have the same keys",
-            where=str(path),
-            remedy='Let the name of the file contain "gcn" or "sage", or, in Python, give kind.',
-        )
-    return named[0]
-
-
-def _misfit(path: str | Path, kind: str, what: str) -> DataError:
-    return DataError(f"this is not a whole {kind} network: {what}", where=str(path))
 
 
 def _no_rdkit() -> EnvironmentProblem:

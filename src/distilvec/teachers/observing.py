@@ -58,6 +58,7 @@ class Observer:
         ids, mask = features["input_ids"], features["attention_mask"].bool()
         with autocast, self._watch.watching(bool(wanted.tokens), wanted.attention) as seen:
             features = first(features)
+            seen.close(features["token_embeddings"])
         features["token_embeddings"] = features["token_embeddings"].float()
         vector = None
         for module in rest:
@@ -77,6 +78,14 @@ class Observer:
             mask=mask,
             content=self.content(ids, mask),
         )
+
+    @torch.no_grad()
+    def final_norm(self, features: dict[str, Any]) -> bool:
+        """Whether something stands between its last block and its last hidden state, seen on features [B, T]."""
+        assert self._watch is not None
+        with self._watch.watching() as seen:
+            seen.close(self._model[0](features)["token_embeddings"])
+        return seen.last_block is not None and not torch.equal(seen.last_block, seen.states[-1])
 
     def content(self, ids: Tensor, mask: Tensor) -> Tensor:
         """bool [B, T]: neither padding nor special nor a part of the prompt."""

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError, nearest
-from distilvec.modules.opening import locate, module_folders, open_model
+from distilvec.modules.adapters import CONFIG, WEIGHTS, leave_out_prompt, merge_adapters, read_both_ways
+from distilvec.modules.opening import locate, locate_adapters, module_folders, open_model
 from distilvec.modules.pipeline import PoolingChoice, set_length, set_pooling
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.teachers.base import SentenceTeacher
-from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, licence_of
+from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, hash_files, licence_of
 from distilvec.teachers.encoding import Batch, cut_batches, prepared_batches, stream_batches
 from distilvec.teachers.observing import Observer
 from distilvec.teachers.signals import NOTHING, TeacherSignals, Wanted
@@ -59,6 +60,8 @@ class TextTeacher(SentenceTeacher):
         dtype: str | None = None,
         trust_remote_code: bool = False,
         token_budget: int | None = None,
+        adapters: Sequence[str | Path] = (),
+        causal: Literal[False] | None = None,
     ) -> None:
         """Open the model. See `load_teacher` for the arguments and errors."""
         folder = locate(model, trust_remote_code)
@@ -75,9 +78,15 @@ class TextTeacher(SentenceTeacher):
             trust_remote_code=trust_remote_code,
         )
         self.model.eval().requires_grad_(False)
+        added = [locate_adapters(each) for each in adapters]
+        merge_adapters(self.model, added)
+        if causal is False:
+            read_both_ways(self.model)
         bare = not (folder / "modules.json").exists()
         self.assumed_pooling = bare and pooling is None
         set_pooling(self.model, pooling, bare=bare, name=str(model))
+        if causal is False:
+            leave_out_prompt(self.model)
         set_length(self.model, max_length, str(model))
         self.head = TaskHead.load(folder).to(self.device) if has_head(folder) else None
         self.prompts = {key: text for key, text in self.model.prompts.items() if text}
@@ -85,7 +94,9 @@ class TextTeacher(SentenceTeacher):
         self.prompt = self._resolve(prompt)
         self.tokens = quick_tokens(self.model, self.prompt)
         self._budget = token_budget or _BUDGET.get(self.device.type, _BUDGET["cuda"])
-        self.card = self._make_card(name, str(model), folder, dtype_name)
+        parts = [hash_files(each, [each / CONFIG, each / WEIGHTS]) for each in added]
+        beside = [parts, causal] if parts or causal is False else []  # without them the fingerprint is as it always was
+        self.card = self._make_card(name, str(model), folder, dtype_name, beside)
 
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]) until every text was given once, longest first."""
@@ -132,6 +143,13 @@ class TextTeacher(SentenceTeacher):
     def causal(self) -> bool:  # type: ignore[override]
         """Whether its tokens see only those before them."""
         return self.observer.causal
+
+    @functools.cached_property
+    def final_norm(self) -> bool:  # type: ignore[override]
+        """Whether its last states have passed a norm after the last block, as those of decoders and ModernBERT."""
+        features = {key: self._move(value) for key, value in self._preprocess(["A probe."]).items()}
+        with self._autocast():
+            return self.hidden is not None and self.observer.final_norm(features)
 
     def contents(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """(ids int64 of the content tokens, their positions without padding) of each text; the model does not run."""
@@ -209,7 +227,7 @@ class TextTeacher(SentenceTeacher):
             return self.prompts[prompt]
         return prompt
 
-    def _make_card(self, name: str, source: str, folder: Path, dtype: str) -> TeacherCard:
+    def _make_card(self, name: str, source: str, folder: Path, dtype: str, beside: list[Any]) -> TeacherCard:
         from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
         modules = list(self.model.children())
@@ -233,6 +251,7 @@ class TextTeacher(SentenceTeacher):
                 self.prompt,
                 length,
                 normalized,
+                *beside,
             ),
             width=int(width),
             layers=_count_layers(self.model),

@@ -1,19 +1,25 @@
 """Pretrained networks over molecules, as their authors' layers compute: four graph networks and a SMILES network.
 
-The parameters are named as in the files, so that a file is checked by its keys alone.
+The parameters are named as in the files, so that a file is checked by its keys alone. This file and `molecule.py` are
+copied into the folder of every model that starts with such a graph network, so they import nothing but torch, NumPy and
+sentence-transformers, and RDKit when a molecule is read. Such a model opens with `trust_remote_code=True`.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
+from sentence_transformers.base.modules import InputModule
 from torch import Tensor, nn
 from torch.nn import functional
 
-from distilvec.modules.molecule import collate, graphs_of
+from .molecule import Graph, collate, graphs_of, repeat
 
-__all__ = ["GRAPHS", "GraphNetwork", "SmilesNetwork"]
+__all__ = ["GRAPHS", "GraphEncoder", "GraphNetwork", "SmilesNetwork"]
 
 GRAPHS = ("gcn", "graphsage", "gat", "molclr")
 _HEADS = 2
@@ -67,7 +73,11 @@ class GraphNetwork(nn.Module):
             ValueError: a string that RDKit cannot read.
         """
         device = self.x_embedding1.weight.device
-        graph = {key: tensor.to(device) for key, tensor in collate(graphs_of(smiles)).items()}
+        return self.embed({key: tensor.to(device) for key, tensor in collate(graphs_of(smiles)).items()})
+
+    def embed(self, graph: Mapping[str, Tensor]) -> Tensor:
+        """[N, width] of what `molecule.collate` gives, on the network's device."""
+        device = self.x_embedding1.weight.device
         nodes, sizes = graph["nodes"], graph["sizes"].unsqueeze(-1)
         itself = torch.arange(len(nodes), device=device)
         source, target = torch.cat([graph["edges"], itself.expand(2, -1)], dim=1)
@@ -80,6 +90,120 @@ class GraphNetwork(nn.Module):
                 states = states.relu()
         pooled = _sum(states, graph["graph"], len(sizes)) / sizes
         return self.feat_lin(pooled) if self.features else pooled
+
+
+class GraphEncoder(InputModule):
+    """SMILES strings to `sentence_embedding` [N, width] by a `GraphNetwork`, to be trained on.
+
+    Args:
+        kind: one of `GRAPHS`.
+        layers: rounds of message passing.
+        width: of the states, and of the embedding.
+        atoms, chiralities, bonds: rows of the tables that a molecule enters by.
+
+    Source: as of `GraphNetwork`.
+    """
+
+    #: What kind of item it reads; sentence-transformers has no word for it.
+    item = "molecule"
+    config_keys = ["kind", "layers", "width", "atoms", "chiralities", "bonds"]  # noqa: RUF012
+    save_in_root = False
+    # What modules.json is to say: the file beside it, not the package that this class was trained in.
+    __module__ = "molecule_networks"
+
+    def __init__(self, kind: str, layers: int, width: int, atoms: int, chiralities: int, bonds: int) -> None:
+        super().__init__()
+        self.kind, self.layers, self.width = kind, layers, width
+        self.atoms, self.chiralities, self.bonds = atoms, chiralities, bonds
+        shapes: dict[str, Sequence[int]] = {
+            "x_embedding1.weight": (atoms, width),
+            "x_embedding2.weight": (chiralities, width),
+            "gnns.0.edge_embedding1.weight": (bonds, width),
+            f"gnns.{layers - 1}.edge_embedding1.weight": (bonds, width),
+            "feat_lin.weight": (1, width),
+        }
+        self.network = GraphNetwork(kind, shapes)
+        if kind == "molclr":  # nothing reads it: its parameters would never have a gradient
+            del self.network.feat_lin
+
+    @classmethod
+    def of(cls, network: GraphNetwork) -> GraphEncoder:
+        """A network that was read from a file; without the map behind molclr's mean."""
+        atoms, width = network.x_embedding1.weight.shape
+        first: Any = network.gnns[0]
+        bonds: int = first.edge_embedding1.num_embeddings
+        encoder = cls(network.kind, len(network.gnns), width, atoms, network.x_embedding2.num_embeddings, bonds)
+        encoder.network.load_state_dict(
+            {name: value for name, value in network.state_dict().items() if not name.startswith("feat_lin.")}
+        )
+        return encoder
+
+    def prepare(self, items: Sequence[str]) -> list[Graph]:
+        """One small graph per SMILES, of arrays that can be pickled and kept; see `molecule.graphs_of`."""
+        return graphs_of(items)
+
+    def collate(self, prepared: Sequence[Graph]) -> dict[str, Tensor]:
+        """Graphs to the features of a batch; see `molecule.collate`."""
+        return collate(prepared)
+
+    def repeat(self, features: dict[str, Tensor], views: int) -> dict[str, Tensor]:
+        """The features of V copies of the batch, view by view; see `molecule.repeat`."""
+        return repeat(features, views)
+
+    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
+        """SMILES to the features of a batch.
+
+        Raises:
+            ValueError: a string that RDKit cannot read, or a prompt, which a molecule cannot have.
+        """
+        if prompt:
+            raise ValueError(f"a molecule cannot be prefixed with the prompt {prompt!r}")
+        return collate(graphs_of(inputs))
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        features["sentence_embedding"] = self.network.embed(features)
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        return self.width
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        """Write configuration and weights to the module's folder, and the code to the model's, its parent."""
+        self.save_config(output_path)
+        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
+        for name in ("molecule_networks.py", "molecule.py"):
+            shutil.copyfile(Path(__file__).with_name(name), Path(output_path).resolve().parent / name)
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        init_defaults: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> GraphEncoder:
+        place: dict[str, Any] = {
+            "subfolder": subfolder,
+            "token": token,
+            "cache_folder": cache_folder,
+            "revision": revision,
+            "local_files_only": local_files_only,
+        }
+        encoder = cls(**{**(init_defaults or {}), **cls.load_config(model_name_or_path, **place)})
+        cls.load_torch_weights(model_name_or_path, model=encoder, **place)
+        return encoder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By this file's own name: that of the class, `molecule_networks`, is none that another process can import.
+        return _empty, (), self.__getstate__()
+
+
+def _empty() -> GraphEncoder:
+    return GraphEncoder.__new__(GraphEncoder)
 
 
 class SmilesNetwork(nn.Module):
