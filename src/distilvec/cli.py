@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from distilvec import commands
-from distilvec.commands import Changes, Engine, Output, at_home
+from distilvec.commands import Changes, Engine, Output, at_home, say
 from distilvec.errors import DistilvecError, printable
 
 app = typer.Typer(
@@ -33,7 +33,7 @@ def _version(asked: bool) -> None:
     if asked:
         from distilvec import __version__
 
-        typer.echo(__version__)
+        say(__version__)
         raise typer.Exit
 
 
@@ -92,7 +92,7 @@ def run_command(
     if dry_run:
         from distilvec.plan import plan
 
-        typer.echo(plan(loaded).text())
+        say(plan(loaded).text())
         return
     from distilvec.run import run
 
@@ -103,8 +103,8 @@ def _finish(run: Any) -> None:
     from distilvec.report import show_table
 
     show_table(run.record)
-    typer.echo(f"student  {run.folder / 'student'}")
-    typer.echo(f"report   {run.folder / 'report.html'}")
+    say(f"student  {run.folder / 'student'}")
+    say(f"report   {run.folder / 'report.html'}")
 
 
 @app.command()
@@ -166,7 +166,7 @@ def teach(
     if dry_run:
         from distilvec.plan import plan
 
-        typer.echo(plan(loaded, teaching_only=True).text())
+        say(plan(loaded, teaching_only=True).text())
         return
     from distilvec.scaling import teach_alone, teach_with_ray
 
@@ -175,7 +175,7 @@ def teach(
     else:
         done = teach_alone(loaded, share)
     for store, filled in done:
-        typer.echo(f"{store.path}: {len(store):,} rows, {filled.taught:,} new in {filled.seconds:.1f} s")
+        say(f"{store.path}: {len(store):,} rows, {filled.taught:,} new in {filled.seconds:.1f} s")
 
 
 def _shard(text: str | None) -> tuple[int, int] | None:
@@ -197,7 +197,7 @@ def train(
     """Teach what is missing, train and save the student; no judging."""
     from distilvec.run import train as start
 
-    typer.echo(f"student  {start(_recipe(recipe, changes, output), resume=resume)}")
+    say(f"student  {start(_recipe(recipe, changes, output), resume=resume)}")
 
 
 @app.command()
@@ -217,7 +217,7 @@ def compare(
     loaded = _recipe(recipe, changes, output)
     from distilvec.comparison import compare as start
 
-    typer.echo(start(loaded, methods, seeds=seeds, tune=tune, reference=reference).table())
+    say(start(loaded, methods, seeds=seeds, tune=tune, reference=reference).table())
 
 
 for _command in (

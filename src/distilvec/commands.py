@@ -10,7 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, printable
+
+
+def say(text: str) -> None:
+    """Print what a command found; names in it that would steer a terminal are shown, not obeyed."""
+    typer.echo(printable(text))
 
 
 def at_home(path: Path | None) -> Path | None:
@@ -72,13 +77,13 @@ def plan(
         if rows is not None:
             from distilvec.scale import Devices, scale
 
-            typer.echo(scale(loaded, int(rows), Devices.read(devices), price_per_hour).text())
+            say(scale(loaded, int(rows), Devices.read(devices), price_per_hour).text())
             return
         from distilvec.choosing import choose
 
         sizes = {"layers": _numbers(layers, "--layers"), "vocabularies": _numbers(vocabulary, "--vocabulary")}
         found = choose(loaded, keep=keep, sample=sample, probe_steps=probe_steps, **sizes)
-        typer.echo(found.text())
+        say(found.text())
 
 
 @contextlib.contextmanager
@@ -157,9 +162,7 @@ def shrink(
     sizes = {"embedding": embedding, "inner": inner, "heads": heads, "positions": positions}
     from distilvec.api import shrink_model
 
-    typer.echo(
-        shrink_model(model, output, layers=_layers(layers), vocabulary=vocabulary, corpus=corpus, text=text, **sizes)
-    )
+    say(shrink_model(model, output, layers=_layers(layers), vocabulary=vocabulary, corpus=corpus, text=text, **sizes))
 
 
 def _layers(text: str | None) -> int | list[int] | None:
@@ -182,7 +185,7 @@ def export(
     """The whole pipeline as ONNX, float and int8, with agreement, size and speed."""
     from distilvec.export import export_onnx
 
-    typer.echo(export_onnx(model, output, quantize=quantize).table())
+    say(export_onnx(model, output, quantize=quantize).table())
 
 
 def push(
@@ -194,7 +197,7 @@ def push(
     """A student and its card to the Hugging Face Hub."""
     from distilvec.pushing import push as start
 
-    typer.echo(start(folder, repository, private=private, message=message))
+    say(start(folder, repository, private=private, message=message))
 
 
 def align(
@@ -222,7 +225,7 @@ def geometry(
     """How an embedder's vectors fill their space; in mixtures of experts, how the active experts lie."""
     from distilvec.looking import look_at_geometry
 
-    typer.echo(look_at_geometry(model, data, text=text, limit=limit, output=output))
+    say(look_at_geometry(model, data, text=text, limit=limit, output=output))
 
 
 def compress(
@@ -241,7 +244,7 @@ def compress(
     """Shorter, int8 and binary vectors, float16 weights, ONNX: score, bytes and speed in one table."""
     from distilvec.looking import compress_model
 
-    typer.echo(compress_model(model, data, output, text=text, tasks=tasks or (), widths=width, limit=limit))
+    say(compress_model(model, data, output, text=text, tasks=tasks or (), widths=width, limit=limit))
 
 
 def drift(
@@ -254,14 +257,14 @@ def drift(
     """Whether two corpora are the same kind of text to a model, and which texts are new."""
     from distilvec.looking import look_at_drift
 
-    typer.echo(look_at_drift(model, old, new, text=text, limit=limit))
+    say(look_at_drift(model, old, new, text=text, limit=limit))
 
 
 def size(folder: Annotated[Path, typer.Argument(help="output folder of runs, or any folder above")]) -> None:
     """What runs and teachings left in a folder, how large it is, and what is lost with it."""
     from distilvec import housekeeping
 
-    typer.echo(housekeeping.text(housekeeping.pieces(folder), folder))
+    say(housekeeping.text(housekeeping.pieces(folder), folder))
 
 
 def clean(
@@ -278,12 +281,12 @@ def clean(
     what: Any = kinds or housekeeping.USUAL
     chosen = housekeeping.clean(folder, what)
     if not chosen:
-        typer.echo(f"Nothing in {folder} can go.")
+        say(f"Nothing in {folder} can go.")
         return
-    typer.echo(housekeeping.text(chosen, folder))
+    say(housekeeping.text(chosen, folder))
     if yes:
         housekeeping.clean(folder, what, dry_run=False)
-    typer.echo("This is removed." if yes else "Nothing is removed yet: say --yes.")
+    say("This is removed." if yes else "Nothing is removed yet: say --yes.")
 
 
 def finetune(
@@ -324,15 +327,15 @@ def finetune(
         optimizer={"lr": lr} if lr else {},
     )
     for name, scores in finetune_scores(folder).items():
-        typer.echo(f"{name:<10}  " + "  ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
-    typer.echo(f"model       {folder}")
+        say(f"{name:<10}  " + "  ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
+    say(f"model       {folder}")
 
 
 def methods(name: Annotated[str | None, typer.Argument(help="show this method's options")] = None) -> None:
     """List the methods, or the options of one with defaults and where they come from."""
     from distilvec.methods.table import show_method, show_methods
 
-    typer.echo(show_method(name) if name else show_methods())
+    say(show_method(name) if name else show_methods())
 
 
 def new_method(
@@ -342,7 +345,7 @@ def new_method(
     """Write the first files of a method of your own: code, test and page."""
     from distilvec.methods.skeleton import new_method as start
 
-    typer.echo("\n".join(start(name, folder)))
+    say("\n".join(start(name, folder)))
 
 
 def recipes(
@@ -358,11 +361,11 @@ def recipes(
 
     if data and not name:
         raise DistilvecError("--data goes with the name of a recipe", remedy="distilvec recipes lists them")
-    typer.echo(read(name, data).rstrip() if name else listing())
+    say(read(name, data).rstrip() if name else listing())
 
 
 def doctor() -> None:
     """Versions, devices, and what each extra would add."""
     from distilvec.doctor import report
 
-    typer.echo(report())
+    say(report())

@@ -351,3 +351,12 @@ def test_names_in_messages_do_nothing_to_the_terminal(tmp_path: Path, capsys: py
         main(["run", str(tmp_path / "recipe.yaml")])
     shown = capsys.readouterr().err
     assert "\\x1b[31mxt\\x07\\u202e" in shown and name not in shown and "\x07" not in shown
+
+
+def test_what_a_command_prints_does_nothing_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "a\x1b[31mb\u202e"
+    folder.mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main(["clean", str(folder)])
+    shown = capsys.readouterr().out
+    assert not ended.value.code and "a\\x1b[31mb\\u202e" in shown and "\x1b" not in shown
