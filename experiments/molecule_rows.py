@@ -132,7 +132,7 @@ class Probes:
 def read_probes(folder: Path, size: Size) -> Probes:
     """A task for each column of each file."""
     from distilvec.errors import DataError
-    from distilvec.judging.perceptron import PerceptronSettings, PerceptronTask
+    from distilvec.judging import PerceptronSettings, PerceptronTask
 
     probes = Probes()
     for name in size.sets:

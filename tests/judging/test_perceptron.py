@@ -15,8 +15,9 @@ from sklearn.metrics import roc_auc_score
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import load_task, paired_bootstrap
 from distilvec.judging.metrics import auroc, measure, over_repetitions, r2
-from distilvec.judging.perceptron import IMAGES, MOLECULES, Parts, PerceptronSettings, PerceptronTask, disagreement
+from distilvec.judging.perceptron import IMAGES, MOLECULES, PerceptronTask, disagreement
 from distilvec.judging.perceptron_fit import fit_perceptrons
+from distilvec.judging.perceptron_parts import Parts, PerceptronSettings
 from distilvec.judging.scores import Score
 
 FEW = dataclasses.replace(MOLECULES, epochs=8)

@@ -72,7 +72,7 @@ class HashTeacher:
 
     # as `fill_signals` wants it
 
-    hidden, vocabulary = HIDDEN, [f"word{number}" for number in range(64)]
+    hidden, vocabulary, final_norm = HIDDEN, [f"word{number}" for number in range(64)], False
 
     def refuse(self, wanted: Wanted) -> None:
         """It can give everything."""

@@ -310,7 +310,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_trained(
             finetune(tiny_bert, files["train"], tmp_path / "out", training={"epochs": 1}, **unknown)
     refused("/bert: ", output=tiny_bert)
     scores = [{"text": f"text {n}", "label": n / 10} for n in range(20)]
-    refused(r"/scores\.jsonl: .*\bsimilarity\.", data=labelled.write(tmp_path / "scores.jsonl", scores))
+    refused(r"^task\.kind: .*kind: similarity", data=labelled.write(tmp_path / "scores.jsonl", scores))
     with pytest.raises(DistilvecError):
         finetune(tmp_path / "not there", files["train"], tmp_path / "none")
     assert not list(tmp_path.glob(".none.finetune"))

@@ -15,7 +15,7 @@ from typing import Any
 from distilvec.corpus.keys import PAIR, Modality, canonical, join_pair
 from distilvec.corpus.molecules import molecule_item
 from distilvec.corpus.problem import Problem
-from distilvec.corpus.readers import Row, excerpt
+from distilvec.corpus.rows import Row, excerpt
 from distilvec.corpus.wanted import Wanted
 from distilvec.errors import DataError
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from distilvec.corpus.readers import Row
+from distilvec.corpus.rows import Row
 from distilvec.errors import DataError, EnvironmentProblem
 
 #: What sentence-transformers takes for the path of an image.

@@ -13,7 +13,7 @@ from numpy.lib import format as npy
 
 from distilvec.corpus.images import MAX_BYTES, MAX_PIXELS
 from distilvec.corpus.opening import reading
-from distilvec.corpus.readers import Row, require_columns
+from distilvec.corpus.rows import Row, require_columns
 from distilvec.errors import DataError
 
 OFFSETS = "offsets"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.corpus.opening import reading
-from distilvec.corpus.readers import Row, require_columns
+from distilvec.corpus.rows import Row, require_columns
 
 _BATCH = 2048
 _IMAGES = 32  # of which each may have megabytes

@@ -12,7 +12,8 @@ from typing import Any
 
 from distilvec.corpus.folders import IMAGE_SUFFIXES, folder_fingerprint, holds_images, image_rows, unchanged
 from distilvec.corpus.keys import Modality
-from distilvec.corpus.readers import SUFFIXES, Row, file_kind, read_file, require_columns, shown
+from distilvec.corpus.readers import SUFFIXES, file_kind, read_file
+from distilvec.corpus.rows import Row, require_columns, shown
 from distilvec.corpus.tables import check_iterable, chosen_split, is_dataset, is_table, table_rows
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
 

@@ -11,7 +11,8 @@ from distilvec.judging.encoder import CachedEncoder, RidgeMapped, apply_map
 from distilvec.judging.hardest import HardItem, hardest
 from distilvec.judging.loading import load_task, load_tasks
 from distilvec.judging.neighbours import NeighbourTask
-from distilvec.judging.perceptron import PerceptronSettings, PerceptronTask, disagreement
+from distilvec.judging.perceptron import PerceptronTask, disagreement
+from distilvec.judging.perceptron_parts import PerceptronSettings
 from distilvec.judging.probes import ClassificationTask, RegressionTask
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.scores import Outputs, Score

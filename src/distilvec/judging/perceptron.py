@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,57 +11,20 @@ import numpy.typing as npt
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
+from distilvec.judging.perceptron_parts import Parts, PerceptronSettings, Target
 from distilvec.judging.probes import Columns, numbers
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.tasks import Task, distinct, same_length
 
 __all__ = ["IMAGES", "MOLECULES", "PerceptronSettings", "PerceptronTask", "disagreement"]
 
-Target = Literal["classification", "binary", "regression"]
 METRIC: dict[str, str] = {"classification": "accuracy", "binary": "auroc", "regression": "r2"}
 _FEWEST = 10
-
-
-@dataclass(frozen=True)
-class PerceptronSettings:
-    """How a perceptron is fitted.
-
-    Attributes:
-        hidden: width of the hidden layer; None = as wide as the vector.
-        activation: of the hidden layer; leaky_relu has slope 0.01.
-        optimizer: `sgd` has Nesterov momentum 0.9.
-        lr: constant learning rate.
-        weight_decay: L2 penalty, added to the gradient.
-        batch_size: items per step.
-        epochs: passes over the training items; None = min(100, 200 * 5000 / size of the task), the rule for molecules.
-
-    Source: the many-teachers paper, appendix (probes).
-    """
-
-    hidden: int | None = 128
-    activation: Literal["relu", "leaky_relu"] = "relu"
-    optimizer: Literal["adam", "sgd"] = "adam"
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    batch_size: int = 64
-    epochs: int | None = None
-
-    def epochs_for(self, items: int) -> int:
-        """Passes for a task of so many items (of training, validation and test together), at least 1."""
-        return self.epochs or max(1, min(100, 200 * 5000 // items))
 
 
 MOLECULES = PerceptronSettings()
 # The paper gives no number of epochs for this probe; its 50 are those of distillation.
 IMAGES = PerceptronSettings(hidden=None, activation="leaky_relu", optimizer="sgd", weight_decay=1e-4, epochs=50)
-
-
-class Parts(NamedTuple):
-    """Rows of the features, int64 [S, any number]: one line for each seed."""
-
-    train: npt.NDArray[np.int64]
-    held: npt.NDArray[np.int64]
-    test: npt.NDArray[np.int64]
 
 
 class PerceptronTask(Task):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from distilvec.judging.perceptron import Parts, PerceptronSettings, Target
+from distilvec.judging.perceptron_parts import Parts, PerceptronSettings, Target
 
 
 class Fitted(NamedTuple):

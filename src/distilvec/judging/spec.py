@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from distilvec.judging.perceptron import Target
+from distilvec.judging.perceptron_parts import Target
 
 Source = str | list[dict[str, Any]]
 

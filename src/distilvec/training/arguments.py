@@ -13,7 +13,7 @@ from distilvec.training.distributed import launched
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-    from distilvec.recipe import OptimizerSection, TrainingSection
+    from distilvec.sections import OptimizerSection, TrainingSection
 
 _OWN_EVALUATION = "held-out agreement is computed by distilvec itself"
 _SHARDS = "sharded training is not supported yet; use DistributedDataParallel through torchrun"
