@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -171,8 +171,11 @@ def test_what_is_not_a_model_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + r".*modules\.json.*config\.json"):
         load_student(tmp_path)
     (tmp_path / "weights.safetensors").write_bytes(b"")
-    with pytest.raises(DistilvecError, match=r"/weights\.safetensors: .*folder"):
+    with pytest.raises(DistilvecError, match=r"/weights\.safetensors: .*header"):
         load_student(tmp_path / "weights.safetensors")
+    save_file({"embeddings.weight": torch.zeros(2, 2)}, tmp_path / "text.safetensors")
+    with pytest.raises(DistilvecError, match=r"/text\.safetensors: .*embeddings\.weight.*folder"):
+        load_student(tmp_path / "text.safetensors")
     with pytest.raises(DistilvecError, match="nobody/no-such-model: .*HF_HUB_OFFLINE"):
         load_student("nobody/no-such-model")
 

@@ -90,6 +90,7 @@ def _kind_of(path: str | Path, keys: dict[str, Tensor]) -> str:
             "neither a network over molecules that is known nor a CIFAR residual network (images) has these keys: "
             f"{', '.join(sorted(keys)[:3])} ...",
             where=str(path),
+            remedy="Of any other model give the folder that holds it.",
         )
     name = Path(path).name.lower()
     named = [kind for word, kind in (("sage", "graphsage"), ("gcn", "gcn")) if word in name]

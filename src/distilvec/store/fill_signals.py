@@ -37,8 +37,7 @@ def open_signals(store: SignalStore, teacher: Any, wanted: Wanted) -> dict[str, 
         layouts["tokenids"] = (IDS_WIDTH, "int32")
     if wanted.logits:
         layouts["logits"] = (1, "float32")
-    last = teacher.card.layers if wanted.tokens else None
-    normed = f"tokens-{last}" if last in wanted.tokens and teacher.final_norm else None
+    normed = f"tokens-{teacher.card.layers}" if wanted.tokens and teacher.final_norm else None
     fingerprint = states_fingerprint(str(store.card["fingerprint"]))
     return {
         name: RaggedSignal.create(store.path, name, *layout, fingerprint if name == normed else None)

@@ -79,7 +79,8 @@ class TextTeacher(SentenceTeacher):
         )
         self.model.eval().requires_grad_(False)
         added = [locate_adapters(each) for each in adapters]
-        merge_adapters(self.model, added)
+        if added:
+            merge_adapters(self.model, added)
         if causal is False:
             read_both_ways(self.model)
         bare = not (folder / "modules.json").exists()
