@@ -106,7 +106,7 @@ def test_the_command_writes_and_prints_the_table(
     page = (tmp_path / "out/compression.md").read_text()
     assert page.startswith("# student, compressed\n") and saved.grid().markdown() in page
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["compression.json", "compression.md"]
-    with pytest.raises(EnvironmentProblem, match=r"/task\.yaml: .*\(.+\)"):
+    with pytest.raises(EnvironmentProblem, match=r"/task\.yaml/compression\.md: .*\(.+\)"):
         saved.write(tmp_path / "task.yaml", "student")
 
 

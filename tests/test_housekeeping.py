@@ -91,11 +91,14 @@ def test_leftovers_go_once_they_are_old(run: Path) -> None:
     old, young = run / "checkpoints-before", run / "stores/teacher/sentence-a-000009.arrow.bad"
     shutil.copytree(run / "checkpoints", old)
     young.write_bytes(b"x" * 1000)
+    half = run / ".report-k1lled"
+    shutil.copytree(run / "figures", half / "figures")
+    (half / "report.md").write_text("# Half of")
     past = time.time() - 7200
-    for file in (old, *old.rglob("*")):
+    for file in (old, *old.rglob("*"), half, *half.rglob("*")):
         os.utime(file, (past, past))
-    assert {piece.path for piece in clean(run, ["left over"], dry_run=False)} == {old}
-    assert young.exists() and not old.exists()
+    assert {piece.path for piece in clean(run, ["left over"], dry_run=False)} == {old, half}
+    assert young.exists() and not old.exists() and not half.exists()
     os.utime(young, (past, past))
     clean(run, ["left over"], dry_run=False)
     assert not young.exists() and len(distilvec.SignalStore.open(run / "stores/teacher")) > 0

@@ -19,6 +19,7 @@ import yaml
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError, nearest
+from distilvec.files import write_text
 from distilvec.flow.identity import comparison_identity
 from distilvec.flow.job import Job
 from distilvec.flow.judge import TASK, answers_alike, check_measures, supervises, task_score
@@ -68,13 +69,13 @@ class Comparison:
     def write(self) -> None:
         """Write `compare.json` and `compare.md`, and where there are ranks `ranks.svg`."""
         content = {**self.compared.to_dict(), "rates": self.rates, "notes": self.notes}
-        _write(self.folder / "compare.json", json.dumps(content, indent=1) + "\n")
+        write_text(self.folder / "compare.json", json.dumps(content, indent=1) + "\n")
         lines = [self.compared.markdown(), "", *(f"- {note}" for note in self.notes)]
         if self.compared.ranking is not None:
             with style():
                 save_svg(ranks_figure(self.compared.ranking), self.folder / "ranks.svg")
             lines += ["", "![Average ranks](ranks.svg)"]
-        _write(self.folder / "compare.md", "\n".join(lines) + "\n")
+        write_text(self.folder / "compare.md", "\n".join(lines) + "\n")
 
 
 def compare(
@@ -186,7 +187,7 @@ class _Bench:
         self._judge_baselines(job, fitted)
         judged = self._judged({TRAINED: load_student(str(job.output / "student"))})[TRAINED]
         judged |= task_score(job.recipe, Predictor.load(job.output / "student")) if supervises(job.recipe) else {}
-        _write(
+        write_text(
             file,
             json.dumps({"identity": identity, "scores": {task: s.to_dict(outputs=True) for task, s in judged.items()}}),
         )
@@ -238,7 +239,7 @@ class _Bench:
             model: {task: score.to_dict(outputs=True) for task, score in found.items()}
             for model, found in judged.items()
         }
-        _write(file, json.dumps({"tasks": names, "scores": scores}))
+        write_text(file, json.dumps({"tasks": names, "scores": scores}))
 
     def tuned_rate(self, name: str) -> float:
         """The learning rate with the best held-out agreement after at most one epoch."""
@@ -263,7 +264,7 @@ class _Bench:
                 student, _ = train_student(job)
                 value = agreement(vectors, CachedEncoder(student)(texts))["similarity_spearman"]
                 known = {"identity": identity, "value": value}
-                _write(job.output / "agreement.json", json.dumps(known))
+                write_text(job.output / "agreement.json", json.dumps(known))
                 _forget(job.output)
             found[rate] = known["value"]
         return max(found, key=lambda rate: found[rate])
@@ -366,10 +367,3 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _write(file: Path, content: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    partial.write_text(content, encoding="utf-8")
-    partial.replace(file)

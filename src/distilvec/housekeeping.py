@@ -200,6 +200,8 @@ def _of_run(path: Path, entry: os.DirEntry[str]) -> Iterator[Piece]:
         yield from _checkpoints(path)
     elif entry.name == "start":
         yield from _start(path)
+    elif re.fullmatch(r"\.report-\w+", entry.name):
+        yield _left_over(path, _files(path, re.compile(r".+\.(md|html|json|svg)"), deep=True))
     elif half and (half[2] == "partial" or (path.parent / half[1] / "modules.json").is_file()):
         yield _left_over(path, _files(path, _MODEL, deep=True))
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from distilvec.errors import EnvironmentProblem
+from distilvec.files import write_text
 from distilvec.report.parts import Part, ScoreEntry
 
 if TYPE_CHECKING:
@@ -92,16 +90,6 @@ class Compression(Part):
         """
         out = Path(folder)
         page = f"# {name}, compressed\n\n{self.grid().markdown()}\n"
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=out, prefix=".compression-") as place:
-                for file, content in zip(FILES, (page, self.model_dump_json(indent=1) + "\n"), strict=True):
-                    (Path(place) / file).write_text(content, encoding="utf-8")
-                    os.replace(Path(place) / file, out / file)
-        except OSError as error:
-            raise EnvironmentProblem(
-                f"the table cannot be written ({error.strerror or error})",
-                where=str(out),
-                remedy="Make room or choose another folder.",
-            ) from error
+        for file, content in zip(FILES, (page, self.model_dump_json(indent=1) + "\n"), strict=True):
+            write_text(out / file, content)
         return out / FILES[0]
