@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -297,6 +298,10 @@ def _guard(action: Callable[[], Any], arguments: list[str], received: list[int])
             sys.exit(2)
         if "--debug" in arguments:
             raise
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # wherever a path is looked at first
+            name = printable(str(error.filename))[:80]
+            typer.secho(f"distilvec: {name}...: no file can have a name this long. Shorten it.", fg="red", err=True)
+            sys.exit(2)
         told = printable(f"unexpected {type(error).__name__}: {error}")
         typer.secho(f"distilvec: {told}. The option --debug shows where it comes from.", fg="red", err=True)
         sys.exit(1)
