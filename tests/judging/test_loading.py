@@ -192,3 +192,9 @@ def test_a_file_of_data_is_no_task_yet(tmp_path: Path) -> None:
     file.write_text('{"text": "a", "label": "b"}\n')
     with pytest.raises(DistilvecError, match=r'^judging\.tasks: ".*/rows\.jsonl".*kind: classification'):
         load_task(str(file))
+
+
+@pytest.mark.parametrize("spec", [["stsb"], None, 7])
+def test_what_is_neither_name_nor_file_nor_mapping_is_refused(spec: Any) -> None:
+    with pytest.raises(DistilvecError, match=rf"^judging\.tasks: .*{type(spec).__name__}"):
+        load_task(spec)

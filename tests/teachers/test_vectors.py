@@ -86,6 +86,16 @@ def test_parquet(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> N
         load_teacher(vectors=f"{file}:embb")
 
 
+def test_a_damaged_column_names_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "damaged.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"] * 500, "x": [[1.0, 2.0], [3.0, 4.0]] * 500}), file)
+    content = bytearray(file.read_bytes())
+    content[4:60] = b"\xff" * 56  # the first pages; the schema at the end stays
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"/damaged\.parquet: "):
+        load_teacher(vectors=file)
+
+
 def test_parquet_that_does_not_fit(tmp_path: Path) -> None:
     two = pa.table({"text": ["a"], "x": [[1.0]], "y": [[2.0]]})
     pq.write_table(two, tmp_path / "two.parquet")

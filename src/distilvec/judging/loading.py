@@ -35,6 +35,12 @@ def load_task(spec: str | Path | Mapping[str, Any], folder: str | Path | None = 
     """
     if isinstance(spec, Mapping):
         return _build(spec, Path(folder) if folder else Path())
+    if not isinstance(spec, str | Path):
+        raise DistilvecError(
+            f"a task is a name, a file or a mapping, not {type(spec).__name__}",
+            where="judging.tasks",
+            remedy="See the page on judging.",
+        )
     if Path(spec).suffix in (".yaml", ".yml", ".json"):
         return _build(_read_spec(Path(spec)), Path(spec).parent)
     return _registered(str(spec), Path(folder) if folder else None)

@@ -273,7 +273,7 @@ def _read_parquet(source: str, texts: Any, wants_texts: bool) -> tuple[np.ndarra
     column = column or lists[0]
     if column not in lists:
         raise DataError(f'there is no vector column "{column}"', where=str(file), remedy=nearest(column, lists))
-    vectors = _stack(pq.read_table(file, columns=[column]).column(column), file, column)
+    vectors = _stack(_column(file, column), file, column)
     if not wants_texts:
         return vectors, None
     if texts is not None and (not isinstance(texts, str) or texts not in schema.names):
@@ -285,7 +285,21 @@ def _read_parquet(source: str, texts: Any, wants_texts: bool) -> tuple[np.ndarra
             where=str(file),
             remedy=f"Set texts to one of: {', '.join(name for name in schema.names if name not in lists)}.",
         )
-    return vectors, _text_column(pq.read_table(file, columns=[text_column]).column(text_column), file)
+    return vectors, _text_column(_column(file, text_column), file)
+
+
+def _column(file: Path, name: str) -> Any:
+    """One column of a parquet file.
+
+    Raises:
+        DataError: what the file holds of it is damaged.
+    """
+    import pyarrow.parquet as pq
+
+    from distilvec.corpus.opening import reading
+
+    with reading(file):
+        return pq.read_table(file, columns=[name]).column(name)
 
 
 def _text_column(column: Any, file: Path) -> list[str]:
