@@ -130,6 +130,7 @@ print(*(set(sys.modules) - before))
         (["recipes", "--data", "imdb"], 2, "--data "),
         (["compare", "{recipe}", "-m", "cosine:inti=random"], 2, '"inti".*"init"'),
         (["run"], 2, "Missing argument"),
+        (["plan", "{recipe}", "--rows", "inf"], 2, "--rows: .*inf"),
         (["size", "x" * 300], 2, "x{80}.*Shorten"),
         (["rnu"], 2, "rnu"),
     ],

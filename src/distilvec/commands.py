@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -77,6 +78,8 @@ def plan(
         if rows is not None:
             from distilvec.scale import Devices, scale
 
+            if not math.isfinite(rows):
+                raise DistilvecError(f"this is a number of texts, not {rows}", where="--rows")
             say(scale(loaded, int(rows), Devices.read(devices), price_per_hour).text())
             return
         from distilvec.choosing import choose

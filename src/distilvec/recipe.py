@@ -284,8 +284,15 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
 
     def to_yaml(self) -> str:
-        """The resolved recipe; loading it again gives the same recipe."""
-        content = self.model_dump(mode="json")
+        """The resolved recipe; loading it again gives the same recipe.
+
+        Raises:
+            DistilvecError: values in it are nested too deeply to be written.
+        """
+        try:
+            content = self.model_dump(mode="json")
+        except ValueError as error:  # pydantic's limit
+            raise DistilvecError(f"values are nested too deeply ({error})", where="recipe") from error
         if self.remote is None:  # a run that an earlier version began, which did not know the key, can be resumed
             del content["remote"]
         return plain_yaml.write(content)

@@ -24,6 +24,7 @@ from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx
 from distilvec.finetune import finetune
 from distilvec.looking import look_at_geometry
+from distilvec.modules import opening
 from distilvec.modules.folder_checks import PICKLES
 from distilvec.students import load_student, shrink
 from distilvec.students.fresh import fresh
@@ -316,6 +317,15 @@ def unguarded(source: str) -> list[int]:
         if not (isinstance(trust, ast.Constant) and trust.value is False):
             found.append(node.lineno)
     return found
+
+
+def test_values_of_other_types_name_their_key(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_attention_heads": {"name": 4}}))
+    with pytest.raises(DistilvecError, match="num_attention_heads"):
+        load_student(folder)
+    with pytest.raises(ValueError, match=r"num_attention_heads.*\b4\b"):
+        opening.open_config(folder)
 
 
 def test_only_the_guarded_opener_opens_models() -> None:

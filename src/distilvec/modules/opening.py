@@ -191,12 +191,16 @@ def open_config(folder: str | Path) -> Any:
     """The configuration of a transformers folder.
 
     Raises:
-        OSError, ValueError: there is none, or its type is known to code of its own only.
+        OSError, ValueError: there is none, its values are of other types, or its type is known to code of its own only.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     with no_questions():
-        return AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+        try:
+            return AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+        except StrictDataclassError as error:
+            raise ValueError(" ".join(str(error).split())) from error
 
 
 def open_tokenizer(source: str | Path) -> Any:
