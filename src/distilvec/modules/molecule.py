@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,10 @@ from sentence_transformers.base.modules import InputModule
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["KINDS", "Graph", "MoleculeEncoder", "collate", "graphs_of", "repeat"]
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["KINDS", "Graph", "MoleculeEncoder", "MoleculeModule", "collate", "graphs_of", "repeat"]
 
 KINDS = ("gine", "gin", "gcn", "sage", "gat", "tag")
 _ATOMS, _CHIRALITIES, _BONDS = 119, 3, 4  # the last atom is what has no atomic number ("*")
@@ -31,7 +34,68 @@ Graph = tuple[np.ndarray, np.ndarray]
 """uint8 [atoms, 2] atomic number - 1 and chirality tag; uint16 [bonds, 4] begin, end, type and direction."""
 
 
-class MoleculeEncoder(InputModule):
+class MoleculeModule(InputModule):
+    """What modules on SMILES strings have in common: how molecules are read, and how a folder is opened.
+
+    A module has the attribute `width`, of its embedding.
+    """
+
+    #: What kind of item it reads; sentence-transformers has no word for it.
+    item = "molecule"
+    # In a folder of its own: a config.json in the model's root would pass for that of a transformers model.
+    save_in_root = False
+    width: int
+
+    def prepare(self, items: Sequence[str]) -> list[Graph]:
+        """One small graph per SMILES, of arrays that can be pickled and kept; see `graphs_of`."""
+        return graphs_of(items)
+
+    def collate(self, prepared: Sequence[Graph]) -> dict[str, Tensor]:
+        """Graphs to the features of a batch; see `collate`."""
+        return collate(prepared)
+
+    def repeat(self, features: dict[str, Tensor], views: int) -> dict[str, Tensor]:
+        """The features of V copies of the batch, view by view; see `repeat`."""
+        return repeat(features, views)
+
+    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
+        """SMILES to the features of a batch.
+
+        Raises:
+            ValueError: a string that RDKit cannot read, or a prompt, which a molecule cannot have.
+        """
+        if prompt:
+            raise ValueError(f"a molecule cannot be prefixed with the prompt {prompt!r}")
+        return collate(graphs_of(inputs))
+
+    def get_embedding_dimension(self) -> int:
+        return self.width
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        init_defaults: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        place: dict[str, Any] = {
+            "subfolder": subfolder,
+            "token": token,
+            "cache_folder": cache_folder,
+            "revision": revision,
+            "local_files_only": local_files_only,
+        }
+        encoder = cls(**{**(init_defaults or {}), **cls.load_config(model_name_or_path, **place)})
+        cls.load_torch_weights(model_name_or_path, model=encoder, **place)
+        return encoder
+
+
+class MoleculeEncoder(MoleculeModule):
     """SMILES strings to `sentence_embedding` [N, width]: message passing over the bonds, then the mean of the atoms.
 
     An atom enters as the sum of the embeddings of its atomic number and its chirality tag. Bond types (single, double,
@@ -55,11 +119,7 @@ class MoleculeEncoder(InputModule):
     Source: many teachers by Gaussian kernels, appendix B.1 (GINE, 10 layers of 512); Hu et al. 2020 (GINE).
     """
 
-    #: What kind of item it reads; sentence-transformers has no word for it.
-    item = "molecule"
     config_keys = ["kind", "layers", "width", "dropout"]  # noqa: RUF012
-    # In a folder of its own: a config.json in the model's root would pass for that of a transformers model.
-    save_in_root = False
     # What modules.json is to say: the file beside it, not the package that this class was trained in.
     __module__ = "molecule"
 
@@ -76,28 +136,6 @@ class MoleculeEncoder(InputModule):
         self.bonds = nn.ModuleList(nn.Embedding(_BONDS, width) for _ in range(layers if kind == "gine" else 0))
         self.messages = nn.ModuleList(_message(kind, width) for _ in range(layers))
         self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in range(layers))
-
-    def prepare(self, items: Sequence[str]) -> list[Graph]:
-        """One small graph per SMILES, of arrays that can be pickled and kept; see `graphs_of`."""
-        return graphs_of(items)
-
-    def collate(self, prepared: Sequence[Graph]) -> dict[str, Tensor]:
-        """Graphs to the features of a batch; see `collate`."""
-        return collate(prepared)
-
-    def repeat(self, features: dict[str, Tensor], views: int) -> dict[str, Tensor]:
-        """The features of V copies of the batch, view by view; see `repeat`."""
-        return repeat(features, views)
-
-    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
-        """SMILES to the features of a batch.
-
-        Raises:
-            ValueError: a string that RDKit cannot read, or a prompt, which a molecule cannot have.
-        """
-        if prompt:
-            raise ValueError(f"a molecule cannot be prefixed with the prompt {prompt!r}")
-        return collate(graphs_of(inputs))
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         nodes, edges, graph = features["nodes"], features["edges"], features["graph"]
@@ -122,37 +160,11 @@ class MoleculeEncoder(InputModule):
         features["sentence_embedding"] = (pooled / sizes).to(self.atom.weight.dtype)
         return features
 
-    def get_embedding_dimension(self) -> int:
-        return self.width
-
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Write configuration and weights to the module's folder, and this file to the model's, its parent."""
         self.save_config(output_path)
         self.save_torch_weights(output_path, safe_serialization=safe_serialization)
         shutil.copyfile(__file__, Path(output_path).resolve().parent / "molecule.py")
-
-    @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> MoleculeEncoder:
-        place: dict[str, Any] = {
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
-        encoder = cls(**{**(init_defaults or {}), **cls.load_config(model_name_or_path, **place)})
-        cls.load_torch_weights(model_name_or_path, model=encoder, **place)
-        return encoder
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By this file's own name: that of the class, `molecule`, is none that another process can import.

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers.base.modules import InputModule
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .molecule import Graph, collate, graphs_of, repeat
+from .molecule import MoleculeModule, collate, graphs_of
 
 __all__ = ["GRAPHS", "GraphEncoder", "GraphNetwork", "SmilesNetwork"]
 
@@ -92,7 +91,7 @@ class GraphNetwork(nn.Module):
         return self.feat_lin(pooled) if self.features else pooled
 
 
-class GraphEncoder(InputModule):
+class GraphEncoder(MoleculeModule):
     """SMILES strings to `sentence_embedding` [N, width] by a `GraphNetwork`, to be trained on.
 
     Args:
@@ -104,10 +103,7 @@ class GraphEncoder(InputModule):
     Source: as of `GraphNetwork`.
     """
 
-    #: What kind of item it reads; sentence-transformers has no word for it.
-    item = "molecule"
     config_keys = ["kind", "layers", "width", "atoms", "chiralities", "bonds"]  # noqa: RUF012
-    save_in_root = False
     # What modules.json is to say: the file beside it, not the package that this class was trained in.
     __module__ = "molecule_networks"
 
@@ -138,34 +134,9 @@ class GraphEncoder(InputModule):
         )
         return encoder
 
-    def prepare(self, items: Sequence[str]) -> list[Graph]:
-        """One small graph per SMILES, of arrays that can be pickled and kept; see `molecule.graphs_of`."""
-        return graphs_of(items)
-
-    def collate(self, prepared: Sequence[Graph]) -> dict[str, Tensor]:
-        """Graphs to the features of a batch; see `molecule.collate`."""
-        return collate(prepared)
-
-    def repeat(self, features: dict[str, Tensor], views: int) -> dict[str, Tensor]:
-        """The features of V copies of the batch, view by view; see `molecule.repeat`."""
-        return repeat(features, views)
-
-    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
-        """SMILES to the features of a batch.
-
-        Raises:
-            ValueError: a string that RDKit cannot read, or a prompt, which a molecule cannot have.
-        """
-        if prompt:
-            raise ValueError(f"a molecule cannot be prefixed with the prompt {prompt!r}")
-        return collate(graphs_of(inputs))
-
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         features["sentence_embedding"] = self.network.embed(features)
         return features
-
-    def get_embedding_dimension(self) -> int:
-        return self.width
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Write configuration and weights to the module's folder, and the code to the model's, its parent."""
@@ -173,29 +144,6 @@ class GraphEncoder(InputModule):
         self.save_torch_weights(output_path, safe_serialization=safe_serialization)
         for name in ("molecule_networks.py", "molecule.py"):
             shutil.copyfile(Path(__file__).with_name(name), Path(output_path).resolve().parent / name)
-
-    @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> GraphEncoder:
-        place: dict[str, Any] = {
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
-        encoder = cls(**{**(init_defaults or {}), **cls.load_config(model_name_or_path, **place)})
-        cls.load_torch_weights(model_name_or_path, model=encoder, **place)
-        return encoder
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By this file's own name: that of the class, `molecule_networks`, is none that another process can import.
