@@ -6,11 +6,8 @@ import base64
 import copy
 import io
 import json
-import os
 import pickle
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,26 +16,13 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from tests.elsewhere import opened_saved_and_opened
 from tests.shared import SHARED, SMALL, needs_shared
 from torch.nn import functional
 
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
 
 OWN = {"cifar_resnet.CifarResNet": CifarResNet}
-
-# Loads a student with its own code, saves it and loads that again, where distilvec cannot be imported.
-READER = """
-import json, sys
-sys.modules["distilvec"] = None
-import numpy, torch
-from sentence_transformers import SentenceTransformer
-torch.set_num_threads(1)
-folder, again, out, items = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
-model = SentenceTransformer(folder, device="cpu", trust_remote_code=True)
-model.save_pretrained(again, create_model_card=False)
-second = SentenceTransformer(again, device="cpu", trust_remote_code=True)
-numpy.savez(out, first=model.encode(items), second=second.encode(items))
-"""
 
 
 def pictures(count: int, size: int = 32) -> np.ndarray:
@@ -275,17 +259,7 @@ def test_bit_identical_after_save_and_load_also_without_distilvec(tmp_path) -> N
     # What students/load.py does: our class for the name, and no code of the folder's.
     ours = SentenceTransformer._load_with_module_classes(str(folder), OWN, device="cpu")
     assert np.array_equal(ours.encode(items), expected)
-    out = tmp_path / "out.npz"
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", READER, folder, tmp_path / "again", out, json.dumps(items)],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    read = np.load(out)
+    read = opened_saved_and_opened(folder, items, tmp_path)
     np.testing.assert_allclose(read["first"], expected, rtol=1e-5, atol=1e-6)
     assert np.array_equal(read["second"], read["first"])
 

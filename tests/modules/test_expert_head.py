@@ -5,10 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +13,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Normalize
+from tests.elsewhere import opened_saved_and_opened
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.functional import spherical_aggregate
@@ -25,20 +23,6 @@ from distilvec.students.fold import fold_head
 
 TEXTS = ["hello", "The train to Zürich leaves from platform 7 at 14:32.", "東京は今日も雨です。", ""]
 OWN = {"expert_head.ExpertHead": ExpertHead}
-
-# Loads a student with its own code, saves it and loads that again, where distilvec cannot be imported.
-READER = """
-import json, sys
-sys.modules["distilvec"] = None
-import numpy, torch
-from sentence_transformers import SentenceTransformer
-torch.set_num_threads(1)
-folder, again, out, texts = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
-model = SentenceTransformer(folder, device="cpu", trust_remote_code=True)
-model.save_pretrained(again, create_model_card=False)
-second = SentenceTransformer(again, device="cpu", trust_remote_code=True)
-numpy.savez(out, first=model.encode(texts), second=second.encode(texts))
-"""
 
 
 def with_head(folder: Path, **settings) -> SentenceTransformer:
@@ -184,17 +168,7 @@ def test_bit_identical_after_save_and_load_also_without_distilvec(tiny_bert, tmp
     # What students/load.py does: our class for the name, and no code of the folder's.
     ours = SentenceTransformer._load_with_module_classes(str(folder), OWN, device="cpu")
     assert np.array_equal(ours.encode(TEXTS), expected)
-    out = tmp_path / "out.npz"
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", READER, folder, tmp_path / "again", out, json.dumps(TEXTS)],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    read = np.load(out)
+    read = opened_saved_and_opened(folder, TEXTS, tmp_path)
     assert np.array_equal(read["first"], expected)
     assert np.array_equal(read["second"], expected)
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import pickle
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
+from tests.elsewhere import opened_saved_and_opened
 
 pytest.importorskip("rdkit")
 pytest.importorskip("torch_geometric")
@@ -40,19 +38,6 @@ SMILES = [
     "O=S(=O)(c1ccc(Br)cc1)N1CCN(Cc2ccco2)CC1",
 ]
 OWN = {"molecule.MoleculeEncoder": MoleculeEncoder}
-
-READER = """
-import json, sys
-sys.modules["distilvec"] = None
-import numpy, torch
-from sentence_transformers import SentenceTransformer
-torch.set_num_threads(1)
-folder, again, out, smiles = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
-model = SentenceTransformer(folder, device="cpu", trust_remote_code=True)
-model.save_pretrained(again, create_model_card=False)
-second = SentenceTransformer(again, device="cpu", trust_remote_code=True)
-numpy.savez(out, first=model.encode(smiles), second=second.encode(smiles))
-"""
 
 
 def encoder(kind: str = "gine", layers: int = 3, width: int = 16, **settings) -> MoleculeEncoder:
@@ -228,7 +213,7 @@ def test_bit_identical_after_save_and_load(kind: str, tmp_path) -> None:
 
 def test_opens_where_distilvec_cannot_be_imported(tmp_path) -> None:
     model = SentenceTransformer(modules=[encoder()], device="cpu")
-    folder, out = tmp_path / "student", tmp_path / "out.npz"
+    folder = tmp_path / "student"
     model.save_pretrained(str(folder), create_model_card=False)
     listed = json.loads((folder / "modules.json").read_text())
     assert listed[0]["type"] == "molecule.MoleculeEncoder"
@@ -236,16 +221,7 @@ def test_opens_where_distilvec_cannot_be_imported(tmp_path) -> None:
     assert not (folder / "config.json").exists()
     with pytest.raises(ValueError, match=r"molecule\.MoleculeEncoder(.|\n)*trust_remote_code"):
         SentenceTransformer(str(folder), device="cpu")
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", READER, folder, tmp_path / "again", out, json.dumps(SMILES)],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    read = np.load(out)
+    read = opened_saved_and_opened(folder, SMILES, tmp_path)
     expected = model.encode(SMILES)
     np.testing.assert_allclose(read["first"], expected, atol=1e-6)  # the number of threads may differ
     assert np.array_equal(read["second"], read["first"])

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
+from tests.elsewhere import opened_saved_and_opened
 from tests.shared import SHARED, needs_shared
 from tests.teachers.test_molecule import NAMES, SMILES, tensors_of, vae_tensors
 
@@ -20,19 +17,6 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.cifar_resnet import CifarResNet
 from distilvec.students import load_student
 from distilvec.teachers import load_teacher
-
-READER = """
-import json, sys
-sys.modules["distilvec"] = None
-import numpy, torch
-from sentence_transformers import SentenceTransformer
-torch.set_num_threads(1)
-folder, again, out, smiles = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
-model = SentenceTransformer(folder, device="cpu", trust_remote_code=True)
-model.save_pretrained(again, create_model_card=False)
-second = SentenceTransformer(again, device="cpu", trust_remote_code=True)
-numpy.savez(out, first=model.encode(smiles), second=second.encode(smiles))
-"""
 
 
 def write(file: Path, kind: str) -> Path:
@@ -77,19 +61,10 @@ def test_a_graph_network_is_a_student_of_molecules(kind: str, tmp_path: Path) ->
 def test_a_graph_student_opens_where_distilvec_cannot_be_imported(tmp_path: Path) -> None:
     pytest.importorskip("rdkit")
     student = load_student(write(tmp_path / "mol_molclr_gcn.safetensors", "molclr"), device="cpu")
-    expected, folder, out = student.encode(SMILES), tmp_path / "student", tmp_path / "out.npz"
+    expected, folder = student.encode(SMILES), tmp_path / "student"
     student.save_pretrained(str(folder), create_model_card=False)
     np.testing.assert_array_equal(load_student(folder, device="cpu").encode(SMILES), expected)
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", READER, folder, tmp_path / "again", out, json.dumps(SMILES)],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    read = np.load(out)
+    read = opened_saved_and_opened(folder, SMILES, tmp_path)
     np.testing.assert_allclose(read["first"], expected, atol=1e-5)
     assert np.array_equal(read["second"], read["first"])
 
