@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -137,7 +138,7 @@ def finetune(
         _keep(done, target, {"digest": digest, **settings, "seconds": seconds, **_scores(done, files)})
         shutil.rmtree(work / "checkpoints", ignore_errors=True)
     finally:
-        if not any(work.glob("checkpoints/checkpoint-*")):  # nothing to go on from
+        if marker.read(work) and not any(work.glob("checkpoints/checkpoint-*")):  # ours, and nothing to go on from
             shutil.rmtree(work, ignore_errors=True)
     return target
 
@@ -255,7 +256,11 @@ def _is_done(target: Path, digest: str) -> bool:
 def _work_folder(target: Path) -> Path:
     """Where the run lies; what a version before began there without a marker has checkpoints of another trainer."""
     work = target.absolute().parent / f".{target.name}.finetune"
-    if (work / "digest").is_file() and not marker.read(work):
+    if not work.is_dir() or marker.read(work):
+        return work
+    names = {entry.name for entry in work.iterdir()}
+    known = names <= {"digest", "checkpoints", "run.jsonl"} and (work / "digest").is_file()
+    if known and re.fullmatch(r"[0-9a-f]{32}", (work / "digest").read_text(encoding="utf-8", errors="replace")):
         shutil.rmtree(work, ignore_errors=True)
     return work
 

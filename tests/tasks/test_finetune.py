@@ -23,7 +23,7 @@ from sentence_transformers import SentenceTransformer
 from tests.tasks import labelled
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.finetune import _digest, finetune, finetune_scores
+from distilvec.finetune import _digest, _work_folder, finetune, finetune_scores
 from distilvec.recipe import Recipe, TrainingSection
 from distilvec.report import Record
 from distilvec.tasks.examples import Examples, read_examples
@@ -115,7 +115,7 @@ def test_a_call_has_the_digest_that_it_had_in_versions_before(tmp_path: Path) ->
 def test_values_in_place_of_files_and_a_text_that_comes_twice(tiny_bert: Path, tmp_path: Path) -> None:
     before = tmp_path / ".out.finetune"  # what a version with a trainer of its own left unfinished
     (before / "checkpoints" / "checkpoint-3").mkdir(parents=True)
-    (before / "digest").write_text("of its call")
+    (before / "digest").write_text("0123456789abcdef" * 2)
     rows = labelled.texts(20)
     rows += rows[:4]
     out = finetune(
@@ -315,6 +315,26 @@ def test_what_cannot_be_done_is_said_before_anything_is_trained(
         finetune(tmp_path / "not there", files["train"], tmp_path / "none")
     assert not list(tmp_path.glob(".none.finetune"))
     assert not list((tmp_path / "out" / "task").glob("*")) and not list(tmp_path.glob(".out.finetune/checkpoints/*"))
+
+
+@pytest.mark.parametrize("names", [["notes.txt"], ["digest", "notes.txt"], ["digest"]])
+def test_somebody_elses_folder_at_the_place_of_its_work_stays(
+    tmp_path: Path, tiny_bert: Path, files: dict[str, Path], names: list[str]
+) -> None:
+    work = tmp_path / ".out.finetune"
+    work.mkdir()
+    for name in names:
+        (work / name).write_text("years of work")
+    with pytest.raises(DistilvecError, match=rf"\.out\.finetune: .*{names[0]}"):
+        finetune(tiny_bert, files["train"], tmp_path / "out", training={"epochs": 1})
+    assert {file.name: file.read_text() for file in work.iterdir()} == dict.fromkeys(names, "years of work")
+
+
+def test_what_an_earlier_version_began_goes(tmp_path: Path) -> None:
+    work = tmp_path / ".out.finetune"
+    (work / "checkpoints" / "checkpoint-2").mkdir(parents=True)
+    (work / "digest").write_text("0123456789abcdef" * 2)
+    assert _work_folder(tmp_path / "out") == work and not work.exists()
 
 
 def python(code: str, *arguments: str) -> str:
