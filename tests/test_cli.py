@@ -123,6 +123,8 @@ print(*(set(sys.modules) - before))
         (["run", "{recipe}", "-o", "{folder}/texts.jsonl/out"], 4, r"texts\.jsonl/out: "),
         (["teach", "{recipe}", "--shard", "2/2"], 2, "--shard"),
         (["shrink", "{teacher}", "-o", "{folder}/d", "--layers", "two"], 2, "--layers"),
+        (["shrink", "{teacher}", "-o", "{folder}/d", "--layers", "²"], 2, r"--layers: .*²"),
+        (["shrink", "{teacher}", "-o", "{folder}/d", "--layers", "9" * 5000], 2, r"--layers: .*9{200}\b"),
         (["shrink", "{teacher}", "-o", "{folder}/d", "--layers", "9"], 2, r"layers is .*\b9\b.*\b1 to 3\b"),
         (["evaluate", "{teacher}", "-t", "no-such-file.yaml"], 2, r"no-such-file\.yaml: "),
         (["methods", "tallas"], 2, '"tallas".*"talas"'),

@@ -127,10 +127,17 @@ def _planned(
 def _numbers(text: str | None, option: str) -> list[int] | None:
     if text is None:
         return None
+    numbers = _integers(text)
+    if numbers is None or 0 in numbers:
+        raise DistilvecError(f'"{text[:200]}" is no list of numbers', where=option, remedy="For example 1,2,3.")
+    return numbers
+
+
+def _integers(text: str) -> list[int] | None:
+    """Integers between commas; None where something else stands there."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) for part in parts):
-        raise DistilvecError(f'"{text}" is no list of numbers', where=option, remedy="For example 1,2,3.")
-    return [int(part) for part in parts]
+    # Python refuses to read thousands of digits, with a ValueError
+    return [int(part) for part in parts] if all(part.isdecimal() and len(part) < 20 for part in parts) else None
 
 
 def evaluate(
@@ -171,12 +178,11 @@ def shrink(
 def _layers(text: str | None) -> int | list[int] | None:
     if text is None:
         return None
-    parts = text.split(",")
-    if not all(part.strip().isdigit() for part in parts):
+    numbers = _integers(text)
+    if numbers is None:
         raise DistilvecError(
-            f'"{text}" is neither a number nor a list of blocks', where="--layers", remedy="For example 2 or 1,6."
+            f'"{text[:200]}" is neither a number nor a list of blocks', where="--layers", remedy="For example 2 or 1,6."
         )
-    numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else numbers
 
 

@@ -234,7 +234,8 @@ def _digest(recipe: Recipe, files: Mapping[str, Examples]) -> str:
     """
     settings = _settings(recipe, changed=True)
     folder = Path(settings["model"])
-    hashes = hash_files(folder, [file for kind in ("safetensors", "json") for file in folder.rglob(f"*.{kind}")])
+    named = [file for kind in ("safetensors", "json") for file in folder.rglob(f"*.{kind}")]
+    hashes = hash_files(folder, [file for file in named if file.is_file()])
     if hashes:
         settings.pop("model")
     contents = [(files[name].inputs, files[name].labels) if name in files else None for name in _USES]

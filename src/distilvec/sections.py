@@ -339,7 +339,7 @@ class TrainingSection(BaseModel):
     """Length, batches and checkpoints; further keys go to transformers.TrainingArguments."""
 
     model_config = ConfigDict(extra="allow", validate_default=True, allow_inf_nan=False)
-    epochs: float = Field(2, gt=0)
+    epochs: float = Field(2, gt=0, le=1_000_000)
     batch_size: int = Field(
         32, gt=0, description="items per step, over all processes; gradient_accumulation_steps multiplies it"
     )

@@ -14,6 +14,7 @@ import pytest
 
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.finetune import finetune
 from distilvec.store import SignalStore
 from distilvec.students import load_student
 from distilvec.teachers import load_teacher
@@ -76,7 +77,7 @@ def test_a_source_that_is_too_long_for_a_path(tmp_path: Path) -> None:
         read_corpus("x" * 5000, tmp_path / "corpus")
 
 
-@pytest.mark.parametrize("value", [[2, 2], "10", None, 1.5, True])
+@pytest.mark.parametrize("value", [[2, 2], "10", None, 1.5, True, 2**63])
 def test_a_number_of_steps_is_a_number(value: object) -> None:
     with pytest.raises(DistilvecError, match=rf"^training\.max_steps: {re.escape(repr(value))} "):
         check_keys({"max_steps": value})
@@ -88,3 +89,22 @@ def test_a_model_without_anything_that_reads(tmp_path: Path, tiny_bert: Path) ->
     (tmp_path / "model/modules.json").write_text(json.dumps(modules[1:]))
     with pytest.raises(DataError, match=r"/model: .*modules\.json"):
         load_student(tmp_path / "model", device="cpu")
+
+
+def test_a_model_that_opens_and_cannot_read(tmp_path: Path, tiny_bert: Path) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "model")
+    settings = tmp_path / "model/sentence_bert_config.json"
+    output = {"method": "forward", "method_output_name": "nothing"}
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"modality_config": {"text": output}}))
+    for load in (load_student, lambda model, device: load_teacher(model=model, device=device)):
+        with pytest.raises(DataError, match=r"/model: .*'nothing'.*config\.json"):
+            load(tmp_path / "model", device="cpu")
+
+
+def test_a_folder_called_like_a_file_has_no_hash(tmp_path: Path, tiny_bert: Path) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "model")
+    (tmp_path / "model/tokenizer_config.json").unlink()
+    (tmp_path / "model/tokenizer_config.json").mkdir()
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\na man sings,0\na dog runs,1\n")
+    assert (finetune(tmp_path / "model", rows, tmp_path / "out") / "model.safetensors").is_file()

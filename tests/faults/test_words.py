@@ -163,6 +163,7 @@ def test_the_home_folder(recipe: Path, tmp_path: Path, monkeypatch: pytest.Monke
         ("student={molecule: {layers: 1000, width: 65536}}", r"student\.molecule: .*weights.*20,000,000,000"),
         ("student={resnet: {depth: 6000000002}}", r"student\.resnet\.depth: .*\b6002 \(got 6000000002\)"),
         ("student={resnet: {depth: 6002, width: 65536}}", r"student\.resnet: .*weights.*20,000,000,000"),
+        ("training.epochs=1e300", r"training\.epochs: .*\(got 1e\+300\)"),
         ("training.epochs=.inf", r"training\.epochs: .*\(got inf\)"),
         ("optimizer.lr=.nan", r"optimizer\.lr: .*\(got nan\)"),
         ("teachers.0.name={a: 1}", r"teachers\.0\.name: .*string"),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.modules.folder_checks import check_adapters, check_folder, module_folders
+from distilvec.modules.pipeline import item_kinds
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -150,6 +151,7 @@ def open_model(
             "its first module reads nothing: no text, image or molecule", where=name, remedy="See its modules.json."
         )
     _check_table(opened, name)
+    _try(opened, name)
     return opened
 
 
@@ -285,6 +287,20 @@ def _check_table(model: SentenceTransformer, name: str) -> None:
         )
 
 
+def _try(model: SentenceTransformer, name: str) -> None:
+    """Read one text: sizes that do not fit each other are known now, not after an hour of preparation."""
+    if "text" not in item_kinds(model):
+        return
+    try:
+        model.encode(["a text"], show_progress_bar=False)
+    except Exception as problem:  # whatever libraries raise over configurations that contradict the weights
+        raise DataError(
+            f"it opens and cannot read a text: {_first_line(problem)}",
+            where=name,
+            remedy="See its config.json, modules.json and the configurations of its modules.",
+        ) from problem
+
+
 def _fetch(model: str, trust_remote_code: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -320,7 +336,6 @@ def _fetch(model: str, trust_remote_code: bool) -> Path:
 
 
 def _explain(name: str, problem: Exception) -> DistilvecError:
-    lines = str(problem).strip().splitlines() or [type(problem).__name__]
     if "trust_remote_code" in str(problem):
         return DistilvecError(
             "this model runs code that comes with it",
@@ -328,5 +343,11 @@ def _explain(name: str, problem: Exception) -> DistilvecError:
             remedy="Read that code; if you trust it, set trust_remote_code to true.",
         )
     return DistilvecError(
-        f"the model cannot be opened: {lines[0]}", where=name, remedy="Does it load in sentence-transformers?"
+        f"the model cannot be opened: {_first_line(problem)}",
+        where=name,
+        remedy="Does it load in sentence-transformers?",
     )
+
+
+def _first_line(problem: Exception) -> str:
+    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)

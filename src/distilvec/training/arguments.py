@@ -149,6 +149,10 @@ def training_arguments(
         raise DistilvecError(f"transformers refuses these arguments: {error}", where="training") from error
 
 
+#: More is a slip of the hand: a year of ten steps a second is a third of it.
+MOST_STEPS = 1_000_000_000
+
+
 def check_keys(given: dict[str, Any]) -> None:
     from transformers import TrainingArguments
 
@@ -166,8 +170,10 @@ def check_keys(given: dict[str, Any]) -> None:
             raise DistilvecError(
                 f"a seed is a whole number from 0 to below 2^32, not {value!r}", where=f"training.{key}"
             )
-        if key == "max_steps" and (isinstance(value, bool) or not isinstance(value, int)):
-            raise DistilvecError(f"{value!r} is not a number of steps", where="training.max_steps")
+        if key == "max_steps" and (isinstance(value, bool) or not isinstance(value, int) or value > MOST_STEPS):
+            raise DistilvecError(
+                f"{value!r:.40} is not a number of steps up to {MOST_STEPS:,}", where="training.max_steps"
+            )
         if key not in known:
             words = (known - REFUSED.keys() - ELSEWHERE.keys()) | TrainingSection.model_fields.keys()
             raise DistilvecError(f'unknown key "{key}"', where=f"training.{key}", remedy=nearest(key, words))
