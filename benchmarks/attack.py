@@ -8,7 +8,8 @@ All of it comes from a seed. One process imports everything, and every command r
 where the command, started again, ends with what the unkilled one leaves: the same weights bit by bit, every row once,
 no half-written file under a final name, no file of others touched. An input is held where it ends with success or with
 an error that says what to do (exit 2, 3 or 4), in time, writing nowhere but in its output, and running nothing.
-With --folder the blocks that are done are kept there, and a second start goes on. Writes results/attack.{json,md}.
+With --folder the blocks that are done are kept there, and a second start goes on. Writes results/attack.{json,md}; with
+--kills 0 or --inputs 0 the other part stays there as it was.
 """
 
 from __future__ import annotations
@@ -171,7 +172,6 @@ def attack(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     shutil.rmtree(folder / "taken", ignore_errors=True)
     for part in ("taken", "done", "cases"):
         (folder / part).mkdir(exist_ok=True)
-    begun = time.perf_counter()
     workers = []
     for _ in range(given.workers):
         child = os.fork()
@@ -192,10 +192,10 @@ def attack(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if any(ends):
         raise SystemExit("a worker of the attack itself failed; start it again to go on")
     files = [folder / "done" / f"{name.replace('/', '-')}.json" for name in names]
-    return gather([json.loads(file.read_text()) for file in files], given.seed, time.perf_counter() - begun)
+    return gather([json.loads(file.read_text()) for file in files], given.seed)
 
 
-def gather(found: Sequence[dict[str, Any]], seed: int, seconds: float) -> dict[str, Any]:
+def gather(found: Sequence[dict[str, Any]], seed: int) -> dict[str, Any]:
     """What all blocks found, by command and kind."""
     import numpy as np
     import torch
@@ -221,11 +221,19 @@ def gather(found: Sequence[dict[str, Any]], seed: int, seconds: float) -> dict[s
         "seed": seed,
         "machine": f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, "
         f"torch {torch.__version__}, numpy {np.__version__}",
-        "seconds": seconds,
         "kills": kills,
         "inputs": fed,
         "broken": [{"block": block["name"], **each} for block in found for each in block["broken"]],
     }
+
+
+def keep_the_other(result: dict[str, Any], file: Path) -> None:
+    """Where only kills or only inputs were tried, what `file` says of the other part goes into the result."""
+    before = json.loads(file.read_text()) if file.exists() else {}
+    for part, blocks_of_it in (("kills", "kill-"), ("inputs", tuple(f"{kind}/" for kind in FED))):
+        if not result[part] and before.get(part):
+            result[part] = before[part]
+            result["broken"] += [each for each in before["broken"] if each["block"].startswith(blocks_of_it)]
 
 
 def table(result: dict[str, Any]) -> str:
@@ -281,6 +289,7 @@ def main() -> None:
             return
         result = attack(given, folder)
     given.results.mkdir(parents=True, exist_ok=True)
+    keep_the_other(result, given.results / "attack.json")
     (given.results / "attack.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     (given.results / "attack.md").write_text(table(result))
     print(table(result))

@@ -44,6 +44,17 @@ def test_kills_and_hostile_inputs(tmp_path: Path) -> None:
     assert "| all |" in (tmp_path / "attack.md").read_text()
 
 
+def test_a_part_that_was_not_tried_stays(tmp_path: Path) -> None:
+    from attack import keep_the_other
+
+    old = [{"block": "kill-teach/0", "case": 1, "what": "a"}, {"block": "model/3", "case": 2, "what": "b"}]
+    before = {"kills": {"teach": {"kills": 5}}, "inputs": {"model": {"tried": 9}}, "broken": old}
+    (tmp_path / "attack.json").write_text(json.dumps(before))
+    found = {"kills": {}, "inputs": {"model": {"tried": 7}}, "broken": []}
+    keep_the_other(found, tmp_path / "attack.json")
+    assert found == {"kills": {"teach": {"kills": 5}}, "inputs": {"model": {"tried": 7}}, "broken": old[:1]}
+
+
 def two_files() -> int:
     for name in ("one", "two"):
         with open(name, "wb") as out:
