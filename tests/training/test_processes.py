@@ -112,7 +112,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "method": "distillmoe",
         "options": RANDOM | {"token_map": "pairs", "diversity_weight": 0},
         "live": "decoder",
-        "lr": 0.01,
+        "lr": 2e-3,
         "training": TRAINING,
         "sharpness": ASAM,
     },
