@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
         value = home(value)
         if Path(value).is_absolute():
             return value
-        return next((str(p.absolute()) for p in (folder / value, Path(value)) if p.exists()), value)
+        # os.path.exists, because Path.exists raises over names that are too long; who opens it says what is wrong
+        return next((str(p.absolute()) for p in (folder / value, Path(value)) if os.path.exists(p)), value)
 
     def replace(section: Any, keys: tuple[str, ...]) -> None:
         if isinstance(section, dict):

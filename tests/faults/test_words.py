@@ -181,6 +181,11 @@ def test_values_beyond_sense(recipe: Path, change: str, said: str) -> None:
         Recipe.load(recipe, [change])
 
 
+@pytest.mark.parametrize("key", ["corpus.path", "teachers.0.model", "student.model"])
+def test_a_path_that_is_too_long_loads_and_is_refused_by_who_opens_it(recipe: Path, key: str) -> None:
+    assert "x" * 5000 in Recipe.load(recipe, [f"{key}={'x' * 5000}"]).to_yaml()
+
+
 def test_the_last_seeds(recipe: Path) -> None:
     last = Recipe.load(recipe, ["training.seed=4294967295"])
     with pytest.raises(DistilvecError, match=r"^training\.seed: .*\b4,294,967,296\b"):
