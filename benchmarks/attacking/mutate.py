@@ -213,4 +213,6 @@ def spoil_folder(folder: Path, rng: random.Random, spoil_file: Callable[[Path, r
         elif kind < 0.95:
             file.chmod(0)
         else:
-            (file.parent / rng.choice(("loop", ".hidden", "x" * 200, "a\nb", "\x1b[31m"))).symlink_to("..")
+            link = file.parent / rng.choice(("loop", ".hidden", "x" * 200, "a\nb", "\x1b[31m"))
+            if not link.is_symlink():
+                link.symlink_to("..")

@@ -52,6 +52,17 @@ def test_a_damaged_table_of_keys_is_not_needed(store: Path) -> None:
     assert found.rows(np.arange(48, dtype=np.uint8).reshape(3, 16)).tolist() == [0, 1, 2]
 
 
+def test_a_table_of_keys_that_names_rows_that_there_are_not(store: Path) -> None:
+    SignalStore.open(store).build_index()
+    (index,) = (store / "derived").glob("*.npy")
+    table = np.load(index)
+    table[1, 1] += 7 << 32
+    np.save(index, table)
+    found = SignalStore.open(store)
+    assert found.rows(np.arange(48, dtype=np.uint8).reshape(3, 16)).tolist() == [0, 1, 2]
+    assert not index.exists()
+
+
 def test_a_folder_in_the_place_of_a_store_s_description(store: Path) -> None:
     (store / "store.json").unlink()
     (store / "store.json").mkdir()

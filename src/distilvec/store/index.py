@@ -6,6 +6,7 @@ it (parts were added by a writer that was killed, say) the parts are searched on
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -70,6 +71,10 @@ def _signature(parts: Sequence[Part]) -> str:
     return digest.hexdigest()
 
 
+class DamagedIndexError(Exception):
+    """The table of keys names rows that there are not."""
+
+
 class KeyIndex:
     """The mapped table of all keys.
 
@@ -78,13 +83,27 @@ class KeyIndex:
         place: uint64 [N], number of the part in the upper half, row in the part in the lower half.
     """
 
-    def __init__(self, table: np.ndarray) -> None:
+    def __init__(self, table: np.ndarray, file: Path, parts: Sequence[Part]) -> None:
         self.first, self.place = table[0], table[1]
+        self._file, self._lengths = file, np.array([len(part) for part in parts])
 
     def places(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of the parts and rows in them, int64 [k] each, at positions [k] of the table."""
+        """Numbers of the parts and rows in them, int64 [k] each, at positions [k] of the table.
+
+        Raises:
+            DamagedIndexError: the table names others than there are.
+        """
         packed = self.place[position]
-        return (packed >> np.uint64(32)).astype(np.int64), (packed & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        number, local = (packed >> np.uint64(32)).astype(np.int64), (packed & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        if (number >= len(self._lengths)).any() or (local >= self._lengths[number]).any():
+            raise DamagedIndexError
+        return number, local
+
+    def remove(self) -> None:
+        """Away with its file, so that the next who builds one builds it anew."""
+        logger.warning("%s is damaged and is not used; it is made again when the store is next written", self._file)
+        with contextlib.suppress(OSError):
+            self._file.unlink()
 
 
 def open_index(folder: Path, parts: Sequence[Part]) -> KeyIndex | None:
@@ -97,7 +116,7 @@ def open_index(folder: Path, parts: Sequence[Part]) -> KeyIndex | None:
         return None
     if not isinstance(table, np.ndarray) or table.shape != (2, rows) or table.dtype != np.uint64:
         return None
-    return KeyIndex(table.view(np.ndarray))
+    return KeyIndex(table.view(np.ndarray), file, parts)
 
 
 def build_index(folder: Path, scan: Callable[[], Sequence[Part]]) -> None:

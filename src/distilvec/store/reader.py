@@ -10,7 +10,7 @@ import numpy as np
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store.codec import unpack
 from distilvec.store.files import disk_problems
-from distilvec.store.index import KeyIndex, build_index, locate, locate_in_part, open_index
+from distilvec.store.index import DamagedIndexError, KeyIndex, build_index, locate, locate_in_part, open_index
 from distilvec.store.layout import (
     KEY_BYTES,
     SIGNAL,
@@ -202,16 +202,24 @@ class SignalStore:
         return found
 
     def _search(self, query: np.ndarray) -> np.ndarray:
-        found = np.full(len(query), -1, dtype=np.int64)
         if (index := self._index) is not None:
-            position = locate(index.first, lambda at: self._gather_second(self._rows_at(index, at)), query)
-            present = position >= 0
-            found[present] = self._rows_at(index, position[present])
-            return found
+            try:
+                return self._search_index(index, query)
+            except DamagedIndexError:
+                index.remove()
+                self._index = None
+        found = np.full(len(query), -1, dtype=np.int64)
         for number in self._by_name:
             open_ones = np.flatnonzero(found < 0)
             at = locate_in_part(self._parts[number], query[open_ones])
             found[open_ones[at >= 0]] = at[at >= 0] + self._offsets[number]
+        return found
+
+    def _search_index(self, index: KeyIndex, query: np.ndarray) -> np.ndarray:
+        found = np.full(len(query), -1, dtype=np.int64)
+        position = locate(index.first, lambda at: self._gather_second(self._rows_at(index, at)), query)
+        present = position >= 0
+        found[present] = self._rows_at(index, position[present])
         return found
 
     def _rows_at(self, index: KeyIndex, position: np.ndarray) -> np.ndarray:
