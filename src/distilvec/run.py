@@ -143,5 +143,5 @@ def _resolved(saved: Path) -> str | None:
     """A saved recipe as it reads today: keys that are newer than it have their defaults. None where it is none."""
     try:
         return Recipe.build(plain_yaml.read(saved.read_text(encoding="utf-8"))).to_yaml()
-    except (DistilvecError, yaml.YAMLError, AttributeError, TypeError):
+    except (DistilvecError, yaml.YAMLError, AttributeError, TypeError, ValueError):  # UnicodeDecodeError is of these
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,13 @@ import pytest
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.finetune import finetune
+from distilvec.recipe import Recipe
+from distilvec.run import output_folder
 from distilvec.store import SignalStore
 from distilvec.students import load_student
 from distilvec.teachers import load_teacher
 from distilvec.training.arguments import check_keys
+from distilvec.training.tokens import TokenizedCorpus
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04", b"\x93NUMPY\x01\x00\x10\x00{'descr': [[[      \n"])
@@ -119,3 +123,30 @@ def test_a_folder_called_like_a_file_has_no_hash(tmp_path: Path, tiny_bert: Path
     rows = tmp_path / "rows.csv"
     rows.write_text("text,label\na man sings,0\na dog runs,1\n")
     assert (finetune(tmp_path / "model", rows, tmp_path / "out") / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-2], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b"\x80\x04" + b])
+@pytest.mark.parametrize("kind", ["ids", "offsets"])
+def test_damaged_token_ids_are_made_again(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], kind: str, damage: Callable[[bytes], bytes]
+) -> None:
+    def ids() -> list[int]:
+        student = load_student(tiny_bert, device="cpu")
+        found = TokenizedCorpus.build(student, lambda rows: [sentences[row] for row in rows], 50, tmp_path)
+        return [*found.ids.tolist(), *found.offsets.tolist()]
+
+    before = ids()
+    (file,) = tmp_path.glob(f"{kind}-*")
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    assert ids() == before and file.read_bytes() == whole
+
+
+def test_a_saved_recipe_that_is_no_text_is_another_one(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    sections = {"corpus": {"path": sentences[:40]}, "teachers": [{"name": "t", "model": str(tiny_bert)}]}
+    student = {"student": {"model": str(tiny_bert)}, "method": {"name": "cosine"}}
+    recipe = Recipe.build({**sections, **student, "output": str(tmp_path / "out")})
+    output_folder(recipe, resume=False)
+    (tmp_path / "out/recipe.yaml").write_bytes(b"\xff\xfe")
+    assert output_folder(recipe, resume=False) == tmp_path / "out"
+    assert Recipe.load(tmp_path / "out/recipe.yaml").method.name == "cosine"

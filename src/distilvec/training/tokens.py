@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,10 @@ from distilvec.modules.contents import Contents
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+
+#: Of the table of offsets: texts cut, whether ids have 32 bits, checksums of what follows, of the ids, of the segments.
+_HEAD = 5
 
 
 class TokenizedCorpus:
@@ -94,25 +99,31 @@ class TokenizedCorpus:
         pairs = any(PAIR in text for text in probes)  # all items of a corpus, or none
         tokenize = _Tokenize(student.tokenizer, student.max_seq_length, prompt, pairs=pairs)
         prompt_length = _check_ids(student, tokenize, probes, prompt)
-        state = f"{tokenize.describe()}|{count}|{fingerprint}"
+        state = f"{tokenize.describe()}|{count}|{fingerprint}|checked"
         name = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
         ids_file, offsets_file = folder / f"ids-{name}.bin", folder / f"offsets-{name}.npy"
         types_file = folder / f"types-{name}.bin" if tokenize.types else None
-        if not offsets_file.exists():
-            _write(tokenize, texts, count, [ids_file, *([types_file] if types_file else [])], offsets_file)
-        table = np.load(offsets_file, mmap_mode="r")
-        dtype = np.uint32 if table[1] else np.uint16
-        ids = np.memmap(ids_file, dtype=dtype, mode="r") if table[-1] else np.zeros(0, dtype)
+        token_files = [ids_file, *([types_file] if types_file else [])]
+        if (found := _open(token_files, offsets_file)) is None:
+            _write(tokenize, texts, count, token_files, offsets_file)
+            found = _open(token_files, offsets_file)
+        if found is None:
+            raise EnvironmentProblem(
+                "the token ids that were written are not what is read",
+                where=str(offsets_file),
+                remedy="Does another program write there, or is the disk faulty?",
+            )
+        table, arrays = found
         return cls(
-            ids,
-            np.asarray(table[2:]),
+            arrays[0],
+            np.asarray(table[_HEAD:]),
             int(table[0]),
             student.tokenizer,
             prompt=prompt,
             prompt_length=prompt_length,
             bags=tokenize.bags,
             name=name,
-            types=np.memmap(types_file, dtype=np.uint8, mode="r") if types_file and table[-1] else None,
+            types=arrays[1] if types_file and table[-1] else None,
             limit=None if pairs else (tokenize.length or math.inf),
         )
 
@@ -218,6 +229,25 @@ def _check_ids(student: SentenceTransformer, tokenize: _Tokenize, texts: list[st
     return None if length is None else int(length)
 
 
+def _open(token_files: list[Path], offsets_file: Path) -> tuple[np.ndarray, list[np.ndarray]] | None:
+    """The table of `_write` and the mapped arrays; None where there are none, or damaged ones."""
+    try:
+        table = np.load(offsets_file, mmap_mode="r", allow_pickle=False)
+        if table.dtype != np.int64 or table.ndim != 1 or zlib.crc32(table[3:].tobytes()) != table[2]:
+            return None
+        dtypes = [np.uint32 if table[1] else np.uint16, np.uint8]
+        arrays: list[np.ndarray] = [
+            np.memmap(file, dtype=dtype, mode="r") if table[-1] else np.zeros(0, dtype)
+            for file, dtype in zip(token_files, dtypes)
+        ]
+    except Exception:  # no such files; numpy meets damaged bytes with errors of many kinds
+        return None
+    whole = all(
+        len(each) == table[-1] and zlib.crc32(each.data) == known for each, known in zip(arrays, table[3:_HEAD])
+    )
+    return (table, arrays) if whole else None
+
+
 def _write(
     tokenize: _Tokenize,
     texts: Callable[[np.ndarray], Sequence[str]],
@@ -231,8 +261,9 @@ def _write(
     partials = [file.with_name(f".{file.name}.{os.getpid()}") for file in files]
     try:
         offsets_file.parent.mkdir(parents=True, exist_ok=True)
-        lengths, truncated = _write_tokens(tokenize, texts, count, partials[:-1], wide=wide)
-        table = np.concatenate([[truncated, int(wide)], [0], np.cumsum(lengths)]).astype(np.int64)
+        lengths, truncated, sums = _write_tokens(tokenize, texts, count, partials[:-1], wide=wide)
+        behind = np.concatenate([[*sums, 0][: _HEAD - 3], [0], np.cumsum(lengths)]).astype(np.int64)
+        table = np.concatenate([[truncated, int(wide), zlib.crc32(behind.tobytes())], behind])
         with partials[-1].open("wb") as out:
             np.save(out, table)
         for partial, file in zip(partials, files, strict=True):
@@ -256,10 +287,10 @@ def _write_tokens(
     *,
     wide: bool,
     chunk: int = 10_000,
-) -> tuple[np.ndarray, int]:
-    """Write the ids of all texts (and, to a second file, segments); returns lengths and how many were truncated."""
+) -> tuple[np.ndarray, int, list[int]]:
+    """Write the ids of all texts (and, to a second file, segments); lengths, how many were truncated, checksums."""
     lengths: list[np.ndarray] = [np.zeros(0, np.int64)]
-    truncated = 0
+    truncated, sums = 0, [0] * len(files)
     dtypes = [np.uint32 if wide else np.uint16, np.uint8]
     with contextlib.ExitStack() as stack:
         outs = [stack.enter_context(file.open("wb")) for file in files]
@@ -267,7 +298,9 @@ def _write_tokens(
             columns, cut = tokenize(texts(np.arange(start, min(start + chunk, count))))
             lengths.append(np.fromiter((len(ids) for ids in columns[0]), np.int64, len(columns[0])))
             truncated += cut
-            for out, lists, dtype in zip(outs, columns, dtypes):
+            for number, (out, lists, dtype) in enumerate(zip(outs, columns, dtypes)):
                 flat = np.fromiter(itertools.chain.from_iterable(lists), np.int64, int(lengths[-1].sum()))
-                out.write(flat.astype(dtype).tobytes())
-    return np.concatenate(lengths), truncated
+                written = flat.astype(dtype).tobytes()
+                sums[number] = zlib.crc32(written, sums[number])
+                out.write(written)
+    return np.concatenate(lengths), truncated, sums
