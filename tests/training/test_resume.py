@@ -234,6 +234,15 @@ def test_damaged_and_foreign_checkpoints_are_refused(start: Starter, home: Path,
         (newest / name).write_bytes(whole[name][: len(whole[name]) // 2])
         code, output = resumed(training=TRAINING)
         assert code == 3 and "Remove this folder" in output and "checkpoint-8" in output, (name, output)
+    for content in (b"{", b"[]", b'{"total": 1}'):
+        (newest / "unlogged-0.json").write_bytes(content)
+        code, output = resumed(training=TRAINING)
+        assert code == 3 and "unlogged-0.json" in output, (content, output)
+    state = json.loads(whole["trainer_state.json"])
+    state["stateful_callbacks"] = dict.fromkeys([*state["stateful_callbacks"], "EarlyStoppingCallback"], "x")
+    (newest / "trainer_state.json").write_text(json.dumps(state))
+    code, output = resumed(training=TRAINING)
+    assert code == 3 and "cannot be taken up" in output, output
     (newest / "optimizer.pt").unlink()
     code, output = resumed()
     assert code == 3 and "optimizer.pt is missing" in output

@@ -44,7 +44,7 @@ class CheckpointedTrainer(Trainer):
     save_student: Callable[[Path], None] | None
     data: dict[str, Any] | None = None
     _partial: Path | None = None
-    _unlogged: dict[str, Any] | None = None
+    _unlogged: Path | None = None
 
     @property
     def home(self) -> Path:
@@ -129,8 +129,7 @@ class CheckpointedTrainer(Trainer):
             if not (folder / needed).is_file():
                 raise DataError(f"{needed} is missing from this checkpoint", where=str(folder), remedy=_REMOVE)
         unlogged = folder / f"unlogged-{rank()}.json"
-        with _readable(unlogged):
-            self._unlogged = json.loads(unlogged.read_text()) if unlogged.exists() else None
+        self._unlogged = unlogged if unlogged.exists() else None
 
     def _load_best_model(self) -> None:
         load_strictly(self.distiller, Path(str(self.state.best_model_checkpoint)))
@@ -142,6 +141,10 @@ class CheckpointedTrainer(Trainer):
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with _readable(Path(str(checkpoint))):
             super()._load_rng_state(checkpoint)
+
+    def _load_callback_state(self) -> None:
+        with _readable(self.home):
+            super()._load_callback_state()
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         self._take_up()
@@ -176,7 +179,8 @@ class CheckpointedTrainer(Trainer):
 
     def _take_up(self) -> None:
         if self._unlogged is not None:
-            self.take_up_unlogged(self._unlogged)
+            with _readable(self._unlogged):
+                self.take_up_unlogged(json.loads(self._unlogged.read_text()))
             self._unlogged = None
 
     def _is_over(self) -> bool:
