@@ -26,6 +26,7 @@ from distilvec.store import FillReport, RaggedSignal, SignalStore, fill_signals
 from distilvec.store.layout import read_signals
 from distilvec.store.scan import part_names
 from distilvec.teachers import Teacher, TeacherReport, check_teacher
+from distilvec.teachers.service import ServiceTeacher
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training.fit import companions_of
 
@@ -147,6 +148,10 @@ def _probe_teachers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tupl
             f"{rate:,.0f}/s: {_duration(missing / rate)}; {sum(sizes.values()):,} bytes {each}, "
             f"{_bytes(size)} in all",
         )
+        if isinstance(teacher, ServiceTeacher):
+            requests, tokens, price = teacher.cost(texts, missing)
+            paid = "" if price is None else f", {price:,.2f} at {teacher.price:g} per million tokens"
+            found.add("", f"about {requests:,} requests with {tokens:,.0f} tokens{paid}")
         found.examples += _examples(section.name, seen)
         found.notes += [f"{section.name}: {warning}" for warning in seen.warnings]
         report = FillReport(len(texts), len(texts), 0, len(texts), len(texts) / rate, [], {})

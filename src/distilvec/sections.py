@@ -50,14 +50,34 @@ class CorpusSection(Section):
     strict: bool = Field(False, description="fail on the first bad row instead of counting it")
 
 
+class ApiSection(Section):
+    """A service that answers as OpenAI's /embeddings does: hosted ones, TEI, infinity, vLLM, Ollama."""
+
+    url: str = Field(description="of the service, such as http://localhost:8080/v1")
+    model: str = Field(description="the service's name of the model")
+    key_env: str | None = Field(None, description="environment variable with the key; null = no key is sent")
+    dimensions: int | None = Field(None, gt=0, description="asked for; null = the model's own")
+    extra: dict[str, Any] = Field(default_factory=dict, description="further fields of every request")
+    encoding: Literal["float", "base64"] | None = Field(
+        None, description="of the numbers in the answer; base64 is a quarter as long, where the service knows it"
+    )
+    concurrency: int = Field(4, gt=0, le=256, description="requests under way at once")
+    tokens_per_request: int | None = Field(None, gt=0, description="at most, by estimate; batch_size bounds it too")
+    tokens_per_minute: float | None = Field(None, gt=0, description="limit; teachers.rate_limit is that of requests")
+    timeout: float = Field(60.0, gt=0, le=3600, description="seconds for one answer")
+    attempts: int = Field(8, gt=0, le=100, description="how often a request is tried")
+    price: float | None = Field(None, ge=0, description="of a million tokens, for --dry-run")
+
+
 class TeacherSection(Section):
-    """One frozen teacher: a model, a callable, or vectors from elsewhere."""
+    """One frozen teacher: a model, a callable, a service, or vectors from elsewhere."""
 
     name: str = Field("teacher", pattern=NAME.pattern)
     model: str | None = Field(None, description="sentence-transformers or transformers folder or hub id")
     call: str | Callable[[list[str]], Any] | None = Field(
         None, description="module:function from a list of texts to vectors; from Python also the function itself"
     )
+    api: ApiSection | None = Field(None, description="a service that answers as OpenAI's /embeddings does")
     vectors: str | None = Field(None, description=".npy file or parquet file with a vector column")
     texts: str | None = Field(None, description="texts of the vectors, one per row")
     prompt: str | None = Field(None, description="put before every text; null = the teacher's own default")
@@ -73,8 +93,8 @@ class TeacherSection(Section):
         None, description="false: read without the causal mask, padded on the left (LLM2Vec); null = as it is"
     )
     trust_remote_code: bool = False
-    batch_size: int = Field(64, gt=0, description="texts per call of a callable teacher")
-    rate_limit: float | None = Field(None, gt=0, description="calls per second of a callable teacher")
+    batch_size: int = Field(64, gt=0, description="texts per call of a function or request to a service")
+    rate_limit: float | None = Field(None, gt=0, description="calls or requests per second")
     dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         None, description="computation of a model; null = bfloat16 on CUDA, float32 elsewhere"
     )
@@ -92,8 +112,8 @@ class TeacherSection(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> TeacherSection:
-        if sum(source is not None for source in (self.model, self.call, self.vectors)) != 1:
-            raise ValueError("give exactly one of model, call and vectors")
+        if sum(source is not None for source in (self.model, self.call, self.api, self.vectors)) != 1:
+            raise ValueError("give exactly one of model, call, api and vectors")
         if self.live and self.token_axes:
             raise ValueError("token_axes is about the store, which a live teacher's token states never see")
         return self

@@ -23,6 +23,8 @@ from distilvec.store.turns import alone
 from distilvec.tasks.base import Task
 from distilvec.tasks.labels import teacher_order
 from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
+from distilvec.teachers.answers import Answers
+from distilvec.teachers.service import ServiceTeacher
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training import LiveSource, SignalSource, StoreSource, Ticker
 
@@ -154,7 +156,17 @@ def fill_store(
     keys = corpus.teacher_keys if rows is None else corpus.teacher_keys[rows]
     if wanted.signals:
         return fill_signals(store, teacher, texts, keys, wanted, **options)
-    return fill(store, teacher, texts, keys, **options)
+    if not isinstance(teacher, ServiceTeacher):
+        return fill(store, teacher, texts, keys, **options)
+    with Answers(store.path / "answers", teacher.card.fingerprint, teacher.card.width) as answers:
+        teacher.answers = answers
+        try:
+            filled = fill(store, teacher, texts, keys, **options)
+        finally:
+            teacher.answers = None
+        if filled.present + filled.taught + filled.absent == filled.distinct:  # else it was stopped, and some wait
+            answers.all_kept()
+    return filled
 
 
 def finish(

@@ -65,7 +65,9 @@ def fill(
 
     Args:
         teacher: with `card` and `stream(texts)` or `encode(texts)` (`distilvec.teachers.Teacher`); texts it lacks by
-            `has(texts)`, or with `gaps` by rows of NaN, are left out of the store, and readers find them missing.
+            `has(texts)`, or with `gaps` by rows of NaN, are left out of the store, and readers find them missing. One
+            with `chunk` is given so many texts at a time, and one with `kept(rows)` hears how many of the rows that it
+            gave are on disk.
         texts: what the teacher reads; anything with a length and integer indexing.
         keys: uint8 [n, 16], their keys. A key that occurs more often is encoded once.
         shard: (i, n): only the keys with hash i modulo n, 0 <= i < n.
@@ -132,9 +134,13 @@ def _write(
     covered = absent = 0
     with ThreadPoolExecutor(1, "distilvec-store") as pool:
         writing: Future[None] | None = None
+        parts = added = 0
         for rows, vectors in _encode(teacher, texts, todo):
             if writing is not None:
                 writing.result()
+            if len(writer.parts) > parts and hasattr(teacher, "kept"):
+                teacher.kept(added)  # what the last call of add brought may be in memory still
+            parts, added = len(writer.parts), covered
             if vectors is None:
                 absent += len(rows)
             else:
@@ -165,8 +171,9 @@ def distinct_positions(words: np.ndarray, shard: tuple[int, int] | None) -> np.n
 
 def _encode(teacher: Any, texts: Sequence[str], todo: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     """Pairs of positions in `texts` and their vectors, until all of `todo` is covered; None where it has none."""
-    for start in range(0, len(todo), _CHUNK):
-        rows = todo[start : start + _CHUNK]
+    size = getattr(teacher, "chunk", _CHUNK)
+    for start in range(0, len(todo), size):
+        rows = todo[start : start + size]
         chunk = take(texts, rows)
         if hasattr(teacher, "has") and not (known := np.asarray(teacher.has(chunk), dtype=bool)).all():
             yield rows[~known], None

@@ -35,8 +35,9 @@ class TeacherCard:
 
     Attributes:
         name: the name in the recipe.
-        kind: "model", "callable", "vectors", "molecule" (a network over molecules) or "combined" (of several teachers).
-        source: folder, hub id, module:function or file.
+        kind: "model", "callable", "service", "vectors", "molecule" (a network over molecules) or "combined" (of several
+            teachers).
+        source: folder, hub id, module:function, "model at host" or file.
         fingerprint: hash over weights, tokenizer, pooling, prompt, maximum length and normalisation. The dtype of
             the computation is not part of it, so that machines with and without bfloat16 can fill one store.
         width: D, the width of its sentence vectors.
@@ -51,7 +52,7 @@ class TeacherCard:
     """
 
     name: str
-    kind: Literal["model", "callable", "vectors", "molecule", "combined"]
+    kind: Literal["model", "callable", "service", "vectors", "molecule", "combined"]
     source: str
     fingerprint: str
     width: int

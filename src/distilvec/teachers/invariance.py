@@ -42,7 +42,8 @@ def batch_invariance(
 ) -> InvarianceReport:
     """Encode short texts alone, and once more in a batch with longer ones, and compare.
 
-    A callable is called four times with few texts. Vectors from elsewhere pass: nothing is computed for them.
+    A callable or a service is asked four times with few texts. Vectors from elsewhere pass: nothing is computed for
+    them.
 
     Args:
         teacher: any teacher.
@@ -51,7 +52,7 @@ def batch_invariance(
     """
     if tolerance is None:
         tolerance = _TOLERANCE.get(teacher.card.dtype, 1e-5)
-        if teacher.card.kind == "callable":  # services answer in half precision, and not always the same
+        if teacher.card.kind in ("callable", "service"):  # services answer in half precision, and not always the same
             tolerance = 1e-3
     if teacher.card.kind == "vectors":
         return InvarianceReport(True, 0.0, tolerance, "", "")
@@ -95,8 +96,8 @@ def _gaps(alone: np.ndarray, batched: np.ndarray, may_lack: bool = False) -> np.
 
 
 def _advice(teacher: Any, alone: np.ndarray, tolerance: float) -> str:
-    if teacher.card.kind == "callable":
-        return "The function gives a text another vector when others stand beside it. Set batch_size to 1."
+    if teacher.card.kind in ("callable", "service"):
+        return "It gives a text another vector when others stand beside it. Set batch_size to 1."
     tokens = getattr(teacher, "tokens", None)
     if tokens is not None:
         other = "right" if tokens.side == "left" else "left"

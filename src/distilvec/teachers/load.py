@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ def load_teacher(
     name: str = "teacher",
     model: str | Path | None = None,
     call: str | Callable[[list[str]], Any] | None = None,
+    api: Mapping[str, Any] | None = None,
     vectors: str | Path | np.ndarray | None = None,
     texts: str | Path | Sequence[str] | None = None,
     keys: str | Path | np.ndarray | None = None,
@@ -45,12 +46,13 @@ def load_teacher(
     adapters: Sequence[str | Path] = (),
     causal: Literal[False] | None = None,
 ) -> Teacher:
-    """Open a teacher: exactly one of `model`, `call` and `vectors`.
+    """Open a teacher: exactly one of `model`, `call`, `api` and `vectors`.
 
     Args:
         name: what recipes, messages and stores call it.
         model: sentence-transformers or transformers folder, or hub id. Safetensors only.
         call: "module:function" or a function from a list of texts to vectors [n, D]; may be a paid service.
+        api: a service that answers as OpenAI's `/embeddings` does: options of `ServiceTeacher`.
         vectors: .npy file [n, D], parquet file with a vector column, or array.
         texts: with `vectors`: the texts, one a row (a .txt file of one text a line, a .jsonl file with the field
             "text", a list, or the name of a parquet file's text column).
@@ -65,8 +67,8 @@ def load_teacher(
         dtype: "float32", "bfloat16" or "float16", of the computation; vectors are always float32. None = bfloat16
             (else float16) on CUDA and float32 elsewhere. CPUs with bfloat16 instructions gain from it too.
         token_budget: padded tokens per forward pass; None = by the device.
-        batch_size: texts per call of `call`.
-        rate_limit: calls per second of `call`, None = no limit.
+        batch_size: texts per call of `call`, or per request to `api`.
+        rate_limit: calls or requests per second, None = no limit.
         modality: of the items that it is to read, as the corpus has it.
         components: with `vectors` of molecules, as the corpus has it.
         adapters: folders or hub ids of LoRA adapters that are added to the weights of `model`, in this order.
@@ -81,7 +83,7 @@ def load_teacher(
         EnvironmentProblem: the hub cannot be reached and the model is not in its cache.
     """
     _refuse_misfits(
-        name, model, call, vectors, max_length, pooling, prompt, extra=texts is not None or keys is not None
+        name, model, call, api, vectors, max_length, pooling, prompt, extra=texts is not None or keys is not None
     )
     if model is None and (adapters or causal is False):
         word = "adapters" if adapters else "causal"
@@ -119,6 +121,16 @@ def load_teacher(
         return CallTeacher(
             call, name=name, prompt=prompt, batch_size=batch_size, rate_limit=rate_limit, probe=PROBES[modality]
         )
+    if api is not None:
+        if modality != "text":
+            raise DistilvecError(
+                f"a service reads texts, and the corpus holds {modality}s",
+                where=name,
+                remedy="Give a function that asks it (`call`).",
+            )
+        from distilvec.teachers.service import ServiceTeacher
+
+        return ServiceTeacher(api, name=name, prompt=prompt, batch_size=batch_size, rate_limit=rate_limit)
     from distilvec.teachers.vectors import VectorsTeacher
 
     assert vectors is not None
@@ -126,13 +138,23 @@ def load_teacher(
 
 
 def _refuse_misfits(
-    name: str, model: Any, call: Any, vectors: Any, max_length: Any, pooling: Any, prompt: str | None, *, extra: bool
+    name: str,
+    model: Any,
+    call: Any,
+    api: Any,
+    vectors: Any,
+    max_length: Any,
+    pooling: Any,
+    prompt: str | None,
+    *,
+    extra: bool,
 ) -> None:
     """Refuse none or several sources, and options that the one source has no use for."""
-    given = [word for word, value in (("model", model), ("call", call), ("vectors", vectors)) if value is not None]
+    sources = (("model", model), ("call", call), ("api", api), ("vectors", vectors))
+    given = [word for word, value in sources if value is not None]
     if len(given) != 1:
         raise DistilvecError(
-            f"a teacher is one of model, call and vectors; found {', '.join(given) or 'none'}", where=name
+            f"a teacher is one of model, call, api and vectors; found {', '.join(given) or 'none'}", where=name
         )
     for word, value in (("max_length", max_length), ("pooling", pooling)):
         if model is None and value is not None:

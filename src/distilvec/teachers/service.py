@@ -1,0 +1,223 @@
+"""A service that sells or serves embeddings as a teacher: several requests at once, and no answer paid for twice."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+from distilvec.teachers.answers import Answers
+from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.cards import TeacherCard, fingerprint
+from distilvec.teachers.endpoint import Endpoint, StoppedError
+
+_OPTIONS = {
+    "url",
+    "model",
+    "key_env",
+    "dimensions",
+    "extra",
+    "encoding",
+    "timeout",
+    "attempts",
+    "tokens_per_minute",
+    "concurrency",
+    "tokens_per_request",
+    "price",
+}
+
+
+class ServiceTeacher(SentenceTeacher):
+    """A teacher behind HTTP, in the shape of OpenAI's `/embeddings`.
+
+    Its fingerprint covers the model's name, dimensions, further fields and prompt, not the address: the same model
+    behind another address is the same teacher. What a service changes on its side cannot be seen.
+
+    Attributes:
+        card: who it is.
+        chunk: texts that it wants to be given at a time, so that its connections are never idle for long.
+        price: of a million tokens, None = unknown.
+        answers: where answers are kept until they are in a store; None = nowhere.
+    """
+
+    chunk = 65_536
+
+    def __init__(
+        self,
+        api: Mapping[str, Any],
+        *,
+        name: str = "teacher",
+        prompt: str | None = None,
+        batch_size: int = 64,
+        rate_limit: float | None = None,
+        probe: str = "A probe.",
+    ) -> None:
+        """Ask once with a short text, to learn the width.
+
+        Args:
+            api: url, model, and if wanted key_env, dimensions, extra, encoding, timeout, attempts, tokens_per_minute
+                (see `Endpoint`), concurrency (requests under way at once, 4), tokens_per_request (at most, by
+                estimate; one text may have more) and price (of a million tokens).
+            prompt: put before every text.
+            batch_size: texts per request, at most.
+            rate_limit: requests per second, None = no limit.
+            probe: the text of the first request.
+
+        Raises:
+            DistilvecError: an unknown option, an address that is none, or the service refuses the request.
+            EnvironmentProblem: it does not answer, or lets nobody in.
+            DataError: it answers without vectors.
+        """
+        given = {key: value for key, value in api.items() if value is not None}
+        for key in given:
+            if key not in _OPTIONS:
+                raise DistilvecError(f'unknown key "{key}"', where=f"{name}.api", remedy=nearest(key, _OPTIONS))
+        if missing := [key for key in ("url", "model") if key not in given]:
+            raise DistilvecError(f"{missing[0]} is missing", where=f"{name}.api")
+        concurrency, most_tokens = given.pop("concurrency", 4), given.pop("tokens_per_request", None)
+        self._concurrency, self._most_tokens, self._batch_size = concurrency, most_tokens or math.inf, batch_size
+        self.price: float | None = given.pop("price", None)
+        self.answers: Answers | None = None
+        self._stop = threading.Event()
+        self._prompt = prompt or ""
+        self._endpoint = Endpoint(
+            **given, rate_limit=rate_limit, connections=concurrency, where=name, wait=self._stop.wait
+        )
+        seen = self._endpoint.embed([self._prompt + probe])
+        self.card = TeacherCard(
+            name=name,
+            kind="service",
+            source=f"{given['model']} at {self._endpoint.url.host}",
+            fingerprint=fingerprint(
+                "service",
+                given["model"],
+                given.get("dimensions"),
+                given.get("extra"),
+                self._prompt,
+                seen.shape[1],
+            ),
+            width=int(seen.shape[1]),
+            prompt=prompt or None,
+            normalized=bool(abs(float(np.linalg.norm(seen[0])) - 1) < 1e-3),
+        )
+
+    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Pairs (positions int64 [b], vectors float32 [b, D]) as answers come, those first that were kept.
+
+        Raises:
+            DistilvecError, EnvironmentProblem, DataError: as `Endpoint.embed`; what came is kept.
+        """
+        todo = np.arange(len(texts))
+        if self.answers is not None and len(self.answers):
+            found = self.answers.find(self._key(text) for text in texts)
+            here = np.array([each is not None for each in found], dtype=bool)
+            if here.any():
+                self.answers.given(int(here.sum()))
+                yield todo[here], np.stack([each for each in found if each is not None])
+            todo = todo[~here]
+        if len(todo):
+            yield from self._ask(texts, self._batches(texts, todo))
+
+    def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
+        """float32 [n, D], all texts in one request."""
+        return self._endpoint.embed([self._prompt + text for text in texts])
+
+    def rendered(self, text: str) -> tuple[str, int]:
+        """What the service is given; its tokens cannot be counted here (0)."""
+        return self._prompt + text, 0
+
+    def kept(self, rows: int) -> None:
+        """The store has the first so many rows of what `stream` gave since it has its `answers`."""
+        if self.answers is not None:
+            self.answers.kept(rows)
+
+    def cost(self, texts: Sequence[str], items: int) -> tuple[int, float, float | None]:
+        """Requests, tokens and price of `items` texts like these, by estimate; price None where it is unknown."""
+        each = self._endpoint.estimated_tokens([self._prompt + text for text in texts]) / max(len(texts), 1)
+        most = max(
+            1, min(self._batch_size, int(self._most_tokens / each) if math.isfinite(self._most_tokens) else items)
+        )
+        price = None if self.price is None else self.price * each * items / 1e6
+        return math.ceil(items / most), each * items, price
+
+    def _key(self, text: str) -> bytes:
+        return hashlib.blake2b((self._prompt + text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+    def _batches(self, texts: Sequence[str], rows: np.ndarray) -> Iterator[np.ndarray]:
+        batch: list[int] = []
+        tokens = 0.0
+        for row in rows.tolist():
+            more = self._endpoint.estimated_tokens([self._prompt + texts[row]])
+            if batch and (len(batch) == self._batch_size or tokens + more > self._most_tokens):
+                yield np.array(batch)
+                batch, tokens = [], 0.0
+            batch.append(row)
+            tokens += more
+        if batch:
+            yield np.array(batch)
+
+    def _ask(self, texts: Sequence[str], batches: Iterator[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Ask for the batches, `concurrency` at a time; answers are given out in the order in which they were kept."""
+        come: queue.Queue[tuple[np.ndarray, np.ndarray] | BaseException] = queue.Queue()
+        keeping = threading.Lock()
+
+        def one(rows: np.ndarray) -> None:
+            try:
+                asked = [texts[int(row)] for row in rows]
+                vectors = self._checked(self._endpoint.embed([self._prompt + text for text in asked]))
+                with keeping:
+                    if self.answers is not None:
+                        self._keep(self.answers, asked, vectors)
+                    come.put((rows, vectors))
+            except BaseException as problem:  # raised again by the thread that reads the answers
+                come.put(problem)
+
+        pool = ThreadPoolExecutor(self._concurrency, "distilvec-service")
+        try:
+            waiting = 0
+            for rows in batches:
+                pool.submit(one, rows)
+                waiting += 1
+                if waiting >= 2 * self._concurrency:  # as many again wait for a free connection
+                    yield _given(come.get())
+                    waiting -= 1
+            for _ in range(waiting):
+                yield _given(come.get())
+        finally:
+            self._stop.set()  # who waits for a second try gives up; who waits for an answer gets it, and keeps it
+            pool.shutdown(wait=True, cancel_futures=True)
+            self._stop.clear()
+
+    def _checked(self, vectors: np.ndarray) -> np.ndarray:
+        if vectors.shape[1] != self.card.width:
+            raise DataError(
+                f"vectors of width {self.card.width} came before, now of width {vectors.shape[1]}",
+                where=self.card.name,
+                remedy="Was the model behind this address changed?",
+            )
+        return vectors
+
+    def _keep(self, answers: Answers, texts: list[str], vectors: np.ndarray) -> None:
+        try:
+            answers.add([self._key(text) for text in texts], vectors)
+        except OSError as problem:
+            raise EnvironmentProblem(
+                f"the answers cannot be written ({problem.strerror or problem})",
+                where=str(problem.filename or self.card.name),
+                remedy="Free disk space, then start again: what came before is kept.",
+            ) from problem
+
+
+def _given(found: tuple[np.ndarray, np.ndarray] | BaseException) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(found, StoppedError):
+        raise AssertionError("nobody waits when everybody was told to stop") from found
+    if isinstance(found, BaseException):
+        raise found
+    return found

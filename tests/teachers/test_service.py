@@ -1,0 +1,205 @@
+"""A service as a teacher: whatever it answers, no row is lost, and none is paid for twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.teachers.serving import WIDTH, Service, serving, vector
+
+from distilvec.corpus.keys import content_keys
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.plan import plan
+from distilvec.recipe import Recipe
+from distilvec.scaling import teach_alone
+from distilvec.store import SignalStore
+from distilvec.teachers import endpoint, load_teacher
+from distilvec.teachers.answers import Answers
+
+TEXTS = [f"text {number} of a{'t' * (number % 7)}" for number in range(200)]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint.random, "uniform", lambda low, high: 0.001)
+
+
+def teacher_of(service: Service, batch_size: int = 16, **api: Any) -> Any:
+    return load_teacher(name="big", api={"url": service.url, "model": "m", **api}, batch_size=batch_size)
+
+
+def same(found: np.ndarray, texts: list[str]) -> bool:
+    return bool(np.allclose(found, np.stack([vector(text) for text in texts]), atol=1e-6))
+
+
+@pytest.mark.parametrize("encoding", [None, "float", "base64"])
+def test_rows_come_back_in_the_order_of_the_texts(encoding: str | None) -> None:
+    with serving() as service:
+        teacher = teacher_of(service, encoding=encoding, dimensions=WIDTH, extra={"input_type": "document"})
+        assert same(teacher.encode(TEXTS), TEXTS)
+        assert service.answered == dict.fromkeys([*TEXTS, "A probe."], 1)
+        assert all(body["input_type"] == "document" and body["dimensions"] == WIDTH for body in service.bodies)
+        assert all(body.get("encoding_format") == encoding for body in service.bodies)
+        assert teacher.card.source == "m at 127.0.0.1" and teacher.card.kind == "service"
+
+
+@pytest.mark.parametrize("fault", ["drop", "html", "missing", "twice", "half", 500, 503, 429])
+def test_what_goes_wrong_for_a_while_is_asked_again(fault: Any) -> None:
+    with serving(lambda number, texts: fault if number % 3 == 1 else None) as service:
+        assert same(teacher_of(service).encode(TEXTS), TEXTS)
+        assert service.answered == dict.fromkeys([*TEXTS, "A probe."], 1)
+
+
+@pytest.mark.parametrize("said", ["7", "date"])
+def test_retry_after_is_obeyed_by_all_threads(said: str) -> None:
+    waits: list[float] = []
+    after = formatdate(time.time() + 7.5, usegmt=True) if said == "date" else said
+    with serving(lambda number, texts: {"retry_after": after} if number == 0 else None) as service:
+        asked = endpoint.Endpoint(service.url, "m", wait=lambda seconds: bool(waits.append(seconds)))
+        assert same(asked.embed(TEXTS[:2]), TEXTS[:2])
+        assert asked._pace.reserve(0) > 5, "who asks next waits too"
+    assert len(waits) == 1 and 5 < waits[0] <= 7.5
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "said"),
+    [
+        ("html", DataError, r"^big: 3 requests .*holds no vectors: <!doctype"),
+        ("missing", DataError, r"^big: 3 requests .* 0 vectors for 1"),
+        ("nan", DataError, r"^big: 3 requests .*not finite"),
+        ("drop", EnvironmentProblem, r"^big: 3 requests .*Error: "),
+        (500, EnvironmentProblem, r"^big: 3 requests .*HTTP 500: fault 500"),
+        (401, EnvironmentProblem, r"^big: .*HTTP 401: fault 401 for Bearer \*\*\*\).*key_env"),
+        (404, EnvironmentProblem, r"^big: .*HTTP 404: .*/v1/embeddings was asked"),
+        (302, EnvironmentProblem, r"^big: .*HTTP 302: "),
+        (400, DistilvecError, r"^big: .*'A probe\.' \(HTTP 400: fault 400"),
+    ],
+)
+def test_what_stays_wrong_is_said(fault: Any, kind: type, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIG_KEY", "sk-secret")
+    with serving(lambda number, texts: fault) as service, pytest.raises(kind, match=said) as caught:
+        teacher_of(service, attempts=3, key_env="BIG_KEY")
+    assert "sk-secret" not in str(caught.value)
+    assert set(service.keys) == {"Bearer sk-secret"}
+    assert len(service.bodies) == (3 if fault in ("html", "missing", "nan", "drop", 500) else 1)
+
+
+def test_the_one_text_that_is_refused_is_named() -> None:
+    with serving(lambda number, texts: 413 if TEXTS[37] in texts else None) as service:
+        with pytest.raises(DistilvecError, match=rf"'{TEXTS[37]}' \(HTTP 413"):
+            teacher_of(service, batch_size=64).encode(TEXTS[:64])
+        assert service.answered[TEXTS[0]] == 1 and len(service.bodies) <= 2 + 2 * 6
+
+
+def test_batches_hold_so_many_texts_and_tokens() -> None:
+    with serving() as service:
+        teacher_of(service, batch_size=50, tokens_per_request=60).encode(TEXTS)
+        sizes = [len(body["input"]) for body in service.bodies[1:]]
+        assert max(sizes) < 20 and sum(sizes) == len(TEXTS)  # the service counts half a token a letter
+
+
+@pytest.mark.parametrize(
+    ("api", "said"),
+    [
+        ({"url": "ftp://x/v1"}, r"big: \"ftp://x/v1\""),
+        ({"url": "http://me:secret@x/v1"}, "big: .*password.*key_env"),
+        ({"key_env": "NO_SUCH_KEY"}, "big: .*NO_SUCH_KEY"),
+        ({"modle": "m"}, r"big\.api: .*\"modle\".*\"model\""),
+    ],
+)
+def test_what_cannot_work_is_said_at_once(api: dict[str, str], said: str) -> None:
+    with pytest.raises(DistilvecError, match=said):
+        load_teacher(name="big", api={"url": "http://127.0.0.1:9/v1", "model": "m", **api})
+
+
+def test_the_pace_is_kept_by_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint.time, "monotonic", lambda: 100.0)
+    pace = endpoint.Pace(requests_per_second=10, tokens_per_minute=6000)
+    assert [round(pace.reserve(tokens), 6) for tokens in (5, 50, 5, 5)] == [0, 0.1, 0.6, 0.7]
+    pace.pause(9)
+    assert pace.reserve(1) == 9
+
+
+def test_answers_outlive_their_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distilvec.teachers.answers._ROTATE_ROWS", 4)
+    keys = [bytes([number] * 16) for number in range(12)]
+    vectors = np.arange(36, dtype=np.float32).reshape(12, 3)
+    first = Answers(tmp_path, "ab" * 16, 3).__enter__()
+    for start in range(0, 12, 2):
+        first.add(keys[start : start + 2], vectors[start : start + 2])
+    assert len(list(tmp_path.glob("*.bin"))) == 3
+    first.kept(7)
+    assert len(list(tmp_path.glob("*.bin"))) == 2
+    with Answers(tmp_path, "ab" * 16, 3) as second:
+        assert len(second) == 0, "the first one lives"
+    first.__exit__(None, None, None)
+    last = max(tmp_path.glob("*.bin"), key=lambda file: file.stat().st_mtime_ns)
+    last.write_bytes(last.read_bytes()[:-5])
+    with Answers(tmp_path, "cd" * 16, 3) as other:
+        assert len(other) == 0, "another teacher's"
+    with Answers(tmp_path, "ab" * 16, 3) as third:
+        found = third.find(keys)
+        assert [each is not None for each in found] == [False] * 4 + [True] * 7 + [False]
+        assert np.array_equal(np.stack([each for each in found if each is not None]), vectors[4:11])
+        third.all_kept()
+    assert not tmp_path.exists()
+
+
+def test_a_dry_run_says_what_it_costs(tmp_path: Path, tiny_bert: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    with serving() as service:
+        dry = plan(recipe_of(tmp_path, tiny_bert, service, price=2.0), teaching_only=True).text()
+    assert "about 25 requests with 1," in dry and "0.00 at 2 per million tokens" in dry
+
+
+def recipe_of(folder: Path, student: Path, service: Service, **api: Any) -> Recipe:
+    return Recipe.build(
+        {
+            "corpus": {"path": str(folder / "texts.txt")},
+            "teachers": [{"name": "big", "api": {"url": service.url, "model": "m", **api}, "batch_size": 8}],
+            "student": {"model": str(student)},
+            "method": {"name": "cosine"},
+            "output": str(folder / "out"),
+        }
+    )
+
+
+def wait_for(seen: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not seen():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_is_paid_for_twice(tmp_path: Path, tiny_bert: Path, number: signal.Signals) -> None:
+    texts = [f"row {number} says {'so' * (number % 5 + 1)}" for number in range(1200)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    with serving(seconds=0.05) as service:
+        recipe = recipe_of(tmp_path, tiny_bert, service)
+        (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
+        command = [sys.executable, "-m", "distilvec.cli", "teach", "recipe.yaml"]
+        quiet: dict[str, Any] = {"cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        with subprocess.Popen(command, **quiet) as process:
+            wait_for(lambda: sum(service.answered[text] for text in texts) >= 300)
+            os.kill(process.pid, number)
+            output = process.communicate(timeout=60)[0]
+        assert process.returncode == (143 if number == signal.SIGTERM else -9), output
+        assert sum(service.answered[text] for text in texts) < 1000
+        teach_alone(recipe)
+    twice = [text for text in texts if service.answered[text] > 1]
+    assert all(service.answered[text] >= 1 for text in texts)
+    assert len(twice) <= (4 * 8 if number == signal.SIGKILL else 0), "only what was under way is asked again"
+    store = SignalStore.open(tmp_path / "out/stores/big", verify=True)
+    assert not (store.path / "answers").exists()
+    rows = store.rows(content_keys(texts))
+    assert np.allclose(store.read(rows), np.stack([vector(text) for text in texts]), atol=1e-3)
