@@ -1,6 +1,6 @@
 """All benchmarks one after another, with their defaults: store, encode, step, allocator, alignment,
 token_steps, expert_head, many_teachers, dispatch, static, scale,
-ray_teaching.
+ray_teaching, service.
 
     OMP_NUM_THREADS=2 python benchmarks/run_all.py
 
@@ -10,7 +10,8 @@ keeping freed memory gains. alignment: aligning tokens against plain Python; it 
 (DISTILVEC_DATA). token_steps: steps of the methods that look inside the teacher. expert_head: the latency that
 DistillMoE's head adds. many_teachers: what one more teacher adds to a step of gaussian. dispatch: sparse dispatch
 to experts, and aggregation on the sphere. static: static students beside a transformer. scale: what `plan --rows`
-prints. ray_teaching: what Ray costs beside one process (extra ray). Each writes its figures to
+prints. ray_teaching: what Ray costs beside one process (extra ray). service: how much of the throughput
+that a server allows comes through. Each writes its figures to
 benchmarks/results/NAME.json, and most a NAME.md. They take half an hour together on 2 cores.
 `attack.py`, which kills commands and feeds hostile inputs, takes longer and is started by itself.
 """
@@ -36,6 +37,7 @@ BENCHMARKS = (
     "static",
     "scale",
     "ray_teaching",
+    "service",
 )
 
 

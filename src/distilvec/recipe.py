@@ -16,6 +16,7 @@ from distilvec import plain_yaml
 from distilvec.errors import DistilvecError, nearest
 from distilvec.places import find_files, home, is_url
 from distilvec.sections import (
+    ApiSection,
     AutoSection,
     CorpusSection,
     FreshSection,
@@ -39,6 +40,7 @@ from distilvec.tasks.section import TaskSection
 T = TypeVar("T")
 
 __all__ = [
+    "ApiSection",
     "AutoSection",
     "CorpusSection",
     "FreshSection",

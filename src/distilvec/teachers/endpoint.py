@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 _BUSY, _UNFIT, _CLOSED = {408, 409, 425, 429, 500, 502, 503, 504, 529}, {400, 413, 422}, {401, 403}
 _LONGEST_WAIT = 60.0
 _MOST_BYTES = 512 << 20
+_SECONDS_BETWEEN_WARNINGS = 10.0
 #: Texts of most languages have three to five bytes a token; the service's own counts correct it.
 _TOKENS_PER_BYTE = 0.25
 
@@ -146,6 +147,7 @@ class Endpoint:
         self._lock = threading.Lock()
         self._bytes = 0
         self.tokens = self.requests = 0
+        self._failures, self._told = 0, -math.inf
 
     def estimated_tokens(self, texts: Sequence[str]) -> float:
         """Tokens of some texts, by their bytes and by what the service counted so far."""
@@ -186,12 +188,21 @@ class Endpoint:
                 patience = min(2.0 ** (attempt - 1), _LONGEST_WAIT) * random.uniform(0.5, 1.0)
                 if problem.wait is not None:  # the pace waits so long, for all threads
                     patience = 0.0
-                logger.warning("%s: %s; again in %.1f s", self._where, problem, problem.wait or patience)
+                self._tell(str(problem), problem.wait or patience)
                 self._patiently(patience)
         raise AssertionError("the last attempt raises")
 
     def close(self) -> None:
         self._client.close()
+
+    def _tell(self, problem: str, seconds: float) -> None:
+        """Say what is tried again, but not for each of thousands of requests."""
+        with self._lock:
+            self._failures += 1
+            if time.monotonic() - self._told < _SECONDS_BETWEEN_WARNINGS:
+                return
+            self._told, count = time.monotonic(), self._failures
+        logger.warning("%s: %s; again in %.1f s (%s so far)", self._where, problem, seconds, f"{count:,}")
 
     def _patiently(self, seconds: float) -> None:
         if seconds > 0 and self._wait(seconds):
