@@ -138,7 +138,7 @@ def test_licence(copy: Path) -> None:
 
 
 def test_sources_exclude_each_other(tiny_bert: Path) -> None:
-    with pytest.raises(DistilvecError, match="^t: .*model, call and vectors.*none"):
+    with pytest.raises(DistilvecError, match="^t: .*model, call, api and vectors.*none"):
         load_teacher(name="t")
     with pytest.raises(DistilvecError, match="^teacher: .*found model, call"):
         load_teacher(model=tiny_bert, call="a:b")
