@@ -156,11 +156,24 @@ def corpus_of(made: Recipe) -> Corpus:
 def judged_run(made: Recipe) -> dict[str, Any]:
     """A trained student on all tasks, beside the teacher."""
     folder, about = trained(made)
+    return {**about, "cosine": held_out_cosine(made, folder), **scores(made, folder / "student", groups())}
+
+
+def start_run(made: Recipe) -> dict[str, Any]:
+    """The same student before training, on the nine sets and retrieval."""
+    folder, about = trained(made)
+    (start,) = (folder / "start").iterdir()
+    tasks = {group: found for group, found in groups().items() if group != "unseen"}
+    return {"parameters": about["parameters"], **scores(made, start, tasks)}
+
+
+def scores(made: Recipe, model: Path, tasks_of: dict[str, list[Task]]) -> dict[str, Any]:
+    """A model's scores by group of tasks, beside the teacher's."""
     seen = set(corpus_of(made).texts())
-    found = {**about, "cosine": held_out_cosine(made, folder)}
-    for group, tasks in groups().items():
+    found: dict[str, Any] = {}
+    for group, tasks in tasks_of.items():
         both = Judgement(judgement("teacher", demo_teacher(), group, tasks).scores)
-        both.scores |= judgement("student", folder / "student", group, tasks).scores
+        both.scores |= judgement("student", model, group, tasks).scores
         average = "retrieval" if group == "retrieval" else "all"
         difference = both.difference("student", "teacher", average)
         found[group] = {
@@ -253,6 +266,8 @@ def main() -> None:
                 chosen = settings_of(made)
                 results.run(f"{size}-{seed}", functools.partial(judged_run, made), recipe=chosen)
                 results.run(f"speed/{size}-{seed}", functools.partial(timed_run, made), recipe=chosen)
+                if seed == options.seeds[0]:
+                    results.run(f"start/{size}-{seed}", functools.partial(start_run, made), recipe=chosen)
                 write_page(results.rows(), results.home)
     print(write_page(results.rows(), results.home))
 

@@ -27,6 +27,15 @@ def write_page(rows: Rows, folder: Path) -> str:
         lines += ["held-out texts' vectors with the teacher's; order: Spearman's correlation of all cosines with the"]
         lines += ["teacher's; ten nearest: share of the teacher's that are found again.", ""]
         lines += [*_head(*_COLUMNS, *_LIKENESS), *(_line(name, row) for name, row in sorted(whole.items()))]
+        lines += [
+            "",
+            "## Over seeds",
+            "",
+            "Kept of the teacher's, in percent: the mean over seeds, with the least and the",
+        ]
+        lines += ["largest; before training, with the first seed's start. Minutes of one core: training alone, of the"]
+        lines += ["last call that trained. Of ten: the teacher's ten nearest neighbours that are found again.", ""]
+        lines += _over_seeds(whole, below(rows, "start"))
         for name, row in sorted(whole.items()):
             lines += ["", f"### {name}", "", *_sets(row)]
             if name in speeds:
@@ -46,6 +55,37 @@ def write_page(rows: Rows, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(text)
     return text
+
+
+def _over_seeds(whole: Rows, starts: Rows) -> list[str]:
+    sizes = sorted({name.rpartition("-")[0] for name in whole}, key=lambda size: -_of(whole, size)[0]["parameters"])
+    columns = ("size", "parameters", "seeds", "nine sets", "nine sets untrained", "four unseen sets", "retrieval")
+    lines = _head(*columns, "retrieval untrained", "of ten", "minutes")
+    for size in sizes:
+        found, start = _of(whole, size), next(iter(_of(starts, size)), None)
+        cells = [size, _size(found[0]), str(len(found))]
+        for group, average in (("nine", "all"), ("unseen", "all"), ("retrieval", "retrieval")):
+            cells.append(_range([_kept(row, group, average) for row in found]))
+            if group != "unseen":
+                cells.append("" if start is None else f"{_kept(start, group, average):.1f}")
+        cells.append(_range([100 * row["agreement"]["neighbours"] for row in found]))
+        cells.append(_range([row["training_seconds_of_last_call"] / 60 for row in found]))
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _of(rows: Rows, size: str) -> list[dict[str, Any]]:
+    return [row for name, row in sorted(rows.items()) if name.rpartition("-")[0] == size]
+
+
+def _kept(row: dict[str, Any], group: str, average: str) -> float:
+    own, top = (row[group]["averages"][model][average] for model in ("student", "teacher"))
+    return 100 * float(own) / float(top)
+
+
+def _range(values: list[float]) -> str:
+    mean = sum(values) / len(values)
+    return f"{mean:.1f}" + (f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else "")
 
 
 def _head(*columns: str) -> list[str]:

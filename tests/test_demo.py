@@ -26,7 +26,9 @@ def _small_and_read_once() -> Iterator[None]:
 def test_a_small_demo_ends_with_a_student_and_a_report(
     tmp_path: Path, real_teacher_folder: Path, cross_tokenizer: bool
 ) -> None:
-    run = start(demo_recipe(tmp_path, cross_tokenizer=cross_tokenizer, texts=600))
+    recipe = demo_recipe(tmp_path, cross_tokenizer=cross_tokenizer, texts=600)
+    recipe.training.epochs = 1
+    run = start(recipe)
     teacher, student = run.record.model("teacher"), run.record.model("student")
     assert teacher is not None and student is not None
     assert student.parameters <= teacher.parameters / 4
