@@ -91,7 +91,7 @@ def test_leftovers_go_once_they_are_old(run: Path) -> None:
     old, young = run / "checkpoints-before", run / "stores/teacher/sentence-a-000009.arrow.bad"
     shutil.copytree(run / "checkpoints", old)
     young.write_bytes(b"x" * 1000)
-    half = run / ".report-k1lled"
+    half = run / ".report-k1lled0_"
     shutil.copytree(run / "figures", half / "figures")
     (half / "report.md").write_text("# Half of")
     past = time.time() - 7200

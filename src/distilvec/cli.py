@@ -183,8 +183,11 @@ def _shard(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     index, slash, count = text.partition("/")
-    if not slash or not index.isdigit() or not count.isdigit() or not 0 <= int(index) < int(count):
-        raise DistilvecError(f'"{text}" is not i/n with 0 <= i < n', where="--shard", remedy="For example 0/2 and 1/2.")
+    readable = all(part.isdecimal() and len(part) < 10 for part in (index, count))
+    if not slash or not readable or not 0 <= int(index) < int(count):
+        raise DistilvecError(
+            f'"{text[:200]}" is not i/n with 0 <= i < n', where="--shard", remedy="For example 0/2 and 1/2."
+        )
     return int(index), int(count)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from distilvec import plain_yaml
+from distilvec import marker, plain_yaml
 from distilvec.errors import DistilvecError, nearest
 from distilvec.files import write_text
 from distilvec.flow.identity import comparison_identity
@@ -116,6 +116,7 @@ def compare(
     job = Job(recipe)
     for variant in variants.values():
         Job(variant).require("compare")
+    marker.claim(recipe.output)
     _ = job.named_tasks
     check_measures(job)
     if supervises(recipe) and not job.named_tasks:
@@ -364,6 +365,6 @@ def _read(file: Path) -> dict[str, Any]:
     """A JSON object; empty where the file is missing or cut short."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -249,7 +249,7 @@ def _is_done(target: Path, digest: str) -> bool:
     """Whether an equal call finished this folder."""
     try:
         record = json.loads((target / "task" / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return bool(record.get("digest") == digest)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from distilvec.errors import DistilvecError, printable
-from distilvec.marker import MARKER, OUTPUT, is_corpus, is_finished, is_run, is_store, read
+from distilvec.marker import CHECKPOINT_FILE, MARKER, OUTPUT, is_corpus, is_finished, is_run, is_store, read
 from distilvec.report import words
 
 Kind = Literal["student", "report", "checkpoints", "left over", "store", "derived", "corpus", "tokens"]
@@ -35,20 +35,20 @@ ABOUT: dict[Kind, tuple[str, str | None]] = {
 USUAL: tuple[Kind, ...] = ("checkpoints", "left over")
 #: What a run writes itself and never goes; `given` are texts from Python, `data` those of the demo.
 _OWN = (*sorted(OUTPUT - {"checkpoints", "checkpoints-before", "router", "runs", "start", "student", "tuning"}), MARKER)
-#: Files of a checkpoint. Ours hold `unlogged-0.json`, which nobody else's do.
-_CHECKPOINT = re.compile(
-    r"model\.safetensors|optimizer\.pt|scheduler\.pt|scaler\.pt|rng_state(_\d+)?\.pth|trainer_state\.json"
-    r"|training_args\.bin|unlogged-\d+\.json|README\.md|data\.json"
-)
 _PART = r"(sentence|logits|tokenids|tokens-[\w.-]+|attention-[\w.-]+)-[A-Za-z0-9][\w.-]*-\d{6,}\.(arrow|json)"
 _STORE = re.compile(
     rf"{_PART}|store\.json|store\.lock|writer-[\w.-]+\.lock|vocabulary\.json|axes-tokens-\d+\.safetensors"
 )
 _BAD = re.compile(rf"{_PART}(\.bad|\.partial|\.tmp)|(store|vocabulary)\.json\.tmp|.+\.arrow\.partial")
-_DERIVED = re.compile(r"(ids|types|offsets|index)-[0-9a-f]{8,}\.(bin|npy)|[0-9a-f]{8,}-[\w.-]+?|index\.(lock|tmp)")
+_DERIVED = re.compile(
+    r"(ids|types|offsets|index)-[0-9a-f]{16,24}\.(bin|npy)|[0-9a-f]{16,32}-[\w.-]+?|index\.(lock|tmp)"
+)
 _CORPUS = re.compile(r"corpus\.json|\w+\.bin|items\.arrow|rejected\.jsonl")
-_PIECES = re.compile(r"pieces-[0-9a-f]{8,}\.npy")
+_PIECES = re.compile(r"pieces-[0-9a-f]{16,}\.npy")
 _MODEL = re.compile(r".+\.(json|safetensors|txt|model|md|jinja|py)")
+#: What a killed run leaves of a file that it was writing.
+_WRITTEN = sorted({re.escape(word) for name in (*OUTPUT, MARKER) for word in (name, Path(name).stem)})
+_HALF = re.compile(rf"\.?({'|'.join(_WRITTEN)})(\.\w+)?\.(partial|tmp)")
 #: Seconds for which something half-written may still be in work.
 YOUNG = 3600.0
 
@@ -192,7 +192,7 @@ def _of_run(path: Path, entry: os.DirEntry[str]) -> Iterator[Piece]:
     """What this entry of a run's folder is; nothing where it is none of the run's."""
     half = re.fullmatch(r"\.(student|router)\.(partial|old)-\d+", entry.name)
     if not entry.is_dir():
-        if re.fullmatch(r"\.?[\w.-]+\.(partial|tmp)", entry.name):
+        if _HALF.fullmatch(entry.name):
             yield _left_over(path, (path,))
     elif entry.name in ("student", "router") or re.fullmatch(r"before-\d+", entry.name):
         yield Piece("student", path, _size(path))
@@ -200,7 +200,7 @@ def _of_run(path: Path, entry: os.DirEntry[str]) -> Iterator[Piece]:
         yield from _checkpoints(path)
     elif entry.name == "start":
         yield from _start(path)
-    elif re.fullmatch(r"\.report-\w+", entry.name):
+    elif re.fullmatch(r"\.report-[a-z0-9_]{8}", entry.name):
         yield _left_over(path, _files(path, re.compile(r".+\.(md|html|json|svg)"), deep=True))
     elif half and (half[2] == "partial" or (path.parent / half[1] / "modules.json").is_file()):
         yield _left_over(path, _files(path, _MODEL, deep=True))
@@ -244,11 +244,11 @@ def _checkpoints(folder: Path) -> Iterator[Piece]:
     for entry in sorted(_scan(folder), key=lambda each: each.name):
         if not entry.is_dir(follow_symlinks=False):
             continue
-        found = _files(Path(entry.path), _CHECKPOINT)
+        found = _files(Path(entry.path), CHECKPOINT_FILE)
         if re.fullmatch(r"checkpoint-\d+", entry.name) and any(file.name.startswith("unlogged-") for file in found):
             files += found
         elif re.fullmatch(r"\.partial-\d+", entry.name):
-            half += [each for name in _scan(Path(entry.path)) for each in _files(Path(name.path), _CHECKPOINT)]
+            half += [each for name in _scan(Path(entry.path)) for each in _files(Path(name.path), CHECKPOINT_FILE)]
     if files:  # which kernel the training chose lies beside its checkpoints
         files += _files(folder, re.compile(r"attention\.json"))
     strangers = len(_files(folder, re.compile(".*"), deep=True)) - len(files) - len(half)

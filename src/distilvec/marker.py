@@ -56,6 +56,11 @@ _PASSING = re.compile(
     r"\.(recipe\.partial|(report|export|compression)-\w+|student\.(partial|old)-\d+|router\.(partial|old)-\d+|.+\.tmp)"
     r"|before-\d+|corpus\.lock|.+\.log|\.DS_Store|\.git(ignore|keep)|lost\+found|\.ipynb_checkpoints|Thumbs\.db|\.nfs\w+"
 )
+#: Files of a checkpoint. Ours hold `unlogged-0.json`, which nobody else's do.
+CHECKPOINT_FILE = re.compile(
+    r"model\.safetensors|optimizer\.pt|scheduler\.pt|scaler\.pt|rng_state(_\d+)?\.pth|trainer_state\.json"
+    r"|training_args\.bin|unlogged-\d+\.json|README\.md|data\.json"
+)
 #: Keys of every resolved recipe; a recipe written by hand rarely has them all.
 _RESOLVED = {"corpus", "teachers", "combine", "student", "method", "optimizer", "training", "judging", "output"}
 
@@ -239,6 +244,8 @@ def _is_ours(place: Path, name: str) -> bool:
     }
     if name in known:
         return known[name](path)
+    if name.startswith("report.") or name == "figures":  # a copied recipe proves nothing of a report
+        return "models" in _json(place / "report.json")
     return name not in SHARED or _only(path, r"\.?[\w.-]*[0-9a-f]{8,}[\w.-]*")
 
 

@@ -16,11 +16,13 @@ import distilvec
 from distilvec import marker
 from distilvec.api import recipe_of
 from distilvec.cli import main
+from distilvec.comparison import compare
 from distilvec.demo import demo_recipe
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.housekeeping import ABOUT, Kind, clean, pieces
 from distilvec.recipe import Recipe
-from distilvec.run import output_folder
+from distilvec.run import opened, output_folder
+from distilvec.training.checkpoints import tidy
 
 REMOVABLE: list[Kind] = [kind for kind, (_, after) in ABOUT.items() if after is not None]
 LONG_AGO = 1_600_000_000
@@ -118,6 +120,12 @@ def test_somebodys_files_inside_our_folders_stay(run: Path, marked: bool) -> Non
         "alignments/table.csv",
         "checkpoints-before/thesis.tex",
         ".student.partial-1/thesis.tex",
+        "thesis.partial",
+        "draft.tmp",
+        ".report-mine/thesis.md",
+        "tokens/20230101-results.csv",
+        "alignments/deadbeef-notes.txt",
+        "pieces/pieces-20240101.npy",
     ]
     plant(run, *mine)
     if not marked:
@@ -129,6 +137,46 @@ def test_somebodys_files_inside_our_folders_stay(run: Path, marked: bool) -> Non
     ours = {"report.json", "recipe.yaml", "student/model.safetensors", "given/corpus.jsonl"}
     assert ours <= set(left)
     assert not any("ids-" in name or "checkpoint-4" in name or name.startswith("stores/teacher/s") for name in left)
+
+
+def test_a_copied_recipe_does_not_give_a_report_away(run: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    saved = (run / "recipe.yaml").read_text().replace(str(run), str(project))
+    (project / "recipe.yaml").write_text(saved)
+    plant(project, "report.md", "figures/mine.svg")
+    with pytest.raises(DistilvecError, match=r'project: .*"figures", "report\.md"|project: .*figures.*report\.md'):
+        marker.claim(project)
+
+
+@pytest.mark.parametrize("student", ["model", "auto"])
+def test_an_output_beside_a_cache_is_looked_at_first(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], student: str
+) -> None:
+    mine = ["notes.txt", "compare.md", "plan.json"]
+    plant(tmp_path / "out", *mine)
+    before = everything(tmp_path / "out")
+    (tmp_path / "texts.txt").write_text("\n".join(sentences[:40]))
+    recipe = recipe_of(
+        str(tiny_bert),
+        str(tiny_bert) if student == "model" else "auto",
+        str(tmp_path / "texts.txt"),
+        "cosine",
+        tmp_path / "out",
+        cache=str(tmp_path / "cache"),
+        judging={"tasks": []},
+    )
+    with pytest.raises(DistilvecError, match=r"/out: .*notes\.txt"):
+        compare(recipe, ["cosine"], 1) if student == "model" else opened("run", recipe, False)
+    assert everything(tmp_path / "out") == before
+
+
+def test_checkpoints_set_aside_do_not_replace_somebodys_files(tmp_path: Path) -> None:
+    for name in ("checkpoints/checkpoint-4/model.safetensors", "checkpoints-before/checkpoint-5/thesis.txt"):
+        plant(tmp_path, name)
+    tidy(tmp_path / "checkpoints", resume=False)
+    assert (tmp_path / "checkpoints-before/checkpoint-5/thesis.txt").exists()
+    assert (tmp_path / "checkpoints-before-2/checkpoint-4/model.safetensors").exists()
 
 
 def test_links_are_not_followed(run: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -13,11 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from distilvec.alignment.loading import load_tokenizer
+from distilvec.cli import _shard
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.finetune import finetune
+from distilvec.judging import load_task
 from distilvec.recipe import Recipe
+from distilvec.report.describe import _origin
 from distilvec.run import output_folder
+from distilvec.scale.reckoning import Devices
 from distilvec.store import SignalStore
 from distilvec.students import load_student
 from distilvec.teachers import load_teacher
@@ -140,6 +146,55 @@ def test_damaged_token_ids_are_made_again(
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
     assert ids() == before and file.read_bytes() == whole
+
+
+DEEP = "[" * 100_000
+
+
+def test_json_that_is_nested_too_deeply(tmp_path: Path, store: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus/corpus.json").write_text(DEEP)
+    with pytest.raises(DataError, match=r"corpus\.json: "):
+        Corpus.open(tmp_path / "corpus")
+    (tmp_path / "texts.jsonl").write_text(DEEP)
+    with pytest.raises(DataError, match=r"texts\.jsonl:1: "):
+        load_teacher(vectors=np.eye(1), texts=tmp_path / "texts.jsonl")
+    (tmp_path / "task.json").write_text(DEEP)
+    with pytest.raises(DistilvecError, match=r"task\.json"):
+        load_task(str(tmp_path / "task.json"), tmp_path)
+    (record,) = store.glob("sentence-*.json")
+    record.write_text(DEEP)
+    assert list(SignalStore.open(store).bad) == [record.stem]
+
+
+@pytest.mark.parametrize("label", ["7" * 22, "7" * 5000])
+def test_labels_that_are_too_long_for_a_number_are_names(tmp_path: Path, label: str) -> None:
+    (tmp_path / "rows.csv").write_text(f"text,label\na man,{label}\na dog,1\n")
+    corpus = read_corpus(tmp_path / "rows.csv", tmp_path / "corpus", label="label", holdout=0.0)
+    assert corpus.label_names == ["1", label]
+
+
+@pytest.mark.parametrize("shard", ["1" * 5000 + "/" + "2" * 5000, "²/3", "0/²"])
+def test_shards_that_are_no_numbers(shard: str) -> None:
+    with pytest.raises(DistilvecError, match=f'^--shard: "{shard[:100]}'):
+        _shard(shard)
+
+
+def test_devices_that_are_too_many() -> None:
+    with pytest.raises(DistilvecError, match='^--devices: "9{200}"'):
+        Devices.read("9" * 5000 + "xH100")
+
+
+def test_a_tokenizer_that_unpacks_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distilvec.alignment.loading._MOST_BYTES", 1 << 20)
+    (tmp_path / "tokenizer.json.gz").write_bytes(gzip.compress(b" " * (3 << 20)))
+    with pytest.raises(DistilvecError, match=r"tokenizer\.json\.gz"):
+        load_tokenizer(tmp_path / "tokenizer.json.gz")
+
+
+def test_a_card_names_no_place_of_a_network(tmp_path: Path) -> None:
+    (tmp_path / "network.safetensors").touch()
+    assert _origin(str(tmp_path / "network.safetensors")) == {} and _origin("me/model") == {"base": "me/model"}
 
 
 def test_a_saved_recipe_that_is_no_text_is_another_one(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:

@@ -153,6 +153,24 @@ def test_a_pickle_beside_other_safetensors_is_not_read(door: str, decoy: str, la
     assert not trap.exists()
 
 
+@pytest.mark.parametrize("shards", [{}, {"linear.weight": "other.safetensors"}])
+def test_an_index_does_not_cover_a_pickle(layered: Path, trap: Path, shards: dict[str, str]) -> None:
+    dense = layered / "2_Dense"
+    (dense / "model.safetensors").rename(dense / "other.safetensors")
+    (dense / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    torch.save(Explosive(trap), dense / "pytorch_model.bin")
+    with pytest.raises(DistilvecError, match=r"/2_Dense: .*pytorch_model\.bin"):
+        load_student(layered)
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize("size", ["in_features", "out_features"])
+def test_a_module_cannot_ask_for_all_memory(layered: Path, size: str) -> None:
+    edit(layered / "2_Dense/config.json", **{size: 10**12})
+    with pytest.raises(DistilvecError, match=rf"/2_Dense/config\.json: {size} .*\btensors with [\d,]+ numbers"):
+        load_student(layered)
+
+
 @pytest.mark.parametrize("door", ["load_student", "teacher"])
 def test_a_pickle_deep_in_the_folder_is_not_read(door: str, layered: Path, trap: Path) -> None:
     deep = layered / "a" / "b" / "2_Dense"

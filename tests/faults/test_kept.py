@@ -335,6 +335,9 @@ def test_a_comparison_s_results_are_found_by_content(tmp_path: Path, job: dict[s
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row | {"score": -row["score"]}) + "\n" for row in rows))
     assert new(identity()), "other labels in the same file"
     assert new(identity(judging={"tasks": [task | {"seed": 1}]}))
+    assert new(identity(teachers=[job["teachers"][0] | {"weight": 2.0}])), "another weight"
+    fresh = {"fresh": {"layers": 1, "width": 32, "heads": 2, "vocabulary": 400}}
+    assert new(identity(student=fresh)) and new(identity(student=fresh, training={"seed": 5})), "made by chance"
     vectors = np.load(tmp_path / "vectors.npy")
     np.save(tmp_path / "vectors.npy", vectors + 1)
     assert new(identity()), "another teacher"

@@ -14,6 +14,9 @@ __all__ = ["load_tokenizer", "unlimited", "vocabulary_of"]
 #: Where sentence-transformers keeps a model's tokenizer.
 _FOLDERS = (".", "0_Transformer")
 
+#: Of a tokenizer's file, unpacked: large ones have some tens.
+_MOST_BYTES = 512 << 20
+
 
 def load_tokenizer(name: str | Path) -> Any:
     """The `tokenizers.Tokenizer` of a model or tokenizer, without padding and truncation.
@@ -63,7 +66,11 @@ def _read(path: Path) -> Any:
     from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
 
     if path.is_file():
-        return Tokenizer.from_buffer(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            content = stream.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ValueError(f"more than {_MOST_BYTES >> 20} MiB")
+        return Tokenizer.from_buffer(content)
     for folder in (path / name for name in _FOLDERS):
         for file in (folder / "tokenizer.json", folder / "tokenizer.json.gz"):
             if file.is_file():

@@ -14,6 +14,7 @@ from distilvec.choosing.measuring import Bench, Measured, measure, measure_teach
 from distilvec.choosing.sample import sampled
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, Interrupted
+from distilvec.files import write_text
 from distilvec.flow.job import Job
 from distilvec.judging import CachedEncoder, Judgement, Task, judge
 from distilvec.judging import settle as settle_tasks
@@ -124,7 +125,7 @@ def settle(recipe: Recipe, *, resume: bool = False) -> Recipe:
     assert row.section is not None
     logger.log(logging.INFO if choice.chosen is not None else logging.WARNING, "student: auto has chosen %s", row.name)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "plan.json").write_text(json.dumps(choice.to_dict(), indent=1) + "\n", encoding="utf-8")
+    write_text(out / "plan.json", json.dumps(choice.to_dict(), indent=1) + "\n")
     # Through the recipe's own validation, so that a saved recipe is one that loads.
     settled = Recipe.build(recipe.model_dump() | {"student": row.section})
     return recipe.model_copy(update={name: getattr(settled, name) for name in Recipe.model_fields})

@@ -104,8 +104,12 @@ class NamedColumn:
         return self._column.replace(table), names
 
     def numbers(self) -> list[float] | None:
-        """The names as numbers in order of their codes; None where one of them is no number, or a code like 007."""
-        if any(_is_whole(name) and str(int(name)) != name.removeprefix("+") for name in self._codes):
+        """The names as numbers in order of their codes.
+
+        None where one of them is no number, a code like 007, or too long for one (more than 18 digits).
+        """
+        whole = [name for name in self._codes if _is_whole(name)]
+        if any(len(name) > 18 or str(int(name)) != name.removeprefix("+") for name in whole):
             return None
         try:
             found = [float(name) for name in self._codes]

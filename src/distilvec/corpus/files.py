@@ -119,7 +119,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         sizes = dict(manifest["files"])
     except FileNotFoundError as error:
         raise DataError(f"this folder holds no prepared corpus ({MANIFEST} is missing)", where=str(folder)) from error
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise DataError(f"the manifest is damaged ({error})", where=str(place), remedy=remedy) from error
     if "checksums" in manifest and manifest.get("own_checksum") != _own_checksum(manifest):
         raise DataError("the manifest is damaged (its checksum does not agree)", where=str(place), remedy=remedy)

@@ -198,7 +198,10 @@ def _name_axes(model: Any) -> None:
 def _write_companions(student: SentenceTransformer, source: Path, made: Path, names: Sequence[str]) -> None:
     """The tokenizer, the settings of encode(), and the folder's own descriptions of its modules."""
     tokenizer: Any = student.tokenizer
-    tokenizer.backend_tokenizer.save(str(made / "tokenizer.json"))
+    try:
+        tokenizer.backend_tokenizer.save(str(made / "tokenizer.json"))
+    except Exception as problem:  # tokenizers wraps what the system says in an error without a kind
+        raise OSError(str(problem)) from problem
     prompts = {name: text for name, text in student.prompts.items() if text}
     length = student.max_seq_length
     config = {

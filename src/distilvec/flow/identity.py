@@ -20,8 +20,12 @@ def comparison_identity(job: Job) -> str:
     files = [file for file in folder.rglob("*") if file.is_file()] if section.model and folder.is_dir() else []
     if folder.is_file():  # of a pretrained network
         folder, files = folder.parent, [folder]
-    student = [hash_files(folder, files), start_key(section, job.recipe.teachers, job.corpus, 0)]
-    teachers = [teacher.card.fingerprint for teacher in job.teachers]
+    seed = 0 if section.model else job.recipe.training.seed  # what is made by chance is another student with another
+    student = [hash_files(folder, files), start_key(section, job.recipe.teachers, job.corpus, seed)]
+    teachers = [
+        job.recipe.combine,
+        *([teacher.card.fingerprint, each.weight] for teacher, each in zip(job.teachers, job.recipe.teachers)),
+    ]
     labelled = [Path(file) for file in (task.validation, task.test) if file] if task is not None else []
     supervised = None if task is None else task.model_dump(mode="json")
     return content_digest([job.corpus.fingerprint, student, teachers, job.tasks, supervised, labelled])

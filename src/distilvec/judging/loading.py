@@ -105,7 +105,7 @@ def _read_spec(path: Path) -> Mapping[str, Any]:
         data = json.loads(content) if path.suffix == ".json" else plain_yaml.read(content)
     except FileNotFoundError as error:
         raise DistilvecError("there is no such file", where=str(path)) from error
-    except (OSError, UnicodeDecodeError, ValueError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise DistilvecError(f"the task cannot be read ({error})", where=str(path)) from error
     if not isinstance(data, Mapping):
         raise DistilvecError("a task file holds one mapping with name, kind, test ...", where=str(path))

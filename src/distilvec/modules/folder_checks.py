@@ -16,8 +16,8 @@ from distilvec.modules.size_checks import check_size, weight_files
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 #: Pickles that trainers leave beside a model and that nothing here reads.
 _NO_WEIGHTS = {"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt"}
-#: Names under which libraries look for safetensors; beside any other name they take the pickle.
-_SAFE = ("model.safetensors", "model.safetensors.index.json")
+#: The name under which libraries look for safetensors; beside any other name they take the pickle.
+_SAFE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 #: Arguments of `from_pretrained` that a folder's own settings must not choose.
 _REACHING = {
     "adapter_kwargs",
@@ -210,19 +210,21 @@ def _check_weights(place: Path) -> None:
         for name in names
         if name.lower().endswith(PICKLES) and name not in _NO_WEIGHTS and not name.startswith("rng_state")
     ]
-    if pickled and not any(name in names for name in _SAFE):
+    # With an index, transformers reads its shards; modules of sentence-transformers know no index and take this pickle.
+    sharded = _INDEX in names and "pytorch_model.bin" not in names
+    if pickled and _SAFE not in names and not sharded:
         raise DistilvecError(
             f"the weights are pickled ({pickled[0]}), and reading a pickle can run any code",
             where=str(place),
             remedy="Convert them in a place where you trust them: load the model with transformers or "
             "sentence-transformers and save it again (save_pretrained writes safetensors).",
         )
-    index = place / "model.safetensors.index.json"
-    if "model.safetensors" in names or not index.is_file():
+    index = place / _INDEX
+    if _SAFE in names or not index.is_file():
         return
     parts = read_json(index)
     shards = parts.get("weight_map") if isinstance(parts, dict) else None
-    for shard in sorted(set(map(str, shards.values()))) if isinstance(shards, dict) else [""]:
+    for shard in sorted(set(map(str, shards.values()))) if isinstance(shards, dict) and shards else [""]:
         if not shard.endswith(".safetensors") or Path(shard).name != shard:
             raise DistilvecError(
                 f'the weights are said to lie in "{shard[:100]}", which is no safetensors file of this folder',

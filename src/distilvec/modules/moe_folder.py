@@ -79,7 +79,7 @@ def is_nomic_moe(source: str | Path, **arguments: Any) -> bool:
             config = json.loads((Path(source) / "config.json").read_text(encoding="utf-8"))
         else:
             config = PreTrainedConfig.get_config_dict(str(source), **_of_the_hub(arguments))[0]
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and config.get("model_type") == "nomic_bert" and bool(config.get("num_experts"))
 

@@ -255,7 +255,7 @@ def _own_modules(source: str) -> dict[str, Any]:
     listing = Path(source) / "modules.json"
     try:
         named = {str(entry["type"]) for entry in json.loads(listing.read_text(encoding="utf-8"))}
-    except (OSError, ValueError, KeyError, TypeError):  # whatever is wrong with it, opening it says so
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # whatever is wrong with it, opening it says so
         named = set()
     return {
         name: getattr(import_module(OWN_MODULES[name]), name.rpartition(".")[2]) for name in named & set(OWN_MODULES)

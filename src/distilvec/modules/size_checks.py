@@ -15,7 +15,9 @@ from distilvec.errors import DataError, DistilvecError
 _COUNTS = re.compile(r"(layers?|layer|groups|depths?|blocks?|experts)$")
 _WIDTHS = ("hidden_size", "d_model", "dim", "n_embd", "embed_dim", "embedding_size", "hidden_dim")
 #: Sizes of tables with a row or column per unit, as wide as the model.
-_ROWS = re.compile(r"(vocab_size|position_embeddings|positions|type_vocab_size|intermediate_size|ffn_dim|inner|size)$")
+_ROWS = re.compile(
+    r"(vocab_size|position_embeddings|positions|type_vocab_size|intermediate_size|ffn_dim|inner|size|features|channels)$"
+)
 #: Parts and numbers that a model may have beyond its weights: shared layers; poolers, buffers and tables of positions.
 _MORE_PARTS, _MORE_NUMBERS = 256, 50_000_000
 

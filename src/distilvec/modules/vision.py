@@ -139,5 +139,5 @@ def _key(place: Path, file: str, key: str) -> Any:
     """Of a JSON mapping; None where there is no such file or key."""
     try:
         return json.loads((place / file).read_text(encoding="utf-8")).get(key)
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None

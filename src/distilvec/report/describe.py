@@ -245,7 +245,11 @@ def _origin(model: str | None) -> dict[str, str | None]:
     if model is None:
         return {}
     folder = Path(model).expanduser()
-    return {"licence": licence_of(folder)} if folder.is_dir() else {"base": model}
+    if folder.is_dir():
+        return {"licence": licence_of(folder)}
+    return (
+        {} if folder.exists() or folder.suffix == ".safetensors" else {"base": model}
+    )  # a place on a disk is nobody's base
 
 
 def _notes(fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[str], verdict: Verdict) -> list[str]:

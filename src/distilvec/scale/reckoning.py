@@ -62,9 +62,11 @@ class Devices:
         >>> Devices.read("8xh100")
         Devices(count=8, kind='H100')
         """
-        match = re.fullmatch(r"(?:(\d+)(?:x(?=\w)|$))?([A-Za-z][\w-]*)?", text.strip())
+        match = re.fullmatch(r"(?:([0-9]{1,9})(?:x(?=\w)|$))?([A-Za-z][\w-]*)?", text.strip())
         if match is None or not any(match.groups()) or match[1] == "0":
-            raise DistilvecError(f'"{text}" names no devices', where="--devices", remedy="For example 8xH100, or 4.")
+            raise DistilvecError(
+                f'"{text[:200]}" names no devices', where="--devices", remedy="For example 8xH100, or 4."
+            )
         kind = {name.casefold(): name for name in PEAKS}.get((match[2] or "").casefold())
         if match[2] and kind is None:
             raise DistilvecError(

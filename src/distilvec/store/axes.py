@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +127,7 @@ def _fit(teacher: Any, texts: Sequence[str], layers: Sequence[int], wanted: Want
 
 def _write(file: Path, axes: TokenAxes) -> None:
     """Make the file, unless another writer was first."""
-    partial = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    partial = file.with_name(f"{file.name}.{secrets.token_hex(4)}.tmp")
     with disk_problems(file):
         matrix = torch.from_numpy(np.ascontiguousarray(axes.matrix))
         save_file({"axes": matrix}, str(partial), {"retained": repr(axes.retained), "texts": str(axes.texts)})

@@ -277,7 +277,7 @@ def _read_record(file: Path) -> dict[str, Any]:
         record = json.loads(file.read_bytes())
     except FileNotFoundError:
         raise
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise BadPart(f"its record cannot be read ({error})") from error
     if not isinstance(record, dict):
         raise BadPart("its record is not an object")

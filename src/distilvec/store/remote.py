@@ -162,7 +162,7 @@ def _remote_names(folder: Path) -> dict[str, str]:
         for part in part_names(folder, signal):
             try:
                 checksum = str(json.loads((folder / f"{part}.json").read_bytes())["checksum"])
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 continue  # whoever opens the store sets it aside
             found[f"{signal}-{checksum[:_NAME_DIGITS]}-000000"] = part
     return found

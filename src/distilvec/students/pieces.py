@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import re
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +132,7 @@ def _fingerprint(model: SentenceTransformer, before: list[int], after: list[int]
 
 def _keep(file: Path, vectors: npt.NDArray[np.float32]) -> None:
     """Write under another name and rename; several processes may do so at once."""
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    partial = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as out:

@@ -154,7 +154,7 @@ def _front_matter(readme: Path) -> dict[str, Any]:
 def _json(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -162,7 +162,7 @@ def _json(file: Path) -> dict[str, Any]:
 def _without_passing_keys(file: Path) -> Any:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise DataError(f"this is not JSON: {problem}", where=str(file)) from problem
     if isinstance(found, dict):
         return {key: value for key, value in found.items() if key not in _PASSING_KEYS}

@@ -284,7 +284,7 @@ def _stored_dtype(folder: Path, wanted: torch.dtype) -> torch.dtype:
 
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return torch.float32
     stored = config.get("dtype") or config.get("torch_dtype")
     return wanted if stored in ("float16", "bfloat16") else torch.float32

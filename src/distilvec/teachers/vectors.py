@@ -239,7 +239,7 @@ def _read_texts(texts: str | Path | Sequence[str]) -> list[str]:
 def _text_of(line: str, where: str) -> str:
     try:
         found = json.loads(line)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise DataError(f"this line is not JSON: {problem}", where=where) from problem
     text = found.get("text") if isinstance(found, dict) else found
     if not isinstance(text, str):

@@ -21,6 +21,7 @@ from transformers.trainer_utils import HubStrategy, rotate_checkpoints
 from transformers.utils.hub import PushInProgress
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.marker import CHECKPOINT_FILE
 from distilvec.training.distributed import barrier, rank
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 WEIGHTS, DATA = "model.safetensors", "data.json"
 _PARTIAL = ".partial-"
+_CHECKPOINT_FOLDER = re.compile(r"\.?(checkpoint|partial)-\d+")
 
 
 class CheckpointedTrainer(Trainer):
@@ -301,6 +303,12 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return newest
 
 
+def _is_part(path: Path) -> bool:
+    """Whether this is what a folder of checkpoints holds."""
+    name = CHECKPOINT_FILE if path.is_file() else _CHECKPOINT_FOLDER
+    return not path.is_symlink() and (name.fullmatch(path.name) is not None or path.name == "attention.json")
+
+
 def tidy(folder: Path, *, resume: bool) -> None:
     """Remove what a killed run left half-written; where training starts anew, set an earlier run's checkpoints aside.
 
@@ -311,9 +319,7 @@ def tidy(folder: Path, *, resume: bool) -> None:
     if resume or not any(folder.glob("checkpoint-*")):
         return
     before, number = folder.with_name(f"{folder.name}-before"), 1
-    while before.exists() and any(
-        not re.fullmatch(r"\.?(checkpoint|partial)-\d+", each.name) for each in before.iterdir()
-    ):
+    while before.exists() and any(not _is_part(each) for each in before.rglob("*")):
         number += 1  # somebody keeps something else there
         before = folder.with_name(f"{folder.name}-before-{number}")
     shutil.rmtree(before, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,7 +70,7 @@ class RaggedFile:
         self.file, self._dtype = file, np.dtype(dtype)
         self._lengths = np.zeros(count, np.int64)
         file.parent.mkdir(parents=True, exist_ok=True)
-        self._partial = file.with_name(f".{file.name}.{os.getpid()}")
+        self._partial = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
         self._stream = self._partial.open("wb")
 
     @staticmethod

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import math
-import os
+import secrets
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -258,7 +258,7 @@ def _write(
     """Write ids (and segments), then offsets; several processes may do so at once, each under a name of its own."""
     wide = tokenize.size > np.iinfo(np.uint16).max
     files = [*token_files, offsets_file]
-    partials = [file.with_name(f".{file.name}.{os.getpid()}") for file in files]
+    partials = [file.with_name(f".{file.name}.{secrets.token_hex(4)}") for file in files]
     try:
         offsets_file.parent.mkdir(parents=True, exist_ok=True)
         lengths, truncated, sums = _write_tokens(tokenize, texts, count, partials[:-1], wide=wide)
