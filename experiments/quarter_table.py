@@ -33,8 +33,8 @@ def write_page(rows: Rows, folder: Path) -> str:
             "",
             "Kept of the teacher's, in percent: the mean over seeds, with the least and the",
         ]
-        lines += ["largest; before training, with the first seed's start. Minutes of one core: training alone, of the"]
-        lines += ["last call that trained. Of ten: the teacher's ten nearest neighbours that are found again.", ""]
+        lines += ["largest; before training, with the first seed's start. Minutes by the clock on one core: training alone,"]
+        lines += ["of the last call that trained. Of ten: the teacher's ten nearest neighbours that are found again.", ""]
         lines += _over_seeds(whole, below(rows, "start"))
         for name, row in sorted(whole.items()):
             lines += ["", f"### {name}", "", *_sets(row)]
