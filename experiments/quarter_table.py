@@ -8,6 +8,11 @@ from typing import Any
 from records import Rows, below
 
 _COLUMNS = ("student", "parameters", "nine sets", "kept", "four unseen sets", "kept", "retrieval", "kept")
+_ABOUT = (
+    "Kept of the teacher's, in percent: the mean over seeds, with the least and the largest; before training, with the",
+    "first seed's start. Minutes by the clock on one core: training alone, of the last call that trained. Of ten: the",
+    "teacher's ten nearest neighbours that are found again.",
+)
 _LIKENESS = ("cosine", "order", "ten nearest")
 
 
@@ -27,14 +32,7 @@ def write_page(rows: Rows, folder: Path) -> str:
         lines += ["held-out texts' vectors with the teacher's; order: Spearman's correlation of all cosines with the"]
         lines += ["teacher's; ten nearest: share of the teacher's that are found again.", ""]
         lines += [*_head(*_COLUMNS, *_LIKENESS), *(_line(name, row) for name, row in sorted(whole.items()))]
-        lines += [
-            "",
-            "## Over seeds",
-            "",
-            "Kept of the teacher's, in percent: the mean over seeds, with the least and the",
-        ]
-        lines += ["largest; before training, with the first seed's start. Minutes by the clock on one core: training alone,"]
-        lines += ["of the last call that trained. Of ten: the teacher's ten nearest neighbours that are found again.", ""]
+        lines += ["", "## Over seeds", "", *_ABOUT, ""]
         lines += _over_seeds(whole, below(rows, "start"))
         for name, row in sorted(whole.items()):
             lines += ["", f"### {name}", "", *_sets(row)]
