@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from distilvec import plain_yaml
 from distilvec.api import recipe_of
-from distilvec.cli import app
+from distilvec.cli import app, main
 from distilvec.comparison import compare
 from distilvec.errors import DistilvecError
 from distilvec.recipe import Recipe
@@ -201,3 +201,15 @@ def test_a_teacher_called_after_a_path_writes_nothing(tmp_path: Path) -> None:
         with pytest.raises(DistilvecError, match=rf"^teachers\.name: .{re.escape(str(name)[:70])}"):
             recipe_of(teacher, "student", ["one"], "mse", out)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "corpus.jsonl"]
+
+
+def test_what_ends_the_process_is_no_success(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leave(*args: object, **options: object) -> None:
+        raise SystemExit(0)
+
+    monkeypatch.setattr("distilvec.run.run", leave)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(recipe)])
+    assert ended.value.code == 1 and "distilvec: " in capsys.readouterr().err
