@@ -105,7 +105,6 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
 def opened(command: str, recipe: Recipe, resume: bool) -> Job:
     """The job of a recipe whose student is chosen, with its output folder, and checked before any teaching."""
     Job(recipe).require(command)
-    marker.claim(recipe.output)  # before the choice of a student writes there
     job = Job(settle(recipe, resume=resume), resume=resume)
     output_folder(job.recipe, resume)
     _ = job.named_tasks

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distilvec import marker
 from distilvec.choosing.candidates import Candidate, candidates, own_candidate
 from distilvec.choosing.choice import Choice
 from distilvec.choosing.measuring import Bench, Measured, measure, measure_teacher
@@ -119,12 +120,12 @@ def settle(recipe: Recipe, *, resume: bool = False) -> Recipe:
     out = Path(recipe.output)
     if resume and (out / "recipe.yaml").is_file():
         return recipe.model_copy(update={"student": Recipe.load(out / "recipe.yaml").student})
+    marker.claim(out)  # now, not when the choice has been measured
     choice = choose(recipe, keep=auto.keep, probe_steps=auto.probe_steps)
     row = choice.best
     logger.info("%s", choice.text())
     assert row.section is not None
     logger.log(logging.INFO if choice.chosen is not None else logging.WARNING, "student: auto has chosen %s", row.name)
-    out.mkdir(parents=True, exist_ok=True)
     write_text(out / "plan.json", json.dumps(choice.to_dict(), indent=1) + "\n")
     # Through the recipe's own validation, so that a saved recipe is one that loads.
     settled = Recipe.build(recipe.model_dump() | {"student": row.section})

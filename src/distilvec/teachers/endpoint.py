@@ -38,11 +38,16 @@ class StoppedError(Exception):
 
 
 class _FaultyError(Exception):
-    """An answer that is not what was asked for; another try may be better."""
+    """No answer, or one that is not what was asked for; another try may be better.
 
-    def __init__(self, what: str, wait: float | None = None) -> None:
+    Attributes:
+        answered: whether the service took the request and answered it wrongly.
+        wait: seconds that it asks to be left alone.
+    """
+
+    def __init__(self, what: str, *, answered: bool = False, wait: float | None = None) -> None:
         super().__init__(what)
-        self.wait = wait
+        self.answered, self.wait = answered, wait
 
 
 class Pace:
@@ -74,7 +79,6 @@ class Endpoint:
 
     Attributes:
         tokens: that the service counted so far.
-        requests: that it answered so far.
     """
 
     def __init__(
@@ -145,8 +149,7 @@ class Endpoint:
         self._pace = Pace(rate_limit, tokens_per_minute)
         self._wait = wait or _sleep
         self._lock = threading.Lock()
-        self._bytes = 0
-        self.tokens = self.requests = 0
+        self._bytes = self.tokens = 0
         self._failures, self._told = 0, -math.inf
 
     def estimated_tokens(self, texts: Sequence[str]) -> float:
@@ -175,12 +178,11 @@ class Endpoint:
                     wait = _retry_after(headers)
                     if wait is not None:
                         self._pace.pause(wait)
-                    raise _FaultyError(f"HTTP {status}: {self._said(content)}", wait)
+                    raise _FaultyError(f"HTTP {status}: {self._said(content)}", wait=wait)
                 return self._vectors(content, texts)
             except _FaultyError as problem:
                 if attempt == self._attempts:
-                    kind = DataError if str(problem).startswith("it ") else EnvironmentProblem
-                    raise kind(
+                    raise (DataError if problem.answered else EnvironmentProblem)(
                         f"{attempt} requests failed, the last so: {problem}",
                         where=self._where,
                         remedy="All vectors that came are kept; start again when the service answers.",
@@ -191,9 +193,6 @@ class Endpoint:
                 self._tell(str(problem), problem.wait or patience)
                 self._patiently(patience)
         raise AssertionError("the last attempt raises")
-
-    def close(self) -> None:
-        self._client.close()
 
     def _tell(self, problem: str, seconds: float) -> None:
         """Say what is tried again, but not for each of thousands of requests."""
@@ -218,7 +217,7 @@ class Endpoint:
                 for piece in answer.iter_bytes():
                     content += piece
                     if len(content) > _MOST_BYTES:
-                        raise _FaultyError(f"it answered with more than {_MOST_BYTES >> 20} MiB")
+                        raise _FaultyError(f"it answered with more than {_MOST_BYTES >> 20} MiB", answered=True)
                 return answer.status_code, bytes(content), answer.headers
         except httpx2.HTTPError as problem:
             told = self._hidden(str(problem)) or "no answer"
@@ -254,17 +253,20 @@ class Endpoint:
             answer = json.loads(content)
             rows = answer["data"]
             places = [row.get("index", place) for place, row in enumerate(rows)]
+            whole = len(places) == len(texts) and {*places} == {*range(len(texts))}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
-            raise _FaultyError(f"it answered with what holds no vectors: {self._said(content)}") from problem
-        if sorted(places, key=str) != sorted(range(len(texts)), key=str):
-            raise _FaultyError(f"it answered with {len(rows)} vectors for {len(texts)} texts")
+            raise _FaultyError(
+                f"it answered with what holds no vectors: {self._said(content)}", answered=True
+            ) from problem
+        if not whole:
+            raise _FaultyError(f"it answered with {len(rows)} vectors for {len(texts)} texts", answered=True)
         try:
             found = [_numbers(row["embedding"]) for _, row in sorted(zip(places, rows), key=lambda each: each[0])]
             vectors = np.stack(found)
         except (ValueError, TypeError, KeyError, OverflowError) as problem:
-            raise _FaultyError(f"it answered with vectors that cannot be read ({problem})") from problem
+            raise _FaultyError(f"it answered with vectors that cannot be read ({problem})", answered=True) from problem
         if vectors.ndim != 2 or not vectors.shape[1] or not np.isfinite(vectors).all():
-            raise _FaultyError("it answered with vectors that are not finite numbers")
+            raise _FaultyError("it answered with vectors that are not finite numbers", answered=True)
         if self._dimensions and vectors.shape[1] != self._dimensions:
             raise DataError(
                 f"{self._dimensions} dimensions were asked for, and {vectors.shape[1]} came",
@@ -277,9 +279,8 @@ class Endpoint:
     def _count(self, answer: Any, texts: Sequence[str]) -> None:
         usage = answer.get("usage")
         tokens = (usage.get("prompt_tokens") or usage.get("total_tokens")) if isinstance(usage, dict) else None
-        with self._lock:
-            self.requests += 1
-            if isinstance(tokens, int) and tokens > 0:
+        if isinstance(tokens, int) and tokens > 0:
+            with self._lock:
                 self.tokens += tokens
                 self._bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import queue
 import threading
@@ -18,20 +19,9 @@ from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.endpoint import Endpoint, StoppedError
 
-_OPTIONS = {
-    "url",
-    "model",
-    "key_env",
-    "dimensions",
-    "extra",
-    "encoding",
-    "timeout",
-    "attempts",
-    "tokens_per_minute",
-    "concurrency",
-    "tokens_per_request",
-    "price",
-}
+#: Of `api`: what an endpoint takes, but what the teacher itself decides, and what it keeps for itself.
+_OPTIONS = {*inspect.signature(Endpoint).parameters} - {"rate_limit", "connections", "where", "wait"}
+_OPTIONS |= {"concurrency", "tokens_per_request", "price"}
 
 
 class ServiceTeacher(SentenceTeacher):
