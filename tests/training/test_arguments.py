@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 from transformers import TrainingArguments
 
@@ -166,5 +167,22 @@ def test_defaults() -> None:
     assert [steps_per_epoch(*given) for given in ((100, 8), (100, 8, 4), (3, 8), (96, 8))] == [13, 4, 1, 12]
 
 
-def test_bfloat16_pays_is_an_answer() -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="an accelerator answers by its kind")
+@pytest.mark.parametrize(
+    ("flags", "seconds", "pays"),
+    [
+        ("avx512f avx512_bf16", 0.5, True),
+        ("avx512f avx512_bf16", 0.95, False),
+        ("avx512f avx512_bf16", 2.0, False),
+        ("avx512f", 0.5, False),
+    ],
+)
+def test_bfloat16_pays_where_its_products_are_faster(
+    flags: str, seconds: float, pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"flags : fpu {flags} sse")
+    monkeypatch.setattr(
+        "distilvec.training.arguments._product_seconds", lambda dtype: seconds if dtype is torch.bfloat16 else 1.0
+    )
+    assert bfloat16_pays.__wrapped__() is pays
     assert bfloat16_pays() in (True, False)

@@ -1,0 +1,35 @@
+"""The page of quarter_ways.py's results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from records import Rows
+
+_ABOUT = (
+    "Cosine: mean of the texts' vectors with the teacher's; order: Spearman's correlation of all cosines with the",
+    "teacher's; of ten: the teacher's ten nearest that are found again; retrieval: nDCG@10 of the teacher's. In percent.",
+)
+
+
+def write_page(rows: Rows, folder: Path) -> str:
+    """What is there, as Markdown; also written to `table.md`."""
+    lines = ["# Ways to train a student of a quarter", ""]
+    lines += ["Made by `python experiments/quarter_ways.py` (its header says what was trained and measured on what)."]
+    lines += ["", *_ABOUT, ""]
+    lines += [
+        "| way | steps | minutes | sentences: cosine | order | of ten | longer: cosine | order | of ten | retrieval |"
+    ]
+    lines += ["|---|---|---|---|---|---|---|---|---|---|"]
+    for name, row in rows.items():
+        cells = [name.rpartition("-")[0], f"{row['steps']:,}", f"{row['seconds'] / 60:.1f}"]
+        for kind in ("sentences", "longer"):
+            found = row["agreement"][kind]
+            cells += [f"{100 * found[key]:.1f}" for key in ("cosine", "similarity_spearman", "neighbours")]
+        scores = row["retrieval"]
+        cells.append(f"{100 * scores['student'] / scores['teacher']:.1f} of {100 * scores['teacher']:.1f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    text = "\n".join(lines) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(text)
+    return text
