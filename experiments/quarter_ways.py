@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from common import WORK, Results, arguments, finished, settings_of
-from quarter import DTYPE, NAME, SIZES, pool, recipe
+from quarter import DTYPE, SIZES, pool, recipe
 from ways_table import write_page
 
 from distilvec.corpus.docstrings import docstring_pairs

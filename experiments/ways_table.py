@@ -8,7 +8,7 @@ from records import Rows
 
 _ABOUT = (
     "Cosine: mean of the texts' vectors with the teacher's; order: Spearman's correlation of all cosines with the",
-    "teacher's; of ten: the teacher's ten nearest that are found again; retrieval: nDCG@10 of the teacher's. In percent.",
+    "teacher's; of ten: the teacher's ten nearest that are found; retrieval: nDCG@10 of the teacher's. In percent.",
 )
 
 

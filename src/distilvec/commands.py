@@ -292,7 +292,7 @@ def clean(
     if not chosen:
         say(f"Nothing in {folder} can go.")
         return
-    say(housekeeping.text(chosen, folder))
+    say(housekeeping.text(chosen, folder, files=True))
     if yes:
         housekeeping.clean(folder, what, dry_run=False)
     say("This is removed." if yes else "Nothing is removed yet: say --yes.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from distilvec import marker, plain_yaml
+from distilvec import marker, plain_yaml, sealing
 from distilvec.errors import DistilvecError, nearest
 from distilvec.files import write_text
 from distilvec.flow.identity import comparison_identity
@@ -274,7 +273,9 @@ class _Bench:
 def _forget(place: Path) -> None:
     """Remove what a finished training needs no more."""
     for name in ("checkpoints", FOLDER):
-        shutil.rmtree(place / name, ignore_errors=True)
+        for folder in (place / name).glob("*"):
+            if folder.is_dir():
+                sealing.remove(folder)
 
 
 def _variants(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> dict[str, Recipe]:

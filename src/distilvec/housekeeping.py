@@ -14,6 +14,7 @@ from typing import Literal
 from distilvec.errors import DistilvecError, printable
 from distilvec.marker import CHECKPOINT_FILE, MARKER, OUTPUT, is_corpus, is_finished, is_run, is_store, read
 from distilvec.report import words
+from distilvec.sealing import sealed
 
 Kind = Literal["student", "report", "checkpoints", "left over", "store", "derived", "corpus", "tokens"]
 
@@ -51,6 +52,8 @@ _WRITTEN = sorted({re.escape(word) for name in (*OUTPUT, MARKER) for word in (na
 _HALF = re.compile(rf"\.?({'|'.join(_WRITTEN)})(\.\w+)?\.(partial|tmp)")
 #: Seconds for which something half-written may still be in work.
 YOUNG = 3600.0
+#: File names that are shown of one folder.
+_NAMES = 20
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,8 @@ def clean(folder: str | Path, kinds: Sequence[Kind] = USUAL, *, dry_run: bool = 
     return chosen
 
 
-def text(found: Sequence[Piece], root: str | Path) -> str:
-    """A table of pieces, largest kinds first, with what happens once they are gone."""
+def text(found: Sequence[Piece], root: str | Path, *, files: bool = False) -> str:
+    """A table of pieces, largest kinds first, with what happens once they are gone; with `files`, of each its files."""
     if not found:
         return f"Nothing of distilvec's lies in {root}."
     totals: dict[Kind, int] = {}
@@ -133,7 +136,22 @@ def text(found: Sequence[Piece], root: str | Path) -> str:
                 notes = [note for note in (f"{piece.kept}: kept" if piece.kept else "", stays) if note]
                 note = f"  ({'; '.join(notes)})" if notes else ""
                 lines.append(f"{words.size(piece.size):>18}  {_shown(piece.path, root)}{note}")
+                lines += _listed(piece) if files else []
     return printable("\n".join([*lines, f"{words.size(sum(totals.values())):>9}  in all"]))
+
+
+def _listed(piece: Piece) -> list[str]:
+    """The files of a piece, one line for each folder."""
+    by: dict[Path, list[str]] = {}
+    for file in piece.files:
+        by.setdefault(file.parent, []).append(file.name)
+    lines = []
+    for folder, names in by.items():
+        place = folder.relative_to(piece.path) if folder.is_relative_to(piece.path) else Path()
+        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        shown = ", ".join(sorted(names)[:_NAMES]) + more
+        lines.append(" " * 20 + (f"{place}: {shown}" if place != Path() else shown))
+    return lines
 
 
 def _shown(path: Path, root: str | Path) -> str:
@@ -245,8 +263,9 @@ def _checkpoints(folder: Path) -> Iterator[Piece]:
         if not entry.is_dir(follow_symlinks=False):
             continue
         found = _files(Path(entry.path), CHECKPOINT_FILE)
+        listed = sealed(Path(entry.path))
         if re.fullmatch(r"checkpoint-\d+", entry.name) and any(file.name.startswith("unlogged-") for file in found):
-            files += found
+            files += found if listed is None else listed  # versions before wrote no list
         elif re.fullmatch(r"\.partial-\d+", entry.name):
             half += [each for name in _scan(Path(entry.path)) for each in _files(Path(name.path), CHECKPOINT_FILE)]
     if files:  # which kernel the training chose lies beside its checkpoints
@@ -266,10 +285,14 @@ def _checkpoints(folder: Path) -> Iterator[Piece]:
 def _start(folder: Path) -> Iterator[Piece]:
     """Untrained students that jobs keep, by the key of what they are made of."""
     for entry in sorted(_scan(folder), key=lambda each: each.name):
-        files = tuple(_files(Path(entry.path), _MODEL, deep=True)) if entry.is_dir(follow_symlinks=False) else ()
+        place = Path(entry.path)
+        files = tuple(_files(place, _MODEL, deep=True)) if entry.is_dir(follow_symlinks=False) else ()
         if files and re.fullmatch(r"[0-9a-f]{16}", entry.name):
             kept = "" if is_finished(folder.parent) else "of an unfinished run"
-            yield Piece("checkpoints", Path(entry.path), sum(map(_size, files)), kept, files)
+            listed = sealed(place)
+            files = files if listed is None else tuple(listed)
+            strangers = len(_files(place, re.compile(".*"), deep=True)) - len(files)
+            yield Piece("checkpoints", place, sum(map(_size, files)), kept, files, strangers)
         elif files and re.fullmatch(r"\.[0-9a-f]{16}\.partial-\d+", entry.name):
             yield _left_over(Path(entry.path), files)
 

@@ -126,6 +126,8 @@ def test_somebodys_files_inside_our_folders_stay(run: Path, marked: bool) -> Non
         "tokens/20230101-results.csv",
         "alignments/deadbeef-notes.txt",
         "pieces/pieces-20240101.npy",
+        "checkpoints/checkpoint-4/README.md",
+        *(f"start/{folder.name}/notes.json" for folder in (run / "start").iterdir()),
     ]
     plant(run, *mine)
     if not marked:
@@ -136,7 +138,8 @@ def test_somebodys_files_inside_our_folders_stay(run: Path, marked: bool) -> Non
     assert set(mine) <= set(left)
     ours = {"report.json", "recipe.yaml", "student/model.safetensors", "given/corpus.jsonl"}
     assert ours <= set(left)
-    assert not any("ids-" in name or "checkpoint-4" in name or name.startswith("stores/teacher/s") for name in left)
+    gone = ("tokens/ids-", "checkpoints/checkpoint-4/", "stores/teacher/s", "start/")
+    assert not any(name.startswith(gone) for name in set(left) - set(mine))
 
 
 def test_a_copied_recipe_does_not_give_a_report_away(run: Path, tmp_path: Path) -> None:
@@ -244,6 +247,7 @@ def test_what_goes_is_shown_first(run: Path, capsys: pytest.CaptureFixture[str])
     assert caught.value.code == 0
     shown = capsys.readouterr().out
     assert "checkpoints" in shown and "1 files that are not distilvec's stay" in shown
+    assert re.search(r"^ +checkpoint-4: .*model\.safetensors, optimizer\.pt", shown, re.M)
     assert [file.name for file in (run / "checkpoints").rglob("*")] == ["best.safetensors"]
 
 

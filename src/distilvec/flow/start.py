@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from distilvec import sealing
 from distilvec.corpus import Corpus
 from distilvec.corpus.lazy import LazyTexts
 from distilvec.errors import DistilvecError, EnvironmentProblem
@@ -107,11 +108,12 @@ def _keep(student: SentenceTransformer, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         student.save_pretrained(str(partial), create_model_card=False)
         say_without_pooler(partial)
+        sealing.seal(partial)
         if not folder.is_dir():
             partial.rename(folder)
         for place in folder.parent.iterdir():  # of an earlier recipe in the same output
             if place.name != folder.name and not place.name.startswith("."):
-                shutil.rmtree(place, ignore_errors=True)
+                sealing.remove(place)
     except OSError as error:
         if not folder.is_dir():
             raise EnvironmentProblem(

@@ -17,11 +17,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 from transformers import EarlyStoppingCallback, Trainer, TrainerState
-from transformers.trainer_utils import HubStrategy, rotate_checkpoints
+from transformers.trainer_utils import HubStrategy
 from transformers.utils.hub import PushInProgress
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.marker import CHECKPOINT_FILE
+from distilvec.sealing import SEAL, remove, seal, sealed
 from distilvec.training.distributed import barrier, rank
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class CheckpointedTrainer(Trainer):
                 self.state.best_model_checkpoint = str(home / Path(best).name)
             if self.args.should_save:
                 self.state.save_to_json(str(partial / name / "trainer_state.json"))
+                seal(partial / name)
                 shutil.rmtree(home / name, ignore_errors=True)
                 os.replace(partial / name, home / name)
         except (OSError, RuntimeError, SafetensorError) as error:
@@ -103,15 +105,19 @@ class CheckpointedTrainer(Trainer):
             if self.args.should_save:
                 shutil.rmtree(partial, ignore_errors=True)
         if self.args.should_save:
-            rotate_checkpoints(
-                output_dir=str(home),
-                save_total_limit=self.args.save_total_limit,
-                best_model_checkpoint=self.state.best_model_checkpoint,
-                use_mtime=True,
-            )
+            self._rotate()
         barrier()
         if self.args.push_to_hub:
             self._push_progress(home / name)
+
+    def _rotate(self) -> None:
+        """Remove the oldest checkpoints beyond `save_total_limit`, never the best one or what somebody put there."""
+        best = Path(self.state.best_model_checkpoint or "").name
+        ours = sorted((each for each in self.home.glob("checkpoint-*") if sealed(each)), key=_step)
+        beyond = len(ours) - (self.args.save_total_limit or len(ours))
+        for old in [each for each in ours[:-1] if each.name != best][: max(beyond, 0)]:
+            with contextlib.suppress(OSError):
+                remove(old)
 
     def unlogged(self) -> dict[str, Any]:
         """What has been summed up since the last line of the log."""
@@ -303,10 +309,26 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return newest
 
 
+def _step(checkpoint: Path) -> int:
+    number = checkpoint.name.removeprefix("checkpoint-")
+    return int(number) if number.isdigit() else 0
+
+
 def _is_part(path: Path) -> bool:
     """Whether this is what a folder of checkpoints holds."""
-    name = CHECKPOINT_FILE if path.is_file() else _CHECKPOINT_FOLDER
-    return not path.is_symlink() and (name.fullmatch(path.name) is not None or path.name == "attention.json")
+    if path.is_symlink():
+        return False
+    if path.is_dir():
+        return _CHECKPOINT_FOLDER.fullmatch(path.name) is not None
+    if path.parent.name.startswith("checkpoint-"):  # somebody's own files may have a checkpoint's names
+        return path in (sealed(path.parent) or ()) or _is_of_before(path)
+    return CHECKPOINT_FILE.fullmatch(path.name) is not None or path.name == "attention.json"
+
+
+def _is_of_before(path: Path) -> bool:
+    """Whether this is a file of a checkpoint of a version that wrote no list."""
+    unlisted = not (path.parent / SEAL).exists() and any(path.parent.glob("unlogged-*.json"))
+    return unlisted and CHECKPOINT_FILE.fullmatch(path.name) is not None
 
 
 def tidy(folder: Path, *, resume: bool) -> None:

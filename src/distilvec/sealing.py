@@ -1,0 +1,60 @@
+"""A list, in a folder, of the files that distilvec wrote there: what else lies in it is never removed with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path, PurePosixPath
+
+from distilvec.files import write_text
+
+SEAL = ".distilvec-files.json"
+
+
+def seal(folder: Path) -> None:
+    """List the files of a folder that is whole now.
+
+    Raises:
+        EnvironmentProblem: the place cannot be written, or the disk is full.
+    """
+    names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
+    content = {"made_by": "distilvec", "files": sorted(name for name in names if name != SEAL)}
+    write_text(folder / SEAL, json.dumps(content, indent=1) + "\n")
+
+
+def sealed(folder: Path) -> list[Path] | None:
+    """The listed files that are there, and the list; None without one. Links, and what lies behind one, are none."""
+    file = folder / SEAL
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() and not file.is_symlink() else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    names = found.get("files") if isinstance(found, dict) and found.get("made_by") == "distilvec" else None
+    if not isinstance(names, list) or folder.is_symlink():
+        return None
+    return [*(folder / name for name in names if isinstance(name, str) and _is_own(folder, name)), file]
+
+
+def _is_own(folder: Path, name: str) -> bool:
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts:
+        return False
+    try:
+        steps = [folder / each for each in (path, *path.parents)]
+        return (folder / path).is_file() and not any(each.is_symlink() for each in steps)
+    except (OSError, ValueError):  # no name that a file can have
+        return False
+
+
+def remove(folder: Path) -> None:
+    """Remove what is listed, and the folders that are empty by that; nothing from a folder without a list.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    files = sealed(folder) or []
+    holders = {holder for file in files for holder in file.parents if holder.is_relative_to(folder)}
+    for file in files:
+        file.unlink(missing_ok=True)
+    for holder in sorted(holders, key=lambda each: len(each.parts), reverse=True):
+        if not any(holder.iterdir()):
+            holder.rmdir()
