@@ -22,7 +22,11 @@ def write_page(rows: Rows, folder: Path) -> str:
     ]
     lines += ["|---|---|---|---|---|---|---|---|---|---|"]
     for name, row in rows.items():
-        cells = [name.rpartition("-")[0], f"{row['steps']:,}", f"{row['seconds'] / 60:.1f}"]
+        cells = [
+            name.rpartition("-")[0],
+            f"{row['training']['steps']:,}",
+            f"{row['training']['training_seconds'] / 60:.1f}",
+        ]
         for kind in ("sentences", "longer"):
             found = row["agreement"][kind]
             cells += [f"{100 * found[key]:.1f}" for key in ("cosine", "similarity_spearman", "neighbours")]

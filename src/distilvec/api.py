@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distilvec.errors import DistilvecError
-from distilvec.files import whole, write_text
+from distilvec.files import read_object, refuse_foreign, whole, write_text
 from distilvec.marker import claim
 from distilvec.recipe import Recipe
 from distilvec.sections import NAME
@@ -166,10 +166,12 @@ def evaluate(model: Any, tasks: Any, output: str | Path | None = None, *, name: 
         name: of the model in the result; default from its folder.
 
     Raises:
-        DistilvecError: no such model, or a task that cannot be read.
+        DistilvecError: no such model, a task that cannot be read, or `output` holds something else than scores.
     """
     from distilvec.judging import judge
 
+    if output is not None:
+        refuse_foreign(Path(output).parent, [Path(output).name], lambda _: "scores" in read_object(Path(output)))
     opened = load(model) if isinstance(model, str | Path) else model
     called = name or (Path(model).name if isinstance(model, str | Path) else "model")
     found = judge({called or "model": opened}, read_tasks(tasks))
@@ -210,8 +212,9 @@ def shrink_model(
 ) -> str:
     """Shrink a model into a folder and say what was kept: `distilvec shrink`; sizes are further ones of `shrink`."""
     from distilvec.corpus import read_corpus
-    from distilvec.students import ship, shrink
+    from distilvec.students import refuse_model, ship, shrink
 
+    refuse_model(output)
     if layers is None and vocabulary is None and not any(size is not None for size in sizes.values()):
         raise DistilvecError(
             "there is nothing to shrink", where="shrink", remedy="Give --layers, --vocabulary or another size."

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from distilvec.errors import EnvironmentProblem
+from distilvec.errors import DistilvecError, EnvironmentProblem
 
 
 @contextmanager
@@ -38,6 +40,37 @@ def whole(file: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is none, where it is a link, or where it holds something else."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() and not file.is_symlink() else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def refuse_foreign(place: Path, names: Iterable[str], ours: Callable[[Path], bool]) -> None:
+    """Refuse to write where something of somebody else's would be replaced; nothing is changed.
+
+    Args:
+        place: a folder, which need not exist.
+        names: what would be replaced in it.
+        ours: whether distilvec wrote what lies in this folder.
+
+    Raises:
+        DistilvecError: a file lies where the folder should be, or it holds such names, and they are not ours.
+    """
+    if place.exists() and not place.is_dir():
+        raise DistilvecError("this is a file, and a folder is needed", where=str(place)[:300], remedy="Choose another.")
+    there = sorted(name for name in names if os.path.lexists(place / name))
+    if there and not ours(place):
+        raise DistilvecError(
+            f"this folder holds {', '.join(there[:3])}, which distilvec did not write",
+            where=str(place)[:300],
+            remedy="Choose an empty or a new folder (-o); nothing was changed.",
+        )
 
 
 def write_text(file: Path, content: str) -> None:

@@ -130,7 +130,7 @@ def finetune(
                 "this is the model that is to be fine-tuned", where=str(target), remedy="Choose another output."
             )
         if (target / "modules.json").is_file():
-            logger.warning("%s is of another call, and will be replaced when this one is done", target)
+            logger.warning("%s is of another call, and will be set aside when this one is done", target)
         begun = time.perf_counter()
         done = _run(_measured(recipe, len(files["train"])), digest)
         settings = {**_settings(recipe), "model": short_source(str(model))}  # it may be published
@@ -308,7 +308,7 @@ def _keep(done: Run, target: Path, record: Mapping[str, Any]) -> None:
         for name in KEPT:
             if (done.folder / name).exists():
                 (done.folder / name).rename(student / REPORT / name)
-        put_in_place(student, target)
+        put_in_place(student, target, keep=True)
     except OSError as error:
         raise EnvironmentProblem(
             f"the model cannot be put into its place ({error.strerror or error})",

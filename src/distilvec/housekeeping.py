@@ -45,7 +45,7 @@ _DERIVED = re.compile(
     r"(ids|types|offsets|index)-[0-9a-f]{16,24}\.(bin|npy)|[0-9a-f]{16,32}-[\w.-]+?|index\.(lock|tmp)"
 )
 _CORPUS = re.compile(r"corpus\.json|\w+\.bin|items\.arrow|rejected\.jsonl")
-_PIECES = re.compile(r"pieces-[0-9a-f]{16,}\.npy")
+_PIECES = re.compile(r"pieces-[0-9a-f]{16,}\.np[yz]")
 _MODEL = re.compile(r".+\.(json|safetensors|txt|model|md|jinja|py)")
 #: What a killed run leaves of a file that it was writing.
 _WRITTEN = sorted({re.escape(word) for name in (*OUTPUT, MARKER) for word in (name, Path(name).stem)})

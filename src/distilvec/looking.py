@@ -17,9 +17,11 @@ def look_at_geometry(
     """The geometry of a model's vectors on a file's texts, as a page: `distilvec geometry`."""
     from distilvec.corpus import read_corpus
     from distilvec.judging.geometry import geometry
-    from distilvec.report.geometry import geometry_markdown, write_geometry
+    from distilvec.report.geometry import check_place, geometry_markdown, write_geometry
     from distilvec.students import load_student
 
+    if output is not None:
+        check_place(output)  # now, not when everything is measured
     with tempfile.TemporaryDirectory(prefix="distilvec-geometry-") as place:
         texts = read_corpus(str(data), place, text=text, holdout=0.0, limit=limit).texts()
     found = geometry(load_student(model), texts)
@@ -43,8 +45,10 @@ def compress_model(
     """What a model keeps in every compressed form, as a table: `distilvec compress`."""
     from distilvec.compressing import compress
     from distilvec.corpus import read_corpus
+    from distilvec.report.compressed import check_place
     from distilvec.students import load_student
 
+    check_place(output)  # now, not when everything is measured
     with tempfile.TemporaryDirectory(prefix="distilvec-compress-") as place:
         texts = read_corpus(str(data), place, text=text, holdout=0.0, limit=2 * limit).texts()
     if len(texts) < 8:

@@ -16,7 +16,7 @@ import yaml
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.files import write_text
+from distilvec.files import read_object, write_text
 
 logger = logging.getLogger(__name__)
 MARKER = ".distilvec.json"
@@ -136,12 +136,8 @@ def finish(place: Path) -> None:
 
 def read(place: Path) -> dict[str, Any]:
     """What the marker says; empty where there is none, where it is a link, or where it is none of ours."""
-    file = place / MARKER
-    try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() and not file.is_symlink() else {}
-    except (OSError, ValueError, RecursionError):
-        return {}
-    ours = isinstance(found, dict) and found.get("made_by") == "distilvec" and isinstance(found.get("roles"), list)
+    found = read_object(place / MARKER)
+    ours = found.get("made_by") == "distilvec" and isinstance(found.get("roles"), list)
     return found if ours else {}
 
 
@@ -190,13 +186,13 @@ def is_resolved(file: Path) -> bool:
 
 def is_corpus(place: Path) -> bool:
     """Whether this folder holds a prepared corpus: by what its manifest says."""
-    found = _json(place / "corpus.json")
+    found = read_object(place / "corpus.json")
     return isinstance(found.get("format"), int) and isinstance(found.get("files"), dict) and "source" in found
 
 
 def is_store(place: Path) -> bool:
     """Whether this folder is a store: by what store.json says."""
-    found = _json(place / "store.json")
+    found = read_object(place / "store.json")
     teacher, signals = found.get("teacher"), found.get("signals")
     known = isinstance(teacher, dict) and isinstance(teacher.get("fingerprint"), str) and isinstance(signals, dict)
     return isinstance(found.get("schema"), int) and known
@@ -245,20 +241,12 @@ def _is_ours(place: Path, name: str) -> bool:
     if name in known:
         return known[name](path)
     if name.startswith("report.") or name == "figures":  # a copied recipe proves nothing of a report
-        return "models" in _json(place / "report.json")
+        return "models" in read_object(place / "report.json")
     return name not in SHARED or _only(path, r"\.?[\w.-]*[0-9a-f]{8,}[\w.-]*")
 
 
 def _only(path: Path, pattern: str) -> bool:
     return path.is_dir() and all(re.fullmatch(pattern, each.name) for each in path.iterdir())
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() and not file.is_symlink() else {}
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _shown(names: list[str]) -> str:

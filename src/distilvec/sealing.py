@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path, PurePosixPath
 
-from distilvec.files import write_text
+from distilvec.files import read_object, write_text
 
 SEAL = ".distilvec-files.json"
 
@@ -24,11 +24,8 @@ def seal(folder: Path) -> None:
 def sealed(folder: Path) -> list[Path] | None:
     """The listed files that are there, and the list; None without one. Links, and what lies behind one, are none."""
     file = folder / SEAL
-    try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() and not file.is_symlink() else None
-    except (OSError, ValueError, RecursionError):
-        return None
-    names = found.get("files") if isinstance(found, dict) and found.get("made_by") == "distilvec" else None
+    found = read_object(file)
+    names = found.get("files") if found.get("made_by") == "distilvec" else None
     if not isinstance(names, list) or folder.is_symlink():
         return None
     return [*(folder / name for name in names if isinstance(name, str) and _is_own(folder, name)), file]

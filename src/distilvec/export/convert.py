@@ -22,7 +22,9 @@ from torch import Tensor, nn
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.export.encoder import CONFIG, FILES, INPUTS, Precision, load_onnx, need
 from distilvec.export.outcome import ExportReport, Variant
+from distilvec.files import read_object, refuse_foreign
 from distilvec.modules.routing import mixtures
+from distilvec.sealing import SEAL, seal, sealed
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -37,6 +39,9 @@ INSIDE_LIMIT = 1_500_000_000
 OUTPUT = "sentence_embedding"
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO}
 COPIED = ("tokenizer_config.json", "special_tokens_map.json", "modules.json", "config_sentence_transformers.json")
+#: What an export writes.
+_WEIGHTS = tuple(name for file in FILES.values() for name in (file, f"{file}.data"))
+_NAMES = (SEAL, CONFIG, *_WEIGHTS, "tokenizer.json", "pooling.json", *COPIED)
 _SENTENCES = (
     "A cat sleeps on the warm stones.",
     "How do I reset my password?",
@@ -64,10 +69,13 @@ def export_onnx(
         texts: what agreement and speed are measured on; default are sentences of many lengths.
 
     Raises:
-        DistilvecError: the model cannot be exported, or the float model's cosine to torch is under 0.999.
+        DistilvecError: the folder holds files of these names that no export wrote, the model cannot be exported, or
+            the float model's cosine to torch is under 0.999.
         EnvironmentProblem: the extra `onnx` is not installed, or the folder cannot be written.
     """
     need("onnx", "onnxscript", "onnxruntime")
+    out = Path(out_folder)
+    refuse_foreign(out, _NAMES, _is_export)
     from distilvec.students import load_student
 
     student = load_student(model_folder, device="cpu").eval()
@@ -75,7 +83,6 @@ def export_onnx(
     chosen = list(texts) if texts is not None else _check_texts(student)
     if not chosen:
         raise DistilvecError("agreement needs texts to encode", where="texts")
-    out = Path(out_folder)
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
@@ -85,6 +92,7 @@ def export_onnx(
             if quantize:
                 _quantize(made / FILES["float32"], made / FILES["int8"])
             variants, notes = _measure(student, Path(model_folder), made, chosen, quantize)
+            seal(made)
             _move(made, out)
     except OSError as error:
         raise EnvironmentProblem(f"the export cannot be written ({error.strerror or error})", where=str(out)) from error
@@ -308,9 +316,15 @@ def _check_texts(student: SentenceTransformer) -> list[str]:
 
 
 def _move(made: Path, out: Path) -> None:
-    """Rename into place, the settings last: where they stand, the rest is there too."""
+    """Rename into place: the list first, so that a killed export is known as one, and the settings last."""
     (out / CONFIG).unlink(missing_ok=True)
-    for stale in (file for name in FILES.values() for file in out.glob(name + "*")):
-        stale.unlink()
+    os.replace(made / SEAL, out / SEAL)
+    for name in _NAMES[1:]:
+        (out / name).unlink(missing_ok=True)
     for file in sorted(made.iterdir(), key=lambda file: file.name == CONFIG):
         os.replace(file, out / file.name)
+
+
+def _is_export(folder: Path) -> bool:
+    """Whether an export lies here, or what a killed one left; those of versions before have no list."""
+    return sealed(folder) is not None or "opset" in read_object(folder / CONFIG)

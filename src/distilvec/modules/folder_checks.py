@@ -73,7 +73,7 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
     entries = _listed(folder)
     found = False
     for place in _places(folder, [str(entry["path"]) for entry in entries]):
-        _check_links(folder, place)
+        check_links(folder, place)
         _check_weights(place)
         _check_settings(place, trust_remote_code)
         check_size(place)
@@ -95,7 +95,7 @@ def check_adapters(folder: Path) -> None:
     Raises:
         DistilvecError: as above.
     """
-    _check_links(folder, folder)
+    check_links(folder, folder)
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         if not (folder / name).is_file():
             raise DistilvecError(
@@ -183,7 +183,7 @@ def _check_inside(folder: Path, place: Path) -> None:
         )
 
 
-def _check_links(folder: Path, place: Path) -> None:
+def check_links(folder: Path, place: Path) -> None:
     """Links may lead to files of the same folder, or to where the hub's cache keeps them."""
     root = folder.resolve()
     roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]

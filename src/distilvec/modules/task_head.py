@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.folder_checks import check_links
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -23,6 +24,8 @@ __all__ = ["Encoding", "TaskHead", "has_head", "sentence_vectors"]
 
 Encoding = Literal["single", "joint", "separate"]
 _FOLDER, _WEIGHTS, _CONFIG = "task", "head.safetensors", "task.json"
+#: Weights of a head, which a folder of somebody else's could ask memory for.
+_MOST = 1 << 28
 
 
 class TaskHead(nn.Module):
@@ -40,7 +43,8 @@ class TaskHead(nn.Module):
         dropout: in [0, 1), of what the linear map reads, in training only; it is not kept with the head.
 
     Raises:
-        DistilvecError: labels that do not go with the kind, or a scale that is not positive.
+        DistilvecError: labels that do not go with the kind, a scale that is not positive, or a width that no embedder
+            has.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class TaskHead(nn.Module):
             raise DistilvecError(what, where="task head")
         if labels is not None and (len(labels) < 2 or len(set(labels)) < len(labels)):
             raise DistilvecError(f"a classification has two or more different labels, not {list(labels)}")
+        if not 1 <= width * max(len(labels or ()), 1) <= _MOST:
+            raise DistilvecError(f"a head of width {width:,} is not one of an embedder", where="task head")
         if not scale > 0:
             raise DistilvecError(f"the scale of a regression is positive, not {scale}", where="task head")
         self.width, self.kind, self.encoding = width, kind, encoding
@@ -154,10 +160,11 @@ class TaskHead(nn.Module):
                 remedy="Give the student of a run with a task (out/student), or what `distilvec finetune` wrote.",
             )
         try:
+            check_links(Path(folder), place)
             config = json.loads((place / _CONFIG).read_text(encoding="utf-8"))
             head = cls(**config)
             head.load_state_dict(load_file(place / _WEIGHTS))
-        except (OSError, ValueError, TypeError, RuntimeError, SafetensorError, DistilvecError) as error:
+        except (OSError, ValueError, TypeError, RuntimeError, RecursionError, SafetensorError, DistilvecError) as error:
             raise DataError(f"the task head cannot be read ({error})", where=str(place)) from error
         return head
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from distilvec.files import write_text
+from distilvec.files import read_object, refuse_foreign, write_text
 from distilvec.report.parts import Part, ScoreEntry
 
 if TYPE_CHECKING:
     from distilvec.report.table import Grid
 
-FILES = ("compression.md", "compression.json")
+FILES = ("compression.json", "compression.md")
 
 
 class CompressedRow(Part):
@@ -86,10 +86,21 @@ class Compression(Part):
             name: of the model, for the title.
 
         Raises:
+            DistilvecError: files of these names are not distilvec's.
             EnvironmentProblem: the folder cannot be written.
         """
         out = Path(folder)
+        check_place(out)
         page = f"# {name}, compressed\n\n{self.grid().markdown()}\n"
-        for file, content in zip(FILES, (page, self.model_dump_json(indent=1) + "\n"), strict=True):
+        for file, content in zip(FILES, (self.model_dump_json(indent=1) + "\n", page), strict=True):
             write_text(out / file, content)
-        return out / FILES[0]
+        return out / FILES[1]
+
+
+def check_place(folder: Path) -> None:
+    """Refuse to write where somebody else's files have the names of a compression's.
+
+    Raises:
+        DistilvecError: naming them.
+    """
+    refuse_foreign(folder, FILES, lambda place: "calibrated_on" in read_object(place / FILES[0]))

@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 
 from distilvec.errors import EnvironmentProblem
+from distilvec.files import read_object, refuse_foreign, write_text
 from distilvec.judging.geometry import MODES, Geometry, MixtureGeometry, Spread
 from distilvec.report.geometry_plots import mixture_figures
 from distilvec.report.plots import style
+
+FILES = ("geometry.md", "geometry.json")
 
 
 def geometry_markdown(found: Geometry, name: str) -> str:
@@ -73,15 +76,32 @@ def _spread(spread: Spread, digits: int = 2) -> str:
     return f"{spread.median:.{digits}f} ({spread.low:.{digits}f} to {spread.high:.{digits}f})"
 
 
+def check_place(folder: Path) -> None:
+    """Refuse to write where somebody else's files have the names of what `write_geometry` writes.
+
+    Raises:
+        DistilvecError: naming them.
+    """
+    refuse_foreign(folder, [*FILES, "figures"], lambda place: "mixtures" in read_object(place / FILES[1]))
+
+
 def write_geometry(found: Geometry, name: str, folder: str | Path) -> Path:
     """Write `geometry.json`, `geometry.md` and, of mixtures, `figures/*.svg` and `.png`; returns the page.
 
     Raises:
+        DistilvecError: files of these names are not distilvec's.
         EnvironmentProblem: the folder cannot be written.
     """
     place = Path(folder)
+    refuse_foreign(
+        place,
+        [*FILES, *(["figures"] if found.mixtures else [])],
+        lambda place: "mixtures" in read_object(place / FILES[1]),
+    )
     try:
         place.mkdir(parents=True, exist_ok=True)
+        # First of all: where the numbers are ours, the rest may be replaced.
+        write_text(place / FILES[1], json.dumps(found.to_dict(), indent=1) + "\n")
         text = geometry_markdown(found, name)
         if found.mixtures:
             (place / "figures").mkdir(exist_ok=True)
@@ -90,10 +110,9 @@ def write_geometry(found: Geometry, name: str, folder: str | Path) -> Path:
                     figure.savefig(place / "figures" / f"{title}.svg", facecolor="white")
                     figure.savefig(place / "figures" / f"{title}.png", dpi=144, facecolor="white")
                     text += f"\n![{title.replace('-', ' ')}](figures/{title}.svg)\n"
-        (place / "geometry.json").write_text(json.dumps(found.to_dict(), indent=1) + "\n", encoding="utf-8")
-        (place / "geometry.md").write_text(text, encoding="utf-8")
+        write_text(place / FILES[0], text)
     except OSError as error:
         raise EnvironmentProblem(
             f"the folder cannot be written ({error.strerror or error})", where=str(place), remedy="Choose another one."
         ) from error
-    return place / "geometry.md"
+    return place / FILES[0]

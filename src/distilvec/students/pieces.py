@@ -67,9 +67,9 @@ def piece_vectors(
     """
     tokenizer = fast_tokenizer_of(model)
     before, after = _surroundings(tokenizer)
-    file = None if cache is None else Path(cache) / f"pieces-{_fingerprint(model, before, after, ids)}.npy"
-    if file is not None and file.is_file():
-        return np.asarray(np.load(file), dtype=np.float32)
+    file = None if cache is None else Path(cache) / f"pieces-{_fingerprint(model, before, after, ids)}.npz"
+    if file is not None and (kept := _kept(file)) is not None:
+        return kept
     logger.info("reading %d word pieces one by one", len(ids))
     was_training = model.training
     model.eval()
@@ -130,13 +130,22 @@ def _fingerprint(model: SentenceTransformer, before: list[int], after: list[int]
     return digest.hexdigest()
 
 
+def _kept(file: Path) -> npt.NDArray[np.float32] | None:
+    """What `_keep` wrote; None where there is none, or where it is damaged."""
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            return np.asarray(found["vectors"], dtype=np.float32)
+    except Exception:  # no such file; numpy and zipfile meet damaged bytes with errors of many kinds
+        return None
+
+
 def _keep(file: Path, vectors: npt.NDArray[np.float32]) -> None:
     """Write under another name and rename; several processes may do so at once."""
     partial = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as out:
-            np.save(out, vectors)
+            np.savez(out, vectors=vectors)  # with checksums
         partial.replace(file)
     except OSError as error:
         raise EnvironmentProblem(

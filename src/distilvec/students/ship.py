@@ -98,6 +98,21 @@ def check_place(target: Path) -> None:
         )
 
 
+def refuse_model(target: Path) -> None:
+    """Refuse a place that holds anything: what a command makes in a minute never replaces a model that took hours.
+
+    Raises:
+        DistilvecError: something lies there.
+    """
+    check_place(target)
+    if (target / "modules.json").is_file():
+        raise DistilvecError(
+            "this folder holds a model, and it would be lost",
+            where=str(target),
+            remedy="Choose another folder (-o), or remove this one.",
+        )
+
+
 def in_teacher_space(
     student: SentenceTransformer, teacher_map: nn.Linear, *, normalize: bool = True
 ) -> SentenceTransformer:
@@ -214,8 +229,18 @@ def say_without_pooler(folder: Path) -> None:
             file.write_text(json.dumps(settings, indent=4) + "\n", encoding="utf-8")
 
 
-def put_in_place(partial: Path, target: Path) -> None:
-    """Put a new folder where an old one is or none; both are on one disk, and the old one goes last."""
+def put_in_place(partial: Path, target: Path, *, keep: bool = False) -> None:
+    """Put a new folder where an old one is or none; both are on one disk, and the old one goes last.
+
+    Args:
+        keep: the old one stays, as `NAME.before-1` beside it.
+    """
+    if keep and target.exists():
+        number = 1
+        while target.with_name(f"{target.name}.before-{number}").exists():
+            number += 1
+        target.rename(target.with_name(f"{target.name}.before-{number}"))
+        logger.warning("the model that was in %s is in %s.before-%d now", target, target.name, number)
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
     if target.exists():
         target.rename(old)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,10 @@ from torch import Tensor
 
 from distilvec.store.files import disk_problems
 
+#: What stands before the offsets: checksums of the rest of their file, and of the values.
+_HEAD = 2
+_CHUNK = 1 << 22
+
 
 class Ragged:
     """Values of every corpus row, one row after the other; a row without values has length 0.
@@ -24,7 +29,7 @@ class Ragged:
     """
 
     def __init__(self, file: Path, dtype: npt.DTypeLike, width: int) -> None:
-        self.offsets: np.ndarray = np.load(_offsets(file), mmap_mode="r")
+        self.offsets: np.ndarray = np.load(_offsets(file), mmap_mode="r", allow_pickle=False)[_HEAD:]
         shape = int(self.offsets[-1]), width
         # An empty file cannot be mapped.
         self.flat = np.memmap(file, dtype, "r", shape=shape) if shape[0] else np.zeros(shape, dtype)
@@ -70,23 +75,39 @@ class RaggedFile:
         self.file, self._dtype = file, np.dtype(dtype)
         self._lengths = np.zeros(count, np.int64)
         file.parent.mkdir(parents=True, exist_ok=True)
+        self._sum = 0
         self._partial = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
         self._stream = self._partial.open("wb")
 
     @staticmethod
     def exists(file: Path) -> bool:
-        return file.exists() and _offsets(file).exists()
+        """Whether it is there, and as it was written; one that is damaged is made again."""
+        try:
+            table = np.load(_offsets(file), mmap_mode="r", allow_pickle=False)
+            known = table.dtype == np.int64 and table.ndim == 1 and len(table) > _HEAD
+            if not known or zlib.crc32(table[1:].tobytes()) != table[0]:
+                return False
+            sums = 0
+            with file.open("rb") as stream:
+                while chunk := stream.read(_CHUNK):
+                    sums = zlib.crc32(chunk, sums)
+        except Exception:  # no such file; numpy meets damaged bytes with errors of many kinds
+            return False
+        return bool(sums == table[1])
 
     def add(self, row: int, values: np.ndarray) -> None:
         """[length, width]; rows come in ascending order."""
         self._lengths[row] = len(values)
-        self._stream.write(np.ascontiguousarray(values, self._dtype).tobytes())
+        content = np.ascontiguousarray(values, self._dtype).tobytes()
+        self._sum = zlib.crc32(content, self._sum)
+        self._stream.write(content)
 
     def close(self) -> None:
         """Put the file in its place; its offsets last, because a file without them does not exist."""
         self._stream.close()
         partial = self._partial.with_name(f"{self._partial.name}.npy")
-        np.save(partial, np.concatenate([[0], np.cumsum(self._lengths)]))
+        table = np.concatenate([[self._sum, 0], np.cumsum(self._lengths)]).astype(np.int64)
+        np.save(partial, np.concatenate([[zlib.crc32(table.tobytes())], table]))
         self._partial.replace(self.file)
         partial.replace(_offsets(self.file))
 
