@@ -164,8 +164,7 @@ def measured(made: Recipe) -> dict[str, Any]:
     return {
         "agreement": found,
         "retrieval": scores,
-        "steps": record.cost.steps,
-        "seconds": record.cost.training_seconds,
+        "training": record.cost.model_dump(),
     }
 
 
