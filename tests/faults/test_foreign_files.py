@@ -14,6 +14,7 @@ import yaml
 
 import distilvec
 from distilvec import marker
+from distilvec.alignment.drawing import align_command
 from distilvec.api import recipe_of
 from distilvec.cli import main
 from distilvec.comparison import compare
@@ -21,6 +22,7 @@ from distilvec.demo import demo_recipe
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.housekeeping import ABOUT, Kind, clean, pieces
 from distilvec.recipe import Recipe
+from distilvec.report import Record, show_table
 from distilvec.run import opened, output_folder
 from distilvec.training.checkpoints import tidy
 
@@ -412,3 +414,14 @@ def test_what_a_command_prints_does_nothing_to_the_terminal(tmp_path: Path, caps
         main(["clean", str(folder)])
     shown = capsys.readouterr().out
     assert not ended.value.code and "a\\x1b[31mb\\u202e" in shown and "\x1b" not in shown
+
+
+def test_titles_and_places_do_nothing_to_the_terminal(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_table(Record(title="a\x1b[31mb[bold]c"))
+    drawn = tmp_path / "a\x1b[31mb[bold]" / "c.svg"
+    drawn.parent.mkdir()
+    align_command("some words", tiny_bert, tiny_bert, picture=drawn)
+    shown = capsys.readouterr().out.replace("\n", "")
+    assert "\x1b[31m" not in shown and shown.count("a\\x1b[31mb[bold]") == 2 and drawn.exists()

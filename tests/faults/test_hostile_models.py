@@ -20,13 +20,17 @@ from sentence_transformers.base.modules import Dense
 
 import distilvec
 from distilvec.alignment.loading import load_tokenizer
+from distilvec.api import recipe_of
+from distilvec.choosing.choose import settle
+from distilvec.comparison import compare
 from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx
 from distilvec.finetune import finetune
-from distilvec.looking import look_at_geometry
+from distilvec.looking import compress_model, look_at_drift, look_at_geometry
 from distilvec.modules import opening
 from distilvec.modules.folder_checks import PICKLES
-from distilvec.students import load_student, shrink
+from distilvec.recipe import Recipe
+from distilvec.students import load_student, shrink, static, upcycle
 from distilvec.students.fresh import fresh
 from distilvec.tasks.predictor import Predictor
 from distilvec.teachers import load_teacher
@@ -83,6 +87,15 @@ def plant_code(folder: Path, trap: Path) -> None:
     edit(folder / "config.json", model_type="evil", auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"})
 
 
+def _recipe(model: Path, data: Path) -> Recipe:
+    return recipe_of(str(model), str(model), str(data), "cosine", data.parent / "out")
+
+
+def _planned(model: Path, data: Path) -> Any:
+    auto = {"auto": {"of": str(model)}}
+    return settle(recipe_of(str(model), auto, str(data), "cosine", data.parent / "out"))
+
+
 DOORS: dict[str, Callable[[Path, Path], Any]] = {
     "load_student": lambda model, _: load_student(model),
     "load": lambda model, _: distilvec.load(model),
@@ -97,6 +110,12 @@ DOORS: dict[str, Callable[[Path, Path], Any]] = {
     ),
     "predictor": lambda model, _: Predictor.load(model),
     "fresh": lambda model, _: fresh(layers=1, width=32, tokenizer=model),
+    "static": lambda model, _: static(model),
+    "upcycle": lambda model, _: upcycle(model),
+    "compress": lambda model, data: compress_model(str(model), data, data.parent / "compressed"),
+    "drift": lambda model, data: look_at_drift(str(model), data, data),
+    "compare": lambda model, data: compare(_recipe(model, data), ["cosine"], 1),
+    "plan": _planned,
     "distill": lambda model, data: distilvec.distill(str(model), str(model), str(data), "cosine", data.parent / "out"),
 }
 

@@ -18,14 +18,18 @@ import torch
 from tests.faults.test_jobs import job, run, write
 from tests.training.starting import Starter
 
+import distilvec
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.files import new_files
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.identity import comparison_identity
 from distilvec.flow.job import Job
 from distilvec.judging.identity import content_digest
+from distilvec.modules.task_head import TaskHead
 from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
+from distilvec.students import load_student
+from distilvec.students.pieces import piece_vectors
 from distilvec.teachers.callable import CallTeacher, find_function
 from distilvec.training.callbacks import RunLog
 from distilvec.training.checkpoints import newest_checkpoint
@@ -353,3 +357,63 @@ def test_digests_of_content() -> None:
     loop.append(loop)
     assert content_digest(loop) == content_digest(loop)
     assert content_digest({"a": 1, "b": 2}) == content_digest({"b": 2, "a": 1})
+
+
+# what is made of corpora and stores
+
+
+@pytest.mark.parametrize("how", ["zeroed", "cut", "text"])
+def test_damaged_alignments_are_made_again(
+    how: str, tiny_model_folders: dict[str, Path], sentences: list[str], tmp_path: Path
+) -> None:
+    def run(place: str) -> np.ndarray:
+        made = distilvec.distill(
+            str(tiny_model_folders["bert"]),
+            str(tiny_model_folders["gpt2"]),
+            sentences[:24],
+            "emo",
+            tmp_path / place,
+            cache=str(tmp_path / "cache"),
+            training={"epochs": 1, "batch_size": 8},
+            judging={"agreement": False, "speed": False},
+        )
+        return distilvec.load(made.folder / "student").encode(sentences[:4])
+
+    first = run("first")
+    kept = [
+        file for file in (tmp_path / "cache").rglob("*") if re.match(r"[0-9a-f]{16}-", file.name) and file.is_file()
+    ]
+    assert len(kept) > 1
+    for file in kept:
+        content = file.read_bytes()
+        damaged = {"zeroed": bytes(len(content)), "cut": content[: len(content) // 2], "text": b"mine"}
+        file.write_bytes(damaged[how])
+    assert (run("second") == first).all()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY"])
+def test_damaged_vectors_of_pieces_are_made_again(content: bytes, tiny_bert: Path, tmp_path: Path) -> None:
+    teacher = load_student(tiny_bert)
+    first = piece_vectors(teacher, np.arange(50, 90), cache=tmp_path)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(content or whole[:300] + bytes(64) + whole[364:])
+    assert (piece_vectors(teacher, np.arange(50, 90), cache=tmp_path) == first).all() and file.read_bytes() == whole
+
+
+def test_a_task_head_of_somebody_elses(tmp_path: Path) -> None:
+    TaskHead(8, labels=["a", "b"]).save(tmp_path / "model")
+    task = tmp_path / "model/task"
+    config = json.loads((task / "task.json").read_text())
+    for broken in ({"width": 10**12}, {"width": -1}, {"width": "8"}, {"labels": [str(n) for n in range(10**6)]}):
+        (task / "task.json").write_text(json.dumps({**config, "width": 1024, **broken}))
+        with pytest.raises(DataError, match="/task: "):
+            TaskHead.load(tmp_path / "model")
+    (task / "task.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match="/task: "):
+        TaskHead.load(tmp_path / "model")
+    (task / "head.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    (task / "head.safetensors").symlink_to(tmp_path / "elsewhere.safetensors")
+    (task / "task.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=r"/task: .*link leads out"):
+        TaskHead.load(tmp_path / "model")

@@ -14,7 +14,7 @@ import numpy as np
 from distilvec.alignment.aligner import MODES, Aligner
 from distilvec.alignment.loading import load_tokenizer, vocabulary_of
 from distilvec.alignment.strings import kind_of, plain
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import DistilvecError, nearest, printable
 from distilvec.files import whole
 
 if TYPE_CHECKING:
@@ -215,6 +215,7 @@ def align_command(
         DistilvecError: see `align_text` and `load_tokenizer`; a picture of another kind.
     """
     from rich.console import Console
+    from rich.text import Text
 
     if picture is not None and picture.suffix.lower() not in _SUFFIXES:
         raise DistilvecError(
@@ -232,7 +233,7 @@ def align_command(
     )
     if picture is not None:
         save_figure(drawn, picture)
-        console.print(f"picture  {picture}", soft_wrap=True)
+        console.print(Text(f"picture  {printable(str(picture))}"), soft_wrap=True)
 
 
 def save_figure(drawn: DrawnText, file: Path) -> None:

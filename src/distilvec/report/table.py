@@ -75,7 +75,8 @@ class Grid:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+        shown_title = None if title is None else Text(printable(title))
+        table = Table(title=shown_title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
         for position, name in enumerate(self.header):
             table.add_column(Text(printable(name)), justify="right" if position else "left", no_wrap=not position)
         two_lines = any(cell.interval for row in self.rows for cell in row)

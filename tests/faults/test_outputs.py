@@ -1,0 +1,102 @@
+"""What a command writes with -o: nothing of somebody else's, and no older model, is lost by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sentence_transformers import SentenceTransformer
+
+import distilvec
+from distilvec.api import shrink_model
+from distilvec.errors import DistilvecError
+from distilvec.export import export_onnx, load_onnx
+from distilvec.export.convert import _move
+from distilvec.finetune import finetune
+from distilvec.looking import compress_model, look_at_geometry
+from distilvec.sealing import SEAL, seal
+
+
+@pytest.fixture
+def data(tmp_path: Path, sentences: list[str]) -> Path:
+    file = tmp_path / "data.jsonl"
+    rows = [{"text": text, "label": str(row % 2)} for row, text in enumerate(sentences[:24])]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def scored(model: Path, data: Path, out: Path) -> Any:
+    task = {"name": "own", "kind": "classification", "train": str(data), "test": str(data)}
+    return distilvec.evaluate(str(model), task, out / "scores.json")
+
+
+WRITING: dict[str, tuple[Callable[[Path, Path, Path], Any], str]] = {
+    "evaluate": (scored, "scores.json"),
+    "compress": (lambda model, data, out: compress_model(str(model), data, out), "compression.md"),
+    "geometry": (lambda model, data, out: look_at_geometry(str(model), data, output=out), "geometry.json"),
+    "geometry's pictures": (lambda model, data, out: look_at_geometry(str(model), data, output=out), "figures/a.svg"),
+    "export": (lambda model, data, out: export_onnx(model, out), "model.onnx"),
+    "export's tokenizer": (lambda model, data, out: export_onnx(model, out), "tokenizer.json"),
+    "shrink": (lambda model, data, out: shrink_model(str(model), out, layers=1), "modules.json"),
+}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_files_of_somebody_elses_are_not_replaced(command: str, tiny_bert: Path, data: Path, tmp_path: Path) -> None:
+    write, name = WRITING[command]
+    out = tmp_path / "out"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text('{"mine": true}')
+    with pytest.raises(DistilvecError, match=r"out: .*(did not write|holds)"):
+        write(tiny_bert, data, out)
+    assert contents(out) == {name: b'{"mine": true}'}
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(DistilvecError):
+        write(tiny_bert, data, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compress", "geometry"])
+def test_its_own_results_are_replaced(command: str, tiny_bert: Path, data: Path, tmp_path: Path) -> None:
+    write, name = WRITING[command]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/notes.txt").write_text("mine")
+    write(tiny_bert, data, tmp_path / "out")
+    (tmp_path / "out" / name).touch()
+    write(tiny_bert, data, tmp_path / "out")
+    assert (tmp_path / "out/notes.txt").read_text() == "mine"
+
+
+def test_an_export_is_replaced_and_goes_on_after_a_kill(tiny_bert: Path, tmp_path: Path) -> None:
+    out, half = tmp_path / "out", tmp_path / "half"
+    out.mkdir()
+    (out / "model.onnx.notes").write_text("mine")
+    export_onnx(tiny_bert, out, quantize=False)
+    names = set(contents(out))
+    (out / "distilvec_onnx.json").unlink()  # a kill between two files
+    export_onnx(tiny_bert, out, quantize=False)
+    assert set(contents(out)) == names and (out / "model.onnx.notes").read_text() == "mine"
+    assert load_onnx(out).encode(["a text"]).shape == (1, 32)
+    half.mkdir()
+    (half / "model.onnx").write_bytes(b"half")
+    seal(half)
+    _move(half, out)
+    assert not (out / "tokenizer.json").exists() and (out / SEAL).exists()
+
+
+def test_an_older_model_is_set_aside_by_fine_tuning(tiny_bert: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tuned"
+    for seed in (0, 0, 1, 2):
+        finetune(tiny_bert, data, out, training={"epochs": 1, "seed": seed})
+    assert sorted(place.name for place in tmp_path.glob("tuned*")) == ["tuned", "tuned.before-1", "tuned.before-2"]
+    assert all(
+        SentenceTransformer(str(place), device="cpu").encode(["a text"]).shape == (1, 32)
+        for place in tmp_path.glob("tuned*")
+    )
