@@ -319,7 +319,7 @@ def test_auto_has_to_be_chosen_before_anything_is_made_of_it(
     from distilvec.plan import plan
 
     recipe = recipe_for(tmp_path, tiny_bert, texts)
-    assert recipe.student.auto is not None and recipe.student.auto.keep == 0.95
+    assert recipe.student.auto is not None and recipe.student.auto.keep is None
     with pytest.raises(DistilvecError, match=r"^student\.auto: .*`distilvec plan RECIPE`"):
         plan(recipe)
     monkeypatch.setenv("WORLD_SIZE", "2")

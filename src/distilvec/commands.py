@@ -64,8 +64,13 @@ def plan(
     corpus: Annotated[str | None, typer.Option(help="texts, instead of a recipe")] = None,
     text: Annotated[str, typer.Option(help="text column of --corpus")] = "text",
     tasks: Annotated[list[str] | None, typer.Option("--task", "-t", help="task beside those of the recipe")] = None,
-    keep: Annotated[float, typer.Option(help="share of the teacher that the student has to keep")] = 0.95,
-    sample: Annotated[int, typer.Option(help="texts that the teacher encodes for it")] = 4000,
+    keep: Annotated[float | None, typer.Option(help="share of the teacher to be kept; default 0.95")] = None,
+    parameters: Annotated[str | None, typer.Option(help="the best student of at most so many: 5.67M")] = None,
+    megabytes: Annotated[
+        str | None, typer.Option(help="the best student with float32 weights of at most so many")
+    ] = None,
+    latency: Annotated[str | None, typer.Option(help="the best student that reads a text in so many ms: 5ms")] = None,
+    sample: Annotated[int | None, typer.Option(help="texts that the teacher encodes; default 4000 or 20000")] = None,
     probe_steps: Annotated[int, typer.Option(help="train every candidate for so many steps", min=0)] = 0,
     layers: Annotated[str | None, typer.Option(help="numbers of layers to try: 1,2,3")] = None,
     vocabulary: Annotated[str | None, typer.Option(help="numbers of word pieces to try: 5000,10000")] = None,
@@ -82,10 +87,31 @@ def plan(
                 raise DistilvecError(f"this is a number of texts, not {rows}", where="--rows")
             say(scale(loaded, int(rows), Devices.read(devices), price_per_hour).text())
             return
-        from distilvec.choosing import choose
+        from distilvec.choosing import KEEP, SAMPLE, choose, compile_budget, write_plan
+        from distilvec.choosing.compiled import SAMPLE as FOR_BUDGET
+        from distilvec.choosing.compiled import STEPS
 
-        sizes = {"layers": _numbers(layers, "--layers"), "vocabularies": _numbers(vocabulary, "--vocabulary")}
-        found = choose(loaded, keep=keep, sample=sample, probe_steps=probe_steps, **sizes)
+        sizes: dict[str, Any] = {
+            "layers": _numbers(layers, "--layers"),
+            "vocabularies": _numbers(vocabulary, "--vocabulary"),
+        }
+        budget = _budget(parameters, megabytes, latency)
+        if budget and (keep is not None or layers is not None or vocabulary is not None):
+            raise DistilvecError(
+                "a budget asks for the best student that fits",
+                where="plan",
+                remedy="Leave out --keep, --layers and --vocabulary, or the budget.",
+            )
+        if budget:
+            compiled = compile_budget(
+                loaded, budget, sample=FOR_BUDGET if sample is None else sample, steps=probe_steps or STEPS
+            )
+            say(compiled.text())
+            if output is not None:
+                say(f"picture     {write_plan(compiled, output)}")
+            return
+        sizes |= {"keep": KEEP if keep is None else keep, "sample": SAMPLE if sample is None else sample}
+        found = choose(loaded, probe_steps=probe_steps, **sizes)
         say(found.text())
 
 
@@ -122,6 +148,25 @@ def _planned(
     with kept_or_temporary(output) as place:
         section = {"path": corpus, "text": text}
         yield recipe_of(teacher, None, section, None, place, judging={"tasks": list(tasks or [])})
+
+
+def _budget(parameters: str | None, megabytes: str | None, latency: str | None) -> Any:
+    """What a student may be at most; false where nothing is said."""
+    from distilvec.amounts import amount
+    from distilvec.choosing import Budget
+
+    found: dict[str, float | None] = {}
+    for name, text, unit in (
+        ("parameters", parameters, ""),
+        ("megabytes", megabytes, "MB"),
+        ("latency", latency, "ms"),
+    ):
+        try:
+            found[name] = None if text is None else amount(text, unit)
+        except ValueError as error:
+            raise DistilvecError(str(error), where=f"--{name}") from error
+    whole = None if found["parameters"] is None else int(found["parameters"])
+    return Budget(whole, found["megabytes"], found["latency"])
 
 
 def _numbers(text: str | None, option: str) -> list[int] | None:

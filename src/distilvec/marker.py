@@ -35,6 +35,7 @@ OUTPUT = {
     "figures",
     "given",
     "plan.json",
+    "plan.svg",
     "recipe.yaml",
     "ranks.svg",
     "rejected.jsonl",

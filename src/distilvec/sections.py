@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_serializer, field_validator, model_validator
 
+from distilvec.amounts import amount
 from distilvec.modules.pipeline import PoolingChoice
 
 #: Of a teacher: it becomes the name of a folder.
@@ -205,11 +206,33 @@ class StaticSection(Section):
 
 
 class AutoSection(Section):
-    """A student that is chosen before training, as `distilvec plan` does."""
+    """A student that is chosen before training, as `distilvec plan` does: the smallest that keeps enough, or the best
+    within a budget."""
 
-    keep: float = Field(0.95, gt=0, le=1, description="share of the teacher that the student is predicted to keep")
+    keep: float | None = Field(
+        None, gt=0, le=1, description="share of the teacher that it is predicted to keep; null = 0.95, or a budget"
+    )
+    parameters: float | None = Field(None, gt=0, description="budget: at most so many, e.g. 5.67M")
+    megabytes: float | None = Field(None, gt=0, description="budget: float32 weights of at most so many")
+    latency: float | None = Field(
+        None, gt=0, description="budget: milliseconds for the median text, one at a time, on this machine"
+    )
     of: str | None = Field(None, description="what students are cut from; null = the first teacher that is a model")
-    probe_steps: int = Field(0, ge=0, description="train every candidate for so many steps first")
+    probe_steps: int = Field(
+        0, ge=0, description="train every candidate for so many steps first; within a budget of the first round, 0 = 50"
+    )
+
+    @field_validator("parameters", "megabytes", "latency", mode="before")
+    @classmethod
+    def _read(cls, value: Any, about: ValidationInfo) -> Any:
+        unit = {"megabytes": "MB", "latency": "ms"}.get(str(about.field_name), "")
+        return amount(value, unit) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_goal(self) -> AutoSection:
+        if self.keep is not None and any((self.parameters, self.megabytes, self.latency)):
+            raise ValueError("keep asks for the smallest that keeps enough, a budget for the best that fits: give one")
+        return self
 
 
 class UpcycleSection(Section):

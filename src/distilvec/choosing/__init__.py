@@ -1,20 +1,27 @@
 """Choosing a student before any training: candidates, what they are worth for free, and what training will add."""
 
+from distilvec.choosing.budget import Budget
 from distilvec.choosing.candidates import Candidate, candidates
 from distilvec.choosing.choice import Choice
-from distilvec.choosing.choose import KEEP, SAMPLE, choose, settle
+from distilvec.choosing.choose import KEEP, SAMPLE, choose
+from distilvec.choosing.compiled import Compiled, compile_budget
 from distilvec.choosing.measuring import Measured
 from distilvec.choosing.prediction import Prediction, predict
+from distilvec.choosing.settle import settle, write_plan
 
 __all__ = [
     "KEEP",
     "SAMPLE",
+    "Budget",
     "Candidate",
     "Choice",
+    "Compiled",
     "Measured",
     "Prediction",
     "candidates",
     "choose",
+    "compile_budget",
     "predict",
     "settle",
+    "write_plan",
 ]

@@ -35,7 +35,9 @@ class Candidate:
 
     def section(self, template: StudentSection) -> StudentSection:
         """The student section with this source; the template's other keys (length, space, pooling) stay."""
-        kept = template.model_dump(include={"max_length", "pooling", "space", "router", "fold", "trust_remote_code"})
+        kept = template.model_dump(
+            include={"max_length", "pooling", "space", "router", "fold", "dropout", "trust_remote_code"}
+        )
         if "fresh" in self.source:
             kept["pooling"] = None  # it has mean pooling, whatever the source of the others has
         return StudentSection.model_validate(kept | self.source)

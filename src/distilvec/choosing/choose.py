@@ -1,22 +1,19 @@
-"""Measure candidates for a recipe, and settle a recipe that leaves the student open."""
+"""Measure candidates for a recipe."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distilvec import marker
 from distilvec.choosing.candidates import Candidate, candidates, own_candidate
 from distilvec.choosing.choice import Choice
 from distilvec.choosing.measuring import Bench, Measured, measure, measure_teacher
 from distilvec.choosing.sample import sampled
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, Interrupted
-from distilvec.files import write_text
 from distilvec.flow.job import Job
+from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, Task, judge
 from distilvec.judging import settle as settle_tasks
 from distilvec.recipe import Recipe
@@ -62,24 +59,14 @@ def choose(
         DistilvecError: no candidate can be made, a value is out of range, the items are no texts.
     """
     _check(keep, sample)
-    job = Job(recipe)
-    job.require("plan")
-    corpus = job.corpus
-    if corpus.modality != "text":
-        raise DistilvecError(
-            f"candidates are made for texts, and the corpus holds {corpus.modality}s",
-            where="plan",
-            remedy="Compare the sizes of docs/images.md or docs/molecules.md by training them.",
-        )
-    tasks = job.tasks
-    few = job.on(sampled(corpus, sample))
-    taught = few.teach(vectors_only=True)
+    job, few, taught = planned_job(recipe, sample)
+    corpus, tasks = job.corpus, job.tasks
     first = taught[0].teacher
     with_tasks = bool(tasks) and first.card.kind != "vectors"
     judged = _judge_teacher(first, tasks) if with_tasks else None
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
     bench = Bench(recipe, whole, few.corpus, taught, tasks if with_tasks else [], judged, probe_steps)
-    of, source = _source(recipe)
+    of, source = source_of(recipe)
     own = own_candidate(recipe)
     wanted = [*([own] if own else []), *candidates(of, source, layers, vocabularies)]
     rows, notes = _measure_all(wanted, bench)
@@ -93,43 +80,37 @@ def choose(
         measure_teacher(bench),
         rows,
         len(few.corpus.train_rows),
-        _texts_read(recipe, corpus),
+        texts_read(recipe, corpus),
         names,
         probe_steps,
         notes,
     )
 
 
-def _texts_read(recipe: Recipe, corpus: Corpus) -> int:
+def planned_job(recipe: Recipe, sample: int) -> tuple[Job, Job, list[Taught]]:
+    """The recipe's job, one on a sample of its corpus, and the teachers with vectors of the sample.
+
+    Raises:
+        DistilvecError: the items are no texts, or there are too few.
+    """
+    job = Job(recipe)
+    job.require("plan")
+    if job.corpus.modality != "text":
+        raise DistilvecError(
+            f"candidates are made for texts, and the corpus holds {job.corpus.modality}s",
+            where="plan",
+            remedy="Compare the sizes of docs/images.md or docs/molecules.md by training them.",
+        )
+    few = job.on(sampled(job.corpus, sample))
+    return job, few, few.teach(vectors_only=True)
+
+
+def texts_read(recipe: Recipe, corpus: Corpus) -> int:
     """Texts that the recipe's training reads, repetitions counted."""
     training, more = recipe.training, recipe.training.arguments
     if more.get("max_steps", 0) > 0:
         return int(more["max_steps"] * training.batch_size * more.get("gradient_accumulation_steps", 1))
     return int(training.epochs * len(corpus.train_rows))
-
-
-def settle(recipe: Recipe, *, resume: bool = False) -> Recipe:
-    """A recipe with `student: auto` as one that names its student; any other as it is.
-
-    What was measured is kept in `plan.json` in the output folder. With `resume` the student of the run that is there
-    is taken, and nothing is measured again.
-    """
-    auto = None if recipe.student is None else recipe.student.auto
-    if auto is None:
-        return recipe
-    out = Path(recipe.output)
-    if resume and (out / "recipe.yaml").is_file():
-        return recipe.model_copy(update={"student": Recipe.load(out / "recipe.yaml").student})
-    marker.claim(out)  # now, not when the choice has been measured
-    choice = choose(recipe, keep=auto.keep, probe_steps=auto.probe_steps)
-    row = choice.best
-    logger.info("%s", choice.text())
-    assert row.section is not None
-    logger.log(logging.INFO if choice.chosen is not None else logging.WARNING, "student: auto has chosen %s", row.name)
-    write_text(out / "plan.json", json.dumps(choice.to_dict(), indent=1) + "\n")
-    # Through the recipe's own validation, so that a saved recipe is one that loads.
-    settled = Recipe.build(recipe.model_dump() | {"student": row.section})
-    return recipe.model_copy(update={name: getattr(settled, name) for name in Recipe.model_fields})
 
 
 def _judge_teacher(teacher: Teacher, tasks: Sequence[Task]) -> Judgement:
@@ -142,11 +123,20 @@ def _judge_teacher(teacher: Teacher, tasks: Sequence[Task]) -> Judgement:
 def _check(keep: float, sample: int) -> None:
     if not 0 < keep <= 1:
         raise DistilvecError(f"keep is {keep:g}, a share in (0, 1] is wanted", where="plan", remedy="For example 0.95.")
+    check_sample(sample)
+
+
+def check_sample(sample: int) -> None:
+    """Refuse a sample that is too small.
+
+    Raises:
+        DistilvecError: fewer than 100 texts.
+    """
     if sample < 100:
         raise DistilvecError(f"a sample of {sample} texts says nothing", where="plan", remedy="Take at least 100.")
 
 
-def _source(recipe: Recipe) -> tuple[str | None, SentenceTransformer | None]:
+def source_of(recipe: Recipe) -> tuple[str | None, SentenceTransformer | None]:
     """What students are cut from: what `auto` or the recipe's own section names, else the first teacher that is one."""
     teachers = {each.name: each for each in recipe.teachers if each.model}
     student = recipe.student

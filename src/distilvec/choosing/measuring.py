@@ -49,6 +49,8 @@ class Measured:
         kept: fraction of the teacher's score, by way of reaching it ("untrained", "free", "probe") and by what is
             kept: "all" (average of the tasks without retrieval), "retrieval", and "agreement".
         section: the student section that makes it, None for the teacher.
+        curve: steps of a short training -> agreement with the teacher after it (Spearman's correlation of all cosines
+            on held-out texts); 0 = untrained. Only within a budget.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Measured:
     agreement: float | None = None
     kept: dict[str, dict[str, float]] = field(default_factory=dict)
     section: dict[str, Any] | None = None
+    curve: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -121,14 +124,11 @@ def measure(candidate: Candidate, bench: Bench) -> Measured:
         DistilvecError: it cannot be made (the vocabulary is below the floor of single characters, say), or the
             recipe's method cannot train it.
     """
-    section = candidate.section(bench.recipe.student or StudentSection(auto=AutoSection()))
-    student = make_student(section, bench.recipe.teachers, bench.whole, bench.recipe.training.seed)
-    refuse_misfits(student, bench)
+    section, student = started(candidate, bench)
     encoder = CachedEncoder(student, name=candidate.name)
     texts, wanted = bench.train()
     free = ridge_map(encoder(texts), wanted)
-    found = _shipped(candidate, section.space == "teacher", student, free, bench)
-    found.section = section.model_dump(exclude_defaults=True)
+    found = shipped(candidate, section, student, bench, free)
     held, vectors = bench.held_out()
     found.agreement = float(agreement(vectors, encoder(held), free)["cosine"])
     found.kept["free"] = {
@@ -141,20 +141,38 @@ def measure(candidate: Candidate, bench: Bench) -> Measured:
     return found
 
 
-def _shipped(
-    candidate: Candidate, in_space: bool, student: SentenceTransformer, free: npt.NDArray[Any], bench: Bench
+def started(candidate: Candidate, bench: Bench) -> tuple[StudentSection, SentenceTransformer]:
+    """The section of a candidate, and the untrained student.
+
+    Raises:
+        DistilvecError: as `measure` does.
+    """
+    section = candidate.section(bench.recipe.student or StudentSection(auto=AutoSection()))
+    student = make_student(section, bench.recipe.teachers, bench.whole, bench.recipe.training.seed)
+    refuse_misfits(student, bench)
+    return section, student
+
+
+def shipped(
+    candidate: Candidate,
+    section: StudentSection,
+    student: SentenceTransformer,
+    bench: Bench,
+    free: npt.NDArray[Any] | None = None,
 ) -> Measured:
-    """Size and speed of the folder that people would load, the map into the teacher's space included where wanted."""
-    head = None
-    if in_space:
+    """Size and speed of the folder that people would load; with a map, it is put behind where the section wants it."""
+    head, in_space = None, section.space == "teacher" and free is not None
+    if in_space and free is not None:
         head = torch.nn.Linear(free.shape[0], free.shape[1], bias=False)
         head.weight.data = torch.from_numpy(np.ascontiguousarray(free.T))
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as place:
         folder = Path(place) / "student"
         ship(student, folder, space="teacher" if in_space else "own", teacher_map=head)
-        shipped = load_student(str(folder))
-        timed = speed(shipped, bench.timed(), singles=30, seconds=SECONDS)
-        return Measured(candidate.name, parameters(shipped), folder_bytes(folder), timed)
+        opened = load_student(str(folder))
+        timed = speed(opened, bench.timed(), singles=30, seconds=SECONDS)
+        found = Measured(candidate.name, parameters(opened), folder_bytes(folder), timed)
+    found.section = section.model_dump(exclude_defaults=True)
+    return found
 
 
 def _tasks_kept(name: str, model: Any, bench: Bench) -> dict[str, float]:
@@ -181,13 +199,14 @@ def _probe(name: str, student: SentenceTransformer, bench: Bench) -> dict[str, f
 
 
 def refuse_misfits(student: SentenceTransformer, bench: Bench) -> None:
-    """Let the recipe's method, where it names one, say now that it cannot train this candidate.
+    """Let the recipe's method, where it names one or chooses for a run, say now that it cannot train this candidate.
 
     Raises:
         DistilvecError: whatever the method says (too few layers, no tokens).
     """
     recipe = bench.recipe
-    if "method" not in recipe.model_fields_set:
+    runs = recipe.student is not None and recipe.student.auto is not None
+    if "method" not in recipe.model_fields_set and not runs:
         return
     method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
     info = StudentTap(student).info

@@ -1,0 +1,186 @@
+"""What a student may be at most, and the shapes that use it up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from distilvec.choosing.candidates import FEWEST_PIECES, Candidate
+from distilvec.errors import DistilvecError
+from distilvec.modules.blocks import find_blocks, find_transformer
+from distilvec.students.electra import is_alike, usable_positions
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+#: Numbers of blocks that are tried, and shares of the budget that the table of word pieces gets.
+DEPTHS = (1, 2, 3, 4, 6, 8, 12)
+TABLE_SHARES = (0.2, 0.35, 0.5)
+#: Widths of static tables.
+STATIC_WIDTHS = (128, 256)
+_FEWEST_UNITS, _UNITS = 16, 16
+_FLOAT = 4
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the student may be at most; None = no limit.
+
+    Attributes:
+        parameters: their number.
+        megabytes: of float32 weights, 10^6 bytes each.
+        latency: milliseconds that the median text takes, one at a time, on this machine.
+    """
+
+    parameters: int | None = None
+    megabytes: float | None = None
+    latency: float | None = None
+
+    @property
+    def most(self) -> int | None:
+        """Parameters, whichever of the two limits is smaller."""
+        found = [self.parameters, None if self.megabytes is None else int(self.megabytes * 1e6 / _FLOAT)]
+        return min((each for each in found if each is not None), default=None)
+
+    def __bool__(self) -> bool:
+        return (self.parameters, self.megabytes, self.latency) != (None, None, None)
+
+    def __str__(self) -> str:
+        parts = [
+            "" if self.parameters is None else f"{self.parameters / 1e6:.2f} M parameters",
+            "" if self.megabytes is None else f"{self.megabytes:g} MB",
+            "" if self.latency is None else f"{self.latency:g} ms a text",
+        ]
+        return ", ".join(filter(None, parts))
+
+
+def shapes(of: str, source: SentenceTransformer, most: int | None, positions: int | None = None) -> list[Candidate]:
+    """Students cut out of a model that have nearly as many parameters as they may have: deep and shallow ones, with
+    large and small tables, and static tables.
+
+    Blocks stay as wide as they are. Of BERT-like models the table is factorised, and feed-forward networks take what
+    the table leaves; of others, the table takes what the blocks leave.
+
+    Args:
+        of: what the recipe calls the model.
+        most: parameters; None: as many as half of the model.
+        positions: tokens of a text at most.
+
+    Raises:
+        DistilvecError: the model has no blocks, or nothing is as small as that.
+    """
+    transformer = find_transformer(source)
+    blocks = None if transformer is None else find_blocks(transformer.model)
+    if transformer is None or blocks is None:
+        raise DistilvecError(
+            "a budget is met by cutting a transformer, and this model is none",
+            where=of,
+            remedy="Name a text encoder in student.auto.of.",
+        )
+    model, count = transformer.model, len(blocks[1])
+    whole = sum(parameter.numel() for name, parameter in model.named_parameters() if not name.startswith("pooler."))
+    limit = whole // 2 if most is None else most
+    depths = [depth for depth in DEPTHS if depth <= count]
+    if is_alike(model):
+        found = [
+            each
+            for depth in depths
+            for share in TABLE_SHARES
+            if (each := _electra(of, _Sizes.of(model, positions), depth, share, limit)) is not None
+        ]
+    else:
+        found = [each for depth in depths if (each := _plain(of, model, blocks[1], depth, limit)) is not None]
+    found += _tables(of, model, limit)
+    if not found:
+        raise DistilvecError(
+            f"no student cut out of this model has at most {limit / 1e6:.2f} M parameters",
+            where="parameters",
+            remedy=f"The smallest is a table of {FEWEST_PIECES:,} word pieces with {STATIC_WIDTHS[0]} numbers, "
+            f"{FEWEST_PIECES * STATIC_WIDTHS[0] / 1e6:.2f} M parameters.",
+        )
+    return list({candidate.name: candidate for candidate in found}.values())
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of a BERT-like model: word pieces, positions, token types, width, units."""
+
+    pieces: int
+    positions: int
+    types: int
+    width: int
+    units: int
+
+    @classmethod
+    def of(cls, model: Any, positions: int | None) -> _Sizes:
+        config = model.config
+        there = usable_positions(model) or int(config.max_position_embeddings)
+        units = getattr(config, "hidden_dim", None) or config.intermediate_size
+        width = int(getattr(config, "dim", None) or config.hidden_size)
+        pieces = model.get_input_embeddings().weight.shape[0]
+        return cls(
+            pieces, min(positions or there, there), int(getattr(config, "type_vocab_size", 1) or 1), width, units
+        )
+
+    def table(self, pieces: int, rank: int) -> int:
+        """Parameters of the tables, their norm, and the map to the blocks."""
+        rows = pieces + self.positions + self.types
+        return rows * rank + 2 * rank + (rank * self.width + self.width if rank < self.width else 0)
+
+    def block(self, units: int) -> int:
+        """Parameters of a block: attention, feed-forward network, two norms."""
+        return 4 * (self.width**2 + self.width) + 2 * units * self.width + units + self.width + 4 * self.width
+
+
+def _electra(of: str, sizes: _Sizes, depth: int, share: float, most: int) -> Candidate | None:
+    """The candidate of so many blocks whose table takes about that share; None where it does not fit."""
+    units = sizes.units
+    table = max(int(share * most), most - depth * sizes.block(units))  # what full networks leave goes to the table
+    # Three times as many pieces for each number of the rank as the model has: both are cut, the rank more.
+    ratio = 3 * sizes.pieces / sizes.width
+    rank = min(int(math.sqrt(table / ratio)) // 4 * 4, sizes.width)
+    if rank < 4:
+        return None
+    fixed = sizes.table(0, rank)
+    pieces = min((table - fixed) // rank // 100 * 100, sizes.pieces)
+    if pieces < FEWEST_PIECES:
+        return None
+    left = most - sizes.table(pieces, rank) - depth * sizes.block(0)
+    units = min(left // (depth * (2 * sizes.width + 1)) // _UNITS * _UNITS, sizes.units)
+    if units < _FEWEST_UNITS:
+        return None
+    cut: dict[str, Any] = {"of": of, "layers": depth}
+    cut |= {"vocabulary": pieces} if pieces < sizes.pieces else {}
+    cut |= {"embedding": rank} if rank < sizes.width else {}
+    cut |= {"inner": units} if units < sizes.units else {}
+    cut |= {"positions": sizes.positions}
+    blocks = f"{depth} layer{'s' if depth > 1 else ''} of {units} units"
+    return Candidate(f"{blocks}, {pieces:,} pieces of rank {rank}", {"shrink": cut})
+
+
+def _plain(of: str, model: Any, blocks: Any, depth: int, most: int) -> Candidate | None:
+    """The candidate of so many whole blocks and as many word pieces as fit."""
+    rows, width = model.get_input_embeddings().weight.shape
+    each = sum(parameter.numel() for parameter in blocks[0].parameters())
+    rest = sum(parameter.numel() for parameter in model.parameters()) - len(blocks) * each - rows * width
+    pieces = (most - rest - depth * each) // width // 100 * 100
+    if pieces < FEWEST_PIECES:
+        return None
+    some = {} if pieces >= rows else {"vocabulary": pieces}
+    shown = f"{pieces:,} pieces" if some else "all pieces"
+    return Candidate(
+        f"{depth} layer{'s' if depth > 1 else ''}, {shown}", {"shrink": {"of": of, "layers": depth, **some}}
+    )
+
+
+def _tables(of: str, model: Any, most: int) -> list[Candidate]:
+    """Static students that fit."""
+    rows, width = model.get_input_embeddings().weight.shape
+    found = []
+    for numbers in STATIC_WIDTHS:
+        pieces = min(most // numbers // 100 * 100, rows)
+        if pieces >= FEWEST_PIECES and numbers <= width:
+            section = {"of": of, "dimensions": numbers, "vocabulary": pieces if pieces < rows else None}
+            found.append(Candidate(f"static, {numbers} numbers, {pieces:,} pieces", {"static": section}))
+    return found

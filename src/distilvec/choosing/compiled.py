@@ -1,0 +1,220 @@
+"""The best student within a budget: candidates that fit, short trainings, and what a whole one will make of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distilvec.choosing.budget import Budget, shapes
+from distilvec.choosing.candidates import Candidate
+from distilvec.choosing.choose import COUNTED, check_sample, planned_job, source_of, texts_read
+from distilvec.choosing.curves import extrapolate, power
+from distilvec.choosing.halving import halve
+from distilvec.choosing.measuring import Bench, Measured, measure_teacher, shipped, started
+from distilvec.choosing.prediction import Prediction
+from distilvec.choosing.sample import sampled
+from distilvec.errors import DistilvecError, Interrupted
+from distilvec.files import whole
+from distilvec.recipe import Recipe
+from distilvec.report.table import Cell, Grid
+from distilvec.report.words import ABSENT, millions, number, size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
+#: Texts that are encoded for it, and steps of the first round.
+SAMPLE, STEPS = 20_000, 50
+
+
+@dataclass
+class Compiled:
+    """All candidates that fit a budget, with what short trainings made of them.
+
+    Attributes:
+        budget: what they may be at most.
+        teacher: its row.
+        rows: the candidates, from few parameters to many; `curve` has the trainings of each.
+        texts: texts of the sample.
+        steps: of the training that is to come.
+        notes: candidates that do not fit or cannot be made.
+    """
+
+    budget: Budget
+    teacher: Measured
+    rows: list[Measured]
+    texts: int
+    steps: int
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def rounds(self) -> list[int]:
+        """Steps of the short trainings."""
+        return sorted({steps for row in self.rows for steps in row.curve if steps})
+
+    def prediction(self, row: Measured) -> Prediction:
+        """Agreement after the training that is to come, see `extrapolate`."""
+        powers = [each for other in self.rows if (each := power(other.curve)) is not None]
+        return extrapolate(row.curve, self.steps, powers)
+
+    @property
+    def best(self) -> Measured:
+        """The most promising of those that came to the last round."""
+        last = [row for row in self.rows if self.rounds[-1] in row.curve]
+        return max(last, key=lambda row: self.prediction(row).middle)
+
+    def frontier(self) -> list[Measured]:
+        """Candidates of which none is both smaller and predicted to be better."""
+        found: list[Measured] = []
+        for row in sorted(self.rows, key=lambda row: (row.parameters or 0, -self.prediction(row).middle)):
+            if not found or self.prediction(row).middle > self.prediction(found[-1]).middle:
+                found.append(row)
+        return found
+
+    def verdict(self) -> str:
+        """Which one, and how sure that is."""
+        best = self.best
+        others = [row for row in self.rows if row is not best and self.prediction(row).high > self.prediction(best).low]
+        close = f"; {len(others)} others cannot be told from it" if others else "; no other comes near"
+        return f"Best candidate within {self.budget}: {best.name}, order {self.prediction(best)} after training{close}."
+
+    def how(self) -> list[str]:
+        """How the prediction was made."""
+        rounds = ", ".join(map(str, self.rounds))
+        return [
+            f"order: Spearman's correlation of all cosines with the teacher's on held-out texts, in percent; at the "
+            f"start and after {rounds} steps with cosine on {self.texts:,} texts. The better half went on each time.",
+            f"predicted: after the {self.steps:,} steps of this recipe, if the error goes on falling by the power of "
+            "the steps that the last two trainings showed (others: the middle one); the ends are half of that power "
+            "and the largest one. No test set was looked at.",
+            *self.notes,
+        ]
+
+    def grid(self) -> Grid:
+        """One row per model, the best first."""
+        header = ["student", "parameters", "on disk", "texts/s", "p50 / p95 ms"]
+        header += ["order: start", *(f"{steps} steps" for steps in self.rounds), "predicted"]
+        ranked = sorted(self.rows, key=lambda row: (-max(row.curve), -self.prediction(row).middle))
+        rows = [[*_about(self.teacher), *[""] * (len(self.rounds) + 2)]]
+        for row in ranked:
+            reached = [f"{100 * row.curve[steps]:.1f}" if steps in row.curve else "" for steps in (0, *self.rounds)]
+            rows.append([*_about(row), *reached, str(self.prediction(row))])
+        return Grid(header, [[Cell(text) for text in row] for row in rows], [])
+
+    def text(self) -> str:
+        """What a terminal shows."""
+        return "\n".join([self.grid().text(), "", self.verdict(), *self.how()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values: what was measured, predicted and chosen."""
+        candidates = [asdict(row) | {"predicted": asdict(self.prediction(row))} for row in self.rows]
+        return asdict(self) | {"rows": candidates, "chosen": self.best.name, "verdict": self.verdict()}
+
+    def figure(self) -> Figure:
+        """Size against what is predicted, with the frontier. Call inside `report.plots.style()`."""
+        from matplotlib.figure import Figure
+
+        from distilvec.report.plots import MUTED, ROLE_COLOURS
+
+        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+        axes = figure.subplots()
+        for row in self.rows:
+            found, chosen = self.prediction(row), row is self.best
+            place, colour = (row.parameters or 0) / 1e6, ROLE_COLOURS["student" if chosen else "untrained"]
+            axes.plot([place, place], [100 * found.low, 100 * found.high], color=colour, linewidth=1)
+            axes.plot([place], [100 * found.middle], "o" if chosen else "s", color=colour)
+        best = self.prediction(self.best)
+        axes.annotate(
+            self.best.name, ((self.best.parameters or 0) / 1e6, 100 * best.middle), (6, 6), textcoords="offset points"
+        )
+        line = [((row.parameters or 0) / 1e6, 100 * self.prediction(row).middle) for row in self.frontier()]
+        axes.plot(*zip(*line, strict=True), color=MUTED, linewidth=0.8, linestyle="--")
+        axes.set_xlabel("million parameters")
+        axes.set_ylabel("predicted order, percent")
+        return figure
+
+
+def _about(row: Measured) -> list[str]:
+    timed = row.speed
+    speed = [ABSENT, ABSENT]
+    if timed:
+        latency = f"{timed['latency_p50_ms']:.1f} / {timed['latency_p95_ms']:.1f}"
+        speed = [number(round(timed["texts_per_second"])), latency]
+    return [row.name, millions(row.parameters), size(row.size_bytes), *speed]
+
+
+def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, steps: int = STEPS) -> Compiled:
+    """Find the best student within a budget, by short trainings of those that fit.
+
+    The teachers encode a sample of the corpus, once, into the stores that a run of the recipe goes on with. Nothing is
+    judged on tasks: agreement on held-out texts decides.
+
+    Args:
+        budget: what the student may be at most.
+        sample: texts that are encoded and trained on, at least 100.
+        steps: of the first round of trainings; see `halve`. Batches and rates are the recipe's.
+
+    Raises:
+        DistilvecError: nothing fits, or the items are no texts.
+    """
+    check_sample(sample)
+    job, few, taught = planned_job(recipe, sample)
+    of, source = source_of(recipe)
+    if of is None or source is None:
+        raise DistilvecError(
+            "a budget is met by cutting a model, and the teachers are none",
+            where="student.auto.of",
+            remedy="Name a text encoder there.",
+        )
+    length = recipe.student.max_length if recipe.student else None
+    corpus = job.corpus
+    whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
+    bench = Bench(recipe, whole, few.corpus, taught, [], None)
+    students, rows, notes = _fitting(shapes(of, source, budget.most, length), bench, budget)
+    halve(students, rows, bench, steps)
+    to_come = max(1, texts_read(recipe, corpus) // recipe.training.batch_size)
+    rows.sort(key=lambda row: row.parameters or 0)
+    return Compiled(budget, measure_teacher(bench), rows, len(few.corpus.train_rows), to_come, notes)
+
+
+def _fitting(
+    wanted: Sequence[Candidate], bench: Bench, budget: Budget
+) -> tuple[list[SentenceTransformer], list[Measured], list[str]]:
+    """The candidates that can be made and fit, untrained, and why the others do not."""
+    students, rows, notes = [], [], []
+    for count, candidate in enumerate(wanted, start=1):
+        logger.info("candidate %d of %d: %s", count, len(wanted), candidate.name)
+        try:
+            section, student = started(candidate, bench)
+            row = shipped(candidate, section, student, bench)
+        except Interrupted:
+            raise
+        except DistilvecError as error:
+            notes.append(f"{candidate.name}: left out, {error}")
+            continue
+        if budget.latency is not None and row.speed["latency_p50_ms"] > budget.latency:
+            notes.append(f"{candidate.name}: left out, a text takes {row.speed['latency_p50_ms']:.1f} ms")
+        elif budget.most is not None and (row.parameters or 0) > budget.most:
+            notes.append(f"{candidate.name}: left out, it has {millions(row.parameters)} parameters")
+        else:
+            students.append(student)
+            rows.append(row)
+    if not rows:
+        raise DistilvecError("no candidate fits the budget", where="plan", remedy=" ".join(notes))
+    return students, rows, notes
+
+
+def write_figure(found: Compiled, file: Path) -> None:
+    """Save the picture as SVG.
+
+    Raises:
+        EnvironmentProblem: the file cannot be written.
+    """
+    from distilvec.report.plots import save_svg, style
+
+    with style(), whole(file) as partial:
+        save_svg(found.figure(), partial)

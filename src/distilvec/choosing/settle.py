@@ -1,0 +1,68 @@
+"""A recipe that leaves the student open becomes one that names it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from distilvec import marker
+from distilvec.choosing.budget import Budget
+from distilvec.choosing.choice import Choice
+from distilvec.choosing.choose import KEEP, choose
+from distilvec.choosing.compiled import STEPS, Compiled, compile_budget, write_figure
+from distilvec.files import write_text
+from distilvec.recipe import AutoSection, Recipe
+
+logger = logging.getLogger(__name__)
+#: What was measured, and within a budget its picture.
+PLAN, PICTURE = "plan.json", "plan.svg"
+
+
+def settle(recipe: Recipe, *, resume: bool = False) -> Recipe:
+    """A recipe with `student: auto` as one that names its student; any other as it is.
+
+    What was measured is kept in `plan.json` in the output folder, within a budget with a picture. With `resume` the
+    student of the run that is there is taken, and nothing is measured again.
+    """
+    auto = None if recipe.student is None else recipe.student.auto
+    if auto is None:
+        return recipe
+    out = Path(recipe.output)
+    if resume and (out / "recipe.yaml").is_file():
+        return recipe.model_copy(update={"student": Recipe.load(out / "recipe.yaml").student})
+    marker.claim(out)  # now, not when the choice has been measured
+    choice = _chosen(recipe, auto)
+    row = choice.best
+    logger.info("%s", choice.text())
+    assert row.section is not None
+    enough = isinstance(choice, Compiled) or choice.chosen is not None
+    logger.log(logging.INFO if enough else logging.WARNING, "student: auto has chosen %s", row.name)
+    write_plan(choice, out)
+    # Through the recipe's own validation, so that a saved recipe is one that loads.
+    settled = Recipe.build(recipe.model_dump() | {"student": row.section})
+    return recipe.model_copy(update={name: getattr(settled, name) for name in Recipe.model_fields})
+
+
+def _chosen(recipe: Recipe, auto: AutoSection) -> Choice | Compiled:
+    if budget := budget_of(auto):
+        return compile_budget(recipe, budget, steps=auto.probe_steps or STEPS)
+    return choose(recipe, keep=auto.keep or KEEP, probe_steps=auto.probe_steps)
+
+
+def budget_of(auto: AutoSection) -> Budget:
+    """The limits that a section names; false where it names none."""
+    return Budget(None if auto.parameters is None else int(auto.parameters), auto.megabytes, auto.latency)
+
+
+def write_plan(choice: Choice | Compiled, folder: Path) -> Path:
+    """Write what was measured into a folder, and within a budget the picture; returns the last of them.
+
+    Raises:
+        EnvironmentProblem: the folder cannot be written.
+    """
+    write_text(folder / PLAN, json.dumps(choice.to_dict(), indent=1) + "\n")
+    if not isinstance(choice, Compiled):
+        return folder / PLAN
+    write_figure(choice, folder / PICTURE)
+    return folder / PICTURE
