@@ -6,9 +6,9 @@
 
 Teacher: all-MiniLM-L6-v2 (22.7 M parameters). Students: `shrink` with a factorised table of word pieces, some of the
 six blocks and fewer inner units. Lesson: cosine without a map and the last token states. Corpus: 100,000 texts of
-headline.py's pool, without labels (the corpus of TALAS's protocol, the first shared sentences and texts of pairs); the
-teacher reads each once, its vectors and token states come from the store. Training can be interrupted and goes on with
-the same command.
+headline.py's pool, without labels (the corpus of TALAS's protocol, the first shared sentences and texts of pairs), with
+--larger also what installed packages say of themselves. The teacher reads each once; its vectors and token states come
+from the store. Training can be interrupted and goes on with the same command.
 
 Shapes are compared by agreement on held-out texts after 40,000 texts (`--probe`), on nothing else; that of the quarter
 was found so elsewhere, with parts of the nine sets in view. Judged after training, on what chose nothing here: the nine
@@ -32,6 +32,7 @@ from quarter_table import write_page
 
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.docstrings import docstring_pairs
+from distilvec.corpus.similar import NearDuplicates
 from distilvec.demo import demo_teacher
 from distilvec.judging import CachedEncoder, Judgement, RetrievalTask, Task, judge, load_task, talas_tasks
 from distilvec.recipe import Recipe
@@ -45,6 +46,9 @@ NAME = "all-MiniLM-L6-v2"
 DTYPE = "bfloat16" if bfloat16_pays() else "float32"
 #: Of the corpus' texts so many come from the pairs; the pairs behind them are for retrieval.
 TEXTS, OF_PAIRS = 100_000, 20_000
+#: Pairs of docstrings that the demo takes: the first 600 are its tests, and ours.
+DEMO = 2600
+_PARTS = ("summary", "description")
 EPOCHS, PROBE_EPOCHS = 3.84, 0.404
 #: Keys of `shrink`; at most 5.67, 2.84 and 1.1 million parameters.
 SIZES: dict[str, dict[str, Any]] = {
@@ -77,6 +81,39 @@ def pool() -> Path:
     return file
 
 
+def larger() -> Path:
+    """The corpus with what installed packages say of themselves, apart from what the demo takes of it."""
+    file = WORK / EXPERIMENT / "larger.jsonl"
+    if not file.exists():
+        partial = file.with_suffix(".partial")
+        rows = [json.dumps(row) for row in documented()]
+        partial.write_text(pool().read_text(encoding="utf-8") + "\n".join(rows) + "\n", encoding="utf-8")
+        partial.replace(file)
+    return file
+
+
+def documented(words: float = float("inf"), skip: int = 0) -> list[dict[str, str]]:
+    """Summaries with their descriptions, none of them the demo's, until there are so many words."""
+    made: list[dict[str, str]] = []
+    for pair in others()[skip:]:
+        text = f"{pair['summary']} {pair['description']}"
+        words -= len(text.split())
+        made.append({"text": text, "source": "docstrings"})
+        if words < 0:
+            break
+    return made
+
+
+@functools.cache
+def others() -> list[dict[str, str]]:
+    """Docstrings that are not nearly the demo's."""
+    demo = NearDuplicates(0.7)
+    for pair in docstring_pairs(limit=DEMO):
+        for part in _PARTS:
+            demo.add(pair[part].split())
+    return [pair for pair in docstring_pairs() if not any(pair[part].split() in demo for part in _PARTS)]
+
+
 def pairs() -> list[dict[str, str]]:
     """The shared pairs, their texts alone."""
     with gzip.open(shared() / "data" / "pairs.jsonl.gz", "rt", encoding="utf-8") as rows:
@@ -84,11 +121,13 @@ def pairs() -> list[dict[str, str]]:
     return [{key: row[key] for key in ("anchor", "positive", "negative") if row.get(key)} for row in found]
 
 
-def recipe(shape: dict[str, Any], seed: int, epochs: float, token_states: float = 1.0) -> dict[str, Any]:
+def recipe(
+    shape: dict[str, Any], seed: int, epochs: float, token_states: float = 1.0, *, texts: Path | None = None
+) -> dict[str, Any]:
     """The run of a shape; its folder is named after all that it is made of."""
     fast = bfloat16_pays()
     made: dict[str, Any] = {
-        "corpus": {"path": str(pool()), "domain": "source", "holdout": 0.01},
+        "corpus": {"path": str(texts or pool()), "domain": "source", "holdout": 0.01},
         "teachers": [{"name": NAME, "model": demo_teacher(), "dtype": "bfloat16" if fast else None}],
         "student": {"shrink": {"of": NAME, "positions": 256, **shape}, "max_length": 256, "dropout": 0.0},
         "method": {"name": "cosine", "map": False, "token_states": token_states},
@@ -245,6 +284,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--epochs", type=float, default=EPOCHS)
+    parser.add_argument("--larger", action="store_true", help="15,000 docstrings beside the 100,000 texts")
     parser.add_argument("--probe", action="store_true", help="only compare shapes, trained on 40,000 texts")
     options = parser.parse_args()
     results = Results(EXPERIMENT)
@@ -262,12 +302,13 @@ def main() -> None:
     else:
         for seed in options.seeds:
             for size in options.sizes:
-                made = Recipe.build(recipe(SIZES[size], seed, options.epochs))
-                chosen = settings_of(made)
-                results.run(f"{size}-{seed}", functools.partial(judged_run, made), recipe=chosen)
-                results.run(f"speed/{size}-{seed}", functools.partial(timed_run, made), recipe=chosen)
+                texts = larger() if options.larger else None
+                made = Recipe.build(recipe(SIZES[size], seed, options.epochs, texts=texts))
+                chosen, name = settings_of(made), f"{size}, more texts" if options.larger else size
+                results.run(f"{name}-{seed}", functools.partial(judged_run, made), recipe=chosen)
+                results.run(f"speed/{name}-{seed}", functools.partial(timed_run, made), recipe=chosen)
                 if seed == options.seeds[0]:
-                    results.run(f"start/{size}-{seed}", functools.partial(start_run, made), recipe=chosen)
+                    results.run(f"start/{name}-{seed}", functools.partial(start_run, made), recipe=chosen)
                 write_page(results.rows(), results.home)
     print(write_page(results.rows(), results.home))
 

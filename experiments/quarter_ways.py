@@ -22,11 +22,10 @@ from typing import Any
 
 import numpy as np
 from common import WORK, Results, arguments, finished, settings_of
-from quarter import DTYPE, SIZES, pool, recipe
+from quarter import DEMO, DTYPE, SIZES, documented, others, pool, recipe
 from ways_table import write_page
 
 from distilvec.corpus.docstrings import docstring_pairs
-from distilvec.corpus.similar import NearDuplicates
 from distilvec.demo import demo_teacher
 from distilvec.judging import CachedEncoder, RetrievalTask, agreement
 from distilvec.recipe import Recipe
@@ -38,9 +37,8 @@ EXPERIMENT = "quarter_ways"
 PLAIN = 40_000
 #: Share of a pool's words that stand in longer texts.
 SHARE = 0.4
-_PARTS = ("summary", "description")
-#: Of the demo's own pairs; the first 600 are tests of quarter.py, the others measure here.
-DEMO, TESTS = 2600, 600
+#: Of the demo's own pairs the first 600 are tests of quarter.py; the others measure here.
+TESTS = 600
 #: Corpus and changes of a way.
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("plain", {}),
@@ -101,28 +99,6 @@ def joined(rows: list[dict[str, str]], words: int, seed: int = 0) -> list[dict[s
         words -= len(text.split())
         made.append({"text": text, "source": f"joined {source}"})
     return made
-
-
-def documented(words: int, skip: int = 0) -> list[dict[str, str]]:
-    """Summaries with their descriptions, none of them the demo's, until there are so many words."""
-    made: list[dict[str, str]] = []
-    for pair in others()[skip:]:
-        text = f"{pair['summary']} {pair['description']}"
-        words -= len(text.split())
-        made.append({"text": text, "source": "docstrings"})
-        if words < 0:
-            break
-    return made
-
-
-@functools.cache
-def others() -> list[dict[str, str]]:
-    """Docstrings that are not nearly the demo's."""
-    demo = NearDuplicates(0.7)
-    for pair in docstring_pairs(limit=DEMO):
-        for part in _PARTS:
-            demo.add(pair[part].split())
-    return [pair for pair in docstring_pairs() if not any(pair[part].split() in demo for part in _PARTS)]
 
 
 def measured_texts() -> dict[str, list[str]]:
