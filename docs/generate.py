@@ -74,6 +74,7 @@ def part(name: str, page: Path) -> str:
         "method": lambda: method_text(detail),
         "measured": lambda: measured(detail),
         "figures": lambda: filled(detail),
+        "claims": lambda: claims_table(detail),
         "commands": commands_table,
         "options": lambda: options_table(detail),
         "keys": lambda: keys_table(detail),
@@ -127,6 +128,36 @@ def measured(method: str) -> str:
                 where = f"all rows, and how it was made: `experiments/results/{name}`"
                 found.append(f"{heading} ({where}):\n\n{pipes([table[0], *beside, *own])}")
     return "\n\n".join(found) or "Nothing yet: no committed result has a row of this method."
+
+
+def claims_table(paper: str) -> str:
+    """What experiments/CLAIMS.md says of a paper, without claims of which nothing was run, and with what was in reach.
+
+    In reach is half of our interval: a difference below it could not have been told from none.
+    """
+    found = [["claim", "theirs", "ours, with interval", "in reach", "student", "verdict"]]
+    untested = 0
+    for _, table in tables(ROOT / "experiments/CLAIMS.md"):
+        if "ours, with interval" not in table[0]:
+            continue
+        for row in (dict(zip(table[0], cells, strict=True)) for cells in table[1:]):
+            name, _, place = row["paper"].partition(", ")
+            ours = row["ours, with interval"]
+            if name != paper:
+                continue
+            if not ours:
+                untested += 1
+                continue
+            ends = re.search(r"\(([-+]?[\d.]+) to ([-+]?[\d.]+)\)", ours)
+            reach = f"{abs(float(ends[2]) - float(ends[1])) / 2:.1f}" if ends and "steps" not in row["claim"] else ""
+            preset = " (`paper` preset)" if row["presets"] == "paper" else ""
+            claim = f"{row['claim']}{preset}; {place}"
+            verdict = row["verdict"].partition(":")[0] if row["verdict"].startswith("one s") else row["verdict"]
+            found.append([claim, row["the paper's figure"], ours, reach, row["student"], verdict])
+    if len(found) == 1:
+        raise SystemExit(f"experiments/CLAIMS.md has no claim of {paper} with a figure")
+    rest = f" {untested} further rows are not tested." if untested else ""
+    return f"{pipes(found)}\n\nThe rules are those of `experiments/CLAIMS.md`.{rest}"
 
 
 def commands_table() -> str:
