@@ -229,6 +229,7 @@ for _command in (
     commands.evaluate,
     commands.shrink,
     commands.export,
+    commands.serve,
     commands.push,
     commands.align,
     commands.geometry,

@@ -418,6 +418,20 @@ def recipes(
     say(read(name, data).rstrip() if name else listing())
 
 
+def serve(
+    model: Annotated[str, typer.Argument(help="student: folder or hub id")],
+    host: Annotated[str, typer.Option(help="where to listen; 0.0.0.0 = on all networks")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 = any that is free", min=0, max=65535)] = 8080,
+    name: Annotated[str | None, typer.Option(help="that clients ask for; default the folder's")] = None,
+    key_env: Annotated[str | None, typer.Option(help="environment variable with the key that clients send")] = None,
+    batch_size: Annotated[int, typer.Option(help="texts that are encoded together", min=1)] = 64,
+) -> None:
+    """Answer requests for vectors over HTTP, in the shape of OpenAI's /embeddings."""
+    from distilvec.serving.serve import serve as start
+
+    start(model, host=host, port=port, name=name, key_env=key_env, batch=batch_size, started=say)
+
+
 def doctor() -> None:
     """Versions, devices, and what each extra would add."""
     from distilvec.doctor import report

@@ -14,6 +14,7 @@ EXTRAS = {
     "lora": (("peft",), "`distilvec finetune --lora` and `student.lora`"),
     "mteb": (("mteb",), "benchmarks by name"),
     "zstd": (("zstandard",), "corpora compressed with zstd"),
+    "serve": (("starlette", "uvicorn"), "`distilvec serve`"),
     "ray": (("ray",), "`distilvec teach --engine ray`"),
 }
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "pyarrow", "scikit-learn")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from distilvec.choosing.candidates import FEWEST_PIECES, Candidate
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer
-from distilvec.students.electra import is_alike, usable_positions
+from distilvec.modules.pipeline import usable_positions
+from distilvec.students.electra import is_alike
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

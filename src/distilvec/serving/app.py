@@ -1,0 +1,222 @@
+"""What `distilvec serve` answers."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import logging
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import EnvironmentProblem
+from distilvec.serving.batcher import Batcher, BusyError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+logger = logging.getLogger(__name__)
+#: Of a request.
+MOST_TEXTS, MOST_BYTES = 2048, 16 << 20
+#: Seconds after which a client that was turned away may ask again.
+LATER = 1
+
+
+class _Refusal(Exception):
+    """What is wrong with a request, and the status that says so."""
+
+    def __init__(self, status: int, message: str, code: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+def application(
+    model: SentenceTransformer, name: str, *, key: str | None = None, batch: int = 64, most_waiting: int = 4096
+) -> Starlette:
+    """An ASGI application with `/v1/embeddings`, `/v1/models` and `/health`.
+
+    Args:
+        model: used in one thread at a time, in eval mode.
+        name: that clients ask for; any other is refused.
+        key: that clients must send ("Authorization: Bearer KEY"); None = everybody may ask. `/health` needs none.
+        batch: texts that are encoded together.
+        most_waiting: texts that may wait; whoever comes then is turned away with 503.
+
+    Raises:
+        EnvironmentProblem: the extra `serve` is not installed.
+    """
+    try:
+        from starlette.applications import Starlette
+        from starlette.responses import JSONResponse
+        from starlette.routing import Route
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "serving needs starlette and uvicorn", where="serve", remedy="pip install 'distilvec[serve]'"
+        ) from error
+    model.eval()
+    server = _Server(model, name, key, Batcher(_encoder(model), batch=batch, most_waiting=most_waiting))
+
+    def answering(what: Any) -> Any:
+        async def answer(request: Request) -> Response:
+            try:
+                return JSONResponse(await what(request))
+            except _Refusal as refusal:
+                kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
+                content = {"error": {"message": str(refusal), "type": kind, "param": None, "code": refusal.code}}
+                headers = {"Retry-After": str(LATER)} if refusal.status == 503 else None
+                return JSONResponse(content, refusal.status, headers)
+
+        return answer
+
+    async def nowhere(_: Request) -> dict[str, Any]:
+        raise _Refusal(404, "there are POST /v1/embeddings, GET /v1/models and GET /health", "not_found")
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await server.batcher.close()
+
+    routes = [
+        Route("/v1/embeddings", answering(server.embeddings), methods=["POST"]),
+        Route("/embeddings", answering(server.embeddings), methods=["POST"]),
+        Route("/v1/models", answering(server.models)),
+        Route("/health", answering(server.health)),
+        Route("/{path:path}", answering(nowhere), methods=["GET", "POST", "PUT", "DELETE", "PATCH"]),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+class _Server:
+    def __init__(self, model: SentenceTransformer, name: str, key: str | None, batcher: Batcher) -> None:
+        self.model, self.name, self.key, self.batcher = model, name, key, batcher
+        self.width = int(model.get_embedding_dimension() or 0)
+
+    async def health(self, _: Request) -> dict[str, Any]:
+        return {"status": "ok", "model": self.name}
+
+    async def models(self, request: Request) -> dict[str, Any]:
+        self._admit(request)
+        entry = {"id": self.name, "object": "model", "created": 0, "owned_by": "distilvec"}
+        return {"object": "list", "data": [entry]}
+
+    async def embeddings(self, request: Request) -> dict[str, Any]:
+        self._admit(request)
+        asked = await _body(request)
+        if asked.get("model", self.name) != self.name:
+            raise _Refusal(404, f'there is no such model; this is "{self.name}"', "model_not_found")
+        texts = _texts(asked.get("input"))
+        width = self._width(asked.get("dimensions"))
+        encoding = asked.get("encoding_format", "float")
+        if encoding not in ("float", "base64"):
+            raise _Refusal(400, "encoding_format is float or base64", "invalid_value")
+        prompt = self._prompt(asked.get("input_type"))
+        try:
+            found = await self.batcher.vectors(texts, prompt)
+        except BusyError:
+            raise _Refusal(503, "too many texts are waiting", "overloaded") from None
+        except Exception as error:
+            logger.exception("the model failed on %d texts", len(texts))
+            raise _Refusal(500, "the model failed on these texts", "model_error") from error
+        tokens = self._tokens(texts)
+        rows = [
+            {"object": "embedding", "index": index, "embedding": each}
+            for index, each in enumerate(_written(_cut(found, width), encoding))
+        ]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return {"object": "list", "data": rows, "model": self.name, "usage": usage}
+
+    def _admit(self, request: Request) -> None:
+        if self.key is None:
+            return
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        if not hmac.compare_digest(given, self.key.encode()):
+            raise _Refusal(401, "the key is missing or wrong", "invalid_api_key")
+
+    def _width(self, asked: Any) -> int:
+        if asked is None:
+            return self.width
+        if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= self.width:
+            raise _Refusal(400, f"dimensions is a number from 1 to {self.width}", "invalid_value")
+        return asked
+
+    def _prompt(self, asked: Any) -> str | None:
+        """The name of the model's prompt for queries or documents, where the request says which and there is one."""
+        if asked is None:
+            return None
+        if asked not in ("query", "document"):
+            raise _Refusal(400, "input_type is query or document", "invalid_value")
+        return asked if (self.model.prompts or {}).get(asked) else None
+
+    def _tokens(self, texts: Sequence[str]) -> int:
+        """What the model's tokenizer makes of the texts, before anything is cut off; characters / 4 without one."""
+        tokenizer: Any = getattr(self.model, "tokenizer", None)
+        backend: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
+        if not hasattr(backend, "encode_batch_fast"):
+            return sum(math.ceil(len(text) / 4) for text in texts)
+        return sum(len(each.ids) for each in backend.encode_batch_fast(list(texts), add_special_tokens=False))
+
+
+def _encoder(model: SentenceTransformer) -> Any:
+    def encode(texts: Sequence[str], prompt: str | None) -> npt.NDArray[np.float32]:
+        return np.asarray(
+            model.encode(list(texts), prompt_name=prompt, show_progress_bar=False, convert_to_numpy=True), np.float32
+        )
+
+    return encode
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """The JSON object of a request, which is read no further than it may be long."""
+    content = b""
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > MOST_BYTES:
+            raise _Refusal(413, f"a request has at most {MOST_BYTES >> 20} MiB", "too_large")
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        raise _Refusal(400, "the body is no JSON", "invalid_json") from None
+    if not isinstance(found, dict):
+        raise _Refusal(400, "the body is no JSON object", "invalid_json")
+    return found
+
+
+def _texts(given: Any) -> list[str]:
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not texts:
+        raise _Refusal(400, "input is a text, or a list of texts", "invalid_value")
+    if len(texts) > MOST_TEXTS:
+        raise _Refusal(413, f"a request has at most {MOST_TEXTS:,} texts, this one has {len(texts):,}", "too_large")
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise _Refusal(
+                400, f"input {index} is no text; token ids of other models mean nothing here", "invalid_value"
+            )
+        if not text.strip():
+            raise _Refusal(400, f"input {index} is empty", "invalid_value")
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise _Refusal(400, f"input {index} holds half a character", "invalid_value")
+    return texts
+
+
+def _cut(vectors: npt.NDArray[np.float32], width: int) -> npt.NDArray[np.float32]:
+    """The first numbers, as long as before where all are: a prefix of a unit vector is one again."""
+    if width == vectors.shape[1]:
+        return vectors
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    cut = vectors[:, :width]
+    return np.asarray(cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12) * lengths, np.float32)
+
+
+def _written(vectors: npt.NDArray[np.float32], encoding: str) -> list[Any]:
+    if encoding == "float":
+        return list(vectors.tolist())
+    return [base64.b64encode(row.astype("<f4").tobytes()).decode("ascii") for row in vectors]

@@ -1,0 +1,108 @@
+"""Requests that come at the same time are encoded together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+#: Texts and a prompt's name (None = the model's default) -> vectors [n, d].
+Encode = Callable[[Sequence[str], str | None], npt.NDArray[np.float32]]
+
+
+class BusyError(Exception):
+    """More texts are waiting than may wait."""
+
+
+@dataclass
+class _Job:
+    texts: Sequence[str]
+    prompt: str | None
+    answer: asyncio.Future[npt.NDArray[np.float32]] = field(repr=False)
+
+
+class Batcher:
+    """Encodes in one thread, as many waiting texts at a time as a batch holds, first come first served.
+
+    Waiting costs nobody anything: whoever comes alone is encoded at once, and while a batch is in work the next one
+    gathers.
+
+    Args:
+        encode: called in a thread of its own, never twice at once.
+        batch: texts of a batch; a single request may have more.
+        most_waiting: texts that may wait.
+    """
+
+    def __init__(self, encode: Encode, *, batch: int = 64, most_waiting: int = 4096) -> None:
+        self._encode, self._batch, self._most = encode, batch, most_waiting
+        self._jobs: deque[_Job] = deque()
+        self._waiting = 0
+        self._thread = ThreadPoolExecutor(1, "encode")
+        self._awake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def vectors(self, texts: Sequence[str], prompt: str | None = None) -> npt.NDArray[np.float32]:
+        """The vectors [n, d] of a request's texts, in their order.
+
+        Raises:
+            BusyError: too many texts are waiting.
+        """
+        if self._waiting and self._waiting + len(texts) > self._most:
+            raise BusyError
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+        job = _Job(texts, prompt, asyncio.get_running_loop().create_future())
+        self._jobs.append(job)
+        self._waiting += len(texts)
+        self._awake.set()
+        return await job.answer
+
+    async def close(self) -> None:
+        """Finish what is in work, and stop."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._thread.shutdown()
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            while not self._jobs:
+                self._awake.clear()
+                await self._awake.wait()
+            jobs = self._next()
+            texts = [text for job in jobs for text in job.texts]
+            try:
+                found = await loop.run_in_executor(self._thread, self._encode, texts, jobs[0].prompt)
+            except Exception as error:
+                for job in jobs:
+                    if not job.answer.done():
+                        job.answer.set_exception(error)
+                continue
+            start = 0
+            for job in jobs:
+                if not job.answer.done():  # whoever asked has gone
+                    job.answer.set_result(found[start : start + len(job.texts)])
+                start += len(job.texts)
+
+    def _next(self) -> list[_Job]:
+        """The first job, and those behind it with the same prompt that fit into the batch."""
+        chosen: list[_Job] = []
+        count = 0
+        while self._jobs and (
+            not chosen or (self._jobs[0].prompt == chosen[0].prompt and count + len(self._jobs[0].texts) <= self._batch)
+        ):
+            job = self._jobs.popleft()
+            self._waiting -= len(job.texts)
+            if job.answer.cancelled():
+                continue
+            chosen.append(job)
+            count += len(job.texts)
+        return chosen

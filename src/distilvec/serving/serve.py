@@ -1,0 +1,80 @@
+"""`distilvec serve`: open a model, and answer until somebody says stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.serving.app import application
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+
+def serve(
+    model: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    name: str | None = None,
+    key_env: str | None = None,
+    batch: int = 64,
+    started: Callable[[str], None] = logger.info,
+) -> None:
+    """Answer requests for vectors until Ctrl-C or SIGTERM; what is in work then is finished first.
+
+    Args:
+        model: folder or hub id of a sentence-transformers model.
+        host, port: where it listens; port 0 takes a free one.
+        name: that clients ask for; default the folder's.
+        key_env: environment variable with the key that clients must send.
+        batch: texts that are encoded together.
+        started: told the address once.
+
+    Raises:
+        DistilvecError: no such model, or the variable is not set.
+        EnvironmentProblem: the extra `serve` is missing, or the port is taken.
+    """
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "serving needs starlette and uvicorn", where="serve", remedy="pip install 'distilvec[serve]'"
+        ) from error
+    from distilvec.students import load_student
+
+    key = None
+    if key_env is not None:
+        key = os.environ.get(key_env)
+        if not key:
+            raise DistilvecError(f"the environment variable {key_env} is not set", where="--key-env")
+    app = application(load_student(model), name or Path(model).name, key=key, batch=batch)
+    listening = _listen(host, port)
+    address = f"http://{host}:{listening.getsockname()[1]}"
+    started(f"{name or Path(model).name} answers at {address}/v1/embeddings; Ctrl-C ends it")
+    if host not in ("127.0.0.1", "localhost", "::1") and key is None:
+        logger.warning("everybody who reaches %s may ask: set --key-env", address)
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=30)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind, protocol)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(128)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise EnvironmentProblem(
+            f"nothing can listen here ({getattr(error, 'strerror', None) or error})",
+            where=f"{host}:{port}",
+            remedy="Choose another --port, or 0 for any.",
+        ) from error
+    return found

@@ -1,0 +1,272 @@
+"""A student behind HTTP: official clients get its vectors, and whoever asks wrongly is told so."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import openai
+import pytest
+import uvicorn
+from sentence_transformers import SentenceTransformer
+
+from distilvec.cli import main
+from distilvec.errors import DistilvecError
+from distilvec.serving import Batcher, BusyError, application
+from distilvec.serving.serve import serve
+from distilvec.teachers import load_teacher
+
+KEY = "test-key"
+
+
+@contextmanager
+def running(app: Any) -> Iterator[str]:
+    """Address of an application that is served in a thread."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model_folders: dict[str, Path]) -> SentenceTransformer:
+    """One with prompts."""
+    return SentenceTransformer(str(tiny_model_folders["qwen3"]), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def address(model: SentenceTransformer) -> Iterator[str]:
+    with running(application(model, "small", key=KEY, batch=8)) as found:
+        yield found
+
+
+@pytest.fixture
+def client(address: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0)
+
+
+# the official client
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_the_official_client_gets_the_models_vectors(
+    client: openai.OpenAI, model: SentenceTransformer, sentences: list[str], encoding: Any
+) -> None:
+    texts = [*sentences[:20], "🙂 emoji", "שלום עולם", "a\ttab"]
+    found = client.embeddings.create(model="small", input=texts, encoding_format=encoding)
+    rows: list[Any] = [each.embedding for each in found.data]
+    if encoding == "base64":
+        rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in rows]
+    assert np.allclose(np.array(rows, np.float32), model.encode(texts), atol=1e-5)
+    assert [each.index for each in found.data] == list(range(len(texts)))
+    assert found.model == "small" and found.usage.prompt_tokens == found.usage.total_tokens > len(texts)
+
+
+def test_one_text_is_a_list_of_one(client: openai.OpenAI, model: SentenceTransformer) -> None:
+    found = client.embeddings.create(model="small", input="a single text")
+    assert np.allclose(found.data[0].embedding, model.encode("a single text"), atol=1e-5)
+    assert [each.id for each in client.models.list()] == ["small"]
+
+
+def test_fewer_dimensions_and_prompts(client: openai.OpenAI, model: SentenceTransformer) -> None:
+    short = client.embeddings.create(model="small", input=["a text"], dimensions=8).data[0].embedding
+    whole = model.encode(["a text"])[0][:8]
+    assert np.allclose(short, whole / np.linalg.norm(whole), atol=1e-5)
+    asked = client.embeddings.create(model="small", input=["a text"], extra_body={"input_type": "query"})
+    assert np.allclose(asked.data[0].embedding, model.encode(["a text"], prompt_name="query")[0], atol=1e-5)
+    plain = client.embeddings.create(model="small", input=["a text"], extra_body={"input_type": "document"})
+    assert np.allclose(plain.data[0].embedding, model.encode(["a text"])[0], atol=1e-5)
+
+
+def test_a_student_can_be_a_teacher_over_the_wire(
+    address: str, model: SentenceTransformer, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTILVEC_TEST_KEY", KEY)
+    teacher = load_teacher(
+        name="served", api={"url": f"{address}/v1", "model": "small", "key_env": "DISTILVEC_TEST_KEY"}, batch_size=8
+    )
+    assert np.allclose(teacher.encode(sentences[:20]), model.encode(sentences[:20]), atol=1e-5)
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"", 400, "JSON"),
+        (b"[1]", 400, "object"),
+        (b"[" * 100_000, 400, "JSON"),
+        (b"\xff", 400, "JSON"),
+        ({"input": []}, 400, "input"),
+        ({"input": {"a": 1}}, 400, "input"),
+        ({}, 400, "input"),
+        ({"input": ["a", 7]}, 400, "input 1"),
+        ({"input": [[1, 2]]}, 400, "token ids"),
+        ({"input": ["a", " "]}, 400, "input 1"),
+        (b'{"input": "\\ud800"}', 400, "half a character"),
+        ({"input": ["a"] * 3000}, 413, "3,000"),
+        (b'{"input": "' + b"a" * (17 << 20) + b'"}', 413, "16 MiB"),
+        ({"input": "a", "model": "large"}, 404, '"small"'),
+        ({"input": "a", "dimensions": 0}, 400, "dimensions"),
+        ({"input": "a", "dimensions": 10**6}, 400, "dimensions"),
+        ({"input": "a", "dimensions": True}, 400, "dimensions"),
+        ({"input": "a", "encoding_format": "hex"}, 400, "base64"),
+        ({"input": "a", "input_type": "clustering"}, 400, "query"),
+    ],
+)
+def test_wrong_requests_are_told_so(address: str, body: Any, status: int, said: str) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = httpx2.post(f"{address}/v1/embeddings", content=content, headers={"Authorization": f"Bearer {KEY}"})
+    assert answer.status_code == status and said in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic abc"}])
+def test_without_the_key_nobody_is_answered(address: str, headers: dict[str, str]) -> None:
+    for ask in (httpx2.post, httpx2.get):
+        path = "embeddings" if ask is httpx2.post else "models"
+        answer = ask(f"{address}/v1/{path}", headers=headers)
+        assert answer.status_code == 401 and "embedding" not in answer.text
+    assert httpx2.get(f"{address}/health").json() == {"status": "ok", "model": "small"}
+
+
+def test_other_paths(address: str) -> None:
+    assert httpx2.get(f"{address}/v1/chat/completions").status_code == 404
+    assert httpx2.get(f"{address}/v1/embeddings").status_code in (404, 405)
+
+
+# batching
+
+
+def test_requests_at_the_same_time_go_together(model: SentenceTransformer) -> None:
+    sizes: list[int] = []
+    encode = model.encode
+
+    def counted(texts: list[str], **options: Any) -> Any:
+        sizes.append(len(texts))
+        time.sleep(0.05)
+        return encode(texts, **options)
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return counted if name == "encode" else getattr(model, name)
+
+    with running(application(Counting(), "small", batch=8)) as address:  # type: ignore[arg-type]
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0)
+
+        def ask(number: int) -> Sequence[float]:
+            return client.embeddings.create(model="small", input=[f"text number {number}"]).data[0].embedding
+
+        with ThreadPoolExecutor(24) as pool:
+            found = list(pool.map(ask, range(24)))
+    assert np.allclose(found, encode([f"text number {number}" for number in range(24)]), atol=1e-5)
+    assert sum(sizes) == 24 and max(sizes) <= 8 and len(sizes) < 12
+
+
+def batched(work: Callable[[Batcher], Any], **options: Any) -> Any:
+    async def run() -> Any:
+        batcher = Batcher(**options)
+        try:
+            return await work(batcher)
+        finally:
+            await batcher.close()
+
+    return asyncio.run(run())
+
+
+def lengths(texts: Sequence[str], _: str | None) -> Any:
+    time.sleep(0.05)
+    return np.array([[len(text)] for text in texts], np.float32)
+
+
+def test_too_many_are_turned_away_and_the_others_are_answered() -> None:
+    async def work(batcher: Batcher) -> list[Any]:
+        return await asyncio.gather(*(batcher.vectors(["a" * n]) for n in range(1, 21)), return_exceptions=True)
+
+    found = batched(work, encode=lengths, batch=2, most_waiting=10)
+    refused = [each for each in found if isinstance(each, BusyError)]
+    assert 5 < len(refused) < 15
+    assert all(isinstance(each, BusyError) or each[0, 0] == n for n, each in enumerate(found, start=1))
+
+
+def test_prompts_do_not_mix_and_a_failure_hits_its_batch_alone() -> None:
+    seen: list[tuple[int, str | None]] = []
+
+    def encode(texts: Sequence[str], prompt: str | None) -> Any:
+        seen.append((len(texts), prompt))
+        if "bad" in texts:
+            raise RuntimeError("bad text")
+        return lengths(texts, prompt)
+
+    async def work(batcher: Batcher) -> list[Any]:
+        asked = [("first", None), ("a", "query"), ("b", "query"), ("bad", None), ("c", "document")]
+        return await asyncio.gather(*(batcher.vectors([t], p) for t, p in asked), return_exceptions=True)
+
+    found = batched(work, encode=encode, batch=8)
+    assert [isinstance(each, RuntimeError) for each in found] == [False, False, False, True, False]
+    assert seen == [(1, None), (2, "query"), (1, None), (1, "document")]
+
+
+def test_whoever_goes_away_holds_nobody_up() -> None:
+    async def work(batcher: Batcher) -> Any:
+        gone = asyncio.create_task(batcher.vectors(["gone"]))
+        await asyncio.sleep(0)
+        stays = asyncio.create_task(batcher.vectors(["stays"]))
+        gone.cancel()
+        return await stays
+
+    assert batched(work, encode=lengths)[0, 0] == 5
+
+
+# the command
+
+
+def test_the_command_answers_and_ends_when_told(tiny_bert: Path) -> None:
+    environment = os.environ | {"SERVED_KEY": KEY}
+    command = [sys.executable, "-m", "distilvec.cli", "serve", str(tiny_bert), "--port", "0", "--key-env", "SERVED_KEY"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    said = ""
+    while "answers at" not in said:
+        line = process.stdout.readline()
+        assert line, said
+        said += line
+    base = said.split("answers at ")[1].split("/v1")[0]
+    found = openai.OpenAI(base_url=f"{base}/v1", api_key=KEY).embeddings.create(model=tiny_bert.name, input="a text")
+    process.send_signal(signal.SIGTERM)
+    said += process.communicate(timeout=30)[0]
+    assert len(found.data[0].embedding) == 32 and process.returncode in (0, -signal.SIGTERM, 143), said
+    assert KEY not in said and "Traceback" not in said
+
+
+def test_what_cannot_be_served(tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DistilvecError, match=r"^--key-env: .*NO_SUCH_VARIABLE"):
+        serve(str(tiny_bert), key_env="NO_SUCH_VARIABLE")
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(DistilvecError, match=r"^127\.0\.0\.1:\d+: .*"):
+        serve(str(tiny_bert), port=taken.getsockname()[1])
+    with pytest.raises(DistilvecError, match=r"^no\.such\.host\.invalid:1: "):
+        serve(str(tiny_bert), host="no.such.host.invalid", port=1)
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", str(tmp_path / "nothing")])
+    assert ended.value.code == 2 and "nothing" in capsys.readouterr().err
