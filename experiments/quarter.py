@@ -28,6 +28,7 @@ from typing import Any
 import headline
 import numpy as np
 from common import WORK, Results, arguments, finished, settings_of, shared
+from quarter_shapes import SIZES
 from quarter_table import write_page
 
 from distilvec.corpus import Corpus, read_corpus
@@ -50,12 +51,6 @@ TEXTS, OF_PAIRS = 100_000, 20_000
 DEMO = 2600
 _PARTS = ("summary", "description")
 EPOCHS, PROBE_EPOCHS = 3.84, 0.404
-#: Keys of `shrink`; at most 5.67, 2.84 and 1.1 million parameters.
-SIZES: dict[str, dict[str, Any]] = {
-    "quarter": {"layers": [1, 3, 5, 6], "vocabulary": 20_000, "embedding": 80, "inner": 528},
-    "eighth": {"layers": [1, 3, 6], "vocabulary": 14_000, "embedding": 50, "inner": 128},
-    "twentieth": {"layers": [1], "vocabulary": 9_000, "embedding": 44, "inner": 96},
-}
 #: Others of the same sizes.
 OTHERS: dict[str, dict[str, Any]] = {
     "quarter, today's": {"layers": [1, 6], "vocabulary": 5_000},

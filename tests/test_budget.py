@@ -13,6 +13,7 @@ from distilvec.amounts import amount
 from distilvec.choosing import Budget, Compiled, Measured, compile_budget
 from distilvec.choosing.budget import shapes
 from distilvec.choosing.curves import extrapolate, power
+from distilvec.choosing.halving import probe_method
 from distilvec.cli import main
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError
@@ -125,6 +126,28 @@ def test_a_curve_that_does_not_rise_promises_nothing() -> None:
     assert once.low == once.middle == once.high == pytest.approx(0.6), "a shorter training is not extrapolated"
 
 
+# the probes
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (None, ("cosine", {"map": False})),
+        ({"name": "mse"}, ("mse", {})),
+        ({"name": "cosine", "token_states": 1.0}, ("cosine", {"map": True})),
+        ({"name": "emo"}, ("cosine", {"map": False})),
+        ({"name": "simcse"}, ("cosine", {"map": False})),
+    ],
+)
+def test_candidates_are_trained_by_the_recipes_method_on_vectors(
+    method: Any, expected: tuple[str, dict[str, Any]], tmp_path: Path, tiny_bert: Path
+) -> None:
+    values = recipe_for(tmp_path, tiny_bert, ["a text"]).model_dump(exclude={"method"})
+    found = probe_method(Recipe.build(values | ({"method": method} if method else {})), 32, 32)
+    assert found.name == expected[0]
+    assert all(getattr(found.options, name) == value for name, value in expected[1].items())
+
+
 # the whole
 
 
@@ -147,8 +170,8 @@ def test_the_better_half_goes_on(compiled: tuple[Recipe, Compiled]) -> None:
     assert all(0 in row.curve and 2 in row.curve and (row.parameters or 0) <= 20_000 for row in found.rows)
     assert found.rounds[-1] in found.best.curve
     assert found.best.name in found.verdict() and "No test set" in found.text()
-    sizes = [row.parameters or 0 for row in found.frontier()]
-    assert sizes == sorted(set(sizes))
+    line = [(row.speed["latency_p50_ms"], found.prediction(row).middle) for row in found.frontier()]
+    assert line == sorted(line) and len({kept for _, kept in line}) == len(line)
 
 
 def test_the_numbers_are_those_of_the_student(compiled: tuple[Recipe, Compiled], tmp_path: Path) -> None:

@@ -68,9 +68,9 @@ class Compiled:
         return max(last, key=lambda row: self.prediction(row).middle)
 
     def frontier(self) -> list[Measured]:
-        """Candidates of which none is both smaller and predicted to be better."""
+        """Candidates of which none is both faster and predicted to be better, from fast to slow."""
         found: list[Measured] = []
-        for row in sorted(self.rows, key=lambda row: (row.parameters or 0, -self.prediction(row).middle)):
+        for row in sorted(self.rows, key=lambda row: (row.speed["latency_p50_ms"], -self.prediction(row).middle)):
             if not found or self.prediction(row).middle > self.prediction(found[-1]).middle:
                 found.append(row)
         return found
@@ -87,7 +87,8 @@ class Compiled:
         rounds = ", ".join(map(str, self.rounds))
         return [
             f"order: Spearman's correlation of all cosines with the teacher's on held-out texts, in percent; at the "
-            f"start and after {rounds} steps with cosine on {self.texts:,} texts. The better half went on each time.",
+            f"start and after {rounds} steps on {self.texts:,} texts with the recipe's method (cosine where that looks "
+            "inside the teacher). The better half went on each time.",
             f"predicted: after the {self.steps:,} steps of this recipe, if the error goes on falling by the power of "
             "the steps that the last two trainings showed (others: the middle one); the ends are half of that power "
             "and the largest one. No test set was looked at.",
@@ -115,7 +116,7 @@ class Compiled:
         return asdict(self) | {"rows": candidates, "chosen": self.best.name, "verdict": self.verdict()}
 
     def figure(self) -> Figure:
-        """Size against what is predicted, with the frontier. Call inside `report.plots.style()`."""
+        """Time of a text against what is predicted, with the frontier. Call inside `report.plots.style()`."""
         from matplotlib.figure import Figure
 
         from distilvec.report.plots import MUTED, ROLE_COLOURS
@@ -124,16 +125,16 @@ class Compiled:
         axes = figure.subplots()
         for row in self.rows:
             found, chosen = self.prediction(row), row is self.best
-            place, colour = (row.parameters or 0) / 1e6, ROLE_COLOURS["student" if chosen else "untrained"]
+            place, colour = row.speed["latency_p50_ms"], ROLE_COLOURS["student" if chosen else "untrained"]
             axes.plot([place, place], [100 * found.low, 100 * found.high], color=colour, linewidth=1)
             axes.plot([place], [100 * found.middle], "o" if chosen else "s", color=colour)
-        best = self.prediction(self.best)
-        axes.annotate(
-            self.best.name, ((self.best.parameters or 0) / 1e6, 100 * best.middle), (6, 6), textcoords="offset points"
-        )
-        line = [((row.parameters or 0) / 1e6, 100 * self.prediction(row).middle) for row in self.frontier()]
+        for row in {id(row): row for row in [*self.frontier(), self.best]}.values():
+            place = row.speed["latency_p50_ms"], 100 * self.prediction(row).middle
+            label = f"{row.name}, {millions(row.parameters)}"
+            axes.annotate(label, place, (6, 4), textcoords="offset points", fontsize=7)
+        line = [(row.speed["latency_p50_ms"], 100 * self.prediction(row).middle) for row in self.frontier()]
         axes.plot(*zip(*line, strict=True), color=MUTED, linewidth=0.8, linestyle="--")
-        axes.set_xlabel("million parameters")
+        axes.set_xlabel("milliseconds for a text, median")
         axes.set_ylabel("predicted order, percent")
         return figure
 

@@ -16,7 +16,9 @@ from distilvec.choosing.measuring import Bench, Measured
 from distilvec.choosing.probe import short_training
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import likeness
-from distilvec.methods.table import build_method
+from distilvec.methods.base import Method
+from distilvec.methods.table import TOKEN_STATES, build_method, resolve
+from distilvec.recipe import Recipe
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -30,6 +32,21 @@ def order(student: object, name: str, bench: Bench) -> float:
     """Spearman's correlation of the student's cosines with the teacher's over pairs of held-out texts."""
     held, vectors = bench.held_out()
     return likeness(vectors, CachedEncoder(student, name=name)(held))["similarity_spearman"]
+
+
+def probe_method(recipe: Recipe, width: int, teacher: int) -> Method:
+    """What candidates are trained with: the recipe's method where it names one that learns from sentence vectors alone,
+    else `cosine`, without a map where student and teacher are equally wide.
+
+    Args:
+        width, teacher: of the vectors of student and teacher.
+    """
+    section = recipe.method
+    cls = resolve(section.name)
+    if "method" in recipe.model_fields_set and cls.needs_teacher and not cls.inside:
+        options = {name: value for name, value in section.options.items() if name != TOKEN_STATES}
+        return build_method(section.name, options, section.matryoshka)
+    return build_method("cosine", {"map": width != teacher})
 
 
 def halve(students: Sequence[SentenceTransformer], rows: Sequence[Measured], bench: Bench, steps: int) -> None:
@@ -47,7 +64,8 @@ def halve(students: Sequence[SentenceTransformer], rows: Sequence[Measured], ben
     while left:
         for number, row in enumerate(left, start=1):
             logger.info("%d steps, candidate %d of %d: %s", steps, number, len(left), row.name)
-            student, method = copy.deepcopy(starts[row.name]), build_method("cosine", {})
+            student = copy.deepcopy(starts[row.name])
+            method = probe_method(bench.recipe, student.get_embedding_dimension() or 0, bench.taught[0].info.width)
             settings = training.model_dump() | {"max_steps": steps}
             short_training(student, method, bench.sample, bench.taught[:1], settings, bench.recipe.optimizer)
             row.curve[steps] = order(student, row.name, bench)
