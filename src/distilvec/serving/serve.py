@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
 from distilvec.serving.app import application
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def serve(
     if host not in ("127.0.0.1", "localhost", "::1") and key is None:
         logger.warning("everybody who reaches %s may ask: set --key-env", address)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=30)
-    uvicorn.Server(config).run(sockets=[listening])
+    with contextlib.suppress(KeyboardInterrupt, Interrupted):  # what was in work is answered, and that is all
+        uvicorn.Server(config).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:
