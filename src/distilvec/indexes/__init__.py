@@ -1,0 +1,5 @@
+"""What an old index and a model have to do with each other: `check_index`, and `adapt`, which makes a model fit."""
+
+from distilvec.indexes.checking import Finding, IndexCheck, check_index
+
+__all__ = ["Finding", "IndexCheck", "check_index"]
