@@ -176,5 +176,8 @@ def make_odd(case: Case, kind: str, number: int) -> None:
         case.take("prompt", case.prompt)
     elif kind == "repeated texts":
         again = case.random.integers(0, len(case.rows), len(case.rows) // 5)
-        case.rows, case.vectors = np.append(case.rows, case.rows[again]), np.append(case.vectors, case.vectors[again], 0)
+        case.rows, case.vectors = (
+            np.append(case.rows, case.rows[again]),
+            np.append(case.vectors, case.vectors[again], 0),
+        )
     case.wrong = np.zeros(len(case.rows), bool)

@@ -67,7 +67,11 @@ def faulty(kind: str, count: int, seed: int) -> dict[str, Any]:
                 "cosine": found.cosine,
             }
         )
-    return {"cases": cases, "found": sum(bool(case["found"]) for case in cases), "right": sum(c["right"] for c in cases)}
+    return {
+        "cases": cases,
+        "found": sum(bool(case["found"]) for case in cases),
+        "right": sum(c["right"] for c in cases),
+    }
 
 
 def clean(kind: str, count: int, seed: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Why rows of an index do not fit a model: the ways to read a text, and the places of rows, tried one after the other."""
+"""Why rows of an index do not fit a model: ways to read a text, and places of rows, tried one after the other."""
 
 from __future__ import annotations
 

@@ -369,4 +369,3 @@ def _passes(sample: Sample, least: float) -> float:
 def _notes(texts: Sequence[str]) -> list[str]:
     repeated = len(texts) - len(set(texts))
     return [f"{repeated:,} rows repeat the text of an earlier row."] if repeated else []
-

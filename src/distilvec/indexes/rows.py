@@ -53,15 +53,40 @@ def unusable(vectors: npt.NDArray[np.floating]) -> tuple[Marks, Marks]:
 
 def nearest_rows(asked: npt.NDArray[np.floating], vectors: npt.NDArray[np.floating]) -> Rows:
     """int64 [q]: the stored row with the highest cosine to each asked vector; the index is read block by block."""
-    wanted = unit(asked)
-    best, found = np.full(len(wanted), -np.inf), np.zeros(len(wanted), np.int64)
+    return top(asked, vectors, 1)[:, 0]
+
+
+def top(
+    asked: npt.NDArray[np.floating], vectors: npt.NDArray[np.floating], depth: int = 10, own: Rows | None = None
+) -> Rows:
+    """int64 [q, min(depth, n)]: the stored rows of the highest cosines, best first, found block by block.
+
+    Args:
+        asked: [q, D].
+        vectors: [n, D].
+        depth: how many.
+        own: [q], a row that each leaves out; that leaves n - 1.
+    """
+    wanted, depth = unit(asked), min(depth, len(vectors) - (own is not None))
+    best = np.full((len(wanted), depth), -np.inf, np.float32)
+    found = np.full((len(wanted), depth), -1, np.int64)
     for start in range(0, len(vectors), _BLOCK):
-        products = wanted @ np.nan_to_num(unit(vectors[start : start + _BLOCK])).T
-        rows = products.argmax(axis=1)
-        highest = products[np.arange(len(wanted)), rows]
-        better = highest > best
-        best[better], found[better] = highest[better], rows[better] + start
+        products = np.nan_to_num(wanted @ unit(vectors[start : start + _BLOCK]).T, nan=-1.0)
+        if own is not None:
+            here = np.flatnonzero((own >= start) & (own < start + products.shape[1]))
+            products[here, own[here] - start] = -np.inf
+        rows = np.broadcast_to(np.arange(start, start + products.shape[1]), products.shape)
+        best, found = np.concatenate([best, products], axis=1), np.concatenate([found, rows], axis=1)
+        some = np.argpartition(-best, depth - 1, axis=1)[:, :depth]
+        best, found = np.take_along_axis(best, some, axis=1), np.take_along_axis(found, some, axis=1)
+        order = np.argsort(-best, axis=1, kind="stable")
+        best, found = np.take_along_axis(best, order, axis=1), np.take_along_axis(found, order, axis=1)
     return found
+
+
+def overlap(first: Rows, second: Rows) -> float:
+    """Mean share of the rows [q, k] of one search that another one finds, in [0, 1]."""
+    return float((first[:, :, None] == second[:, None, :]).any(axis=2).mean())
 
 
 def located(rows: Rows, wrong: Marks, is_wrong: Callable[[Rows], Marks]) -> list[tuple[int, int]] | None:
