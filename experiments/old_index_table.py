@@ -85,7 +85,7 @@ def _adapted(rows: Rows) -> list[str]:
     lines += [
         "",
         "As it ships. Queries: recall@10 of the one document that belongs to a query, times 100, on the old index by",
-        "the adapted model, by the old model, and on an index of its own by the new model without a map; overlap: share",
+        "the adapted model, by the old model, and, without a map, on an index of the new model's own; overlap: share",
         "of the old model's first ten.",
         "",
         "| new model | map | numbers | recall@10 | cosine | queries: adapted | old model | own index | overlap |",

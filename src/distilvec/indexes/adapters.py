@@ -146,7 +146,10 @@ Map = LinearMap | ResidualMap
 
 
 def procrustes(moments: Moments) -> LinearMap:
-    """The best rotation with scale and offset.
+    """The best rotation with scale and offset; between widths the polar factor of the same product.
+
+    Into fewer numbers (d > D) that is the best only where x is spread alike in all directions; the ridge map has no
+    such limit.
 
     >>> x = np.random.default_rng(0).normal(size=(50, 2))
     >>> turned = 3 * x @ np.array([[0.0, 1.0], [-1.0, 0.0]]) + 1

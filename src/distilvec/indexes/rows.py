@@ -98,10 +98,12 @@ def located(rows: Rows, wrong: Marks, is_wrong: Callable[[Rows], Marks]) -> list
         is_wrong: looks at further rows.
 
     Returns:
-        None where right and wrong rows alternate too often for blocks.
+        None where right and wrong rows alternate too often, or wrong ones stand too much alone, for blocks.
     """
     changes = np.flatnonzero(wrong[1:] != wrong[:-1])
-    if len(changes) > _BLOCKS:
+    stretches = int(wrong[0]) + int(wrong[changes + 1].sum())
+    # A stretch that one sampled row alone fell into is short, and others of its kind were missed then.
+    if len(changes) > _BLOCKS or wrong.sum() < 2 * stretches:
         return None
     low, high = rows[changes].copy(), rows[changes + 1].copy()
     while len(changes) and (high - low > 1).any():
