@@ -33,6 +33,8 @@ _FLOOR = 2e-4
 #: Relative difference of lengths that is never more than arithmetic (bfloat16 keeps eight bits).
 _LENGTH = 0.02
 _CAUSES = 4
+#: Rows that tell whether two models agree on which texts are alike.
+ENOUGH = 48
 
 
 @dataclass(frozen=True)
@@ -258,9 +260,9 @@ class _Check:
 
     def _foreign(self, places: Rows) -> Finding:
         """Rows that nothing explains: another model's, or other texts'."""
-        alike = same_texts(self._sample.part(places))
         fitting = float(self._fits.mean())
         rows, exact = ([], True) if fitting < 0.02 else self._where(places)
+        alike = same_texts(self._more(places, rows, exact))
         cosine = float(np.median(cosines(self._sample.read[places], self._sample.stored[places])))
         told = self._told(places, rows, exact, fitting < 0.02)
         if alike is None:
@@ -271,6 +273,21 @@ class _Check:
         return Finding(
             kind, f"{told} {what}; median cosine {cosine:.3f}.", _REMEDIES[kind], self._share(places), rows, exact
         )
+
+    def _more(self, places: Rows, rows: list[tuple[int, int]], exact: bool) -> Sample:
+        """These rows, and where they are few others that are as wrong: eight rows say little about which are alike."""
+        if len(places) >= ENOUGH:
+            return self._sample.part(places)
+        inside = (
+            np.concatenate([np.arange(a, b + 1) for a, b in rows]) if exact and rows else np.arange(len(self._texts))
+        )
+        inside = inside[self._usable[inside]]
+        wanted = ENOUGH if exact else ENOUGH * len(self._sample.rows) // len(places)
+        more = inside[spread(len(inside), wanted, 0)] if len(inside) else self._sample.rows[places]
+        asked = [self._texts[row] for row in more]
+        read, stored = self._reader.read(asked), np.asarray(self._vectors[more], np.float32)
+        wrong = np.flatnonzero(cosines(read, stored) < self._least)
+        return Sample(more, asked, stored, read).part(wrong)
 
     def _normalisation(self) -> list[Finding]:
         known = np.flatnonzero(~np.isnan(self._lengths))
