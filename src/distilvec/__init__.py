@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from distilvec.api import choose, distill, evaluate, load, teach, train
     from distilvec.comparison import compare
     from distilvec.errors import DistilvecError
+    from distilvec.indexes import adapt, check_index
     from distilvec.recipe import Recipe
     from distilvec.store import SignalStore
     from distilvec.students import shrink
@@ -18,6 +19,8 @@ __all__ = [
     "DistilvecError",
     "Recipe",
     "SignalStore",
+    "adapt",
+    "check_index",
     "choose",
     "compare",
     "distill",
@@ -34,6 +37,8 @@ _HOMES = {
     "DistilvecError": "distilvec.errors",
     "Recipe": "distilvec.recipe",
     "SignalStore": "distilvec.store",
+    "adapt": "distilvec.indexes",
+    "check_index": "distilvec.indexes",
     "choose": "distilvec.api",
     "compare": "distilvec.comparison",
     "distill": "distilvec.api",

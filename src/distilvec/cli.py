@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from distilvec import commands
+from distilvec import commands, index_commands
 from distilvec.commands import Changes, Engine, Output, at_home, say
 from distilvec.errors import DistilvecError, printable
 
@@ -235,6 +235,8 @@ for _command in (
     commands.geometry,
     commands.compress,
     commands.drift,
+    index_commands.check_index,
+    index_commands.adapt,
     commands.finetune,
     commands.methods,
     commands.new_method,

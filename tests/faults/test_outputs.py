@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
@@ -40,6 +41,7 @@ WRITING: dict[str, tuple[Callable[[Path, Path, Path], Any], str]] = {
     "geometry's pictures": (lambda model, data, out: look_at_geometry(str(model), data, output=out), "figures/a.svg"),
     "export": (lambda model, data, out: export_onnx(model, out), "model.onnx"),
     "export's tokenizer": (lambda model, data, out: export_onnx(model, out), "tokenizer.json"),
+    "adapt": (lambda model, data, out: distilvec.adapt(model, np.eye(9), ["a"] * 9, out), "modules.json"),
     "shrink": (lambda model, data, out: shrink_model(str(model), out, layers=1), "modules.json"),
 }
 

@@ -57,14 +57,8 @@ class VectorsTeacher(SentenceTeacher):
         """
         self._where = name
         self._modality, self._components = modality, components
-        table: list[str] | None = None
         source = "array" if isinstance(vectors, np.ndarray) else str(vectors)
-        if isinstance(vectors, np.ndarray):
-            self._vectors = _matrix(vectors, name)
-        elif ".parquet" in source:
-            self._vectors, table = _read_parquet(source, texts if keys is None else None, wants_texts=keys is None)
-        else:
-            self._vectors = _matrix(_load_npy(Path(source)), source)
+        self._vectors, table = _open(vectors, texts if keys is None else None, name, wants_texts=keys is None)
         if table is None:
             if (texts is None) == (keys is None):
                 raise DistilvecError(
@@ -78,12 +72,7 @@ class VectorsTeacher(SentenceTeacher):
                     folder = Path(texts).expanduser().parent
                     table = [item if item.startswith("data:") else str(folder / item) for item in table]
         found = self._keys_of(table) if table is not None else _read_keys(keys)
-        if len(found) != len(self._vectors):
-            raise DataError(
-                f"{len(self._vectors)} vectors, but {len(found)} {'texts' if table is not None else 'keys'}",
-                where=source,
-                remedy="There must be one row per text, in the same order.",
-            )
+        _check_rows(len(self._vectors), len(found), source, "texts" if table is not None else "keys")
         self._last: tuple[list[str], np.ndarray] | None = None
         words = _words(found)
         # Stable, so that the first of equal keys is the one that is found.
@@ -165,6 +154,56 @@ class VectorsTeacher(SentenceTeacher):
         usable = [item is not None for item in found]
         keys[usable] = canonical_keys((item for item in found if item is not None), "", self._modality)
         return keys
+
+
+def read_vectors(
+    vectors: str | Path | np.ndarray, texts: str | Path | Sequence[str] | None = None, *, name: str = "vectors"
+) -> tuple[np.ndarray, list[str]]:
+    """The rows of an index as they lie there: vectors [n, D], a .npy file stays on disk, and the text of each.
+
+    Args:
+        vectors, texts: as for `VectorsTeacher`.
+        name: of an array, for messages.
+
+    Raises:
+        DataError: a file is missing or not what it has to be, a text is none, or rows and texts differ in number.
+        DistilvecError: there are no texts.
+    """
+    matrix, table = _open(vectors, texts, name, wants_texts=True)
+    if table is None:
+        if texts is None:
+            raise DistilvecError(
+                "vectors need the texts they belong to",
+                where=name if isinstance(vectors, np.ndarray) else str(vectors),
+                remedy="Give texts (--texts): a file with one text a line, in the order of the vectors.",
+            )
+        table = _read_texts(texts)
+    wrong = next((row for row, text in enumerate(table) if not isinstance(text, str)), None)
+    if wrong is not None:
+        raise DataError(f"row {wrong} is {type(table[wrong]).__name__}, not a text", where="texts")
+    _check_rows(len(matrix), len(table), name if isinstance(vectors, np.ndarray) else str(vectors), "texts")
+    return matrix, table
+
+
+def _open(
+    vectors: str | Path | np.ndarray, texts: Any, name: str, *, wants_texts: bool
+) -> tuple[np.ndarray, list[str] | None]:
+    """The vectors and, of a parquet file where they are wanted, the texts."""
+    if isinstance(vectors, np.ndarray):
+        return _matrix(vectors, name), None
+    source = str(vectors)
+    if ".parquet" in source:
+        return _read_parquet(source, texts, wants_texts=wants_texts)
+    return _matrix(_load_npy(Path(source)), source), None
+
+
+def _check_rows(vectors: int, items: int, where: str, what: str) -> None:
+    if vectors != items:
+        raise DataError(
+            f"{vectors} vectors, but {items} {what}",
+            where=where,
+            remedy="There must be one row per text, in the same order.",
+        )
 
 
 def _words(keys: np.ndarray) -> np.ndarray:

@@ -1,0 +1,6 @@
+"""What an old index and a model have to do with each other: `check_index`, and `adapt`, which makes a model fit."""
+
+from distilvec.indexes.adapting import Adaptation, adapt
+from distilvec.indexes.checking import Finding, IndexCheck, check_index
+
+__all__ = ["Adaptation", "Finding", "IndexCheck", "adapt", "check_index"]

@@ -1,0 +1,154 @@
+"""Why rows of an index do not fit a model: ways to read a text, and places of rows, tried one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.indexes.rows import Marks, Rows, cosines, nearest_rows
+from distilvec.indexes.variants import Reader, Variant, Vectors
+
+#: Rows that a cause is tried on before all are.
+PROBE = 24
+#: A cause counts where it explains at least this share of the probe: a wrong one explains next to nothing.
+_ENOUGH = 0.1
+#: From here on no other is tried.
+_PLENTY = 0.95
+_FEWEST_TO_COMPARE = 8
+_DRAWS = 199
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The rows of an index that are looked at.
+
+    Attributes:
+        rows: int64 [m] ascending.
+        texts: of these rows.
+        stored: [m, D], their vectors.
+        read: float32 [m, D], the model's vectors of the texts.
+    """
+
+    rows: Rows
+    texts: list[str]
+    stored: npt.NDArray[np.floating]
+    read: Vectors
+
+    def part(self, places: Rows) -> Sample:
+        """Some of them."""
+        return Sample(
+            self.rows[places], [self.texts[place] for place in places], self.stored[places], self.read[places]
+        )
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What explains rows.
+
+    Attributes:
+        variant: how the texts were read; None where the rows lie elsewhere.
+        explained: bool [m], of the rows that were asked about.
+        read: float32 [m, D], the vectors of the variant.
+        places: int64 [m], where the vectors of these texts were found.
+    """
+
+    variant: Variant | None
+    explained: Marks
+    read: Vectors | None = None
+    places: Rows | None = None
+
+
+class Causes:
+    """Finds the cause of rows that do not fit.
+
+    Args:
+        reader: the model.
+        vectors: [n, D], the whole index.
+        texts: of the whole index.
+        least: cosine from which on a vector is that of a text, in (0, 1).
+    """
+
+    def __init__(self, reader: Reader, vectors: npt.NDArray[np.floating], texts: Sequence[str], least: float) -> None:
+        self._reader, self._vectors, self._texts, self._least = reader, vectors, texts, least
+
+    def of(self, sample: Sample) -> Cause | None:
+        """The cause that explains most of these rows; None where nothing that is tried explains a tenth of them."""
+        probe = sample.part(_evenly(len(sample.rows), PROBE))
+        elsewhere = float(self._elsewhere(probe).explained.mean())
+        share, variant = 0.0, Variant()
+        if elsewhere < _PLENTY:
+            for tried, read in self._read(probe):
+                fitting = float(self._fits(probe, read).mean())
+                if fitting > share:
+                    share, variant = fitting, tried
+                if share > _PLENTY:
+                    break
+        if max(elsewhere, share) < _ENOUGH:
+            return None
+        return self._elsewhere(sample) if elsewhere >= share else self.read_as(sample, variant)
+
+    def read_as(self, sample: Sample, variant: Variant) -> Cause:
+        """Which rows are those of texts read in one way."""
+        read = self._reader.read(sample.texts, variant)
+        return Cause(variant, self._fits(sample, read), read=read)
+
+    def _read(self, probe: Sample) -> Iterator[tuple[Variant, Vectors]]:
+        """The probe read in every way; a variant of one part comes before those of two, so that it wins a tie."""
+        reader = self._reader
+        for prompt in (None, *reader.prompts):
+            modes = [*([] if prompt is None else [None]), *reader.poolings]
+            if modes:
+                read = reader.read_all(probe.texts, Variant(prompt), modes)
+                yield from ((Variant(prompt, mode), read[mode]) for mode in modes)
+        for length in reader.lengths:
+            yield Variant(length=length), reader.read(probe.texts, Variant(length=length))
+
+    def _elsewhere(self, sample: Sample) -> Cause:
+        """Rows whose text has its vector in a row of another text."""
+        places = nearest_rows(sample.read, self._vectors)
+        near = cosines(sample.read, self._vectors[places]) >= self._least
+        other = np.array(
+            [self._texts[place] != text for place, text in zip(places, sample.texts, strict=True)], dtype=bool
+        )
+        return Cause(None, near & other, places=places)
+
+    def _fits(self, sample: Sample, read: Vectors) -> Marks:
+        return np.asarray(cosines(read, sample.stored) >= self._least)
+
+
+def same_texts(sample: Sample, seed: int = 0) -> float | None:
+    """Correlation of the model's cosines with the stored ones over all pairs of rows, where it is no accident.
+
+    Two models mostly agree on which texts are alike. None where one of 199 orders of the rows does as well (Mantel's
+    test), or where there are fewer than eight rows: then the vectors may be those of other texts.
+    """
+    probe = sample.part(_evenly(len(sample.rows), 8 * PROBE))
+    count = len(probe.rows)
+    if count < _FEWEST_TO_COMPARE:
+        return None
+    upper = np.triu_indices(count, k=1)
+    stored, read = (_products(each) for each in (probe.stored, probe.read))
+    found = _correlation(stored[upper], read[upper])
+    random = np.random.default_rng(seed)
+    orders = (random.permutation(count) for _ in range(_DRAWS))
+    by_chance = max(_correlation(stored[np.ix_(order, order)][upper], read[upper]) for order in orders)
+    return found if found > max(by_chance, 0.0) else None
+
+
+def _products(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    long = np.asarray(vectors, np.float64)
+    long = long / np.maximum(np.linalg.norm(long, axis=1, keepdims=True), 1e-12)
+    return np.asarray(long @ long.T)
+
+
+def _correlation(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
+    a, b = first - first.mean(), second - second.mean()
+    length = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / length if length else 0.0
+
+
+def _evenly(count: int, most: int) -> Rows:
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))

@@ -1,0 +1,388 @@
+"""Do these vectors and this model belong together? Rows are encoded again; what does not fit is named.
+
+A row fits where the cosine between its vector and the model's of its text is over a threshold. The threshold is
+calibrated on right rows: the model in bfloat16 against itself in float32, the coarsest arithmetic of an honest index.
+The logarithm of 1 - cosine is taken for normal, and the threshold lies where a clean index, whose m rows are looked at,
+is accused with a probability of at most `FALSE_ALARMS`. Wrong rows (a text against the vectors of others) say how often
+a row that does not belong would pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DataError
+from distilvec.indexes.causes import Cause, Causes, Sample, same_texts
+from distilvec.indexes.rows import Marks, Rows, cosines, in_words, located, ranges, spread, unusable
+from distilvec.indexes.variants import Reader
+from distilvec.teachers.vectors import read_vectors
+
+#: Probability that a clean index is accused.
+FALSE_ALARMS = 0.001
+#: Rows that the threshold is calibrated on, and the least that a check can do with.
+CALIBRATION, FEWEST = 48, 16
+#: 1 - cosine that is never more than arithmetic: kernels and machines differ by less.
+_FLOOR = 2e-4
+#: Relative difference of lengths that is never more than arithmetic (bfloat16 keeps eight bits).
+_LENGTH = 0.02
+_CAUSES = 4
+#: Rows that tell whether two models agree on which texts are alike.
+ENOUGH = 48
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong.
+
+    Attributes:
+        kind: "damaged rows", "width", "shortened", "prompt", "pooling", "prompt and pooling", "length",
+            "normalisation", "shuffled rows", "another model", "mixed models" or "unrelated".
+        what: a sentence.
+        remedy: what to do about it.
+        share: of the rows that were looked at, in (0, 1].
+        rows: stretches (first, last), counted from 0; of the sample alone where `exact` is false.
+        exact: whether `rows` are all of the index that this is about.
+    """
+
+    kind: str
+    what: str
+    remedy: str
+    share: float
+    rows: list[tuple[int, int]] = field(default_factory=list)
+    exact: bool = True
+
+
+@dataclass(frozen=True)
+class IndexCheck:
+    """What a check found.
+
+    Attributes:
+        findings: what is wrong, the most frequent first; nothing of a clean index.
+        rows: of the index.
+        checked: rows whose text was encoded again.
+        least: the threshold: cosine from which on a row fits, in (0, 1).
+        false_alarms: probability that a clean index is accused.
+        passes: share of wrong rows (a text and the vector of another) that are over the threshold, in [0, 1].
+        cosine: median cosine of the checked rows; None where widths differ.
+        notes: what is worth knowing and no fault.
+    """
+
+    findings: list[Finding]
+    rows: int
+    checked: int
+    least: float
+    false_alarms: float = FALSE_ALARMS
+    passes: float = 0.0
+    cosine: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def belongs(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    def text(self) -> str:
+        """For a person."""
+        head = "These vectors and this model belong together."
+        lines = [head if self.belongs else head.replace(" belong", " do not belong")]
+        for found in self.findings:
+            lines += [f"  {found.kind}: {found.what}", f"    {found.remedy}"]
+        told = f"Checked {self.checked:,} of {self.rows:,} rows."
+        if self.cosine is not None:
+            told += f" Median cosine {self.cosine:.4f}; a row fits from {self.least:.5f} on."
+        lines += [told, f"A clean index is accused in {self.false_alarms:.1%} of checks at most."]
+        if self.cosine is not None:
+            lines[-1] += f" {self.passes:.1%} of wrong rows would pass as right ones."
+        if self.checked < self.rows:
+            missed = (1 - 0.01) ** self.checked
+            lines.append(f"A fault in one row of a hundred, here and there, would be missed in {missed:.1%} of checks.")
+        return "\n".join([*lines, *self.notes])
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"belongs": self.belongs, **asdict(self)}
+
+
+def check_index(
+    model: str | Path,
+    vectors: str | Path | npt.NDArray[np.floating],
+    texts: str | Path | Sequence[str] | None = None,
+    *,
+    prompt: str | None = None,
+    rows: int | None = 500,
+    seed: int = 0,
+    device: str | None = None,
+) -> IndexCheck:
+    """Whether vectors were made by a model, from texts in the same order, and if not, what is wrong.
+
+    Named are: another model of the same width, a prompt, another pooling or maximum length, missing normalisation,
+    shuffled or shifted rows, several models in one index and which rows, rows that hold nothing.
+
+    Args:
+        model: folder or hub id.
+        vectors: .npy file [n, D], array, or parquet file ("file.parquet:column" where it has several).
+        texts: of the rows: .txt (one a line), .jsonl, a list, or the name of a parquet file's text column.
+        prompt: what the index is meant to have before its texts: a text, the name of one of the model's prompts, ""
+            for none; None = the model's default.
+        rows: how many are encoded again, at least 16; None = all, which tells every wrong row.
+        seed: of the choice of rows.
+        device: of the model; None = the best there is.
+
+    Raises:
+        DistilvecError: no such model, or no texts.
+        DataError: vectors or texts cannot be read, differ in number, or are fewer than 16 usable rows.
+    """
+    if rows is not None and rows < FEWEST:
+        raise DataError(f"{rows} rows say too little", where="rows", remedy=f"Check at least {FEWEST}.")
+    matrix, table = read_vectors(vectors, texts)
+    broken, empty = unusable(matrix)
+    findings = [*_damaged(broken, "NaN or infinity"), *_damaged(empty, "nothing but zeros")]
+    usable = np.flatnonzero(~(broken | empty))
+    if len(usable) < FEWEST:
+        where = "vectors" if isinstance(matrix, np.ndarray) and vectors is matrix else str(vectors)
+        raise DataError(
+            f"{len(usable)} of {len(matrix)} rows hold a vector, too few to check", where=where,
+            remedy=f"At least {FEWEST} are needed.",
+        )  # fmt: skip
+    reader = Reader(model, prompt=prompt, device=device)
+    chosen = usable[spread(len(usable), rows, seed)]
+    asked = [table[row] for row in chosen]
+    read, width = reader.read(asked), int(matrix.shape[1])
+    least = threshold(reader, asked, read[:, :width])
+    if width != reader.width:
+        findings.insert(0, _width(reader, matrix[chosen], read, least))
+        return IndexCheck(findings, len(matrix), len(chosen), least)
+    sample = Sample(chosen, asked, np.asarray(matrix[chosen], np.float32), read)
+    found = _Check(reader, matrix, table, sample, least, ~(broken | empty))
+    return IndexCheck(
+        sorted([*findings, *found.findings()], key=lambda each: -each.share),
+        len(matrix),
+        len(chosen),
+        least,
+        passes=_passes(sample, least),
+        cosine=float(np.median(cosines(sample.read, sample.stored))),
+        notes=_notes(table),
+    )
+
+
+def threshold(reader: Reader, texts: Sequence[str], read: npt.NDArray[np.floating]) -> float:
+    """Cosine from which on a vector is the model's of a text: see the head of this file.
+
+    Args:
+        reader: the model.
+        texts: those of the sample, m of them.
+        read: float32 [m, D], the model's vectors of them.
+    """
+    few = np.unique(np.linspace(0, len(texts) - 1, CALIBRATION).astype(np.int64))
+    coarse = reader.rounded([texts[row] for row in few])[:, : read.shape[1]]
+    noise = np.log(np.maximum(1 - cosines(read[few], coarse), 1e-9))
+    highest = noise.mean() + noise.std() * NormalDist().inv_cdf(1 - FALSE_ALARMS / len(texts))
+    return 1 - max(_FLOOR, float(np.exp(highest)))
+
+
+class _Check:
+    """One check: which rows fit, and what is wrong with the others.
+
+    Args:
+        reader: the model.
+        vectors: [n, D].
+        texts: of all rows.
+        sample: the rows that are looked at.
+        least: cosine from which on a row fits.
+        usable: bool [n], rows that hold a vector.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        vectors: npt.NDArray[np.floating],
+        texts: Sequence[str],
+        sample: Sample,
+        least: float,
+        usable: Marks,
+    ) -> None:
+        self._reader, self._vectors, self._texts = reader, vectors, texts
+        self._sample, self._least, self._usable = sample, least, usable
+        self._fits = cosines(sample.read, sample.stored) >= least
+        self._causes = Causes(reader, vectors, texts, least)
+        #: Stored length / the model's, where the direction is known.
+        self._lengths = np.full(len(sample.rows), np.nan)
+        self._measure(np.flatnonzero(self._fits), sample.read[self._fits])
+
+    def findings(self) -> list[Finding]:
+        """What is wrong, first with directions, then with lengths."""
+        found: list[Finding] = []
+        left = np.flatnonzero(~self._fits)
+        while len(left) and len(found) < _CAUSES:
+            cause = self._causes.of(self._sample.part(left))
+            if cause is None:
+                break
+            explained = left[cause.explained]
+            found.append(
+                self._elsewhere(cause, explained) if cause.variant is None else self._read_as(cause, explained)
+            )
+            left = left[~cause.explained]
+        if len(left):
+            found.append(self._foreign(left))
+        return [*found, *self._normalisation()]
+
+    def _read_as(self, cause: Cause, places: Rows) -> Finding:
+        variant = cause.variant
+        assert variant is not None and cause.read is not None
+        self._measure(places, cause.read[cause.explained])
+        # Rows that fit anyway do not speak against it: of a short text, two lengths are one.
+        right = np.flatnonzero(self._fits)
+        whole = not len(right) or bool(self._causes.read_as(self._sample.part(right), variant).explained.mean() > 0.9)
+        rows, exact = ([], True) if whole else self._where(places)
+        what = f"{self._told(places, rows, exact, whole)} those of texts read {variant}"
+        if variant.prompt is not None:
+            own = f'the prompt "{self._reader.prompt}"' if self._reader.prompt else "no prompt"
+            what += f"; this check put {own} before them"
+        return Finding(variant.kind, f"{what}.", _REMEDIES[variant.kind], self._share(places), rows, exact)
+
+    def _elsewhere(self, cause: Cause, places: Rows) -> Finding:
+        assert cause.places is not None
+        rows, exact = self._where(places)
+        steps = cause.places[cause.explained] - self._sample.rows[places]
+        values, counts = np.unique(steps, return_counts=True)
+        what = f"the vectors of {len(places):,} of {len(self._sample.rows):,} checked texts lie in other rows"
+        if counts.max() > 0.8 * len(steps):
+            what += f", {abs(values[counts.argmax()]):,} {'later' if values[counts.argmax()] > 0 else 'earlier'}"
+        what += f" ({'rows' if exact else 'of those checked: rows'} {in_words(rows)})"
+        return Finding("shuffled rows", f"{what}.", _REMEDIES["shuffled rows"], self._share(places), rows, exact)
+
+    def _foreign(self, places: Rows) -> Finding:
+        """Rows that nothing explains: another model's, or other texts'."""
+        fitting = float(self._fits.mean())
+        rows, exact = ([], True) if fitting < 0.02 else self._where(places)
+        alike = same_texts(self._more(places, rows, exact))
+        cosine = float(np.median(cosines(self._sample.read[places], self._sample.stored[places])))
+        told = self._told(places, rows, exact, fitting < 0.02)
+        if alike is None:
+            kind, what = "unrelated", "of other texts than those given, or of another model in another order"
+        else:
+            kind = "another model" if fitting < 0.02 else "mixed models"
+            what = f"another model's of the same texts (which texts are alike agrees to {alike:.2f})"
+        return Finding(
+            kind, f"{told} {what}; median cosine {cosine:.3f}.", _REMEDIES[kind], self._share(places), rows, exact
+        )
+
+    def _more(self, places: Rows, rows: list[tuple[int, int]], exact: bool) -> Sample:
+        """These rows, and where they are few others that are as wrong: eight rows say little about which are alike."""
+        if len(places) >= ENOUGH:
+            return self._sample.part(places)
+        inside = (
+            np.concatenate([np.arange(a, b + 1) for a, b in rows]) if exact and rows else np.arange(len(self._texts))
+        )
+        inside = inside[self._usable[inside]]
+        wanted = ENOUGH if exact else ENOUGH * len(self._sample.rows) // len(places)
+        more = inside[spread(len(inside), wanted, 0)] if len(inside) else self._sample.rows[places]
+        asked = [self._texts[row] for row in more]
+        read, stored = self._reader.read(asked), np.asarray(self._vectors[more], np.float32)
+        wrong = np.flatnonzero(cosines(read, stored) < self._least)
+        return Sample(more, asked, stored, read).part(wrong)
+
+    def _normalisation(self) -> list[Finding]:
+        known = np.flatnonzero(~np.isnan(self._lengths))
+        off = known[np.abs(self._lengths[known] - 1) > _LENGTH]
+        if not len(off):
+            return []
+        stored = np.linalg.norm(np.asarray(self._sample.stored[off], np.float64), axis=1)
+        whole = len(off) > 0.98 * len(known)
+        rows, exact = ([], True) if whole else self._where(off)
+        told = self._told(off, rows, exact, whole)
+        if self._reader.normalizes:
+            what = f"not of length 1 as the model's are, but {stored.min():.3g} to {stored.max():.3g} long"
+        elif np.abs(stored - 1).max() < _LENGTH:
+            what = "of length 1, and the model's are not"
+        else:
+            what = f"{np.median(self._lengths[off]):.3g} times as long as the model's"
+        return [Finding("normalisation", f"{told} {what}.", _REMEDIES["normalisation"], self._share(off), rows, exact)]
+
+    def _measure(self, places: Rows, read: npt.NDArray[np.floating]) -> None:
+        stored = np.linalg.norm(np.asarray(self._sample.stored[places], np.float64), axis=1)
+        self._lengths[places] = stored / np.maximum(np.linalg.norm(np.asarray(read, np.float64), axis=1), 1e-12)
+
+    def _where(self, places: Rows) -> tuple[list[tuple[int, int]], bool]:
+        """The stretches of rows that are as wrong as these, and whether these are all of them."""
+        wrong = np.zeros(len(self._sample.rows), bool)
+        wrong[places] = True
+        if len(self._sample.rows) == int(self._usable.sum()):
+            return ranges(self._sample.rows[wrong]), True
+        blocks = located(self._sample.rows, wrong, self._wrong)
+        return (ranges(self._sample.rows[wrong]), False) if blocks is None else (blocks, True)
+
+    def _wrong(self, rows: Rows) -> Marks:
+        """Whether rows do not fit, by direction or by length; those without a vector do not."""
+        read, stored = (
+            self._reader.read([self._texts[row] for row in rows]),
+            np.asarray(self._vectors[rows], np.float64),
+        )
+        stored = np.where(self._usable[rows, None], stored, 0.0)
+        length = np.linalg.norm(stored, axis=1) / np.maximum(np.linalg.norm(read, axis=1), 1e-12)
+        return np.asarray((cosines(read, stored) < self._least) | (np.abs(length - 1) > _LENGTH))
+
+    def _told(self, places: Rows, rows: list[tuple[int, int]], exact: bool, whole: bool) -> str:
+        count, of = len(places), len(self._sample.rows)
+        if whole:
+            return f"the vectors ({count:,} of {of:,} checked rows) are"
+        if exact:
+            return f"rows {in_words(rows)} ({count:,} of {of:,} checked) are"
+        return f"{count:,} of {of:,} checked rows ({in_words(rows)}), spread over the index, are"
+
+    def _share(self, places: Rows) -> float:
+        return len(places) / len(self._sample.rows)
+
+
+_REMEDIES = {
+    "prompt": "Encode queries for this index with the prompt's counterpart, or encode the texts again; --prompt says "
+    "what the index is meant to have.",
+    "pooling": "Set this pooling in the model's 1_Pooling/config.json, or encode the texts again.",
+    "prompt and pooling": "Set both as they were, or encode the texts again.",
+    "length": "Set max_seq_length to what it was, or encode the texts again; short texts are not touched by it.",
+    "normalisation": "Divide the vectors by their lengths (or search by cosine), or leave Normalize out of the model.",
+    "shuffled rows": "Put texts and vectors into one order: look for a sort, a filter or a merge that only one had.",
+    "another model": "Find the model that made them, or make this one fit with `distilvec adapt`.",
+    "mixed models": "Encode these rows again with the model of the others.",
+    "unrelated": "Check that both files are of one export.",
+    "damaged rows": "Encode these rows again, or leave out row and text.",
+}
+
+
+def _damaged(marks: Marks, what: str) -> list[Finding]:
+    rows = ranges(np.flatnonzero(marks))
+    if not rows:
+        return []
+    told = f"{int(marks.sum()):,} rows hold {what}: {in_words(rows)}."
+    return [Finding("damaged rows", told, _REMEDIES["damaged rows"], float(marks.mean()), rows)]
+
+
+def _width(reader: Reader, stored: npt.NDArray[np.floating], read: npt.NDArray[np.floating], least: float) -> Finding:
+    width = stored.shape[1]
+    if width < reader.width and (cosines(read[:, :width], stored) >= least).mean() > 0.95:
+        what = f"the vectors are the first {width} of this model's {reader.width} numbers."
+        return Finding("shortened", what, f"Cut queries to {width} numbers too (truncate_dim={width}).", 1.0)
+    what = f"the vectors have {width} numbers, this model gives {reader.width}."
+    return Finding("width", what, _REMEDIES["another model"], 1.0)
+
+
+def _passes(sample: Sample, least: float) -> float:
+    """Share of pairs of a text and another text's vector that are over the threshold; equal texts are no pairs."""
+    a, b = (np.asarray(each, np.float64) for each in (sample.read[:500], sample.stored[:500]))
+    a, b = (each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12) for each in (a, b))
+    first: dict[str, int] = {}
+    names = np.array([first.setdefault(text, row) for row, text in enumerate(sample.texts[:500])])
+    others = names[:, None] != names[None, :]
+    return float((a @ b.T >= least)[others].mean()) if others.any() else 1.0
+
+
+def _notes(texts: Sequence[str]) -> list[str]:
+    repeated = len(texts) - len(set(texts))
+    return [f"{repeated:,} rows repeat the text of an earlier row."] if repeated else []

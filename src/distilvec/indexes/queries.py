@@ -1,0 +1,141 @@
+"""Queries with a truth: what a search on the old index should find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.indexes.rows import overlap, top
+from distilvec.teachers.vectors import read_vectors
+
+_LONGEST = 1_000_000
+DEPTH = 10
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Queries and their truth.
+
+    Attributes:
+        texts: distinct.
+        relevant: rows of the index that are right, for each; empty where no document was given.
+        vectors: [q, D], the old model's; None where they are not known.
+    """
+
+    texts: list[str]
+    relevant: list[set[int]]
+    vectors: npt.NDArray[np.floating] | None
+
+    def scores(self, asked: npt.NDArray[np.floating], index: npt.NDArray[np.floating]) -> dict[str, float | int]:
+        """What a search with these vectors finds.
+
+        Args:
+            asked: [q, D], of the queries.
+            index: [n, D].
+
+        Returns:
+            `queries`; where documents are given `recall`, the mean share of a query's documents among the first ten,
+            and `old_recall`, the same of the old model's vectors; where those are given `overlap`, the mean share of
+            the old model's first ten that are found.
+        """
+        found = top(asked, index, DEPTH)
+        scores: dict[str, float | int] = {"queries": len(self.texts)}
+        old = None if self.vectors is None else top(self.vectors, index, DEPTH)
+        if any(self.relevant):
+            scores["recall"] = self._recall(found)
+            if old is not None:
+                scores["old_recall"] = self._recall(old)
+        if old is not None:
+            scores["overlap"] = overlap(old, found)
+        return scores
+
+    def _recall(self, found: npt.NDArray[np.int64]) -> float:
+        pairs = zip(found.tolist(), self.relevant, strict=True)
+        return float(np.mean([len(rights & set(rows)) / len(rights) for rows, rights in pairs if rights]))
+
+
+def read_queries(
+    queries: str | Path | Sequence[Mapping[str, Any]],
+    vectors: str | Path | npt.NDArray[np.floating] | None,
+    texts: Sequence[str],
+    width: int,
+) -> Queries:
+    """Read queries, and look their documents up in the index.
+
+    Args:
+        queries: file (.jsonl, .csv, .tsv, .parquet) or rows with `query` and, where it is known, `document`: the text
+            of a row of the index. A query with several documents has several rows.
+        vectors: the old model's vectors of the rows of `queries`, [r, D]; None where they are not known.
+        texts: of the index.
+        width: D.
+
+    Raises:
+        DataError: the file cannot be read, there are no queries, a document that is not in the index, or vectors of
+            another number or width.
+        DistilvecError: neither documents nor vectors say what is right.
+    """
+    where = str(queries) if isinstance(queries, str | Path) else "queries"
+    rows = _read(Path(queries).expanduser()) if isinstance(queries, str | Path) else list(queries)
+    if not rows:
+        raise DataError("there are no queries", where=where, remedy='Each row has "query" and "document".')
+    places: dict[str, list[int]] = {}
+    for place, text in enumerate(texts):
+        places.setdefault(text, []).append(place)
+    order: dict[str, int] = {}
+    relevant: list[set[int]] = []
+    first: list[int] = []
+    for number, row in enumerate(rows, 1):
+        query, document = (row.get(name) if isinstance(row, Mapping) else None for name in ("query", "document"))
+        if not isinstance(query, str) or not query.strip():
+            raise DataError('it has no text under "query"', where=f"{where}, row {number}", remedy='Call it "query".')
+        if query not in order:
+            order[query] = len(order)
+            relevant.append(set())
+            first.append(number - 1)
+        if document is not None:
+            if not isinstance(document, str) or document not in places:
+                told = repr(document)[:80]
+                raise DataError(
+                    f"the document {told} is not a text of the index",
+                    where=f"{where}, row {number}",
+                    remedy="Give it as it stands in the index, letter by letter.",
+                )
+            relevant[order[query]] |= set(places[document])
+    if vectors is None and not any(relevant):
+        raise DistilvecError(
+            "nothing says what these queries should find",
+            where=where,
+            remedy='Give each its "document", or the old model\'s vectors of the queries (--query-vectors).',
+        )
+    if vectors is None:
+        return Queries(list(order), relevant, None)
+    known, _ = read_vectors(vectors, [str(row["query"]) for row in rows], name="query_vectors")
+    if known.shape[1] != width or not np.isfinite(known).all():
+        raise DataError(
+            f"the queries' vectors have {known.shape[1]} numbers, some of them not finite"
+            if known.shape[1] == width
+            else f"the queries' vectors have {known.shape[1]} numbers, the index's {width}",
+            where=str(vectors) if isinstance(vectors, str | Path) else "query_vectors",
+            remedy="Give what the old model made of the same rows.",
+        )
+    return Queries(list(order), relevant, np.asarray(known[first], np.float32))
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    from distilvec.corpus.readers import read_file
+
+    if file.is_dir():
+        raise DataError("this is a folder, and a file of queries is needed", where=str(file), remedy="Name the file.")
+    found = []
+    for row in read_file(file, ["query", "document"], _LONGEST):
+        if row.fault is not None or not isinstance(row.value, dict):
+            told = row.fault or 'it is no object with "query"'
+            raise DataError(f"this row cannot be read: {told}", where=f"{row.file}:{row.line}")
+        found.append(row.value)
+    return found

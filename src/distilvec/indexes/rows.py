@@ -1,0 +1,142 @@
+"""Rows of an index: which are sampled, which are near, and how a set of them is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.judging.tasks import unit
+
+Rows = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
+_BLOCK = 8192
+#: More changes than that between right and wrong rows are no blocks.
+_BLOCKS = 16
+
+
+def spread(count: int, wanted: int | None, seed: int) -> Rows:
+    """The first row, the last, and a random one out of each equal stretch between them, ascending.
+
+    Args:
+        count: rows of the index.
+        wanted: how many; all where None or where there are fewer.
+
+    >>> spread(3, 10, 0).tolist()
+    [0, 1, 2]
+    """
+    if wanted is None or wanted >= count:
+        return np.arange(count)
+    edges = np.linspace(0, count, wanted + 1).astype(np.int64)
+    found = np.random.default_rng(seed).integers(edges[:-1], edges[1:])
+    found[[0, -1]] = 0, count - 1
+    return np.asarray(found)
+
+
+def cosines(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Cosine of equal rows, float64 [n]; 0 for a row of zeros."""
+    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    length = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return np.asarray(np.divide((a * b).sum(axis=1), length, out=np.zeros(len(a)), where=length > 0))
+
+
+def unusable(vectors: npt.NDArray[np.floating]) -> tuple[Marks, Marks]:
+    """bool [n] twice: rows with NaN or infinity, and rows of nothing but zeros; read block by block."""
+    broken, empty = np.zeros(len(vectors), bool), np.zeros(len(vectors), bool)
+    for start in range(0, len(vectors), _BLOCK):
+        block = np.asarray(vectors[start : start + _BLOCK])
+        broken[start : start + _BLOCK] = ~np.isfinite(block).all(axis=1)
+        empty[start : start + _BLOCK] = ~block.any(axis=1)
+    return broken, empty
+
+
+def nearest_rows(asked: npt.NDArray[np.floating], vectors: npt.NDArray[np.floating]) -> Rows:
+    """int64 [q]: the stored row with the highest cosine to each asked vector; the index is read block by block."""
+    return top(asked, vectors, 1)[:, 0]
+
+
+def top(
+    asked: npt.NDArray[np.floating], vectors: npt.NDArray[np.floating], depth: int = 10, own: Rows | None = None
+) -> Rows:
+    """int64 [q, min(depth, n)]: the stored rows of the highest cosines, best first, found block by block.
+
+    Args:
+        asked: [q, D].
+        vectors: [n, D].
+        depth: how many.
+        own: [q], a row that each leaves out; that leaves n - 1.
+    """
+    wanted, depth = unit(asked), min(depth, len(vectors) - (own is not None))
+    best = np.full((len(wanted), depth), -np.inf, np.float32)
+    found = np.full((len(wanted), depth), -1, np.int64)
+    for start in range(0, len(vectors), _BLOCK):
+        products = np.nan_to_num(wanted @ unit(vectors[start : start + _BLOCK]).T, nan=-1.0)
+        if own is not None:
+            here = np.flatnonzero((own >= start) & (own < start + products.shape[1]))
+            products[here, own[here] - start] = -np.inf
+        rows = np.broadcast_to(np.arange(start, start + products.shape[1]), products.shape)
+        best, found = np.concatenate([best, products], axis=1), np.concatenate([found, rows], axis=1)
+        some = np.argpartition(-best, depth - 1, axis=1)[:, :depth]
+        best, found = np.take_along_axis(best, some, axis=1), np.take_along_axis(found, some, axis=1)
+        order = np.argsort(-best, axis=1, kind="stable")
+        best, found = np.take_along_axis(best, order, axis=1), np.take_along_axis(found, order, axis=1)
+    return found
+
+
+def overlap(first: Rows, second: Rows) -> float:
+    """Mean share of the rows [q, k] of one search that another one finds, in [0, 1]."""
+    return float((first[:, :, None] == second[:, None, :]).any(axis=2).mean())
+
+
+def located(rows: Rows, wrong: Marks, is_wrong: Callable[[Rows], Marks]) -> list[tuple[int, int]] | None:
+    """The blocks (first row, last row) of an index that are wrong, their ends found by bisection.
+
+    Args:
+        rows: sampled rows, ascending, that were looked at.
+        wrong: bool [m], which of these are wrong.
+        is_wrong: looks at further rows.
+
+    Returns:
+        None where right and wrong rows alternate too often, or wrong ones stand too much alone, for blocks.
+    """
+    changes = np.flatnonzero(wrong[1:] != wrong[:-1])
+    stretches = int(wrong[0]) + int(wrong[changes + 1].sum())
+    # A stretch that one sampled row alone fell into is short, and others of its kind were missed then.
+    if len(changes) > _BLOCKS or wrong.sum() < 2 * stretches:
+        return None
+    low, high = rows[changes].copy(), rows[changes + 1].copy()
+    while len(changes) and (high - low > 1).any():
+        middle = (low + high) // 2
+        same = is_wrong(middle) == wrong[changes]
+        low, high = np.where(same, middle, low), np.where(same, high, middle)
+    first = [int(rows[0])] * bool(wrong[0]) + [
+        int(row) for row, then in zip(high, wrong[changes + 1], strict=True) if then
+    ]
+    last = [int(row) for row, before in zip(low, wrong[changes], strict=True) if before]
+    last += [int(rows[-1])] * bool(wrong[-1])
+    return list(zip(first, last, strict=True))
+
+
+def ranges(rows: Sequence[int] | Rows) -> list[tuple[int, int]]:
+    """Ascending rows as stretches (first, last).
+
+    >>> ranges([1, 2, 3, 7])
+    [(1, 3), (7, 7)]
+    """
+    found = np.asarray(rows, np.int64)
+    if not len(found):
+        return []
+    cuts = np.flatnonzero(np.diff(found) > 1)
+    first, last = found[np.r_[0, cuts + 1]], found[np.r_[cuts, len(found) - 1]]
+    return [(int(a), int(b)) for a, b in zip(first, last, strict=True)]
+
+
+def in_words(stretches: Sequence[tuple[int, int]], most: int = 5) -> str:
+    """Stretches of rows for a person.
+
+    >>> in_words([(1, 3), (7, 7)])
+    '1 to 3, 7'
+    """
+    shown = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in stretches[:most]]
+    return ", ".join(shown) + (f" and {len(stretches) - most:,} more" if len(stretches) > most else "")

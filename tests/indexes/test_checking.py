@@ -1,0 +1,194 @@
+"""Faults that are planted are found and named; clean indexes are not accused; what cannot be read is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+from tests.indexes.conftest import encoded
+
+import distilvec
+from distilvec.errors import DataError, DistilvecError
+from distilvec.indexes import IndexCheck, check_index
+from distilvec.students import load_student
+
+Plant = Callable[[Path, np.ndarray, list[str]], np.ndarray]
+
+
+def checked(model: Path, vectors: np.ndarray, texts: list[str], prompt: str | None = None) -> IndexCheck:
+    return check_index(model, vectors, texts, prompt=prompt, rows=60, device="cpu")
+
+
+def repooled(model: Path, vectors: np.ndarray, texts: list[str]) -> np.ndarray:
+    opened = load_student(model, device="cpu")
+    other = SentenceTransformer(modules=[opened[0], Pooling(32, pooling_mode="cls")], device="cpu")
+    return np.asarray(other.encode(texts, show_progress_bar=False))
+
+
+def in_bfloat16(model: Path, vectors: np.ndarray, texts: list[str]) -> np.ndarray:
+    found = load_student(model, device="cpu").bfloat16().encode(texts, convert_to_numpy=False)
+    return np.stack([each.float().numpy() for each in found])
+
+
+def in_blocks(vectors: np.ndarray, other: np.ndarray, first: int, last: int) -> np.ndarray:
+    made = vectors.copy()
+    made[first : last + 1] = other[first : last + 1]
+    return made
+
+
+def turned(vectors: np.ndarray) -> np.ndarray:
+    """As another model's of the same texts: another space, mostly the same texts alike."""
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(32, 32)))[0]
+    return np.asarray(np.sign(vectors) * np.abs(vectors) ** 0.7 @ turn, np.float32)
+
+
+CLEAN: dict[str, Plant] = {
+    "float16 storage": lambda model, vectors, texts: vectors.astype(np.float16),
+    "bfloat16 weights": in_bfloat16,
+    "one at a time": lambda model, vectors, texts: encoded(model, texts, batch_size=1),
+    "float64": lambda model, vectors, texts: vectors.astype(np.float64),
+}
+#: How it is planted, the kind, and the rows that are told.
+PLANTED: dict[str, tuple[Plant, str, list[tuple[int, int]]]] = {
+    "prompt": (lambda model, vectors, texts: encoded(model, texts, prompt="passage: "), "prompt", []),
+    "pooling": (repooled, "pooling", []),
+    "another model": (lambda model, vectors, texts: turned(vectors), "another model", []),
+    "other texts": (
+        lambda model, vectors, texts: turned(vectors)[np.random.default_rng(1).permutation(len(texts))],
+        "unrelated",
+        [],
+    ),
+    "shuffled": (
+        lambda model, vectors, texts: vectors[np.random.default_rng(2).permutation(len(texts))],
+        "shuffled rows",
+        [],
+    ),
+    "a block of another": (
+        lambda model, vectors, texts: in_blocks(vectors, turned(vectors), 41, 137),
+        "mixed models",
+        [(41, 137)],
+    ),
+    "lengths": (
+        lambda model, vectors, texts: vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
+        "normalisation",
+        [],
+    ),
+    "scaled rows": (lambda model, vectors, texts: in_blocks(vectors, 3 * vectors, 0, 99), "normalisation", [(0, 99)]),
+    "the first numbers": (lambda model, vectors, texts: vectors[:, :20], "shortened", []),
+    "wider": (lambda model, vectors, texts: np.hstack([vectors, vectors]), "width", []),
+}
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_clean_index_is_not_accused(name: str, tiny_bert: Path, plain: np.ndarray, sentences: list[str]) -> None:
+    found = checked(tiny_bert, CLEAN[name](tiny_bert, plain, sentences), sentences)
+    assert found.belongs and found.findings == [] and found.checked == 60 and found.rows == 200
+    assert found.cosine is not None and found.cosine > found.least > 0.9
+    assert found.passes < 0.05 and "belong together" in found.text() and "0.1% of checks" in found.text()
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_fault_is_found_and_named(name: str, tiny_bert: Path, plain: np.ndarray, sentences: list[str]) -> None:
+    plant, kind, rows = PLANTED[name]
+    found = checked(tiny_bert, plant(tiny_bert, plain, sentences), sentences)
+    assert [each.kind for each in found.findings] == [kind], found.text()
+    if rows:
+        assert found.findings[0].rows == rows and found.findings[0].exact
+    assert not found.belongs and f"  {kind}: " in found.text() and found.to_dict()["belongs"] is False
+
+
+def test_rows_shifted_by_one_are_told_as_shifted(tiny_bert: Path, plain: np.ndarray, sentences: list[str]) -> None:
+    found = checked(tiny_bert, np.roll(plain, 1, axis=0), sentences)
+    assert found.findings[0].kind == "shuffled rows" and "lie in other rows, 1 later" in found.findings[0].what
+
+
+def test_the_prompt_is_named_and_may_be_told(tiny_bert: Path, plain: np.ndarray, sentences: list[str]) -> None:
+    prompted = encoded(tiny_bert, sentences, prompt="query: ")
+    assert '"query: "' in checked(tiny_bert, prompted, sentences).findings[0].what
+    assert checked(tiny_bert, prompted, sentences, prompt="query: ").belongs
+    (found,) = checked(tiny_bert, plain, sentences, prompt="query: ").findings
+    assert found.kind == "prompt" and "read without a prompt" in found.what
+
+
+def test_another_length_touches_long_texts_alone(tiny_bert: Path, sentences: list[str]) -> None:
+    long = [f"{text} {' '.join(sentences[row : row + 12])}" if row % 2 else text for row, text in enumerate(sentences)]
+    short = load_student(tiny_bert, device="cpu")
+    own = short.max_seq_length
+    short.max_seq_length = 64
+    found = checked(tiny_bert, np.asarray(short.encode(long, show_progress_bar=False)), long)
+    assert own != 64 and [each.kind for each in found.findings] == ["length"]
+    assert "cut after 64 tokens" in found.findings[0].what
+
+
+def test_every_wrong_row_is_told_where_all_are_looked_at(
+    tiny_bert: Path, plain: np.ndarray, sentences: list[str]
+) -> None:
+    wrong = np.sort(np.random.default_rng(3).permutation(200)[:30])
+    vectors = plain.copy()
+    vectors[wrong] = turned(plain)[wrong]
+    found = check_index(tiny_bert, vectors, sentences, rows=None, device="cpu").findings[0]
+    told = [row for first, last in found.rows for row in range(first, last + 1)]
+    assert found.kind == "mixed models" and found.exact and told == wrong.tolist()
+    some = checked(tiny_bert, vectors, sentences).findings[0]
+    assert not some.exact and {row for row, _ in some.rows} <= set(wrong.tolist())
+
+
+def test_rows_that_hold_nothing_are_told_and_not_compared(
+    tiny_bert: Path, plain: np.ndarray, sentences: list[str]
+) -> None:
+    vectors = plain.copy()
+    vectors[[3, 4]], vectors[90, 5] = 0, np.nan
+    found = checked(tiny_bert, vectors, sentences)
+    assert {(each.kind, tuple(each.rows)) for each in found.findings} == {
+        ("damaged rows", ((3, 4),)),
+        ("damaged rows", ((90, 90),)),
+    }
+
+
+def test_it_is_called_from_the_package(
+    tiny_bert: Path, plain: np.ndarray, sentences: list[str], tmp_path: Path
+) -> None:
+    np.save(tmp_path / "v.npy", plain)
+    (tmp_path / "t.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    twice = [*sentences[:100], *sentences[:100]]
+    assert distilvec.check_index(str(tiny_bert), tmp_path / "v.npy", tmp_path / "t.txt", rows=20).belongs
+    found = distilvec.check_index(tiny_bert, np.vstack([plain[:100], plain[:100]]), twice, rows=20)
+    assert found.belongs and found.notes == ["100 rows repeat the text of an earlier row."]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda given: given | {"texts": None}, "vectors: .*--texts"),
+        (lambda given: given | {"texts": given["texts"][:-1]}, "200 vectors, but 199 texts"),
+        (lambda given: given | {"texts": [7, *given["texts"][1:]]}, "texts: row 0 is int"),
+        (lambda given: given | {"vectors": given["vectors"][0]}, r"vectors: .*float32 \[32\]"),
+        (lambda given: given | {"vectors": given["vectors"].astype(np.int8)}, "vectors: .*int8"),
+        (lambda given: given | {"vectors": given["vectors"][:0], "texts": []}, "vectors: 0 of 0 rows.*16"),
+        (lambda given: given | {"vectors": np.full((200, 32), np.nan)}, "vectors: 0 of 200 rows.*16"),
+        (lambda given: given | {"vectors": "nowhere.npy"}, r"nowhere\.npy: "),
+        (lambda given: given | {"vectors": "nowhere.parquet"}, r"nowhere\.parquet: "),
+        (lambda given: given | {"texts": "texts.csv"}, r"texts\.csv: "),
+        (lambda given: given | {"model": "./nowhere"}, r"\./nowhere: "),
+        (lambda given: given | {"rows": 3}, "rows: 3 .*16"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(
+    change: Callable[[dict[str, object]], dict[str, object]],
+    told: str,
+    tiny_bert: Path,
+    plain: np.ndarray,
+    sentences: list[str],
+) -> None:
+    given = change({"model": tiny_bert, "vectors": plain, "texts": list(sentences), "rows": 20})
+    with pytest.raises(DistilvecError, match=told):
+        check_index(**given)  # type: ignore[arg-type]
+
+
+def test_a_folder_is_no_file_of_vectors(tiny_bert: Path, sentences: list[str], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=str(tmp_path)):
+        check_index(tiny_bert, tmp_path, sentences)

@@ -1,0 +1,63 @@
+"""Rows of an index: sampled, searched, told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distilvec.indexes.rows import Rows, in_words, located, nearest_rows, ranges, spread, top, unusable
+
+
+def test_a_sample_has_both_ends_and_one_row_of_every_stretch() -> None:
+    rows = spread(1000, 20, seed=3)
+    assert rows[0] == 0 and rows[-1] == 999 and (np.diff(rows) > 0).all()
+    assert (rows[1:-1] // 50).tolist() == list(range(1, 19))
+    assert not np.array_equal(rows, spread(1000, 20, seed=4))
+    assert spread(5, None, 0).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("blocks", [[(0, 999)], [(0, 60)], [(31, 500), (702, 999)], [(250, 421)]])
+def test_the_ends_of_blocks_are_found_exactly(blocks: list[tuple[int, int]]) -> None:
+    wrong = np.zeros(1000, bool)
+    for first, last in blocks:
+        wrong[first : last + 1] = True
+    rows = spread(1000, 60, seed=0)
+    asked: list[int] = []
+
+    def look(more: Rows) -> np.ndarray:
+        asked.extend(more.tolist())
+        return wrong[more]
+
+    assert located(rows, wrong[rows], look) == blocks
+    assert len(asked) < 40
+
+
+def test_scattered_rows_are_no_blocks() -> None:
+    wrong = np.arange(1000) % 2 == 0
+    rows = spread(1000, 60, seed=0)
+    assert located(rows, wrong[rows], lambda more: wrong[more]) is None
+
+
+def test_a_search_over_blocks_is_a_search_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    index, asked = random.normal(size=(101, 8)), random.normal(size=(7, 8))
+    products = asked @ (index / np.linalg.norm(index, axis=1, keepdims=True)).T
+    wanted = np.argsort(-products, axis=1)
+    own = wanted[:, 1]
+    monkeypatch.setattr("distilvec.indexes.rows._BLOCK", 13)
+    assert np.array_equal(top(asked, index, 5), wanted[:, :5])
+    assert np.array_equal(top(asked, index, 3, own), wanted[:, [0, 2, 3]])
+    assert np.array_equal(nearest_rows(asked, index), wanted[:, 0])
+
+
+def test_rows_without_a_vector_are_seen() -> None:
+    vectors = np.ones((5, 2), np.float16)
+    vectors[1, 1], vectors[3, 0], vectors[4] = np.nan, np.inf, 0
+    broken, empty = unusable(vectors)
+    assert broken.tolist() == [False, True, False, True, False] and empty.tolist() == [False] * 4 + [True]
+
+
+def test_rows_in_words() -> None:
+    assert in_words(ranges([0, 1, 2, 7, 1000, 1001])) == "0 to 2, 7, 1,000 to 1,001"
+    assert in_words(ranges(np.arange(0, 14, 2))) == "0, 2, 4, 6, 8 and 2 more"
+    assert ranges([]) == []
