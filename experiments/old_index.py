@@ -24,7 +24,6 @@ from index_faults import ROWS, Case, make_odd, plant
 from old_index_table import write_page
 
 EXPERIMENT = "old_index"
-SEED = 0
 #: Kind of fault -> how many are planted; 100 in all.
 FAULTS = {
     "another model": 16,
@@ -89,19 +88,21 @@ def clean(kind: str, count: int, seed: int) -> dict[str, Any]:
 def main() -> None:
     parser = arguments(__doc__, device=False)
     parser.add_argument("--part", choices=("check", "adapt"), help="only one of the two")
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    results = Results(EXPERIMENT, {"seed": SEED})
+    seed = options.seed
+    results = Results(EXPERIMENT, {"seed": seed})
     if finished(options, results, write_page):
         return
     if options.part != "adapt":
         for kind, count in FAULTS.items():
-            name = f"faults/{kind}-{SEED}"
-            results.run(name, functools.partial(faulty, kind, count, SEED), cases=count, rows=ROWS)
+            name = f"faults/{kind}-{seed}"
+            results.run(name, functools.partial(faulty, kind, count, seed), cases=count, rows=ROWS)
         for kind, count in CLEAN.items():
-            results.run(f"clean/{kind}-{SEED}", functools.partial(clean, kind, count, SEED), cases=count, rows=ROWS)
+            results.run(f"clean/{kind}-{seed}", functools.partial(clean, kind, count, seed), cases=count, rows=ROWS)
     if options.part != "check":
         for name in MODELS:
-            results.run(f"adapt/{name}-{SEED}", functools.partial(adapted, name, SEED), sizes=SIZES)
+            results.run(f"adapt/{name}-{seed}", functools.partial(adapted, name, seed), sizes=SIZES)
     print(write_page(results.rows(), results.home))
 
 
