@@ -17,10 +17,9 @@ def write_page(rows: Rows, folder: Path) -> str:
     lines = ["# Ways to train a student of a quarter", ""]
     lines += ["Made by `python experiments/quarter_ways.py` (its header says what was trained and measured on what)."]
     lines += ["", *_ABOUT, ""]
-    lines += [
-        "| way | steps | minutes | sentences: cosine | order | of ten | longer: cosine | order | of ten | retrieval |"
-    ]
-    lines += ["|---|---|---|---|---|---|---|---|---|---|"]
+    measures = [f"{kind}: {what}" for kind in ("sentences", "longer") for what in ("cosine", "order", "of ten")]
+    header = ["way", "steps", "minutes", *measures, "retrieval"]
+    lines += [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for name, row in rows.items():
         cells = [
             name.rpartition("-")[0],
