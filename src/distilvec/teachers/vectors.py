@@ -235,7 +235,9 @@ def _load_npy(file: Path) -> np.ndarray:
         raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
     except Exception as problem:  # hostile bytes lead numpy to errors of zipfile and of Python's tokenizer, too
         raise DataError(
-            f"this is not an array in .npy form: {problem}", where=str(file), remedy="Save it with numpy.save."
+            f"this is not an array in .npy form ({str(problem).partition('.')[0]})",
+            where=str(file),
+            remedy="Save it with numpy.save.",
         ) from problem
     if not isinstance(found, np.ndarray):
         found.close()
