@@ -181,7 +181,7 @@ def test_shrink_says_what_each_cut_keeps(tmp_path: Path, tiny_bert: Path, texts:
     assert re.fullmatch(r"heads       2: R² of each block's output 0\.\d{3}, 0\.\d{3}", told[5])
     assert told[6:] == ["positions   64", f"student     {tmp_path / 'small'}"]
     with pytest.raises(DistilvecError, match=r"^--corpus: .*\binner\b"):
-        shrink_model(str(tiny_bert), tmp_path / "small", inner=32)
+        shrink_model(str(tiny_bert), tmp_path / "smaller", inner=32)
 
 
 def test_load_opens_an_exported_folder(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
