@@ -34,6 +34,7 @@ from distilvec.run import output_folder
 from distilvec.sections import MOST_SEEDS
 from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
+from distilvec.training.attention import FILE as ATTENTION
 
 if TYPE_CHECKING:
     from distilvec.training import Fitted
@@ -276,6 +277,9 @@ def _forget(place: Path) -> None:
         for folder in (place / name).glob("*"):
             if folder.is_dir():
                 sealing.remove(folder)
+        (place / name / ATTENTION).unlink(missing_ok=True)
+        if (place / name).is_dir() and not any((place / name).iterdir()):
+            (place / name).rmdir()
 
 
 def _variants(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> dict[str, Recipe]:

@@ -21,7 +21,7 @@ from sentence_transformers.base.modules import Dense
 import distilvec
 from distilvec.alignment.loading import load_tokenizer
 from distilvec.api import recipe_of
-from distilvec.choosing.choose import settle
+from distilvec.choosing.settle import settle
 from distilvec.comparison import compare
 from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx
