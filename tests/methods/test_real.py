@@ -16,7 +16,7 @@ from distilvec.students import StudentTap, shrink
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 ROWS = 16
-#: The others are tried on real models in test_token_models, test_mnrl and tests/test_inside.py.
+#: The others are tried on real models in test_token_models, test_mnrl and tests/flow/test_internals.py.
 SENTENCE_METHODS = [name for name in TABLE if not resolve(name).inside and name not in {"sft", "mnrl"}]
 
 

@@ -18,10 +18,11 @@ from distilvec.report.facts import (
     teacher_facts,
     teacher_title,
 )
+from distilvec.report.grid import escape_markdown
 from distilvec.report.markdown import fact_table
 from distilvec.report.record import Record
-from distilvec.report.table import escape_markdown, main_grid, task_grid
-from distilvec.report.words import verdict
+from distilvec.report.sentences import verdict
+from distilvec.report.table import main_grid, task_grid
 
 BEGIN, END = "<!-- distilvec:begin -->", "<!-- distilvec:end -->"
 

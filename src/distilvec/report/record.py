@@ -177,9 +177,3 @@ class Record(Part):
             return cls.from_json(file.read_bytes(), where=str(file))
         except OSError as error:
             raise DistilvecError(f"the record cannot be read ({error.strerror})", where=str(file)) from error
-
-    def write(self, folder: str | Path) -> Path:
-        """`write_report(self, folder)`."""
-        from distilvec.report.write import write_report
-
-        return write_report(self, folder)

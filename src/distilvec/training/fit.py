@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.corpus import Corpus
-    from distilvec.sections import OptimizerSection, TrainingSection
+    from distilvec.recipe.sections import OptimizerSection, TrainingSection
 
 
 #: Held-out rows over which the terms are averaged after training.
