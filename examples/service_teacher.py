@@ -20,7 +20,7 @@ from typing import Any
 
 from own_teacher import some_texts
 
-from distilvec.flow.dry_run import plan
+from distilvec.choosing.dry_run import plan
 from distilvec.flow.run import run
 from distilvec.recipe import Recipe
 

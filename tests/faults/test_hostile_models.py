@@ -387,7 +387,7 @@ def test_nothing_is_unpickled_without_its_guard() -> None:
             called = ast.unparse(node.func)
             given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
             if called in ("pickle.load", "pickle.loads"):
-                assert file.parent.name == "scaling", (file, node.lineno)
+                assert file.parent.name == "ray", (file, node.lineno)
             elif called == "torch.load":
                 assert given.get("weights_only") == "True", (file, node.lineno)
             elif called in ("np.load", "numpy.load"):

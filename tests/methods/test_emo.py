@@ -210,7 +210,7 @@ def test_the_best_third_of_the_pairs_is_used() -> None:
 def test_items_without_pairs_contribute_nothing(world, options, kind) -> None:
     method = world.method("emo", **options)
     needs = method.needs(world.student, world.teachers)
-    student, signals = world.output(range(4), needs.views), world.signals(range(4))
+    student, signals = world.output(range(4), needs.student.views), world.signals(range(4))
     for mode, table in signals[0].alignments.items():
         if mode != "full" or kind in {"no path either", "no content"}:
             signals[0].alignments[mode] = table[:, :0] if kind == "no table" else torch.full_like(table, -1)
@@ -253,7 +253,7 @@ def test_transport_in_the_teachers_space_does_not_collapse(world, init) -> None:
 
 def test_ablations_ask_for_less(world) -> None:
     both = world.method("emo").needs(world.student, world.teachers)
-    assert both.views == 2 and both.coupled and not both.sentence
+    assert both.student.views == 2 and both.coupled and not both.sentence
     assert both.tokens == ((3,), ((6,),))
     assert both.attention == ((2, 3), ((4, 6),))
     assert both.alignment == ("strict+full",)
@@ -278,7 +278,7 @@ def test_shares_are_the_published_grid(world) -> None:
 def test_a_task_takes_the_place_of_simcse(world) -> None:
     method = world.method("emo", student=TASK)
     needs = method.needs(TASK, world.teachers)
-    assert needs.views == 1 and not needs.coupled
+    assert needs.student.views == 1 and not needs.coupled
     terms = method(world.output(range(8)), world.signals(range(8)), world.batch(range(8)))
     assert {name: term.weight for name, term in terms.items()} == pytest.approx({"ira": 0.1, "otis": 1})
     unsupervised = world.step(world.method("emo", alpha=0.2))

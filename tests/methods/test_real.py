@@ -41,13 +41,13 @@ class Run:
         needs = method.needs(self.tap.info, self.teachers)
         self.student.eval()
         with torch.no_grad():
-            seen = self.tap(self.features, 1, layers=needs.layers, tokens=needs.tokens.student)
+            seen = self.tap(self.features, 1, layers=needs.student.layers, tokens=needs.student.tokens)
         method.build(self.tap.info, self.teachers, Sample(seen, self.signals()))
         return method
 
     def loss(self, method: Method) -> Tensor:
         needs = method.needs(self.tap.info, self.teachers)
-        seen = self.tap(self.features, needs.views, layers=needs.layers, tokens=needs.tokens.student)
+        seen = self.tap(self.features, needs.student.views, layers=needs.student.layers, tokens=needs.student.tokens)
         terms = method(seen, self.signals(), self.batch)
         return sum((term.values.mean() * term.weight for term in terms.values()), torch.zeros(()))
 

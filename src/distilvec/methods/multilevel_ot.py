@@ -34,6 +34,7 @@ from distilvec.methods.base import (
     TeacherInfo,
     TeacherSignals,
     Term,
+    Wanted,
 )
 
 _TINY = 1e-4  # added to the deviation, as published
@@ -80,9 +81,8 @@ class MultiLevelOT(Method):
         instead = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
         baseline_parts.check_class_logits(self.name, student, teachers, instead, same_classes=False)
         return Needs(
+            teachers=(Wanted(logits=True, same_classes=False),) * len(teachers),
             sentence=False,
-            logits=(True,) * len(teachers),
-            same_classes=False,
             coupled=self.options.order == "batch",
             states=False,
         )

@@ -170,9 +170,9 @@ def _asks_for(cls: type[Method]) -> str:
             where = " and a classification task"
     asked = {
         "sentence vectors": needs.sentence,
-        "token states": any(needs.tokens.teachers),
-        "attention": any(needs.attention.teachers),
-        "class logits": any(needs.logits),
+        "token states": any(wanted.tokens for wanted in needs.teachers),
+        "attention": any(wanted.attention for wanted in needs.teachers),
+        "class logits": needs.logits,
     }
     items = " but pairs or triplets" if cls.trains_on_pairs else ""
     return (", ".join(word for word, wanted in asked.items() if wanted) or "no teacher") + items + where

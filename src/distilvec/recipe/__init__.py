@@ -21,6 +21,7 @@ from distilvec.recipe.sections import (
     TrainingSection,
     UpcycleSection,
 )
+from distilvec.tasks.section import TaskSection
 
 __all__ = [
     "ApiSection",
@@ -39,6 +40,7 @@ __all__ = [
     "ShrinkSection",
     "StaticSection",
     "StudentSection",
+    "TaskSection",
     "TeacherSection",
     "TrainingSection",
     "UpcycleSection",

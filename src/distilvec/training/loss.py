@@ -79,7 +79,7 @@ class DistillationLoss(nn.Module):
         self._precision: torch.dtype | None = None
         teacher = _teacher_info(self.store)
         self.needs = self.method.needs(self.tap.info, [teacher])
-        if any(self.needs.tokens.teachers) or any(self.needs.attention.teachers) or any(self.needs.logits):
+        if self.needs.inside or self.needs.logits:
             raise DistilvecError(
                 "this method looks at the teacher's tokens, attention or classes, this loss at sentence vectors",
                 where=self.method.name,
@@ -120,10 +120,10 @@ class DistillationLoss(nn.Module):
         with self._autocast(device), contextlib.nullcontext() if trains else torch.no_grad():
             output = self.tap(
                 dict(features[0]),
-                views=self.needs.views,
-                layers=self.needs.layers,
-                tokens=self.needs.tokens.student,
-                attention=self.needs.attention.student,
+                views=self.needs.student.views,
+                layers=self.needs.student.layers,
+                tokens=self.needs.student.tokens,
+                attention=self.needs.student.attention,
             )
         signals = TeacherSignals(
             present=torch.ones(len(rows), dtype=torch.bool, device=device),
@@ -252,7 +252,7 @@ class DistillationLoss(nn.Module):
         """What the untrained student and the store say about some texts, eval mode; empty without texts."""
         info = self.tap.info
         if texts is None:
-            layers = torch.zeros(1, info.layers or 0, 0, info.hidden) if self.needs.layers else None
+            layers = torch.zeros(1, info.layers or 0, 0, info.hidden) if self.needs.student.layers else None
             none = TeacherSignals(present=torch.zeros(0, dtype=torch.bool), sentence=torch.zeros(0, teacher.width))
             return Sample(StudentOutput(torch.zeros(1, 0, info.width), layers), [none])
         step = max(1, len(texts) // SAMPLE)
@@ -276,7 +276,7 @@ class DistillationLoss(nn.Module):
             for start in range(0, len(texts), 64):
                 features = self.student.preprocess(texts[start : start + 64])
                 moved = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in features.items()}
-                outputs.append(self.tap(moved, views=1, layers=self.needs.layers))
+                outputs.append(self.tap(moved, views=1, layers=self.needs.student.layers))
         self.student.train(training)
         layers = [each.layers.float().cpu() for each in outputs if each.layers is not None]
         return StudentOutput(

@@ -65,7 +65,7 @@ def make_sample(
     with torch.no_grad():
         for start in range(0, len(chosen), batch_size):
             features = tokens.features(chosen[start : start + batch_size])
-            output = tap(on_device(features, device), views=1, layers=needs.layers)
+            output = tap(on_device(features, device), views=1, layers=needs.student.layers)
             embeddings.append(output.embedding.float().cpu())
             if output.layers is not None:
                 states.append(output.layers.float().cpu())
@@ -116,7 +116,7 @@ def token_batches(
     device: torch.device,
 ) -> list[tuple[StudentOutput, list[TeacherSignals]]]:
     """At most 1,024 of the chosen rows with all signals, in batches of similar length; empty where none are needed."""
-    if not (any(needs.tokens) or any(needs.attention) or any(needs.logits) or any(needs.alignment)):
+    if not (needs.inside or needs.logits or needs.student.tokens or needs.student.attention):
         return []
     # Evenly spaced over the lengths, by which the rows are sorted.
     rows = chosen[np.unique(np.linspace(0, len(chosen) - 1, min(TOKEN_SAMPLE, len(chosen))).astype(int))]
@@ -127,9 +127,9 @@ def token_batches(
         output = tap(
             on_device(features, device),
             views=1,
-            layers=needs.layers,
-            tokens=needs.tokens.student,
-            attention=needs.attention.student,
+            layers=needs.student.layers,
+            tokens=needs.student.tokens,
+            attention=needs.student.attention,
         )
         signals = [TeacherSignals(**each) for each in fetch_all(sources, part, features)]
         found.append((_on_cpu(output), signals))
