@@ -411,7 +411,7 @@ def test_presets_and_ablations_ask_for_what_they_use(world) -> None:
     assert needs.student.tokens == (1, 2, 3)
     assert needs.teachers == (Wanted(tokens=(4, 5, 6), alignment=("strict",)),)
     without_tokens = world.method("distillmoe", **SMALL, moe_weight=1).needs(world.student, world.teachers)
-    assert without_tokens.tokens == ((), ()) and without_tokens.alignment == ()
+    assert without_tokens.student.tokens == () and without_tokens.teachers == ()
     without_experts = world.method("distillmoe", **SMALL, experts=[], alpha=0)
     assert without_experts.expert_head is None
     assert not without_experts.needs(world.student, world.teachers).sentence

@@ -254,15 +254,17 @@ def test_transport_in_the_teachers_space_does_not_collapse(world, init) -> None:
 def test_ablations_ask_for_less(world) -> None:
     both = world.method("emo").needs(world.student, world.teachers)
     assert both.student.views == 2 and both.coupled and not both.sentence
-    assert both.tokens == ((3,), ((6,),))
-    assert both.attention == ((2, 3), ((4, 6),))
-    assert both.alignment == ("strict+full",)
+    assert (both.student.tokens, both.student.attention) == ((3,), (2, 3))
+    wanted = both.of(0)
+    assert (wanted.tokens, wanted.attention, wanted.alignment) == ((6,), (4, 6), ("strict", "full"))
     without_otis = world.method("emo", otis_weight=0)
-    assert without_otis.needs(world.student, world.teachers).tokens == ((), ())
+    needs = without_otis.needs(world.student, world.teachers)
+    assert needs.student.tokens == () and needs.of(0).tokens == ()
     assert not list(without_otis.parameters())
     assert set(world.step(without_otis)) == {"simcse", "ira"}
     without_ira = world.method("emo", ira_weight=0)
-    assert without_ira.needs(world.student, world.teachers).attention == ((), ((6,),))
+    needs = without_ira.needs(world.student, world.teachers)
+    assert needs.student.attention == () and needs.of(0).attention == (6,)
     assert set(world.step(without_ira)) == {"simcse", "otis"}
 
 

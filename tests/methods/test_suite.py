@@ -535,4 +535,4 @@ def test_students_without_layers_are_refused_where_layers_are_needed(world) -> N
     with pytest.raises(DistilvecError, match="^static: talas .*lasd_weight: 0 and anchored_layers: 1"):
         method.needs(flat, world.teachers)
     shallow = world.method("talas", simcse_weight=0, lasd_weight=0, anchored_layers=1)
-    assert not shallow.needs(flat, world.teachers).layers
+    assert not shallow.needs(flat, world.teachers).student.layers

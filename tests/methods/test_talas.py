@@ -121,8 +121,8 @@ def test_what_is_switched_off_is_not_computed_and_not_asked_for(world) -> None:
     assert method.teacher_map() is None
     assert set(world.step(world.method("talas", simcse_weight=0, lasd_weight=0))) == {"tamd"}
     code = world.method("talas", preset="code").needs(world.student, world.teachers)
-    assert code.tokens.student == (0,)
-    assert world.method("talas", preset="code", lasd_weight=0).needs(world.student, world.teachers).tokens.student == ()
+    assert code.student.tokens == (0,)
+    assert world.method("talas", preset="code", lasd_weight=0).needs(world.student, world.teachers).student.tokens == ()
 
 
 def test_a_dense_behind_the_pooling_may_change_the_width(world, loss) -> None:
