@@ -14,6 +14,7 @@ import torch
 
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.evenly import evenly_spaced
 from distilvec.judging import CachedEncoder, speed
 from distilvec.judging.agreement import likeness
 from distilvec.judging.compression import CompressedEncoder, Form, calibrated, forms
@@ -96,7 +97,7 @@ def compress_run(
     held, trained = np.asarray(corpus.holdout_rows)[:MOST], np.asarray(corpus.train_rows)
     if not recipe.judging.compression or len(held) < FEWEST:
         return None
-    some = trained[np.linspace(0, len(trained) - 1, min(MOST, len(trained))).astype(int)]
+    some = trained[evenly_spaced(len(trained), MOST)]
     return compress(
         student,
         corpus.texts(held),
@@ -154,7 +155,7 @@ def _weights(folder: Path) -> int:
 
 
 def _time(row: CompressedRow, model: Any, texts: Sequence[str]) -> None:
-    few = [texts[place] for place in np.linspace(0, len(texts) - 1, min(TIMED_TEXTS, len(texts))).astype(int)]
+    few = [texts[place] for place in evenly_spaced(len(texts), TIMED_TEXTS)]
     found = speed(model, few, singles=20, seconds=1.0)
     row.texts_per_second = found["texts_per_second"]
     row.latency_p50_ms, row.latency_p95_ms = found["latency_p50_ms"], found["latency_p95_ms"]

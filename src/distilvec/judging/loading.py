@@ -12,12 +12,13 @@ import yaml
 from pydantic import ValidationError
 
 from distilvec import plain_yaml
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import DistilvecError
 from distilvec.judging.benchmarks import mteb_task
 from distilvec.judging.building import build_task
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.talas_sets import TALAS_SETS, talas_spec
 from distilvec.judging.tasks import Task
+from distilvec.validation import refusal
 
 
 def load_task(spec: str | Path | Mapping[str, Any], folder: str | Path | None = None) -> Task:
@@ -137,14 +138,5 @@ def _build(data: Mapping[str, Any], folder: Path) -> Task:
     try:
         spec = TaskSpec.model_validate(dict(data))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0]) if first["loc"] else "task"
-        if first["type"] == "extra_forbidden":
-            remedy = nearest(key, TaskSpec.model_fields)
-            raise DistilvecError(f'unknown key "{key}"', where=place, remedy=remedy) from error
-        if first["type"] == "missing":
-            raise DistilvecError(f'the key "{key}" is missing', where=place) from error
-        if first["type"] == "value_error":
-            raise DistilvecError(str(first["ctx"]["error"]), where=place) from error
-        raise DistilvecError(f"{first['msg']} (got {first.get('input')!r})", where=f"{place}, {key}") from error
+        raise refusal(error, TaskSpec, place) from error
     return build_task(spec, folder)

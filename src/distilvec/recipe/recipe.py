@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from distilvec import plain_yaml
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import DistilvecError
 from distilvec.recipe.places import find_files, home, is_url
 from distilvec.recipe.sections import (
     CorpusSection,
@@ -27,6 +27,7 @@ from distilvec.recipe.sections import (
 )
 from distilvec.recipe.training_keys import check_keys
 from distilvec.tasks.section import TaskSection
+from distilvec.validation import refusal
 
 T = TypeVar("T")
 
@@ -174,7 +175,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         try:
             recipe = cls.model_validate(data)
         except ValidationError as error:
-            raise _explain(error, cls, where, lines or {}) from error
+            raise refusal(error, cls, where, lines, whole="recipe") from error
         recipe.resolve_method(where, lines or {})
         recipe._check_items(where, lines or {})
         recipe._check_training(where, lines or {})
@@ -319,39 +320,3 @@ def _index(key: str, target: list[Any], name: str) -> int:
     if not key.isdecimal() or len(key) > 9 or int(key) >= len(target):
         raise DistilvecError(f'"{name}": {key} is not an index below {len(target)}', where="--set")
     return int(key)
-
-
-def _explain(
-    error: ValidationError, model: type[BaseModel], where: str | None, lines: dict[tuple[Any, ...], int]
-) -> DistilvecError:
-    """The first problem of a pydantic error, in a sentence with line, key and nearest key."""
-    problems = error.errors()
-    first = problems[0]
-    if first["type"] == "missing":  # because it is misspelt?
-        beside = (each for each in problems if each["loc"][:-1] == first["loc"][:-1])
-        first = next((each for each in beside if each["type"] == "extra_forbidden"), first)
-    path = tuple(first["loc"])
-    dotted = ".".join(str(part) for part in path) or "recipe"
-    line = next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)
-    place = ", ".join(part for part in (where, f"line {line}" if line else None, dotted) if part)
-    if first["type"] == "extra_forbidden":
-        known = _known_keys(model, path[:-1])
-        return DistilvecError(f'unknown key "{path[-1]}"', where=place, remedy=nearest(str(path[-1]), known))
-    if first["type"] == "missing":
-        return DistilvecError("this key is missing", where=place, remedy="Add it.")
-    message = first["msg"].removeprefix("Value error, ")
-    given = first.get("input")
-    shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
-    return DistilvecError(f"{message}{shown}", where=place)
-
-
-def _known_keys(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
-    """Field names of the model found by following `path` through nested models."""
-    current: Any = model
-    for part in path:
-        if isinstance(part, int):
-            continue
-        annotation = current.model_fields[part].annotation
-        candidates = [annotation, *getattr(annotation, "__args__", ())]
-        current = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
-    return list(current.model_fields)

@@ -35,6 +35,7 @@ from distilvec.report.parts import (
     TokenMaps,
     scores_of,
 )
+from distilvec.validation import refusal
 
 __all__ = [
     "Comparison",
@@ -160,9 +161,8 @@ class Record(Part):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
-            raise DataError(f"{key}: {first['msg']}", where=where) from error
+            problem = refusal(error, cls, where)
+            raise DataError(problem.what, where=problem.where) from error
 
     @classmethod
     def load(cls, path: str | Path) -> Record:

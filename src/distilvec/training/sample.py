@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from distilvec.evenly import evenly_spaced
 from distilvec.methods.base import Needs, Sample
 from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
@@ -119,7 +120,7 @@ def token_batches(
     if not (needs.inside or needs.logits or needs.student.tokens or needs.student.attention):
         return []
     # Evenly spaced over the lengths, by which the rows are sorted.
-    rows = chosen[np.unique(np.linspace(0, len(chosen) - 1, min(TOKEN_SAMPLE, len(chosen))).astype(int))]
+    rows = chosen[evenly_spaced(len(chosen), TOKEN_SAMPLE)]
     found = []
     for start in range(0, len(rows), TOKEN_BATCH):
         part = rows[start : start + TOKEN_BATCH]
