@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.errors import DistilvecError
 from distilvec.files import read_object, refuse_foreign, write_text
 from distilvec.judging.loading import read_tasks
-from distilvec.recipe.given import recipe_of
+from distilvec.recipe.from_python import recipe_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

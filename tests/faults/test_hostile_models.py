@@ -29,7 +29,7 @@ from distilvec.flow.finetune import finetune
 from distilvec.modules.folder_checks import PICKLES
 from distilvec.modules.guarded import open_config
 from distilvec.recipe import Recipe
-from distilvec.recipe.given import recipe_of
+from distilvec.recipe.from_python import recipe_of
 from distilvec.students import load_student, shrink, static, upcycle
 from distilvec.students.fresh import fresh
 from distilvec.tasks.predictor import Predictor

@@ -139,7 +139,7 @@ def _planned(
         )
     from distilvec.api import kept_or_temporary
     from distilvec.recipe import Recipe
-    from distilvec.recipe.given import recipe_of
+    from distilvec.recipe.from_python import recipe_of
 
     if recipe is not None:
         loaded = Recipe.load(recipe, changes, output=output)
