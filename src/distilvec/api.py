@@ -203,7 +203,11 @@ def shrink_model(
     text: str = "text",
     **sizes: int | None,
 ) -> str:
-    """Shrink a model into a folder and say what was kept: `distilvec shrink`; sizes are further ones of `shrink`."""
+    """Shrink a model into a folder and say what was kept: `distilvec shrink`; sizes are further ones of `shrink`.
+
+    Raises:
+        DistilvecError: nothing is to be cut, or what is to be cut needs texts and there are none; else as `shrink`.
+    """
     from distilvec.corpus import read_corpus
     from distilvec.students import refuse_model, ship, shrink
 

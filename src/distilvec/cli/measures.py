@@ -42,7 +42,11 @@ def compress_model(
     widths: Sequence[int] | None = None,
     limit: int = 1000,
 ) -> str:
-    """What a model keeps in every compressed form, as a table: `distilvec compress`."""
+    """What a model keeps in every compressed form, as a table: `distilvec compress`.
+
+    Raises:
+        DistilvecError: fewer than eight texts; files in `output` that are somebody else's.
+    """
     from distilvec.corpus import read_corpus
     from distilvec.flow.compress import compress
     from distilvec.report.compressed import check_place

@@ -107,7 +107,12 @@ def opened(command: str, recipe: Recipe, resume: bool) -> Job:
 
 
 def output_folder(recipe: Recipe, resume: bool) -> Path:
-    """Make the output folder and save the resolved recipe; refuse another recipe's run, and what is no student."""
+    """Make the output folder and save the resolved recipe; refuse another recipe's run, and what is no student.
+
+    Raises:
+        DistilvecError: the folder has files of somebody else's, a run of another recipe that is to go on, or the
+            recipe's own file.
+    """
     out = marker.claim(recipe.output)
     saved, wanted = out / "recipe.yaml", recipe.to_yaml()
     check_place(out / "student")  # now, not when hours of training are to be saved there
