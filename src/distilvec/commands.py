@@ -235,11 +235,12 @@ def export(
     model: Annotated[Path, typer.Argument(help="student folder")],
     output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder for the ONNX files")],
     quantize: Annotated[bool, typer.Option(help="also int8")] = True,
+    web: Annotated[bool, typer.Option("--web", help="in the layout that transformers.js opens")] = False,
 ) -> None:
     """The whole pipeline as ONNX, float and int8, with agreement, size and speed."""
-    from distilvec.export import export_onnx
+    from distilvec.export import export_onnx, export_web
 
-    say(export_onnx(model, output, quantize=quantize).table())
+    say((export_web if web else export_onnx)(model, output, quantize=quantize).table())
 
 
 def push(
