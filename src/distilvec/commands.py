@@ -236,11 +236,16 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder for the ONNX files")],
     quantize: Annotated[bool, typer.Option(help="also int8")] = True,
     web: Annotated[bool, typer.Option("--web", help="in the layout that transformers.js opens")] = False,
+    texts: Annotated[Path | None, typer.Option(help="with --web: also a page that searches these texts")] = None,
+    text: Annotated[str, typer.Option(help="text column of --texts")] = "text",
+    library: Annotated[
+        Path | None, typer.Option(callback=at_home, help="folder with transformers.js, where there is no npm")
+    ] = None,
 ) -> None:
     """The whole pipeline as ONNX, float and int8, with agreement, size and speed."""
-    from distilvec.export import export_onnx, export_web
+    from distilvec.looking import export_student
 
-    say((export_web if web else export_onnx)(model, output, quantize=quantize).table())
+    say(export_student(model, output, quantize=quantize, web=web, texts=texts, text=text, library=library))
 
 
 def push(

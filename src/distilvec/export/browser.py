@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -11,18 +12,27 @@ from typing import TYPE_CHECKING, Any
 from distilvec.errors import DistilvecError
 from distilvec.export.convert import write_export
 from distilvec.export.graph import INSIDE_LIMIT, backend_tokenizer, is_static, weight_bytes
+from distilvec.export.library import fetch_library
 from distilvec.export.outcome import ExportReport
+from distilvec.export.page import PAGE, write_page
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 ENCODER = "encoder.js"
 #: What this layout has beside the plain one.
-NAMES = ("onnx", "config.json", "README.md", ENCODER)
+NAMES = ("onnx", "config.json", "README.md", ENCODER, PAGE)
 
 
 def export_web(
-    model_folder: str | Path, out_folder: str | Path, *, quantize: bool = True, texts: Sequence[str] | None = None
+    model_folder: str | Path,
+    out_folder: str | Path,
+    *,
+    quantize: bool = True,
+    texts: Sequence[str] | None = None,
+    search: Sequence[str] | None = None,
+    title: str = "Search",
+    library: str | Path | None = None,
 ) -> ExportReport:
     """Write a student as transformers.js opens it: `onnx/model.onnx`, `onnx/model_quantized.onnx` and its tokenizer.
 
@@ -33,23 +43,42 @@ def export_web(
     no default prompt), the graphs also give `last_hidden_state`, which it reads; elsewhere it finds nothing to read and
     says so.
 
+    With texts to search, `page/` is a static page that finds them by meaning, for any web server. It is complete in
+    itself: the int8 graph, an index of one byte a number, the texts, and transformers.js from the npm registry.
+
     Args:
         model_folder, out_folder, quantize, texts: as for `export_onnx`.
+        search: texts that the page searches; None = no page.
+        title: of the page.
+        library: folder with the archives of transformers.js (`fetch_library`); None = npm fetches them.
 
     Raises:
-        DistilvecError: as for `export_onnx`; or the weights are too many for a browser.
-        EnvironmentProblem: as for `export_onnx`.
+        DistilvecError: as for `export_onnx`; the weights are too many for a browser; a page of no texts, or without the
+            int8 graph.
+        EnvironmentProblem: as for `export_onnx`; or npm cannot fetch transformers.js.
     """
-    return write_export(
-        model_folder,
-        out_folder,
-        layout="web",
-        names=NAMES,
-        states=lambda student: pipeline_options(student) is not None,
-        quantized=quantize,
-        texts=texts,
-        beside=lambda student, made: _write_layout(student, Path(model_folder), made),
-    )
+    if search is not None and not (quantize and search):
+        what = "there are no texts to search" if quantize else "the page runs the int8 model"
+        raise DistilvecError(what, where="--texts", remedy=None if not search else "Leave --no-quantize out.")
+    with tempfile.TemporaryDirectory(prefix="distilvec-library-") as place:
+        if search is not None:  # first: whoever has no npm should know at once
+            fetch_library(Path(place), None if library is None else Path(library))
+
+        def beside(student: SentenceTransformer, made: Path) -> None:
+            _write_layout(student, Path(model_folder), made)
+            if search is not None:
+                write_page(made, student, search, title, Path(place))
+
+        return write_export(
+            model_folder,
+            out_folder,
+            layout="web",
+            names=NAMES,
+            states=lambda student: pipeline_options(student) is not None,
+            quantized=quantize,
+            texts=texts,
+            beside=beside,
+        )
 
 
 def pipeline_options(student: SentenceTransformer) -> dict[str, Any] | None:
