@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +66,7 @@ class Package:
         return f"{self.name.removeprefix('@').replace('/', '-')}-{self.version}.tgz"
 
 
-#: transformers.js and the runtime that this version of it was built with; of that, the smallest build that needs no GPU.
+#: transformers.js and the runtime that this version was built with; of that, the smallest build that needs no GPU.
 PACKAGES = (
     Package(
         "@huggingface/transformers",
@@ -88,19 +88,20 @@ PACKAGES = (
 )
 
 
-def fetch_library(target: Path, archives: Path | None = None, packages: tuple[Package, ...] = PACKAGES) -> None:
+def fetch_library(target: Path, archives: Path | None = None, packages: Sequence[Package] | None = None) -> None:
     """Put the library's files into a folder. Files that end with .bin are compressed there (gzip).
 
     Args:
         target: an empty folder.
         archives: folder with the packages' archives, as `npm pack` names them; None = ask npm for them.
-        packages: what is fetched.
+        packages: what is fetched; None = `PACKAGES`.
 
     Raises:
         DistilvecError: `archives` lacks one of them.
         DataError: an archive is not the one that is meant.
         EnvironmentProblem: there is no npm, or the registry does not answer.
     """
+    packages = PACKAGES if packages is None else packages
     if archives is not None:
         for package in packages:
             _unpack(_given(archives, package), package, target)
@@ -122,7 +123,7 @@ def _given(archives: Path, package: Package) -> Path:
     return file
 
 
-def _pack(packages: tuple[Package, ...], place: Path) -> None:
+def _pack(packages: Sequence[Package], place: Path) -> None:
     """Have npm fetch the archives, with the user's own registry and settings."""
     wanted = [f"{package.name}@{package.version}" for package in packages]
     remedy = f"Run `npm pack {' '.join(wanted)}` on a machine that has npm, and name the folder with --library."

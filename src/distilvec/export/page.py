@@ -1,4 +1,4 @@
-"""A static page that searches texts by meaning in the browser: the student, an index of bytes and the texts beside it."""
+"""A static page that searches texts by meaning in the browser: student, texts and an index of bytes beside it."""
 
 from __future__ import annotations
 
