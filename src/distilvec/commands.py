@@ -236,13 +236,23 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder for the ONNX files")],
     quantize: Annotated[bool, typer.Option(help="also int8")] = True,
     web: Annotated[bool, typer.Option("--web", help="in the layout that transformers.js opens")] = False,
+    model2vec: Annotated[bool, typer.Option("--model2vec", help="of a static student: for model2vec instead")] = False,
     texts: Annotated[Path | None, typer.Option(help="with --web: also a page that searches these texts")] = None,
     text: Annotated[str, typer.Option(help="text column of --texts")] = "text",
     library: Annotated[
         Path | None, typer.Option(callback=at_home, help="folder with transformers.js, where there is no npm")
     ] = None,
 ) -> None:
-    """The whole pipeline as ONNX, float and int8, with agreement, size and speed."""
+    """The whole pipeline as ONNX, float and int8, with agreement, size and speed; or a table for model2vec."""
+    if model2vec:
+        from distilvec.export import export_model2vec
+
+        if web or texts or library or not quantize:
+            raise DistilvecError(
+                "a folder of model2vec holds a table alone", where="--model2vec", remedy="Give no other."
+            )
+        say(export_model2vec(model, output).text())
+        return
     from distilvec.looking import export_student
 
     say(export_student(model, output, quantize=quantize, web=web, texts=texts, text=text, library=library))

@@ -103,8 +103,8 @@ def open_model(
 ) -> SentenceTransformer:
     """A model folder or hub id as a `SentenceTransformer`.
 
-    A bare transformers model gets mean pooling here, a vision model the pooling of its kind. Where the weights hold no
-    pooler none is made up.
+    A bare transformers model gets mean pooling here, a vision model the pooling of its kind, a folder of model2vec
+    becomes a stock static table. Where the weights hold no pooler none is made up.
 
     Args:
         model: folder, or model id on the hub.
@@ -121,11 +121,14 @@ def open_model(
     """
     from safetensors import SafetensorError
 
+    from distilvec.modules.model2vec import is_model2vec, open_model2vec
     from distilvec.modules.vision import is_vision, open_vision
 
     folder, name = locate(model, trust_remote_code), name or str(model)
     if is_vision(folder):
         return open_vision(folder, device=device, model_kwargs={"dtype": dtype})
+    if is_model2vec(folder):
+        return open_model2vec(folder, name=name, device=device)
     arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
     if not trust_remote_code and lacks_pooler(folder):
         arguments["add_pooling_layer"] = False
