@@ -199,6 +199,18 @@ def test_a_full_disk_is_no_fault_of_the_model(tmp_path: Path, tiny_bert: Path) -
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_openvino_gives_the_same_vectors(exported: tuple[Path, ExportReport], sentences: list[str]) -> None:
+    pytest.importorskip("openvino", reason="the extra openvino is not installed")
+    folder = exported[0]
+    wanted = load_onnx(folder).encode(sentences[:50])
+    found = load_onnx(folder, engine="openvino", threads=1).encode(sentences[:50])
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    small = load_onnx(folder, precision="int8", engine="openvino").encode(sentences[:50])
+    assert 1e-4 < np.abs(small - wanted).max() < 0.5
+    with pytest.raises(DistilvecError, match='"openvin".*"openvino"'):
+        load_onnx(folder, engine="openvin")  # type: ignore[arg-type]
+
+
 def test_what_cannot_be_opened(tmp_path: Path, exported: tuple[Path, ExportReport]) -> None:
     import shutil
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+from distilvec.export.openvino import OpenVinoSession
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -24,6 +25,7 @@ LAYOUTS = {
     "web": {"float32": "onnx/model.onnx", "int8": "onnx/model_quantized.onnx"},
 }
 Precision = Literal["float32", "int8"]
+Engine = Literal["onnxruntime", "openvino"]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -49,7 +51,9 @@ class OnnxEncoder:
         prompts: name -> what is put before a text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, session: onnxruntime.InferenceSession, config: dict[str, Any]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, session: onnxruntime.InferenceSession | OpenVinoSession, config: dict[str, Any]
+    ) -> None:
         self._tokenizer, self._session = tokenizer, session
         self._inputs: list[str] = config["inputs"]
         self._output: list[str] = [config["output"]]
@@ -107,21 +111,35 @@ class OnnxEncoder:
         return batch
 
 
-def load_onnx(path: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> OnnxEncoder:
+def _onnxruntime(file: Path, threads: int | None) -> onnxruntime.InferenceSession:
+    need("onnxruntime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+
+
+ENGINES = {"onnxruntime": _onnxruntime, "openvino": OpenVinoSession}
+
+
+def load_onnx(
+    path: str | Path, *, precision: Precision = "float32", threads: int | None = None, engine: Engine = "onnxruntime"
+) -> OnnxEncoder:
     """Open a folder that `export_onnx` wrote, in either layout.
 
     Args:
         path: the folder.
         precision: which of its models.
-        threads: of onnxruntime; default is its own choice.
+        threads: of the engine; default is its own choice.
+        engine: what computes: onnxruntime, or openvino (extra `openvino`).
 
     Raises:
         DistilvecError: the folder, or the model of this precision, is not there.
         DataError: a file is damaged.
-        EnvironmentProblem: onnxruntime is not installed.
+        EnvironmentProblem: the engine is not installed.
     """
-    need("onnxruntime")
-    import onnxruntime
     from tokenizers import Tokenizer
 
     folder = Path(path)
@@ -133,19 +151,18 @@ def load_onnx(path: str | Path, *, precision: Precision = "float32", threads: in
             raise DistilvecError(
                 f"there is no {file}", where=str(folder), remedy="Give a folder that `distilvec export` has written."
             )
-    options = onnxruntime.SessionOptions()
-    if threads is not None:
-        options.intra_op_num_threads = threads
+    if engine not in ENGINES:
+        raise DistilvecError(f'"{engine}" is not an engine', remedy=nearest(engine, ENGINES))
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        session = onnxruntime.InferenceSession(
-            str(folder / files[precision]), options, providers=["CPUExecutionProvider"]
-        )
+        session = ENGINES[engine](folder / files[precision], threads)
         tokenizer.no_padding()
         tokenizer.no_truncation()
         if config["max_length"]:
             tokenizer.enable_truncation(config["max_length"], direction=config["truncation_side"])
         return OnnxEncoder(tokenizer, session, config)
+    except EnvironmentProblem:
+        raise
     except Exception as error:  # both libraries raise their own kinds, some of them plain Exception
         raise DataError(f"the exported model cannot be opened ({error})", where=str(folder)) from error
