@@ -132,8 +132,8 @@ def markdown(result: dict[str, Any]) -> str:
     lines = [
         "# One student, every engine",
         "",
-        f"`{result['command']}`: {result['texts']} texts, {result['rounds']} rounds in turns, {result['threads']} thread, "
-        f"{result['machine']['processor']}; {versions}.",
+        f"`{result['command']}`: {result['texts']} texts, {result['rounds']} rounds in turns, {result['threads']} "
+        f"thread, {result['machine']['processor']}; {versions}.",
         "",
         "| model | engine | MB | cosine to torch, least | texts/s | times torch | one text, ms |",
         "| --- | --- | --- | --- | --- | --- | --- |",
