@@ -188,17 +188,22 @@ def _integers(text: str) -> list[int] | None:
 def evaluate(
     model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id, or an exported folder")],
     tasks: Annotated[
-        list[str], typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")
+        list[str],
+        typer.Option("--task", "-t", help="task or benchmark of MTEB, task file, or a YAML list of tasks"),
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", callback=at_home, help="write the scores as JSON here")
+    ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(callback=at_home, help="folder for MTEB's result files; finished tasks are taken from it"),
     ] = None,
 ) -> None:
     """Score any model with the evaluators that score teachers and students."""
     from distilvec.api import evaluate as start
     from distilvec.report import show_scores
 
-    show_scores(start(model, tasks, output))
+    show_scores(start(model, tasks, output, results=results))
 
 
 def shrink(

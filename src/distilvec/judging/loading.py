@@ -52,9 +52,23 @@ def load_tasks(specs: Sequence[str | Path | Mapping[str, Any]], folder: str | Pa
     Raises:
         DistilvecError: as `load_task`, or two tasks of one name.
     """
-    tasks = [load_task(spec, folder) for spec in specs]
+    tasks = [task for spec in specs for task in expand(spec, folder)]
     unique(tasks)
     return tasks
+
+
+def expand(spec: Any, folder: str | Path | None = None) -> list[Task]:
+    """The tasks of a benchmark that MTEB registers, by its name or the object itself; of anything else, `load_task`."""
+    from distilvec.judging.benchmarks import benchmark_tasks, is_benchmark
+    from distilvec.judging.talas import TALAS_SETS
+
+    if is_benchmark(spec):
+        return list(benchmark_tasks(spec) or ())
+    name = spec if isinstance(spec, str) else None
+    if name is None or name in TALAS_SETS or Path(name).suffix in (".yaml", ".yml", ".json") or Path(name).exists():
+        return [load_task(spec, folder)]
+    found = benchmark_tasks(name)
+    return [load_task(name, folder)] if found is None else list(found)
 
 
 def unique(tasks: Sequence[Task]) -> None:
