@@ -16,6 +16,7 @@ from distilvec.errors import DistilvecError
 from distilvec.files import write_text
 from distilvec.flow.job import Job
 from distilvec.flow.judge import aligned_text, check_measures, judge_all, judge_task, make_record, show_inside
+from distilvec.flow.pin import pin
 from distilvec.flow.train import ship_student, train_student
 from distilvec.judging import Verdict
 from distilvec.recipe import Recipe
@@ -105,7 +106,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
 def opened(command: str, recipe: Recipe, resume: bool) -> Job:
     """The job of a recipe whose student is chosen, with its output folder, and checked before any teaching."""
     Job(recipe).require(command)
-    job = Job(settle(recipe, resume=resume), resume=resume)
+    job = Job(pin(settle(recipe, resume=resume)), resume=resume)
     output_folder(job.recipe, resume)
     _ = job.named_tasks
     check_measures(job)

@@ -21,6 +21,7 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import limit_length
+from distilvec.places import at_revision
 from distilvec.recipe import StudentSection, TeacherSection
 from distilvec.students import fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
 from distilvec.students.ship import say_without_pooler
@@ -133,15 +134,15 @@ def make_student(
 
     def source(name: str) -> SentenceTransformer:
         if name in named:
-            return load_student(str(named[name].model), pooling=section.pooling or named[name].pooling)
-        return load_student(name, pooling=section.pooling)
+            return load_student(str(named[name].address), pooling=section.pooling or named[name].pooling)
+        return load_student(at_revision(name, section.revision), pooling=section.pooling)
 
     texts = LazyTexts(corpus.texts, corpus.train_rows)
     torch.manual_seed(seed)
     if section.model is not None:
         longest = section.max_length if section.extend_length else None
         student = load_student(
-            section.model,
+            at_revision(section.model, section.revision),
             max_length=longest,
             pooling=section.pooling,
             trust_remote_code=section.trust_remote_code,

@@ -33,7 +33,7 @@ __all__ = [
     "open_tokenizer",
 ]
 
-_HUB_ID = re.compile(r"[\w\-][\w.\-]*(/[\w\-][\w.\-]*)?")
+_HUB_ID = re.compile(r"[\w\-][\w.\-]*(/[\w\-][\w.\-]*)?(@[\w.\-/]+)?")
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*.md", "*.jinja"]
 #: Modules of ours that bring their code along: the name in modules.json -> where the class is.
 OWN_MODULES = {
@@ -47,7 +47,8 @@ OWN_MODULES = {
 def locate(model: str | Path, trust_remote_code: bool = False) -> Path:
     """The folder of a model, fetched from the hub where `model` is a hub id, once it is clear that it can be opened.
 
-    Pickled weights are never fetched.
+    A hub id may have a revision behind it: a commit, branch or tag (`BAAI/bge-m3@main`). Pickled weights are never
+    fetched.
 
     Raises:
         DistilvecError: no such folder or hub model, no model in it, or one that is not safe to open
@@ -67,6 +68,9 @@ def locate(model: str | Path, trust_remote_code: bool = False) -> Path:
             "a model is a folder, and this is a file", where=str(model), remedy="Give the folder that holds it."
         )
     if not is_folder:
+        before = Path(str(model).rpartition("@")[0])
+        if before.name and before.expanduser().is_dir():
+            raise DistilvecError("a folder has no revisions", where=str(model), remedy="Leave the revision out.")
         looks_local = isinstance(model, Path) or str(model).startswith((".", "/", "~"))
         if looks_local or not _HUB_ID.fullmatch(str(model)) or len(str(model)) > 200:
             raise DistilvecError(
@@ -315,11 +319,13 @@ def _fetch(model: str, trust_remote_code: bool) -> Path:
         LocalEntryNotFoundError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
+        RevisionNotFoundError,
     )
 
     patterns = [*_HUB_FILES, "*.py"] if trust_remote_code else _HUB_FILES
+    name, _, revision = model.partition("@")
     try:
-        return Path(snapshot_download(model, allow_patterns=patterns))
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=patterns))
     except GatedRepoError as problem:
         raise EnvironmentProblem(
             "the hub gives this model only to people who accepted its terms",
@@ -332,6 +338,8 @@ def _fetch(model: str, trust_remote_code: bool) -> Path:
             where=model,
             remedy="Check the spelling; for a private model, log in with `hf auth login`.",
         ) from problem
+    except RevisionNotFoundError as problem:
+        raise DistilvecError(f'the model has no revision "{revision}"', where=model) from problem
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as problem:
         raise EnvironmentProblem(
             "there is no folder of this name, the hub's cache does not hold the model, and the hub cannot be reached",
