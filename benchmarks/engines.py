@@ -135,15 +135,14 @@ def markdown(result: dict[str, Any]) -> str:
         f"`{result['command']}`: {result['texts']} texts, {result['rounds']} rounds in turns, {result['threads']} "
         f"thread, {result['machine']['processor']}; {versions}.",
         "",
-        "| model | engine | MB | cosine to torch, least | texts/s | times torch | one text, ms |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| model, engine | MB | cosine to torch, least | texts/s | times torch | one text, ms |",
+        "|---|---|---|---|---|---|",
     ]
     for name, ways in result["models"].items():
         for way, each in ways.items():
             middle, least, most = each["times_torch"]
             cells = [
-                name,
-                way,
+                f"{name}, {way}",
                 f"{each['megabytes']:.1f}",
                 f"{each['cosine_min']:.5f}",
                 f"{each['texts_per_second']:,.0f}",

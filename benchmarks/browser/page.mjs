@@ -9,6 +9,7 @@ import { chromium } from "playwright-core";
 const [address, executablePath, input, output, pictures] = process.argv.slice(2);
 const { texts, queries, file } = JSON.parse(readFileSync(input, "utf8"));
 const FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking";
+const SHOWN = "people who make music"; // on the pictures
 const args = [...FLAGS.split(" "), "--disable-component-update", "--disable-sync"];
 const browser = await chromium.launch({ executablePath, args });
 const found = { asked: [], faults: [], loads: [], vectors: {}, answers: [], widths: {} };
@@ -59,12 +60,15 @@ for (let round = 0; round < 5; round++) {
     await page.keyboard.press("ArrowDown");
     found.focused = await page.evaluate(() => document.activeElement.querySelector(".text").textContent);
     found.widths.desktop = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+    await page.fill("#query", SHOWN);
+    await page.keyboard.press("Enter");
+    await page.waitForTimeout(1000);
     await page.screenshot({ path: `${pictures}/search-page.png` });
   }
   await context.close();
 }
 const [context, page] = await opened(phone);
-await page.fill("#query", queries[0]);
+await page.fill("#query", SHOWN);
 await page.waitForTimeout(1000);
 found.widths.phone = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
 await page.screenshot({ path: `${pictures}/search-page-phone.png` });
