@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.corpus.hub_server import COMMIT, parquet, serving
 
 from distilvec.corpus import hub, read_corpus
 from distilvec.errors import DataError, EnvironmentProblem
@@ -137,9 +141,25 @@ def test_other_columns_and_formats(address: str, tmp_path: Path) -> None:
         read_corpus(f"hub:{tmp_path}/empty", tmp_path / "wrong")
 
 
-def test_changed_files_are_read_again(address: str, fetched: list[dict[str, Any]], tmp_path: Path) -> None:
-    import os
+def test_as_the_hub_itself_answers(tmp_path: Path) -> None:
+    """A server stands in for it: less than the files is fetched, and the commit is found."""
+    code = """
+import sys
+from distilvec.corpus import hub, read_corpus
+print(hub.commit_of(hub.Address.read("hub:me/texts", sys.argv[3])))
+print(read_corpus("hub:me/texts", sys.argv[1], limit=int(sys.argv[2]), holdout=0.0, revision=sys.argv[3]).texts()[-1])
+"""
 
+    with serving(parquet(4, 1500, other=400)) as server:
+        told = {**os.environ, **server.environment, "HF_HOME": str(tmp_path / "home")}
+        command = [sys.executable, "-c", code, str(tmp_path / "corpus"), "1400", "main"]
+        done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split("\n")[:2] == [COMMIT, "text number 1399"]
+        assert 0 < server.sent < sum(map(len, server.files.values())) / 2
+
+
+def test_changed_files_are_read_again(address: str, fetched: list[dict[str, Any]], tmp_path: Path) -> None:
     read_corpus(address, tmp_path / "corpus", limit=10, holdout=0.0)
     os.utime(next(Path(address.removeprefix("hub:")).iterdir()), (0, 0))
     read_corpus(address, tmp_path / "corpus", limit=10, holdout=0.0)

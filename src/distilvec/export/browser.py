@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ENCODER = "encoder.js"
 #: What this layout has beside the plain one.
-NAMES = ("onnx", "config.json", "README.md", ENCODER, PAGE)
+NAMES = ("onnx", "config.json", "package.json", "README.md", ENCODER, PAGE)
 
 
 def export_web(
@@ -112,6 +112,8 @@ def _write_layout(student: SentenceTransformer, source: Path, made: Path) -> Non
         )
     _write_json(made / "config.json", _model_config(student))
     _write_json(made / "tokenizer_config.json", _tokenizer_config(student))
+    # Without it, older versions of Node take encoder.js for a script of their old kind.
+    _write_json(made / "package.json", {"private": True, "type": "module"})
     code = files("distilvec.export") / "web" / ENCODER
     (made / ENCODER).write_text(code.read_text(encoding="utf-8"), encoding="utf-8")
     (made / "README.md").write_text(_readme(student, source), encoding="utf-8")
