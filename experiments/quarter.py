@@ -7,8 +7,8 @@
 Teacher: all-MiniLM-L6-v2 (22.7 M parameters). Students: `shrink` with a factorised table of word pieces, some of the
 six blocks and fewer inner units. Lesson: cosine without a map and the last token states. Corpus: 100,000 texts of
 headline.py's pool, without labels (the corpus of TALAS's protocol, the first shared sentences and texts of pairs); with
---larger all shared sentences and what installed packages say of themselves. The teacher reads each once; its vectors and token states come
-from the store. Training can be interrupted and goes on with the same command.
+--larger all shared sentences and what installed packages say of themselves. The teacher reads each once; its vectors
+and token states come from the store. Training can be interrupted and goes on with the same command.
 
 Shapes are compared by agreement on held-out texts after 40,000 texts (`--probe`), on nothing else; that of the quarter
 was found so elsewhere, with parts of the nine sets in view. Judged after training, on what chose nothing here: the nine

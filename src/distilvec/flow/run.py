@@ -15,6 +15,7 @@ from distilvec.files import write_text
 from distilvec.flow.compress import compress_run
 from distilvec.flow.job import Job
 from distilvec.flow.judge import aligned_text, check_measures, judge_all, judge_task, make_record, show_inside
+from distilvec.flow.pin import pin
 from distilvec.flow.train import ship_student, train_student
 from distilvec.judging import Verdict
 from distilvec.recipe import Recipe
@@ -99,6 +100,7 @@ def opened(command: str, recipe: Recipe, resume: bool) -> Job:
     """The job of a recipe with its output folder, checked before any teaching."""
     job = Job(recipe, resume=resume)
     job.require(command)
+    job = Job(pin(recipe), resume=resume)
     output_folder(job.recipe, resume)
     _ = job.named_tasks
     check_measures(job)
