@@ -3,8 +3,8 @@
     python docs/house.py            # write it
     python docs/house.py --check    # exit code 1 where it is out of date
 
-A line is an import of one room from another, thicker from 5 and from 20 imports on; all lines lead downwards, because the
-contract in pyproject.toml allows no others.
+A line is an import of one room from another, thicker from 5 and from 20 imports on; all lines lead downwards, because
+the contract in pyproject.toml allows no others.
 """
 
 from __future__ import annotations
