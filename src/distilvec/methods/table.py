@@ -20,8 +20,8 @@ from distilvec.methods.base import Method, Options, StudentInfo, TeacherInfo
 __all__ = ["available", "build_method", "build_options", "resolve", "show_method", "show_methods"]
 
 GROUP = "distilvec.methods"
-#: An option of every method, see `TokenStates`.
-TOKEN_STATES = "token_states"
+#: Options of every method, see `TokenStates` and `Beside`.
+TOKEN_STATES, BESIDE = "token_states", "beside"
 
 TABLE = {
     "talas": "distilvec.methods.talas:TALAS",
@@ -39,6 +39,8 @@ TABLE = {
     "emo": "distilvec.methods.emo:EMO",
     "distillmoe": "distilvec.methods.distillmoe:DistillMoE",
     "mnrl": "distilvec.methods.mnrl:MNRL",
+    "margin_mse": "distilvec.methods.margin_mse:MarginMSE",
+    "score_kl": "distilvec.methods.score_kl:ScoreKL",
     "sft": "distilvec.methods.sft:SFT",
     "uld": "distilvec.methods.uld:ULD",
     "mined": "distilvec.methods.mined:MinED",
@@ -93,7 +95,9 @@ def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
     """
     schema = resolve(name).Options
     try:
-        return schema.model_validate({key: value for key, value in mapping.items() if key != TOKEN_STATES})
+        return schema.model_validate(
+            {key: value for key, value in mapping.items() if key not in (TOKEN_STATES, BESIDE)}
+        )
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
@@ -110,7 +114,8 @@ def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
 def build_method(name: str, options: Mapping[str, Any], matryoshka: Sequence[int] | None = None) -> Method:
     """A method with validated options, not built yet; at several prefixes where `matryoshka` names them.
 
-    With `token_states` among the options, a weight, it is held by `TokenStates`.
+    With `token_states` among the options, a weight, it is held by `TokenStates`; with `beside`, a second method with
+    its weight and options, by `Beside`.
 
     Raises:
         DistilvecError: as `build_options`, or prefixes that the method cannot have.
@@ -125,6 +130,11 @@ def build_method(name: str, options: Mapping[str, Any], matryoshka: Sequence[int
         from distilvec.methods.token_states import TokenStates
 
         method = TokenStates(method, float(options[TOKEN_STATES]))
+    if options.get(BESIDE):
+        from distilvec.methods.beside import Beside, parted
+
+        other, weight, own = parted(options[BESIDE])
+        method = Beside(method, resolve(other)(build_options(other, own)), weight)
     return method
 
 
@@ -173,6 +183,7 @@ def _asks_for(cls: type[Method]) -> str:
         "token states": any(needs.tokens.teachers),
         "attention": any(needs.attention.teachers),
         "class logits": any(needs.logits),
+        "scores": needs.scores,
     }
     items = " but pairs or triplets" if cls.trains_on_pairs else ""
     return (", ".join(word for word, wanted in asked.items() if wanted) or "no teacher") + items + where
