@@ -57,8 +57,8 @@ def distill(
         method: name, or a dictionary with `name` and its options.
         output: folder of the run.
         resume: go on where an interrupted run in that folder stopped.
-        **sections: `optimizer`, `training`, `judging` and `task` as dictionaries, and `cache`. The task's `validation`
-            and `test` may be values as `corpus` may.
+        **sections: `optimizer`, `training`, `judging` and `task` as dictionaries, `scorers` as a list of them, and
+            `cache`. The task's `validation` and `test`, and a scorer's `scores`, may be values as `corpus` may.
 
     Returns:
         The run: `student` (a plain SentenceTransformer), `report` (the table a person reads), `folder`, `record`.
@@ -252,6 +252,8 @@ def recipe_of(
     names = ["teacher"] if len(teachers) == 1 else [f"teacher{number}" for number in range(1, len(teachers) + 1)]
     if isinstance(sections.get("task"), Mapping):
         sections["task"] = _task_section(sections["task"], given)
+    if isinstance(sections.get("scorers"), list | tuple):
+        sections["scorers"] = [_scorer_section(each, given) for each in sections["scorers"]]
     data = {
         "corpus": _corpus_section(corpus, given),
         "teachers": [_teacher_section(each, name, given) for each, name in zip(teachers, names, strict=True)],
@@ -271,8 +273,8 @@ def _check_names(teachers: Any) -> None:
         name = each["name"]
         if not (isinstance(name, str) and NAME.fullmatch(name)):
             raise DistilvecError(
-                f"{str(name)[:80]!r} is no name for a teacher",
-                where="teachers.name",
+                f"{str(name)[:80]!r} is no name for a teacher or scorer",
+                where="name",
                 remedy="Use letters, digits, dots, hyphens and underscores, and begin with a letter or digit.",
             )
 
@@ -330,6 +332,21 @@ def _task_section(task: Mapping[str, Any], given: Path) -> dict[str, Any]:
             is_file = isinstance(source, str | Path)
             section[name] = str(source if is_file else _write_rows(given / f"{name}.jsonl", source, "text"))
     return section
+
+
+def _scorer_section(scorer: Any, given: Path) -> Any:
+    if isinstance(scorer, str | Path):
+        return {"model": str(scorer)}
+    if callable(scorer):
+        return {"call": scorer}
+    if not isinstance(scorer, Mapping):
+        raise DistilvecError(f"a {type(scorer).__name__} is no scorer", where="scorers")
+    section = dict(scorer)
+    _check_names(section)
+    source = section.get("scores")
+    if source is not None and not isinstance(source, str | Path):
+        section["scores"] = _write_rows(given / f"{section.get('name', 'scorer')}-scores.jsonl", source, "query")
+    return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
 
 
 def _teacher_section(teacher: Any, name: str, given: Path) -> dict[str, Any]:

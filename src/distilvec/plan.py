@@ -19,6 +19,7 @@ from distilvec.choosing.probe import short_training
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.flow.job import Job
 from distilvec.flow.judge import check_measures
+from distilvec.flow.score import STORAGE, Pairs, score_one, scores_of
 from distilvec.flow.teach import Taught
 from distilvec.flow.train import adapted
 from distilvec.recipe import Recipe
@@ -83,9 +84,11 @@ def plan(recipe: Recipe, *, teaching_only: bool = False) -> Plan:
         train = np.asarray(job.corpus.train_rows)
         chosen = np.linspace(0, len(train) - 1, min(PROBE_TEXTS, len(train))).astype(int)
         rows = _whole_groups(job.corpus, train[chosen])
-        taught, seconds, disk = _probe_teachers(job, rows, recipe.place, found)
+        taught, seconds, disk = _probe_teachers(job, rows, recipe.place, found) if recipe.teachers else ([], 0.0, 0.0)
+        scored, scores = _probe_scorers(job, rows, recipe.place, found)
+        seconds += scored
         if not teaching_only:
-            trained, kept = _probe_student(job, rows, taught, found)
+            trained, kept = _probe_student(job, rows, taught, scores, found)
             seconds, disk = seconds + trained, disk + kept
             own = "" if job.named_tasks else " (of the corpus)"
             extra = ", agreement with the teacher" if recipe.judging.agreement and recipe.teachers else ""
@@ -188,7 +191,40 @@ def _examples(name: str, seen: TeacherReport) -> list[str]:
     ]
 
 
-def _probe_student(job: Job, rows: np.ndarray, taught: Sequence[Taught], found: Plan) -> tuple[float, float]:
+def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tuple[float, np.ndarray | None]:
+    """Score a few pairs with each scorer; returns the seconds of scoring all, and what was said of these pairs.
+
+    Args:
+        kept: where the run itself will keep its stores.
+    """
+    if not job.recipe.scorers:
+        return 0.0, None
+    seconds, scored = 0.0, []
+    pairs = Pairs.of(job.corpus, rows)
+    for section, scorer in zip(job.recipe.scorers, job.scorers, strict=True):
+        begun = time.perf_counter()
+        one = score_one(section, scorer, pairs, job.place / "probe")
+        rate = one.filled.distinct / max(time.perf_counter() - begun, 1e-9)
+        scored.append(one)
+        keys = np.unique(job.pairs.keys, axis=0)
+        missing = len(keys)
+        if (kept / "stores" / section.name / "store.json").exists():
+            there = SignalStore.create(kept / "stores" / section.name, scorer.card, 1, STORAGE)
+            missing = int(there.missing(keys).sum())
+        absent = (
+            f", {one.filled.absent:,} of {one.filled.distinct:,} tried without a score" if one.filled.absent else ""
+        )
+        found.add(
+            f"scorer {section.name}",
+            f"{missing:,} of {len(keys):,} pairs to score at {rate:,.0f}/s: {_duration(missing / rate)}{absent}",
+        )
+        seconds += missing / rate
+    return seconds, scores_of(scored, pairs)
+
+
+def _probe_student(
+    job: Job, rows: np.ndarray, taught: Sequence[Taught], scores: np.ndarray | None, found: Plan
+) -> tuple[float, float]:
     """Take a few steps; returns the seconds of the whole training and the bytes it leaves."""
     recipe, corpus, place = job.recipe, job.corpus, job.place
     accumulation = recipe.training.arguments.get("gradient_accumulation_steps", 1)
@@ -207,6 +243,7 @@ def _probe_student(job: Job, rows: np.ndarray, taught: Sequence[Taught], found: 
             recipe.optimizer,
             task=job.task,
             place=place,
+            scores=scores,
         )
     setup = time.perf_counter() - begun - fitted.seconds
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))

@@ -8,7 +8,7 @@ anchor with all its documents; the first one sees these rows as items.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,6 @@ from distilvec.methods.base import (
     Term,
 )
 
-#: The key in a method's options.
-KEY = "beside"
-
 
 class Beside(Method):
     """Holds both methods. Terms: the first's, and the second's.
@@ -45,7 +42,7 @@ class Beside(Method):
         DistilvecError: the other method looks at teachers, or learns from single texts.
     """
 
-    name = KEY
+    name = "beside"
     summary = "two methods at once"
     paper = "none"
     Options = Options
@@ -108,18 +105,3 @@ class Beside(Method):
 
     def trains_student(self, progress: float) -> bool:
         return self.method.trains_student(progress)
-
-
-def parted(options: Mapping[str, Any]) -> tuple[str, float, dict[str, Any]]:
-    """The name, weight and own options of a method that stands beside another.
-
-    Raises:
-        DistilvecError: it has no name, or its weight is not a positive number.
-    """
-    own = dict(options)
-    name, weight = own.pop("name", None), own.pop("weight", 1.0)
-    if not isinstance(name, str):
-        raise DistilvecError("it needs the name of a method", where="method.beside", remedy="{name: score_kl}")
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-        raise DistilvecError(f"the weight is a positive number, not {weight!r}", where="method.beside")
-    return name, float(weight), own

@@ -36,8 +36,8 @@ class ScoreKLOptions(ScoreOptions):
         "paper": {"similarity": "dot", "raw": True, "student_temperature": 1.0}
     }
 
-    teacher_temperature: float = Field(1.0, gt=0, description="T_t, of the scores")
-    student_temperature: float = Field(0.05, gt=0, description="T_s, of the student's similarities; 1 [P]")
+    teacher_temperature: float = Field(1.0, gt=0, description="T_t, of the scores [S]; 1 with raw [P]")
+    student_temperature: float = Field(0.05, gt=0, description="T_s, of the student's similarities [S]; 1 [P]")
 
 
 class ScoreKL(Method):

@@ -14,6 +14,8 @@ from distilvec.methods.base import Batch, Options, Sample
 
 #: Fewer pairs in a sample than this say nothing of a deviation.
 _FEWEST = 8
+#: Of cosines: a student that hardly tells documents apart (a fresh one) is no measure of how far apart they should be.
+_LEAST_SPREAD = 0.05
 
 
 class ScoreOptions(Options):
@@ -124,6 +126,7 @@ def deviations(sample: Sample, similarity: str) -> tuple[float, float]:
             remedy="Give more queries with mined negatives (`distilvec mine`), or the method's option raw: true.",
         )
     own, theirs = (squares / count).sqrt().tolist()
+    own = max(own, _LEAST_SPREAD) if similarity == "cosine" else own
     if theirs <= 1e-9 * largest:
         raise DistilvecError(
             "all documents of a query have the same score, so there is nothing to learn from them",

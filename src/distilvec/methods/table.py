@@ -22,6 +22,7 @@ __all__ = ["available", "build_method", "build_options", "resolve", "show_method
 GROUP = "distilvec.methods"
 #: Options of every method, see `TokenStates` and `Beside`.
 TOKEN_STATES, BESIDE = "token_states", "beside"
+HELD = (TOKEN_STATES, BESIDE)
 
 TABLE = {
     "talas": "distilvec.methods.talas:TALAS",
@@ -95,9 +96,7 @@ def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
     """
     schema = resolve(name).Options
     try:
-        return schema.model_validate(
-            {key: value for key, value in mapping.items() if key not in (TOKEN_STATES, BESIDE)}
-        )
+        return schema.model_validate({key: value for key, value in mapping.items() if key not in HELD})
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
@@ -130,12 +129,37 @@ def build_method(name: str, options: Mapping[str, Any], matryoshka: Sequence[int
         from distilvec.methods.token_states import TokenStates
 
         method = TokenStates(method, float(options[TOKEN_STATES]))
-    if options.get(BESIDE):
-        from distilvec.methods.beside import Beside, parted
+    beside = method_beside(options)
+    if beside is not None:
+        from distilvec.methods.beside import Beside
 
-        other, weight, own = parted(options[BESIDE])
-        method = Beside(method, resolve(other)(build_options(other, own)), weight)
+        method = Beside(method, *beside)
     return method
+
+
+def method_beside(options: Mapping[str, Any]) -> tuple[Method, float] | None:
+    """The method that stands beside another one by its options, not built yet, and its weight; None without one.
+
+    Raises:
+        DistilvecError: it has no name, its weight is not a positive number, or as `build_options`.
+    """
+    if not options.get(BESIDE):
+        return None
+    own = dict(options[BESIDE])
+    name, weight = own.pop("name", None), own.pop("weight", 1.0)
+    if not isinstance(name, str):
+        raise DistilvecError("it needs the name of a method", where=BESIDE, remedy="For example {name: score_kl}.")
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
+        raise DistilvecError(f"its weight is a positive number, not {weight!r}", where=BESIDE)
+    return resolve(name)(build_options(name, own)), float(weight)
+
+
+def on_pairs(name: str, options: Mapping[str, Any]) -> str | None:
+    """Which of a method and the one beside it trains on pairs or triplets; None where neither does."""
+    if resolve(name).trains_on_pairs:
+        return name
+    beside = method_beside(options)
+    return beside[0].name if beside is not None and beside[0].trains_on_pairs else None
 
 
 def show_methods() -> str:

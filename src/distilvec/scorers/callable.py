@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from distilvec.corpus.keys import join_pair, split_pair
+from distilvec.corpus.keys import join_pair
 from distilvec.errors import DataError
+from distilvec.scorers.base import parted
 from distilvec.teachers.callable import CallTeacher
 
 
@@ -38,9 +40,10 @@ class CallScorer(CallTeacher):
     ) -> None:
         probe = join_pair("a query", "a document")
         super().__init__(call, name=name, batch_size=batch_size, rate_limit=rate_limit, probe=probe)  # type: ignore[arg-type]
+        self.card = replace(self.card, kind="scorer", normalized=None)
 
     def _patiently(self, texts: list[str]) -> Any:
-        return super()._patiently([split_pair(text) for text in texts])  # type: ignore[misc]
+        return super()._patiently(parted(texts))  # type: ignore[arg-type]
 
     def _checked(self, found: Any, texts: list[str]) -> np.ndarray:
         try:
