@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from distilvec.api import choose, distill, evaluate, load, teach, train
     from distilvec.comparison import compare
     from distilvec.errors import DistilvecError
+    from distilvec.hard_negatives import mine
     from distilvec.indexes import adapt, check_index
     from distilvec.recipe import Recipe
     from distilvec.store import SignalStore
@@ -26,6 +27,7 @@ __all__ = [
     "distill",
     "evaluate",
     "load",
+    "mine",
     "shrink",
     "teach",
     "train",
@@ -44,6 +46,7 @@ _HOMES = {
     "distill": "distilvec.api",
     "evaluate": "distilvec.api",
     "load": "distilvec.api",
+    "mine": "distilvec.hard_negatives",
     "shrink": "distilvec.students",
     "teach": "distilvec.api",
     "train": "distilvec.api",

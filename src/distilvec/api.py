@@ -255,7 +255,7 @@ def recipe_of(
     if isinstance(sections.get("scorers"), list | tuple):
         sections["scorers"] = [_scorer_section(each, given) for each in sections["scorers"]]
     data = {
-        "corpus": _corpus_section(corpus, given),
+        "corpus": corpus_section(corpus, given),
         "teachers": [_teacher_section(each, name, given) for each, name in zip(teachers, names, strict=True)],
         "student": None if student is None else _student_section(student),
         "method": None if method is None else dict(method) if isinstance(method, Mapping) else {"name": method},
@@ -312,7 +312,8 @@ def _student_section(student: Any) -> dict[str, Any]:
     return {"auto": {}} if str(student) == "auto" else {"model": str(student)}
 
 
-def _corpus_section(corpus: Any, given: Path) -> dict[str, Any]:
+def corpus_section(corpus: Any, given: Path, name: str = "corpus.jsonl") -> dict[str, Any]:
+    """The recipe's corpus section that a value means; rows are written into a file of this name."""
     section = dict(corpus) if isinstance(corpus, Mapping) and "path" in corpus else {"path": corpus}
     source = section["path"]
     if isinstance(source, str | Path):
@@ -320,7 +321,7 @@ def _corpus_section(corpus: Any, given: Path) -> dict[str, Any]:
         return section
     text, limit = section.get("text", "text"), section.get("limit")
     limit = limit if isinstance(limit, int) and limit > 0 else None  # what else it may be, the recipe refuses
-    section["path"] = str(_write_rows(given / "corpus.jsonl", source, text if isinstance(text, str) else "text", limit))
+    section["path"] = str(_write_rows(given / name, source, text if isinstance(text, str) else "text", limit))
     return section
 
 

@@ -28,7 +28,6 @@ __all__ = [
     "locate",
     "locate_adapters",
     "module_folders",
-    "open_cross_encoder",
     "open_model",
     "open_pipeline",
     "open_tokenizer",
@@ -146,7 +145,7 @@ def open_model(
             f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
         ) from problem
     except Exception as problem:  # whatever libraries raise over files that are not what they expect
-        raise _explain(name, problem) from problem
+        raise explain_opening(name, problem) from problem
     if not len(opened) or not (hasattr(opened[0], "preprocess") or hasattr(opened[0], "tokenize")):
         raise DataError(
             "its first module reads nothing: no text, image or molecule", where=name, remedy="See its modules.json."
@@ -173,45 +172,6 @@ def open_pipeline(source: str, **arguments: Any) -> SentenceTransformer:
     # The method is private, and the only way to name classes; both ends of the supported range have it.
     arguments.setdefault("trust_remote_code", False)
     return SentenceTransformer._load_with_module_classes(source, _own_modules(source), **arguments)
-
-
-def open_cross_encoder(
-    folder: str | Path,
-    *,
-    name: str,
-    device: str | None,
-    max_length: int | None = None,
-    trust_remote_code: bool = False,
-) -> Any:
-    """A folder that was located as a `CrossEncoder` of sentence-transformers, whose predictions are logits.
-
-    Raises:
-        DistilvecError: it cannot be opened, or reads no pairs.
-        DataError: the weights are damaged.
-    """
-    from safetensors import SafetensorError
-    from sentence_transformers import CrossEncoder
-    from torch.nn import Identity
-
-    try:
-        with no_questions():
-            opened = CrossEncoder(
-                str(folder),
-                device=device,
-                max_length=max_length,
-                trust_remote_code=trust_remote_code,
-                local_files_only=not trust_remote_code,
-                model_kwargs={"use_safetensors": True},
-                activation_fn=Identity(),  # given, so that none is imported by the name that the folder says
-            )
-        opened.predict([("a query", "a document")], show_progress_bar=False)
-    except SafetensorError as problem:
-        raise DataError(
-            f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
-        ) from problem
-    except Exception as problem:  # whatever libraries raise over files that are not what they expect
-        raise _explain(name, problem) from problem
-    return opened.eval()
 
 
 def open_transformer(folder: str | Path, model_kwargs: dict[str, Any], **options: Any) -> Any:
@@ -377,7 +337,7 @@ def _fetch(model: str, trust_remote_code: bool) -> Path:
         ) from problem
 
 
-def _explain(name: str, problem: Exception) -> DistilvecError:
+def explain_opening(name: str, problem: Exception) -> DistilvecError:
     if "trust_remote_code" in str(problem):
         return DistilvecError(
             "this model runs code that comes with it",

@@ -11,7 +11,8 @@ from scipy.special import logsumexp
 
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError, nearest
-from distilvec.modules.opening import locate, module_folders, open_cross_encoder
+from distilvec.modules.cross_encoder import open_cross_encoder
+from distilvec.modules.opening import locate, module_folders
 from distilvec.modules.task_head import has_head
 from distilvec.tasks.predictor import Predictor
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, hash_files, licence_of
