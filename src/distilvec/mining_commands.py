@@ -23,9 +23,9 @@ def mine(
 
     loaded = Recipe.load(recipe, changes, output=output)
     if dry_run:
-        from distilvec.plan import plan_mining
+        from distilvec.plan import plan
 
-        say(plan_mining(loaded).text())
+        say(plan(loaded, mining=True).text())
         return
     from distilvec.flow.mine import mine_recipe
 

@@ -19,6 +19,7 @@ from distilvec.choosing.probe import short_training
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.flow.job import Job
 from distilvec.flow.judge import check_measures
+from distilvec.flow.mine import mining_cost
 from distilvec.flow.score import STORAGE, Pairs, score_one, scores_of
 from distilvec.flow.teach import Taught
 from distilvec.flow.train import adapted
@@ -63,19 +64,20 @@ class Plan:
         return "\n".join([*lines, *self.examples, *(f"note: {note}" for note in self.notes)])
 
 
-def plan(recipe: Recipe, *, teaching_only: bool = False) -> Plan:
+def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -> Plan:
     """Probe a recipe without leaving anything behind.
 
     Args:
         teaching_only: stop before the student.
+        mining: stop there too, and say what mining takes.
 
     Raises:
         DistilvecError: whatever the run itself would refuse before its first expensive step.
     """
-    found = Plan()
+    found, teaching_only = Plan(), teaching_only or mining
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as name:
         job = Job(recipe.model_copy(update={"cache": name, "output": name}))
-        job.require("teach" if teaching_only else "dry-run")
+        job.require("mine" if mining else "teach" if teaching_only else "dry-run")
         if not teaching_only:
             _ = job.named_tasks
             check_measures(job)
@@ -85,8 +87,16 @@ def plan(recipe: Recipe, *, teaching_only: bool = False) -> Plan:
         chosen = np.linspace(0, len(train) - 1, min(PROBE_TEXTS, len(train))).astype(int)
         rows = _whole_groups(job.corpus, train[chosen])
         taught, seconds, disk = _probe_teachers(job, rows, recipe.place, found) if recipe.teachers else ([], 0.0, 0.0)
-        scored, scores = _probe_scorers(job, rows, recipe.place, found)
+        scored, scores = (0.0, None) if mining else _probe_scorers(job, rows, recipe.place, found)
         seconds += scored
+        if mining:
+            cost = mining_cost(job)
+            found.add(
+                "mining",
+                f"{cost.queries:,} queries in {cost.documents:,} documents, {cost.products:,.3g} products of vectors: "
+                f"{_duration(cost.seconds)}",
+            )
+            seconds += cost.seconds
         if not teaching_only:
             trained, kept = _probe_student(job, rows, taught, scores, found)
             seconds, disk = seconds + trained, disk + kept

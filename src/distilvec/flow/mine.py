@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DataError, DistilvecError, Interrupted
@@ -53,11 +56,7 @@ def mine_recipe(recipe: Recipe) -> Mined:
             left.unlink(missing_ok=True)
         corpus, further = job.corpus, _further(job, work)
         if corpus.groups is None:
-            raise DistilvecError(
-                "negatives are mined for queries with an answer, and the corpus has single texts",
-                where="corpus.text",
-                remedy="Name the columns of query and answer: text: [query, answer].",
-            )
+            raise _single_texts()
         store = job.teach(vectors_only=True)[0].store
         if further is not None:
             store = job.on(further).teach(vectors_only=True)[0].store
@@ -93,6 +92,39 @@ def _digest(job: Job, further: Corpus | None) -> str:
         [job.recipe.teachers[0].storage, job.recipe.training.seed, QUERIES, DOCUMENTS],
         job.recipe.mining.model_dump(mode="json", exclude={"documents"}),
         list(job.corpus_section.text),
+    )
+
+
+class Cost(NamedTuple):
+    """What a mining would take: queries, documents, products of two vectors, and seconds of this machine."""
+
+    queries: int
+    documents: int
+    products: float
+    seconds: float
+
+
+def mining_cost(job: Job) -> Cost:
+    """Of a job's mining once the vectors are there; the rate is that of a matrix product here and now."""
+    corpus, further = job.corpus, _further(job, job.place)
+    if corpus.groups is None:
+        raise _single_texts()
+    roles = np.asarray(corpus.roles)
+    queries, documents = int((roles == 0).sum()), int((roles != 0).sum()) + (0 if further is None else len(further))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    one, other = (torch.rand(size, job.teachers[0].card.width, device=device) for size in (1024, DOCUMENTS))
+    begun = time.perf_counter()
+    float((one @ other.T).sum())
+    rate = 1024 * DOCUMENTS / max(time.perf_counter() - begun, 1e-9)
+    products = float(queries) * documents
+    return Cost(queries, documents, products, products / rate)
+
+
+def _single_texts() -> DistilvecError:
+    return DistilvecError(
+        "negatives are mined for queries with an answer, and the corpus has single texts",
+        where="corpus.text",
+        remedy="Name the columns of query and answer: text: [query, answer].",
     )
 
 
@@ -154,7 +186,7 @@ def _blocks(
                     f"mining was stopped by {signals.name}; {before + start:,} of {total:,} queries are kept",
                     where=str(work),
                     remedy="Run the same command again to go on.",
-                    number=signals.number,
+                    number=signals.number or signal.SIGINT,
                 )
             draw = np.random.default_rng([job.recipe.training.seed, number, start])
             found = chooser.choose(asked, *met, draw)
@@ -178,7 +210,7 @@ def _kept(file: Path) -> Chosen | None:
     try:
         with np.load(file, allow_pickle=False) as found:
             candidates, taken = json.loads(str(found["taken"]))
-            arrays = [found[name] for name in ("numbers", "scores", "ranks", "positives")]
+            numbers, scores, ranks, positives = (found[name] for name in ("numbers", "scores", "ranks", "positives"))
     except Exception:  # damaged bytes lead numpy to errors of zipfile, too
         return None
-    return Chosen(*arrays, taken=Counter(taken), candidates=candidates)
+    return Chosen(numbers, scores, ranks, positives, Counter(taken), candidates)

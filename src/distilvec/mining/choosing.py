@@ -112,19 +112,13 @@ class Chooser:
         kept = (drawn[1] >= 0).sum(1)
         place = alive.cumsum(1) - 1
         alive &= place < (section.negatives - kept)[:, None]
-        hard = alive.sum(1)
-        for rows, columns, target, what in (
-            (*alive.nonzero(), place, (scores, numbers, ranks)),
-            (
-                *(drawn[1] >= 0).nonzero(),
-                hard[:, None] + (drawn[1] >= 0).cumsum(1) - 1,
-                (*drawn, np.zeros_like(drawn[1])),
-            ),
-        ):
-            at = target[rows, columns]
-            found.scores[rows, at], found.numbers[rows, at], found.ranks[rows, at] = (
-                each[rows, columns] for each in what
-            )
+        rows, columns = alive.nonzero()
+        at = place[rows, columns]
+        found.scores[rows, at], found.numbers[rows, at] = scores[rows, columns], numbers[rows, columns]
+        found.ranks[rows, at] = ranks[rows, columns]
+        rows, columns = (drawn[1] >= 0).nonzero()
+        at = alive.sum(1)[rows] + ((drawn[1] >= 0).cumsum(1) - 1)[rows, columns]
+        found.scores[rows, at], found.numbers[rows, at] = drawn[0][rows, columns], drawn[1][rows, columns]
         return found
 
     def _own(self, asked: Asked, numbers: np.ndarray) -> np.ndarray:

@@ -112,7 +112,11 @@ class Mined:
                 for name, values in self.quantiles.items()
             ]
         for row in self.shown:
-            lines += ["", f"query            {_short(row['query'])}", _scored(row["score"], "positive", row["positive"])]
+            lines += [
+                "",
+                f"query            {_short(row['query'])}",
+                _scored(row["score"], "positive", row["positive"]),
+            ]
             for each in row["negatives"]:
                 place = f"rank {each['rank']}" if each["rank"] else "random"
                 lines.append(_scored(each["score"], place, each["text"]))

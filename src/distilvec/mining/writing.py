@@ -81,9 +81,7 @@ class PairsWriter:
         for start in range(0, len(unknown), _ROWS):
             rows = unknown[start : start + _ROWS]
             self.result.none += len(rows)
-            for query, answer in zip(
-                self.texts(side.anchors[rows]), self.texts(side.positives[rows]), strict=True
-            ):
+            for query, answer in zip(self.texts(side.anchors[rows]), self.texts(side.positives[rows]), strict=True):
                 self._line(query, answer, [], [])
 
     def _line(self, query: str, answer: str, negatives: list[str], scores: list[float]) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from distilvec.corpus.keys import KEY_BYTES, PAIR, content_keys, split_pair
+from distilvec.corpus.keys import KEY_BYTES, PAIR, content_keys, join_pair, split_pair
 from distilvec.errors import DistilvecError
 from distilvec.teachers.cards import TeacherCard
 
@@ -68,4 +68,12 @@ def parted(texts: Sequence[str]) -> list[Pair]:
         if isinstance(pair, str):
             raise DistilvecError(f"a scorer judges a query and a document, not one text, {text[:80]!r}")
         found.append(pair)
+    return found
+
+
+def score_pairs(scorer: Scorer, pairs: Sequence[Pair]) -> np.ndarray:
+    """float32 [n], NaN where the scorer has nothing."""
+    found = np.full(len(pairs), np.nan, np.float32)
+    for rows, scores in scorer.stream([join_pair(*pair) for pair in pairs]):
+        found[rows] = scores[:, 0]
     return found

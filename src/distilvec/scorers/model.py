@@ -90,7 +90,8 @@ class ModelScorer:
         self._column = _column(labels, label, name)
         described = describe_folder(folder, module_folders(folder))
         head = hash_files(folder, [file for file in (folder / "task").glob("*") if file.is_file()])
-        length = self._model.model.max_seq_length if has_head(folder) else self._model.max_length
+        read_by = self._model.model if has_head(folder) else self._model
+        length = getattr(read_by, "max_seq_length", None)
         self.card = TeacherCard(
             name=name,
             kind="scorer",
