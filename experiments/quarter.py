@@ -34,11 +34,11 @@ from quarter_table import write_page
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.corpus.similar import NearDuplicates
-from distilvec.demo import demo_teacher
+from distilvec.flow.demo import demo_teacher
+from distilvec.flow.run import run
 from distilvec.judging import CachedEncoder, Judgement, RetrievalTask, Task, judge, load_task, talas_tasks
 from distilvec.recipe import Recipe
 from distilvec.report import Record
-from distilvec.run import run
 from distilvec.teachers import load_teacher
 from distilvec.training import bfloat16_pays
 

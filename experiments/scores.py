@@ -34,14 +34,14 @@ from scores_table import write_page
 
 import distilvec
 from distilvec.corpus.docstrings import docstring_pairs
-from distilvec.demo import demo_teacher
-from distilvec.finetune import finetune, finetune_scores
+from distilvec.flow.demo import demo_teacher
+from distilvec.flow.finetune import finetune, finetune_scores
+from distilvec.flow.run import train
 from distilvec.judging import CachedEncoder, Judgement, RetrievalTask, Task, judge, load_task
 from distilvec.judging.bootstrap import paired_bootstrap
 from distilvec.judging.retrieval import top_rows
 from distilvec.mining.outcome import Mined
 from distilvec.recipe import Recipe
-from distilvec.run import train
 from distilvec.scorers.base import score_pairs
 from distilvec.scorers.load import load_scorer
 from distilvec.teachers import load_teacher

@@ -17,13 +17,14 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 import distilvec
+from distilvec.choosing.dry_run import plan
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.job import Job
-from distilvec.plan import plan
+from distilvec.flow.ray import teach_alone
+from distilvec.flow.run import run as run_recipe
 from distilvec.recipe import Recipe
 from distilvec.report import Record
-from distilvec.scaling import teach_alone
 from distilvec.scorers.base import pair_keys, score_pairs
 from distilvec.scorers.load import load_scorer
 from distilvec.store import SignalStore
@@ -88,7 +89,7 @@ def test_models_that_judge_no_pairs_are_refused(cross_encoders: dict[int, Path],
 
 
 def test_what_finetune_made_of_pairs_is_a_scorer(tmp_path: Path, tiny_bert: Path) -> None:
-    from distilvec.finetune import finetune
+    from distilvec.flow.finetune import finetune
     from distilvec.tasks.predictor import Predictor
 
     rows = [
@@ -241,7 +242,7 @@ def test_a_run_learns_the_scores_and_says_whose_they_are(tmp_path: Path, tiny_be
         training={"max_steps": 12, "batch_size": 8, "use_cpu": True},
         optimizer={"lr": 3e-3},
     )  # fmt: skip
-    run = distilvec.run.run(Recipe.build(given))
+    run = run_recipe(Recipe.build(given))
     losses = [line["term/listwise"] for line in run.record.log if "term/listwise" in line]
     assert losses[-1] < losses[0]
     assert {"cosine", "listwise"} <= set(run.record.held_out)
@@ -346,7 +347,7 @@ def test_shards_and_a_killed_scoring_leave_the_same_scores(
         f"output: {tmp_path / 'out'}\n"
     )
     code = (
-        "import sys; from distilvec.store.writer import StoreWriter; from distilvec.cli import main\n"
+        "import sys; from distilvec.store.writer import StoreWriter; from distilvec.cli.main import main\n"
         "StoreWriter.__init__.__defaults__ = (None, 1 << 20, 0.0)\n"  # a part for every call
         "main(['teach', sys.argv[1]])\n"
     )

@@ -14,9 +14,9 @@ from distilvec.corpus.keys import join_pair
 from distilvec.corpus.lazy import LazyTexts
 from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.interruption import StopSignals
+from distilvec.recipe import ScorerSection
 from distilvec.scorers.base import Scorer, pair_keys
 from distilvec.scorers.load import load_scorer
-from distilvec.scorers.section import ScorerSection
 from distilvec.scorers.table import TableScorer
 from distilvec.store import FillReport, SignalStore, fill
 from distilvec.store.turns import alone

@@ -61,9 +61,9 @@ class Beside(Method):
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         needs, other = self.method.needs(student, teachers), self.other.needs(student, teachers)
-        if needs.views > 1:
+        if needs.student.views > 1:
             raise DistilvecError(
-                f"{self.method.name} reads each text {needs.views} times, and beside {self.other.name} once is enough",
+                f"{self.method.name} reads each text {needs.student.views} times, {self.other.name} once",
                 where="method.beside",
                 remedy="Choose a method with one view (cosine, mse, leaf), or leave beside out.",
             )

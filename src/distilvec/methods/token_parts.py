@@ -15,10 +15,10 @@ from torch.nn import functional
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.functional import top_tokens
-from distilvec.functional.precision import full_precision
 from distilvec.methods import parts
 from distilvec.methods.base import Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals
 from distilvec.modules.projection import projection
+from distilvec.precision import full_precision
 
 LayerMap = Literal["floor", "scaled"]
 PairMode = Literal["strict", "path", "reciprocal"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from distilvec.mining.nearest import Vectors
-from distilvec.mining.section import MiningSection
+from distilvec.recipe import MiningSection
 
 #: Vectors of candidates that are held beside each other to be compared with positives.
 _AT_ONCE = 16_384

@@ -7,7 +7,8 @@ from typing import Any
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import read_object
-from distilvec.modules.opening import explain_opening, no_questions
+from distilvec.modules.guarded import no_questions
+from distilvec.modules.opening import explain_opening
 
 __all__ = ["open_cross_encoder"]
 

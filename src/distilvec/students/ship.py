@@ -15,7 +15,7 @@ from torch import nn
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.blocks import find_transformer
-from distilvec.modules.opening import OWN_MODULES, lacks_pooler
+from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
 from distilvec.modules.projection import is_identity
 from distilvec.students.load import drop_pooler
 

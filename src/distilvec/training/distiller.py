@@ -81,13 +81,14 @@ class Distiller(nn.Module):
     def observe(self, features: dict[str, Tensor]) -> StudentOutput:
         """One student forward for all the views that the method wants."""
         if self.mini_batch_size is not None:
-            return in_mini_batches(self.tap, features, self.mini_batch_size, self.needs.views, self.needs.layers)
+            views, layers = self.needs.student[:2]
+            return in_mini_batches(self.tap, features, self.mini_batch_size, views, layers)
         return self.tap(
             features,
-            views=self.needs.views,
-            layers=self.needs.layers,
-            tokens=self.needs.tokens.student,
-            attention=self.needs.attention.student,
+            views=self.needs.student.views,
+            layers=self.needs.student.layers,
+            tokens=self.needs.student.tokens,
+            attention=self.needs.student.attention,
         )
 
     def forward(
@@ -206,7 +207,7 @@ def check_caching(method: Method, needs: Needs, mini_batch_size: int | None) -> 
     Raises:
         DistilvecError: there is a mini_batch_size, and the method is such a one.
     """
-    if mini_batch_size is not None and (needs.tokens.student or needs.attention.student):
+    if mini_batch_size is not None and (needs.student.tokens or needs.student.attention):
         raise DistilvecError(
             f"{method.name} looks at the student's tokens, which gradient caching does not keep",
             where="training.mini_batch_size",

@@ -196,7 +196,7 @@ class DistillationTrainer(CheckpointedTrainer):
         low = torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16)
         with torch.random.fork_rng(devices=[]), low:
             student.train()
-            output = self.distiller.tap(features, self.distiller.needs.views)
+            output = self.distiller.tap(features, self.distiller.needs.student.views)
         output.embedding.float().square().sum().backward()
         self.distiller.zero_grad(set_to_none=True)
         student.train(training)
