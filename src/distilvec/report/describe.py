@@ -277,7 +277,7 @@ def _notes(fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[s
         )
     held = len(corpus.holdout_rows)
     if not teachers:
-        found.append("There is no teacher of vectors in this run: nothing is said about what was kept of one.")
+        found.append("There is no teacher in this run: nothing is said about what was kept of one.")
     if not verdict.agreement and 0 < held < FEWEST and teachers:
         found.append(f"{held} held-out items are too few to compare student and teacher on; {FEWEST} are needed.")
     for task, score in (verdict.judged.scores[TRAINED] if verdict.judged else {}).items():
