@@ -1,4 +1,4 @@
-"""What people call from Python: `distill`, `choose`, `teach`, `train`, `evaluate`, `load`."""
+"""What people call from Python: `distill`, `choose`, `mine`, `teach`, `train`, `evaluate`, `load`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.errors import DistilvecError
 from distilvec.files import read_object, refuse_foreign, write_text
 from distilvec.judging.loading import read_tasks
-from distilvec.recipe.from_python import recipe_of
+from distilvec.recipe.from_python import GIVEN, corpus_section, recipe_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distilvec.export import OnnxEncoder
     from distilvec.flow.run import Run
     from distilvec.judging import Judgement
+    from distilvec.mining.outcome import Mined
     from distilvec.store import SignalStore
 
 
@@ -47,8 +48,8 @@ def distill(
         method: name, or a dictionary with `name` and its options.
         output: folder of the run.
         resume: go on where an interrupted run in that folder stopped.
-        **sections: `optimizer`, `training`, `judging` and `task` as dictionaries, and `cache`. The task's `validation`
-            and `test` may be values as `corpus` may.
+        **sections: `optimizer`, `training`, `judging` and `task` as dictionaries, `scorers` as a list of them, and
+            `cache`. The task's `validation` and `test`, and a scorer's `scores`, may be values as `corpus` may.
 
     Returns:
         The run: `student` (a plain SentenceTransformer), `report` (the table a person reads), `folder`, `record`.
@@ -102,6 +103,46 @@ def teach(
         what = f"teach fills one teacher's store, and {len(recipe.teachers)} are given"
         raise DistilvecError(what, where="teacher", remedy="Call it once per teacher.")
     return Job(recipe).teach(shard=shard, vectors_only=True)[0].store
+
+
+def mine(
+    teacher: Any,
+    corpus: Any,
+    output: str | Path = "mined",
+    *,
+    documents: Any = None,
+    seed: int = 0,
+    cache: str | Path | None = None,
+    **options: Any,
+) -> Mined:
+    """Hard negatives for a corpus of pairs from one teacher's vectors: `distilvec mine`.
+
+    Exact, in bounded memory; killed and called again it goes on where it was.
+
+    Args:
+        teacher: as for `distill`; its store is filled with what it lacks. The folder of a student, or
+            `{"vectors": ..., "texts": ...}`, are teachers as well.
+        corpus: as for `distill`, with the columns of query and answer: `{"path": ..., "text": ["query", "answer"]}`.
+        output: folder for mined.jsonl, mining.md, mining.json and, without `cache`, the store.
+        documents: more documents that may be negatives: a file, a list of texts, or a corpus section.
+        seed: of what is drawn at random.
+        cache: where the prepared corpus and the store are kept, to be shared with runs.
+        **options: keys of the recipe's `mining` section: negatives, ranks, absolute_margin, relative_margin, max_score,
+            duplicates, random.
+
+    Returns:
+        What was found: `file`, `columns` (for `corpus.text` of a recipe), `text()`.
+
+    Raises:
+        DistilvecError: a corpus without pairs, an unknown option, or whatever teaching raises.
+    """
+    from distilvec.flow.mine import mine_recipe
+
+    if documents is not None:
+        options["documents"] = corpus_section(documents, Path(output) / GIVEN, "documents.jsonl")
+    sections = {"mining": options, "training": {"seed": seed}}
+    recipe = recipe_of(teacher, None, corpus, None, output, **sections, cache=None if cache is None else str(cache))
+    return mine_recipe(recipe)
 
 
 def choose(

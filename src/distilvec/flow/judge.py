@@ -256,6 +256,7 @@ def make_record(
         overlap={task.name: job.corpus.overlap(_judged_texts(task)) for task in tasks},
         texts=job.held_out()[0],
         folder=job.output,
+        scorers=[(each.scorer.card, each.filled) for each in job.scored],
     )
 
 

@@ -136,7 +136,7 @@ def open_model(
             f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
         ) from problem
     except Exception as problem:  # whatever libraries raise over files that are not what they expect
-        raise _explain(name, problem) from problem
+        raise explain_opening(name, problem) from problem
     if not len(opened) or not (hasattr(opened[0], "preprocess") or hasattr(opened[0], "tokenize")):
         raise DataError(
             "its first module reads nothing: no text, image or molecule", where=name, remedy="See its modules.json."
@@ -237,7 +237,7 @@ def _fetch(model: str, trust_remote_code: bool) -> Path:
         ) from problem
 
 
-def _explain(name: str, problem: Exception) -> DistilvecError:
+def explain_opening(name: str, problem: Exception) -> DistilvecError:
     if "trust_remote_code" in str(problem):
         return DistilvecError(
             "this model runs code that comes with it",

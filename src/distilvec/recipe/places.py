@@ -51,6 +51,12 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
     replace(data.get("corpus"), ("path",))
     for teacher in listed(data.get("teachers")):
         replace(teacher, ("model", "vectors", "texts", "keys"))
+    for scorer in listed(data.get("scorers")):
+        replace(scorer, ("model", "scores"))
+    mining = data.get("mining")
+    if isinstance(mining, dict):
+        replace(mining, ("documents",))
+        replace(mining.get("documents"), ("path",))
     student, judging = data.get("student"), data.get("judging")
     replace(student, ("model",))
     replace(data.get("task"), ("validation", "test"))

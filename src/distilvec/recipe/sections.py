@@ -133,11 +133,15 @@ class TeacherSection(Section):
 
     @field_serializer("call", when_used="json")
     def _name_the_function(self, call: str | Callable[[list[str]], Any] | None) -> str | None:
-        """A saved recipe names a function as module:function; it runs again where that can be imported."""
-        if call is None or isinstance(call, str):
-            return call
-        owner = call if hasattr(call, "__qualname__") else type(call)
-        return f"{owner.__module__}:{owner.__qualname__}"
+        return name_of_function(call)
+
+
+def name_of_function(call: Any) -> str | None:
+    """A saved recipe names a function as module:function; it runs again where that can be imported."""
+    if call is None or isinstance(call, str):
+        return call
+    owner = call if hasattr(call, "__qualname__") else type(call)
+    return f"{owner.__module__}:{owner.__qualname__}"
 
 
 class ShrinkSection(Section):
@@ -359,11 +363,14 @@ class MethodSection(BaseModel):
         description="weight of a term that holds the student's last token states to the teacher's, where both cut a "
         "text alike; for a student as wide as its teacher (shrink)",
     )
+    beside: dict[str, Any] | None = Field(
+        None, description="a second method on pairs or scores at the same time: its name, weight (1) and options"
+    )
 
     @property
     def options(self) -> dict[str, Any]:
-        beside = {"token_states": self.token_states} if self.token_states else {}
-        return {**(self.__pydantic_extra__ or {}), **beside}
+        held = {"token_states": self.token_states, "beside": self.beside}
+        return {**(self.__pydantic_extra__ or {}), **{name: value for name, value in held.items() if value}}
 
 
 class SharpnessSection(Section):

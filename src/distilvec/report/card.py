@@ -11,6 +11,8 @@ from distilvec.report.facts import (
     Fact,
     corpus_facts,
     forbids_commercial_use,
+    scorer_facts,
+    scorer_title,
     student_facts,
     teacher_facts,
     teacher_title,
@@ -42,6 +44,8 @@ def model_card(record: Record) -> str:
         parts += ["### Provenance", fact_table(student_facts(record.student))]
     for teacher in record.teachers:
         parts += [f"### {escape_markdown(teacher_title(teacher))}", fact_table(teacher_facts(teacher))]
+    for scorer in record.scorers:
+        parts += [f"### {escape_markdown(scorer_title(scorer))}", fact_table(scorer_facts(scorer))]
     if record.corpus is not None:
         parts += ["### Training data", fact_table(corpus_facts(record.corpus))]
     method = record.recipe.get("method")
@@ -110,17 +114,17 @@ def _use(record: Record) -> str:
 
 
 def _licences(record: Record) -> Sequence[str]:
-    """What the teachers' licences mean for whoever uses the student."""
+    """What the teachers' and scorers' licences mean for whoever uses the student."""
     lines = []
-    for teacher in record.teachers:
-        name, licence = escape_markdown(teacher.name), escape_markdown(teacher.licence or "")
-        if forbids_commercial_use(teacher.licence):
+    given = [("teacher", "vectors", each.name, each.licence) for each in record.teachers]
+    given += [("scorer", "scores", each.name, each.licence) for each in record.scorers]
+    for kind, lessons, name, licence in given:
+        who = f"the {kind} {escape_markdown(name)}"
+        if licence and forbids_commercial_use(licence):
             lines.append(
-                f"> **Warning:** the teacher {name} is licensed as {licence}, which forbids commercial use. "
-                "A student made from its vectors may be bound by that."
+                f"> **Warning:** {who} is licensed as {escape_markdown(licence)}, which forbids commercial use. "
+                f"A student made from its {lessons} may be bound by that."
             )
         elif not licence:
-            lines.append(
-                f"> The licence of the teacher {name} is not known. Find out before you publish or sell this student."
-            )
+            lines.append(f"> The licence of {who} is not known. Find out before you publish or sell this student.")
     return lines

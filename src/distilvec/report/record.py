@@ -29,6 +29,7 @@ from distilvec.report.parts import (
     Part,
     Role,
     ScoreEntry,
+    ScorerFacts,
     SpaceMap,
     StudentFacts,
     TeacherFacts,
@@ -48,6 +49,7 @@ __all__ = [
     "Record",
     "Role",
     "ScoreEntry",
+    "ScorerFacts",
     "SpaceMap",
     "StudentFacts",
     "TeacherFacts",
@@ -74,6 +76,7 @@ class Record(Part):
     recipe: dict[str, Any] = Field(default_factory=dict)
     corpus: CorpusFacts | None = None
     teachers: list[TeacherFacts] = Field(default_factory=list)
+    scorers: list[ScorerFacts] = Field(default_factory=list)
     student: StudentFacts | None = None
     models: list[ModelRow] = Field(default_factory=list)
     comparisons: list[Comparison] = Field(default_factory=list)
