@@ -77,7 +77,7 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     record.alignment = aligned_text(job, shipped)
     show_inside(record, job, untrained, student, fitted)
     record.supervised = judge_task(job, job.output / "student")
-    record.compression = compress_run(job.recipe, shipped, job.corpus, job.tasks)
+    record.compression = compress_run(job, shipped)
     write_report(record, job.output)
     write_card(record, job.output / "student")
     marker.finish(job.output)
