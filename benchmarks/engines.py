@@ -28,9 +28,9 @@ import torch
 from encode import RESULTS, measure
 from static import texts as sentences
 
-from distilvec.demo import SHAPE, TABLE_PIECES, demo_teacher
 from distilvec.export import export_onnx, load_onnx
 from distilvec.export.convert import row_cosines
+from distilvec.flow.demo import SHAPE, TABLE_PIECES, demo_teacher
 from distilvec.students import load_student, ship, shrink, static
 
 SINGLES = 64

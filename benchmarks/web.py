@@ -35,13 +35,13 @@ from encode import RESULTS, documentation
 from sentence_transformers import SentenceTransformer
 from static import texts as sentences
 
-from distilvec.demo import demo_recipe
 from distilvec.export import export_web
 from distilvec.export.convert import row_cosines
 from distilvec.export.library import PACKAGES
 from distilvec.export.page import page_bytes
+from distilvec.flow.demo import demo_recipe
+from distilvec.flow.run import run
 from distilvec.modules.pipeline import limit_length
-from distilvec.run import run
 from distilvec.students import load_student, ship, static
 
 HERE = Path(__file__).parent

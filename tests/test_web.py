@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 
 from distilvec.api import load
+from distilvec.cli.measures import export_student
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.export import export_web, library
 from distilvec.export.browser import pipeline_options
 from distilvec.export.encoder import CONFIG, load_onnx
 from distilvec.export.page import packed_index
-from distilvec.looking import export_student
 
 pytest.importorskip("onnx", reason="the extra onnx is not installed")
 TEXTS = ["<b>Bread & butter</b>", "שלום עולם", "The train leaves at noon. 🚂", '"quoted" text\nof two lines']

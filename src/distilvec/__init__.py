@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from distilvec.api import choose, distill, evaluate, load, teach, train
-    from distilvec.comparison import compare
+    from distilvec.api import choose, distill, evaluate, load, mine, teach, train
     from distilvec.errors import DistilvecError
+    from distilvec.flow.compare import compare
     from distilvec.indexes import adapt, check_index
     from distilvec.recipe import Recipe
     from distilvec.store import SignalStore
@@ -26,6 +26,7 @@ __all__ = [
     "distill",
     "evaluate",
     "load",
+    "mine",
     "shrink",
     "teach",
     "train",
@@ -40,10 +41,11 @@ _HOMES = {
     "adapt": "distilvec.indexes",
     "check_index": "distilvec.indexes",
     "choose": "distilvec.api",
-    "compare": "distilvec.comparison",
+    "compare": "distilvec.flow.compare",
     "distill": "distilvec.api",
     "evaluate": "distilvec.api",
     "load": "distilvec.api",
+    "mine": "distilvec.api",
     "shrink": "distilvec.students",
     "teach": "distilvec.api",
     "train": "distilvec.api",

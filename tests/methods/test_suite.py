@@ -107,6 +107,12 @@ CASES = [
     Case("distillmoe", {**MOE, "moe_weight": 1}),
     Case("mnrl"),
     Case("mnrl", {"preset": "paper"}),
+    Case("mnrl", {"teacher_margin": 0.0}),
+    Case("margin_mse"),
+    Case("margin_mse", {"preset": "paper"}, [4]),
+    Case("score_kl"),
+    Case("score_kl", {"raw": True, "teacher_temperature": 2.0}),
+    Case("cosine", {"beside": {"name": "score_kl", "weight": 0.5}}),
     Case("sft", task="classes"),
     Case("uld", task="classes"),
     Case("uld", {"preset": "code", "temperature": 2.0}, task="classes"),
@@ -175,7 +181,7 @@ ONE_TERM_PER_TEACHER = over(
 
 def about_teacher(terms: dict[str, Any]) -> dict[str, Any]:
     """The terms that say something of a teacher."""
-    own = ("simcse", "lasd", "ranking", "diversity", "gate")
+    own = ("simcse", "lasd", "ranking", "margin", "listwise", "diversity", "gate")
     return {name: term for name, term in terms.items() if not re.split("[@:]", name)[0].startswith(own)}
 
 
@@ -214,7 +220,7 @@ def test_gradients_reach_the_student_and_every_head(case) -> None:
         assert torch.isfinite(parameter.grad).all()
         assert parameter.grad.abs().sum() > 0 or id(parameter) in still
     needs = method.needs(world.student, world.teachers)
-    assert (world.head.weight.grad is not None) == any(needs.logits)
+    assert (world.head.weight.grad is not None) == needs.logits
 
 
 @EVERY
@@ -535,4 +541,4 @@ def test_students_without_layers_are_refused_where_layers_are_needed(world) -> N
     with pytest.raises(DistilvecError, match="^static: talas .*lasd_weight: 0 and anchored_layers: 1"):
         method.needs(flat, world.teachers)
     shallow = world.method("talas", simcse_weight=0, lasd_weight=0, anchored_layers=1)
-    assert not shallow.needs(flat, world.teachers).layers
+    assert not shallow.needs(flat, world.teachers).student.layers

@@ -16,8 +16,8 @@ from distilvec.flow.job import Job
 from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, Task, judge
 from distilvec.judging import settle as settle_tasks
-from distilvec.places import at_revision
 from distilvec.recipe import Recipe
+from distilvec.recipe.places import at_revision
 from distilvec.students import load_student
 from distilvec.teachers import Teacher
 

@@ -256,6 +256,7 @@ def make_record(
         overlap={task.name: job.corpus.overlap(_judged_texts(task)) for task in tasks},
         texts=job.held_out()[0],
         folder=job.output,
+        scorers=[(each.scorer.card, each.filled) for each in job.scored],
     )
 
 
@@ -274,7 +275,7 @@ def show_inside(
     Args:
         student: trained, with the head that it may have (a folded one is no mixture any more).
     """
-    from distilvec.flow.inside import expert_map, mixture_facts, token_maps
+    from distilvec.flow.internals import expert_map, mixture_facts, token_maps
 
     record.mixtures = mixture_facts(job, student)
     first = next((each for each in job.taught if each.wanted.attention or each.wanted.tokens), None)

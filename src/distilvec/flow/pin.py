@@ -11,8 +11,8 @@ from distilvec import plain_yaml
 from distilvec.corpus import hub
 from distilvec.errors import DistilvecError
 from distilvec.modules.opening import locate
-from distilvec.places import at_revision
 from distilvec.recipe import Recipe
+from distilvec.recipe.places import at_revision
 
 SAVED = "recipe.yaml"
 

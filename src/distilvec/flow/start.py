@@ -21,8 +21,8 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import limit_length
-from distilvec.places import at_revision
 from distilvec.recipe import StudentSection, TeacherSection
+from distilvec.recipe.places import at_revision
 from distilvec.students import fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
 from distilvec.students.ship import say_without_pooler
 from distilvec.teachers.cards import fingerprint, hash_files
@@ -129,7 +129,11 @@ def _keep(student: SentenceTransformer, folder: Path) -> None:
 def make_student(
     section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seed: int
 ) -> SentenceTransformer:
-    """The untrained student; the same recipe always gives the same one."""
+    """The untrained student; the same recipe always gives the same one.
+
+    Raises:
+        DistilvecError: it has not been chosen yet, or cannot be made of what the section names.
+    """
     named = {teacher.name: teacher for teacher in teachers if teacher.model}
 
     def source(name: str) -> SentenceTransformer:

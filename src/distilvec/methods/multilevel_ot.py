@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from distilvec.functional.precision import full_precision
 from distilvec.methods import baseline_parts, parts
 from distilvec.methods.base import (
     Batch,
@@ -34,7 +33,9 @@ from distilvec.methods.base import (
     TeacherInfo,
     TeacherSignals,
     Term,
+    Wanted,
 )
+from distilvec.precision import full_precision
 
 _TINY = 1e-4  # added to the deviation, as published
 
@@ -80,9 +81,8 @@ class MultiLevelOT(Method):
         instead = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
         baseline_parts.check_class_logits(self.name, student, teachers, instead, same_classes=False)
         return Needs(
+            teachers=(Wanted(logits=True, same_classes=False),) * len(teachers),
             sentence=False,
-            logits=(True,) * len(teachers),
-            same_classes=False,
             coupled=self.options.order == "batch",
             states=False,
         )

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from distilvec.errors import EnvironmentProblem
+from distilvec.files import write_text
 from distilvec.report.facts import (
     Fact,
     corpus_facts,
     forbids_commercial_use,
+    scorer_facts,
+    scorer_title,
     student_facts,
     teacher_facts,
     teacher_title,
 )
 from distilvec.report.front_matter import front_matter
+from distilvec.report.grid import escape_markdown
 from distilvec.report.markdown import fact_table
 from distilvec.report.record import Record
-from distilvec.report.table import escape_markdown, main_grid, task_grid
-from distilvec.report.words import verdict
+from distilvec.report.sentences import verdict
+from distilvec.report.table import main_grid, task_grid
 
 BEGIN, END = "<!-- distilvec:begin -->", "<!-- distilvec:end -->"
 
@@ -41,6 +44,8 @@ def model_card(record: Record) -> str:
         parts += ["### Provenance", fact_table(student_facts(record.student))]
     for teacher in record.teachers:
         parts += [f"### {escape_markdown(teacher_title(teacher))}", fact_table(teacher_facts(teacher))]
+    for scorer in record.scorers:
+        parts += [f"### {escape_markdown(scorer_title(scorer))}", fact_table(scorer_facts(scorer))]
     if record.corpus is not None:
         parts += ["### Training data", fact_table(corpus_facts(record.corpus))]
     method = record.recipe.get("method")
@@ -60,16 +65,17 @@ def write_card(record: Record, folder: str | Path) -> Path:
     """
     file = Path(folder) / "README.md"
     try:
-        start = f"{front_matter(record)}\n# {escape_markdown(record.title)}\n"
-        old = file.read_text(encoding="utf-8") if file.exists() else start
-        section = f"{BEGIN}\n{model_card(record)}{END}\n"
-        before, found, rest = old.partition(BEGIN)
-        after = rest.partition(END)[2].lstrip("\n") if found else ""
-        partial = file.with_name(file.name + ".partial")
-        partial.write_text(f"{before.rstrip()}\n\n{section}{after}", encoding="utf-8")
-        os.replace(partial, file)
+        old = (
+            file.read_text(encoding="utf-8")
+            if file.exists()
+            else f"{front_matter(record)}\n# {escape_markdown(record.title)}\n"
+        )
     except OSError as error:
-        raise EnvironmentProblem(f"the model card cannot be written ({error.strerror})", where=str(file)) from error
+        raise EnvironmentProblem(f"the model card cannot be read ({error.strerror})", where=str(file)) from error
+    section = f"{BEGIN}\n{model_card(record)}{END}\n"
+    before, found, rest = old.partition(BEGIN)
+    after = rest.partition(END)[2].lstrip("\n") if found else ""
+    write_text(file, f"{before.rstrip()}\n\n{section}{after}")
     return file
 
 
@@ -108,17 +114,17 @@ def _use(record: Record) -> str:
 
 
 def _licences(record: Record) -> Sequence[str]:
-    """What the teachers' licences mean for whoever uses the student."""
+    """What the teachers' and scorers' licences mean for whoever uses the student."""
     lines = []
-    for teacher in record.teachers:
-        name, licence = escape_markdown(teacher.name), escape_markdown(teacher.licence or "")
-        if forbids_commercial_use(teacher.licence):
+    given = [("teacher", "vectors", each.name, each.licence) for each in record.teachers]
+    given += [("scorer", "scores", each.name, each.licence) for each in record.scorers]
+    for kind, lessons, name, licence in given:
+        who = f"the {kind} {escape_markdown(name)}"
+        if licence and forbids_commercial_use(licence):
             lines.append(
-                f"> **Warning:** the teacher {name} is licensed as {licence}, which forbids commercial use. "
-                "A student made from its vectors may be bound by that."
+                f"> **Warning:** {who} is licensed as {escape_markdown(licence)}, which forbids commercial use. "
+                f"A student made from its {lessons} may be bound by that."
             )
         elif not licence:
-            lines.append(
-                f"> The licence of the teacher {name} is not known. Find out before you publish or sell this student."
-            )
+            lines.append(f"> The licence of {who} is not known. Find out before you publish or sell this student.")
     return lines

@@ -10,7 +10,7 @@ import yaml
 
 from distilvec.report.parts import ScoreEntry
 from distilvec.report.record import Record
-from distilvec.report.words import METRIC_NAMES
+from distilvec.report.sentences import METRIC_NAMES
 
 #: Kind of task -> how the field's largest benchmark names it.
 _KINDS = {
@@ -39,7 +39,8 @@ _HUB = "hub:"
 def front_matter(record: Record) -> str:
     """The YAML block that a new card begins with.
 
-    A licence is only given where one teacher states one; without a teacher, that of the model that was trained.
+    A licence is only given where all teachers and scorers state the same; without any, that of the model that was
+    trained.
     """
     data: dict[str, Any] = {
         "library_name": "sentence-transformers",
@@ -85,8 +86,8 @@ def _is_told(score: ScoreEntry) -> bool:
 
 
 def _licence(record: Record) -> dict[str, str]:
-    stated = [teacher.licence for teacher in record.teachers]
-    if not record.teachers and record.student is not None:
+    stated = [each.licence for each in record.teachers] + [each.licence for each in record.scorers]
+    if not stated and record.student is not None:
         stated = [record.student.licence]
     licences = {(licence or "").lower() for licence in stated}
     if len(licences) != 1 or "" in licences:

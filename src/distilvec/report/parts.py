@@ -157,6 +157,26 @@ class TeacherFacts(Part):
         return short_source(source)
 
 
+class ScorerFacts(Part):
+    """A scorer's card, and how many pairs it judged."""
+
+    model_config = ConfigDict(extra="ignore", ser_json_inf_nan="strings")
+
+    name: str
+    source: str = ""
+    licence: str | None = None
+    parameters: int | None = None
+    max_length: int | None = None
+    fingerprint: str | None = None
+    pairs: int | None = None
+    absent: int | None = None
+
+    @field_validator("source")
+    @classmethod
+    def _no_path(cls, source: str) -> str:
+        return short_source(source)
+
+
 class StudentFacts(Part):
     """What was built: sizes, and where its weights and vocabulary come from.
 

@@ -81,13 +81,14 @@ class Distiller(nn.Module):
     def observe(self, features: dict[str, Tensor]) -> StudentOutput:
         """One student forward for all the views that the method wants."""
         if self.mini_batch_size is not None:
-            return in_mini_batches(self.tap, features, self.mini_batch_size, self.needs.views, self.needs.layers)
+            views, layers = self.needs.student[:2]
+            return in_mini_batches(self.tap, features, self.mini_batch_size, views, layers)
         return self.tap(
             features,
-            views=self.needs.views,
-            layers=self.needs.layers,
-            tokens=self.needs.tokens.student,
-            attention=self.needs.attention.student,
+            views=self.needs.student.views,
+            layers=self.needs.student.layers,
+            tokens=self.needs.student.tokens,
+            attention=self.needs.student.attention,
         )
 
     def forward(
@@ -100,6 +101,7 @@ class Distiller(nn.Module):
         domain: Tensor | None = None,
         group: Tensor | None = None,
         role: Tensor | None = None,
+        scores: Tensor | None = None,
     ) -> dict[str, Any]:
         """Features and signals of one batch -> `loss` [], `terms` (name -> unweighted mean), `counts`, `items` [B].
 
@@ -118,13 +120,13 @@ class Distiller(nn.Module):
             former = None if former is None else gather_rows(former)
             output, signals = gather_student(output), [gather_teacher(signal) for signal in signals]
             keys = gather_rows(keys)
-            labels, domain, group, role = (
-                None if column is None else gather_rows(column) for column in (labels, domain, group, role)
+            labels, domain, group, role, scores = (
+                None if column is None else gather_rows(column) for column in (labels, domain, group, role, scores)
             )
         if self.task is not None:
             output.logits = self.task(output.embedding, group, role)
         codes = labels if self.task is None or labels is None else self.task.codes(labels)
-        batch = Batch(keys, Batch.equal_items(keys), codes, domain, group, role)
+        batch = Batch(keys, Batch.equal_items(keys), codes, domain, group, role, scores)
         terms = self._with_task(self.method(output, signals, batch), output.logits, labels, batch)
         if former is not None:
             terms["remember"] = Term(cosine_distance(output.embedding, former), None, self.remember)
@@ -205,7 +207,7 @@ def check_caching(method: Method, needs: Needs, mini_batch_size: int | None) -> 
     Raises:
         DistilvecError: there is a mini_batch_size, and the method is such a one.
     """
-    if mini_batch_size is not None and (needs.tokens.student or needs.attention.student):
+    if mini_batch_size is not None and (needs.student.tokens or needs.student.attention):
         raise DistilvecError(
             f"{method.name} looks at the student's tokens, which gradient caching does not keep",
             where="training.mini_batch_size",

@@ -1,0 +1,80 @@
+"""Where the files are that a recipe names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+TASK_FILES = ("train", "validation", "test", "queries", "corpus", "qrels")
+
+
+def is_url(path: str) -> bool:
+    """Whether a path names a file system, as s3://bucket/folder does."""
+    return "://" in path
+
+
+def home(path: str) -> str:
+    """The path with the home folder in place of a leading "~"; as it is where there is no such user."""
+    if not path.startswith("~"):
+        return path
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:
+        return path
+
+
+def at_revision(model: str, revision: str | None) -> str:
+    """A hub id with the revision behind it, as everything that opens models takes it; without one, as it is."""
+    return model if revision is None else f"{model}@{revision}"
+
+
+def find_files(data: dict[str, Any], folder: Path) -> None:
+    """Make the paths of a recipe absolute where they exist, so that a saved recipe runs from anywhere."""
+
+    def found(value: Any) -> Any:
+        if not isinstance(value, str) or not value:
+            return value
+        value = home(value)
+        if Path(value).is_absolute():
+            return value
+        # os.path.exists, because Path.exists raises over names that are too long; who opens it says what is wrong
+        return next((str(p.absolute()) for p in (folder / value, Path(value)) if os.path.exists(p)), value)
+
+    def replace(section: Any, keys: tuple[str, ...]) -> None:
+        if isinstance(section, dict):
+            section.update({key: found(section[key]) for key in keys if key in section})
+
+    def listed(section: Any) -> list[Any]:
+        return section if isinstance(section, list) else []
+
+    replace(data.get("corpus"), ("path",))
+    for teacher in listed(data.get("teachers")):
+        replace(teacher, ("model", "vectors", "texts", "keys"))
+    for scorer in listed(data.get("scorers")):
+        replace(scorer, ("model", "scores"))
+    mining = data.get("mining")
+    if isinstance(mining, dict):
+        replace(mining, ("documents",))
+        replace(mining.get("documents"), ("path",))
+    student, judging = data.get("student"), data.get("judging")
+    replace(student, ("model",))
+    replace(data.get("task"), ("validation", "test"))
+    if isinstance(student, dict):
+        named = [each.get("name", "teacher") for each in listed(data.get("teachers")) if isinstance(each, dict)]
+        for part, key in (
+            ("shrink", "of"),
+            ("auto", "of"),
+            ("fresh", "embeddings_from"),
+            ("fresh", "tokenizer"),
+        ):
+            section = student.get(part)
+            if isinstance(section, dict) and section.get(key) not in named:
+                replace(section, (key,))
+    if isinstance(judging, dict) and isinstance(judging.get("tasks"), list):
+        for task in judging["tasks"]:
+            replace(task, TASK_FILES)
+        suffixes = (".yaml", ".yml", ".json")
+        judging["tasks"] = [
+            found(task) if isinstance(task, str) and task.endswith(suffixes) else task for task in judging["tasks"]
+        ]
