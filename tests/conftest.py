@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
@@ -20,6 +21,13 @@ def _two_threads() -> None:
     import torch
 
     torch.set_num_threads(min(2, torch.get_num_threads()))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _heap_at_rest() -> None:
+    """What is imported by now is garbage to nobody: transformers' Trainer walks through all there is at every start."""
+    gc.collect()
+    gc.freeze()
 
 
 #: Files that take a minute or so, started first: a worker that is left with one at the end keeps the other waiting.

@@ -7,10 +7,12 @@ The ticket's folder gets `pid`, `output` (stdout and stderr) and, at the end, `s
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -351,15 +353,25 @@ def _supervise(request: Job) -> None:
     partial.replace(ticket / "status")
 
 
-def serve() -> None:
-    import sentence_transformers
-    import sentence_transformers.sentence_transformer.modules  # noqa: F401
-    import transformers.models.bert.modeling_bert  # noqa: F401
+def _open_models() -> None:
+    """One student and one decoder: what transformers makes when it first opens a model is then there for all jobs."""
+    from tests import tiny_models
 
+    from distilvec.students import load_student
+
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ("bert", "qwen3"):
+            load_student(tiny_models.build(kind, Path(folder) / kind), device="cpu")
+
+
+def serve() -> None:
     import distilvec.flow.run
     import distilvec.training.fit
     import distilvec.training.trainer  # noqa: F401
 
+    _open_models()
+    gc.collect()
+    gc.freeze()  # no job walks through what it shares with this process, which would also copy all of it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         if os.fork() == 0:
