@@ -14,6 +14,9 @@ import pytest
 from filelock import FileLock
 from tests import english, tiny_models
 from tests.shared import SMALL
+from tests.training.starting import start
+
+__all__ = ["start"]
 
 
 @pytest.fixture(scope="session", autouse=True)
