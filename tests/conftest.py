@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
@@ -24,6 +25,12 @@ def _two_threads() -> None:
     import torch
 
     torch.set_num_threads(min(2, torch.get_num_threads()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_pass() -> None:
+    """Speed is told after one pass over the texts: nothing here looks at how sure it is, but its own tests."""
+    importlib.import_module("distilvec.judging.speed").MOST_PASSES = 1  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module", autouse=True)
