@@ -38,7 +38,7 @@ def teacher(real_teacher_folder: Path) -> SentenceTransformer:
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    return [pair[part] for pair in docstring_pairs(limit=150) for part in ("summary", "description")]
+    return [pair[part][:160] for pair in docstring_pairs(limit=100) for part in ("summary", "description")]
 
 
 @pytest.fixture(scope="module")
