@@ -9,6 +9,7 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,17 @@ def _two_threads() -> None:
 def _one_pass() -> None:
     """Speed is told after one pass over the texts: nothing here looks at how sure it is, but its own tests."""
     importlib.import_module("distilvec.judging.speed").MOST_PASSES = 1  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _figures_without_layout(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Half of what drawing takes is moving labels out of each other's way, which only the report's tests look at."""
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent.name != "report":
+            patch.setattr(ConstrainedLayoutEngine, "execute", lambda self, figure: None)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
