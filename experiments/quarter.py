@@ -2,13 +2,14 @@
 
     python experiments/quarter.py --sizes quarter --seeds 0     # half an hour of one core, and to judge
     python experiments/quarter.py --probe                       # the shapes beside others, 40,000 texts each
+    python experiments/quarter.py --rivals                      # tables of the same sizes: ours, and model2vec's
     python experiments/quarter.py --table
 
 Teacher: all-MiniLM-L6-v2 (22.7 M parameters). Students: `shrink` with a factorised table of word pieces, some of the
 six blocks and fewer inner units. Lesson: cosine without a map and the last token states. Corpus: 100,000 texts of
-headline.py's pool, without labels (the corpus of TALAS's protocol, the first shared sentences and texts of pairs), with
---larger also what installed packages say of themselves. The teacher reads each once; its vectors and token states come
-from the store. Training can be interrupted and goes on with the same command.
+headline.py's pool, without labels (the corpus of TALAS's protocol, the first shared sentences and texts of pairs); with
+--larger all shared sentences and what installed packages say of themselves. The teacher reads each once; its vectors
+and token states come from the store. Training can be interrupted and goes on with the same command.
 
 Shapes are compared by agreement on held-out texts after 40,000 texts (`--probe`), on nothing else; that of the quarter
 was found so elsewhere, with parts of the nine sets in view. Judged after training, on what chose nothing here: the nine
@@ -22,21 +23,33 @@ import functools
 import gzip
 import hashlib
 import json
+import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import headline
 import numpy as np
 from common import WORK, Results, arguments, finished, settings_of, shared
-from quarter_shapes import SIZES
+from quarter_shapes import SIZES, TABLES
 from quarter_table import write_page
+from safetensors.numpy import load_file
 
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.corpus.similar import NearDuplicates
 from distilvec.flow.demo import demo_teacher
 from distilvec.flow.run import run
-from distilvec.judging import CachedEncoder, Judgement, RetrievalTask, Task, judge, load_task, talas_tasks
+from distilvec.judging import (
+    CachedEncoder,
+    Judgement,
+    RetrievalTask,
+    Task,
+    agreement,
+    judge,
+    load_task,
+    talas_tasks,
+)
 from distilvec.recipe import Recipe
 from distilvec.report import Record
 from distilvec.teachers import load_teacher
@@ -47,6 +60,8 @@ NAME = "all-MiniLM-L6-v2"
 DTYPE = "bfloat16" if bfloat16_pays() else "float32"
 #: Of the corpus' texts so many come from the pairs; the pairs behind them are for retrieval.
 TEXTS, OF_PAIRS = 100_000, 20_000
+#: Words of a longer text.
+LONG = (100, 180)
 #: Pairs of docstrings that the demo takes: the first 600 are its tests, and ours.
 DEMO = 2600
 _PARTS = ("summary", "description")
@@ -77,14 +92,34 @@ def pool() -> Path:
 
 
 def larger() -> Path:
-    """The corpus with what installed packages say of themselves, apart from what the demo takes of it."""
+    """All singles of the pool, and what installed packages say of themselves, apart from what the demo takes of it.
+
+    The docstrings come alone, and once more several of a package in a row, up to as many words as a text may have.
+    """
     file = WORK / EXPERIMENT / "larger.jsonl"
     if not file.exists():
+        rows = [json.loads(line) for line in headline.pool().read_text(encoding="utf-8").splitlines()]
+        of_pairs = {text for pair in pairs() for text in pair.values()}
+        kept = {json.loads(line)["text"] for line in pool().read_text(encoding="utf-8").splitlines()}
+        chosen = [row for row in rows if row["text"] in kept or row["text"] not in of_pairs]
+        chosen += [*documented(), *documents()]
         partial = file.with_suffix(".partial")
-        rows = [json.dumps(row) for row in documented()]
-        partial.write_text(pool().read_text(encoding="utf-8") + "\n".join(rows) + "\n", encoding="utf-8")
+        partial.write_text("".join(json.dumps(row) + "\n" for row in chosen), encoding="utf-8")
         partial.replace(file)
     return file
+
+
+def documents() -> list[dict[str, str]]:
+    """Docstrings of one package in a row, 100 to 180 words together."""
+    made: list[dict[str, str]] = []
+    parts: dict[str, list[str]] = {}
+    for pair in others():
+        told = parts.setdefault(pair["package"], [])
+        told += f"{pair['summary']} {pair['description']}".split()
+        if len(told) >= LONG[0]:
+            made.append({"text": " ".join(told[: LONG[1]]), "source": "documents"})
+            told.clear()
+    return made
 
 
 def documented(words: float = float("inf"), skip: int = 0) -> list[dict[str, str]]:
@@ -142,6 +177,48 @@ def recipe(
     }
     digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
     return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest}")}
+
+
+def table_recipe(size: str, seed: int, epochs: float) -> dict[str, Any]:
+    """The run of a static student of a size, on the larger corpus."""
+    made = recipe({}, seed, epochs, texts=larger())
+    made["student"] = {
+        "static": {"of": NAME, **{key: TABLES[size][key] for key in ("vocabulary", "dimensions")}},
+        "max_length": 256,
+    }
+    made["method"] = {"name": "cosine"}
+    made["optimizer"] = {"lr": 3e-3, "heads_lr": 3e-3}
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
+    return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest}")}
+
+
+def rival_run(made: Recipe, numbers: int | None) -> dict[str, Any]:
+    """A static student on all tasks; or, with so many numbers a piece, what model2vec makes of the teacher itself."""
+    if numbers is None:
+        folder, about = trained(made)
+        model = folder / "student"
+    else:
+        model, about = distilled(made, numbers)
+    return {**about, "cosine": None, **scores(made, model, groups())}
+
+
+def distilled(made: Recipe, numbers: int) -> tuple[Path, dict[str, Any]]:
+    """Folder of model2vec's own distillation of the teacher, and what it is and resembles."""
+    from model2vec.distill import distill
+
+    folder = WORK / EXPERIMENT / f"model2vec-{numbers}" / "model"
+    begun = time.perf_counter()
+    if not folder.exists():
+        distill(demo_teacher(), pca_dims=numbers).save_pretrained(folder)
+    took = time.perf_counter() - begun
+    texts = corpus_of(made).texts(corpus_of(made).holdout_rows)
+    teacher, student = (CachedEncoder(load_teacher(model=each))(texts) for each in (demo_teacher(), folder))
+    table = max(np.prod(tensor.shape) for tensor in load_file(folder / "model.safetensors").values())
+    return folder, {
+        "agreement": agreement(teacher, student),
+        "parameters": int(table),
+        "training_seconds_of_last_call": took,
+    }
 
 
 def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
@@ -279,7 +356,8 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--epochs", type=float, default=EPOCHS)
-    parser.add_argument("--larger", action="store_true", help="15,000 docstrings beside the 100,000 texts")
+    parser.add_argument("--larger", action="store_true", help="all sentences, and docstrings")
+    parser.add_argument("--rivals", action="store_true", help="static students and model2vec's, of the same sizes")
     parser.add_argument("--probe", action="store_true", help="only compare shapes, trained on 40,000 texts")
     options = parser.parse_args()
     results = Results(EXPERIMENT)
@@ -294,6 +372,17 @@ def main() -> None:
                 if name == "quarter":
                     row = f"probe/{name}, without token states-0"
                     results.run(row, functools.partial(probed, made), recipe=settings_of(made))
+    elif options.rivals:
+        for size in options.sizes:
+            for seed in options.seeds:
+                made = Recipe.build(table_recipe(size, seed, options.epochs))
+                name = f"rival/table, {size}-{seed}"
+                results.run(name, functools.partial(rival_run, made, None), recipe=settings_of(made))
+            numbers = TABLES[size]["model2vec"]
+            made = Recipe.build(table_recipe(size, 0, 1.0))
+            chosen = {"numbers": numbers, "version": version("model2vec")}
+            results.run(f"rival/model2vec, {size}-0", functools.partial(rival_run, made, numbers), **chosen)
+            write_page(results.rows(), results.home)
     else:
         for seed in options.seeds:
             for size in options.sizes:

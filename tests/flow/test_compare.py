@@ -154,7 +154,7 @@ def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
     ("methods", "reference", "told"),
     [
         (["cosin"], None, '^method: .*"cosin".*"cosine"'),
-        (["cosine:inti=random"], None, '^method: .*"inti".*"init"'),
+        (["cosine:inti=random"], None, '^method.inti: .*"inti".*"init"'),
         (["cosine:init"], None, '^methods: "init" in "cosine:init" .*key=value'),
         (["cosine", "cosine"], None, '^methods: "cosine" .*twice'),
         (["cosine"], "mse", '^reference: .*"mse".*cosine'),

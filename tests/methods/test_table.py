@@ -34,7 +34,7 @@ def test_names_and_classes() -> None:
 def test_unknown_method_and_option_name_the_nearest() -> None:
     with pytest.raises(DistilvecError, match=r'"tallas".*"talas"'):
         resolve("tallas")
-    with pytest.raises(DistilvecError, match=r'talas:.*"guid".*"guide"'):
+    with pytest.raises(DistilvecError, match=r'talas, guid: .*"guid".*"guide"'):
         build_options("talas", {"guid": "detached"})
 
 
@@ -109,6 +109,8 @@ def test_the_list_says_what_each_method_needs() -> None:
     assert "needs class logits and a classification task;" in needs["uld"]
     assert "needs no teacher and a task;" in needs["sft"]
     inside = {name for name in available() if resolve(name).inside} | {"simcse", "mnrl", "sft"}
+    for name in ("margin_mse", "score_kl"):
+        assert "needs scores but pairs or triplets;" in needs.pop(name)
     assert all("needs sentence vectors;" in line for name, line in needs.items() if name not in inside)
 
 

@@ -62,7 +62,7 @@ def test_the_method_implies_the_space(tmp_path: Path) -> None:
             1,
             r'corpus\.pth: .*"pth".*"path"',
         ),
-        ("anchored_layers: 1", "anchored_layer: 1", 5, 'method: .*"anchored_layer".*"anchored_layers"'),
+        ("anchored_layers: 1", "anchored_layer: 1", 5, 'method.anchored_layer: .*"anchored_layer".*"anchored_layers"'),
         ("layers: 1}", "layers: 1, temperature: -1}", 5, r"method\.temperature: .*\b0 \(got -1\)"),
         ("layers: 1}", "layers: 1,\n  preset: papper}", 6, r"method\.preset: .*'papper'"),
         ("name: talas", "name: tallas", 5, 'method: .*"tallas".*"talas"'),

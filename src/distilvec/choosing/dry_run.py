@@ -17,8 +17,11 @@ import numpy as np
 
 from distilvec.choosing.probe import short_training
 from distilvec.corpus.groups import rows_with_companions
+from distilvec.evenly import evenly_spaced
 from distilvec.flow.job import Job
 from distilvec.flow.judge import check_measures
+from distilvec.flow.mine import mining_cost
+from distilvec.flow.score import STORAGE, Pairs, score_one, scores_of
 from distilvec.flow.teach import Taught
 from distilvec.flow.train import adapted
 from distilvec.recipe import Recipe
@@ -29,6 +32,7 @@ from distilvec.teachers import Teacher, TeacherReport, check_teacher
 from distilvec.teachers.service import ServiceTeacher
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training.fit import companions_of
+from distilvec.words import duration, size
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus
@@ -62,37 +66,48 @@ class Plan:
         return "\n".join([*lines, *self.examples, *(f"note: {note}" for note in self.notes)])
 
 
-def plan(recipe: Recipe, *, teaching_only: bool = False) -> Plan:
+def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -> Plan:
     """Probe a recipe without leaving anything behind.
 
     Args:
         teaching_only: stop before the student.
+        mining: stop there too, and say what mining takes.
 
     Raises:
         DistilvecError: whatever the run itself would refuse before its first expensive step.
     """
-    found = Plan()
+    found, teaching_only = Plan(), teaching_only or mining
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as name:
         job = Job(recipe.model_copy(update={"cache": name, "output": name}))
-        job.require("teach" if teaching_only else "dry-run")
+        job.require("mine" if mining else "teach" if teaching_only else "dry-run")
         if not teaching_only:
             _ = job.named_tasks
             check_measures(job)
             _ = job.needs
         _describe_corpus(job.corpus, found)
         train = np.asarray(job.corpus.train_rows)
-        chosen = np.linspace(0, len(train) - 1, min(PROBE_TEXTS, len(train))).astype(int)
+        chosen = evenly_spaced(len(train), PROBE_TEXTS)
         rows = _whole_groups(job.corpus, train[chosen])
-        taught, seconds, disk = _probe_teachers(job, rows, recipe.place, found)
+        taught, seconds, disk = _probe_teachers(job, rows, recipe.place, found) if recipe.teachers else ([], 0.0, 0.0)
+        scored, scores = (0.0, None) if mining else _probe_scorers(job, rows, recipe.place, found)
+        seconds += scored
+        if mining:
+            cost = mining_cost(job)
+            found.add(
+                "mining",
+                f"{cost.queries:,} queries in {cost.documents:,} documents, {cost.products:,.3g} products of vectors: "
+                f"{duration(cost.seconds)}",
+            )
+            seconds += cost.seconds
         if not teaching_only:
-            trained, kept = _probe_student(job, rows, taught, found)
+            trained, kept = _probe_student(job, rows, taught, scores, found)
             seconds, disk = seconds + trained, disk + kept
             own = "" if job.named_tasks else " (of the corpus)"
             extra = ", agreement with the teacher" if recipe.judging.agreement and recipe.teachers else ""
             found.add("judging", (", ".join(task.name + own for task in job.tasks) or "no tasks") + extra)
     free = shutil.disk_usage(_existing(Path(recipe.output))).free
-    found.add("disk", f"{_bytes(disk)} will be written; {_bytes(free)} are free")
-    found.add("time", f"about {_duration(seconds)}" + ("" if teaching_only else " before judging"))
+    found.add("disk", f"{size(disk)} will be written; {size(free)} are free")
+    found.add("time", f"about {duration(seconds)}" + ("" if teaching_only else " before judging"))
     if disk > free:
         found.notes.append("there is not enough room on the disk")
     if not teaching_only:
@@ -141,12 +156,12 @@ def _probe_teachers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tupl
         each = {"text": "a text", "image": "an image", "molecule": "a molecule"}[corpus.modality]
         lacking = _lacking(kept / "stores" / section.name, teacher, corpus, section.storage, stored)
         missing = int(np.logical_or.reduce(list(lacking.values())).sum())
-        size = sum(sizes[name] * int(texts_without.sum()) for name, texts_without in lacking.items())
+        written = sum(sizes[name] * int(texts_without.sum()) for name, texts_without in lacking.items())
         found.add(
             f"teacher {section.name}",
             f"{teacher.card.width} dimensions{prompt}, {missing:,} {corpus.audit.noun} to encode at "
-            f"{rate:,.0f}/s: {_duration(missing / rate)}; {sum(sizes.values()):,} bytes {each}, "
-            f"{_bytes(size)} in all",
+            f"{rate:,.0f}/s: {duration(missing / rate)}; {sum(sizes.values()):,} bytes {each}, "
+            f"{size(written)} in all",
         )
         if isinstance(teacher, ServiceTeacher):
             requests, tokens, price = teacher.cost(texts, missing)
@@ -156,7 +171,7 @@ def _probe_teachers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tupl
         found.notes += [f"{section.name}: {warning}" for warning in seen.warnings]
         report = FillReport(len(texts), len(texts), 0, len(texts), len(texts) / rate, [], {})
         taught.append(Taught(teacher, seen, store, report, section.live, signals, section.weight))
-        seconds, disk = seconds + missing / rate, disk + size
+        seconds, disk = seconds + missing / rate, disk + written
     return taught, seconds, disk
 
 
@@ -188,7 +203,40 @@ def _examples(name: str, seen: TeacherReport) -> list[str]:
     ]
 
 
-def _probe_student(job: Job, rows: np.ndarray, taught: Sequence[Taught], found: Plan) -> tuple[float, float]:
+def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tuple[float, np.ndarray | None]:
+    """Score a few pairs with each scorer; returns the seconds of scoring all, and what was said of these pairs.
+
+    Args:
+        kept: where the run itself will keep its stores.
+    """
+    if not job.recipe.scorers:
+        return 0.0, None
+    seconds, scored = 0.0, []
+    pairs = Pairs.of(job.corpus, rows)
+    for section, scorer in zip(job.recipe.scorers, job.scorers, strict=True):
+        begun = time.perf_counter()
+        one = score_one(section, scorer, pairs, job.place / "probe")
+        rate = one.filled.distinct / max(time.perf_counter() - begun, 1e-9)
+        scored.append(one)
+        keys = np.unique(job.pairs.keys, axis=0)
+        missing = len(keys)
+        if (kept / "stores" / section.name / "store.json").exists():
+            there = SignalStore.create(kept / "stores" / section.name, scorer.card, 1, STORAGE)
+            missing = int(there.missing(keys).sum())
+        absent = (
+            f", {one.filled.absent:,} of {one.filled.distinct:,} tried without a score" if one.filled.absent else ""
+        )
+        found.add(
+            f"scorer {section.name}",
+            f"{missing:,} of {len(keys):,} pairs to score at {rate:,.0f}/s: {duration(missing / rate)}{absent}",
+        )
+        seconds += missing / rate
+    return seconds, scores_of(scored, pairs)
+
+
+def _probe_student(
+    job: Job, rows: np.ndarray, taught: Sequence[Taught], scores: np.ndarray | None, found: Plan
+) -> tuple[float, float]:
     """Take a few steps; returns the seconds of the whole training and the bytes it leaves."""
     recipe, corpus, place = job.recipe, job.corpus, job.place
     accumulation = recipe.training.arguments.get("gradient_accumulation_steps", 1)
@@ -207,6 +255,7 @@ def _probe_student(job: Job, rows: np.ndarray, taught: Sequence[Taught], found: 
             recipe.optimizer,
             task=job.task,
             place=place,
+            scores=scores,
         )
     setup = time.perf_counter() - begun - fitted.seconds
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
@@ -221,14 +270,14 @@ def _probe_student(job: Job, rows: np.ndarray, taught: Sequence[Taught], found: 
         + ("of which the map into the teacher's space is kept" if folded else "trained and dropped"),
     )
     found.add(
-        "training", f"{recipe.method.name}, {steps:,} steps at {1e3 * per_step:,.0f} ms: {_duration(steps * per_step)}"
+        "training", f"{recipe.method.name}, {steps:,} steps at {1e3 * per_step:,.0f} ms: {duration(steps * per_step)}"
     )
     if derived:
-        found.add("alignments", f"about {_bytes(derived)}, made once per student tokenizer")
-    found.add("memory", f"{_bytes(fitted.peak_bytes)} at the probe's peak, teacher and student together")
+        found.add("alignments", f"about {size(derived)}, made once per student tokenizer")
+    found.add("memory", f"{size(fitted.peak_bytes)} at the probe's peak, teacher and student together")
     # A checkpoint holds student, heads and two moments for each; two of them are kept, and the student itself.
-    size = 4.0 * (6 * (fitted.trained + fitted.heads) + fitted.trained)
-    return steps * per_step + setup, size + derived
+    checkpoints = 4.0 * (6 * (fitted.trained + fitted.heads) + fitted.trained)
+    return steps * per_step + setup, checkpoints + derived
 
 
 def _derived_bytes(place: Path, probed: int, rows: int) -> float:
@@ -268,17 +317,3 @@ def _existing(folder: Path) -> Path:
 
 def _shorten(text: str, most: int = 200) -> str:
     return repr(text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}")
-
-
-def _bytes(count: float) -> str:
-    from distilvec.words import size
-
-    return size(int(count))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from distilvec.corpus.keys import split_pair
+from distilvec.evenly import evenly_spaced
 from distilvec.functional import relation_matrix
 from distilvec.judging import TRAINED
 from distilvec.judging.geometry import mixture_geometry
 from distilvec.modules.blocks import find_transformer
+from distilvec.modules.pipeline import default_prompt
 from distilvec.modules.routing import mixtures
 from distilvec.report.mixtures import MixtureFacts, MixtureLayer
 from distilvec.report.parts import ExpertMap, TokenMaps
@@ -80,7 +82,7 @@ def token_maps(
 
 def _features(model: SentenceTransformer, texts: Sequence[str]) -> dict[str, Any]:
     """As in training: joint items as pairs, with the default prompt."""
-    prompt = (model.prompts or {}).get(model.default_prompt_name or "") or None
+    prompt = default_prompt(model) or None
     return dict(model.preprocess([split_pair(text) for text in texts], prompt=prompt))
 
 
@@ -105,7 +107,7 @@ def expert_map(student: SentenceTransformer, texts: Sequence[str], names: Sequen
     if len(texts) < 20:
         return None
     tap = StudentTap(student.eval())
-    chosen = [texts[int(row)] for row in np.linspace(0, len(texts) - 1, min(EXPERT_TEXTS, len(texts)))]
+    chosen = [texts[row] for row in evenly_spaced(len(texts), EXPERT_TEXTS)]
     outputs: list[Tensor] = []
     for start in range(0, len(chosen), 32):
         features: dict[str, Any] = on_device(_features(student, chosen[start : start + 32]), student.device)
@@ -131,7 +133,7 @@ def mixture_facts(job: Job, student: SentenceTransformer) -> list[MixtureFacts]:
     """
     corpus = job.corpus
     rows = np.asarray(corpus.holdout_rows if len(corpus.holdout_rows) >= 20 else corpus.train_rows)
-    rows = rows[np.linspace(0, len(rows) - 1, min(MIXTURE_TEXTS, len(rows))).astype(int)]
+    rows = rows[evenly_spaced(len(rows), MIXTURE_TEXTS)]
     teachers = [each.teacher for each in job.taught if isinstance(each.teacher, TextTeacher)]
     models = [(each.card.name, each.model, each.prompt, corpus.teacher_texts) for each in teachers]
     found = []

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
 from distilvec.functional import normalize, soft_cross_entropy
-from distilvec.functional.precision import full_precision
 from distilvec.methods import parts, token_parts
 from distilvec.methods.base import Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals
+from distilvec.precision import full_precision
 
 Form = Literal["auto", "logits", "embedding"]
 Error = Literal["distance", "element"]

@@ -36,7 +36,6 @@ from torch.nn import functional
 
 from distilvec.errors import DistilvecError
 from distilvec.functional import normalize
-from distilvec.functional.precision import full_precision
 from distilvec.methods import baseline_parts, parts, token_parts
 from distilvec.methods.base import (
     Batch,
@@ -53,6 +52,7 @@ from distilvec.methods.base import (
     WantedOfStudent,
 )
 from distilvec.modules.projection import projection, ridge_map
+from distilvec.precision import full_precision
 
 logger = logging.getLogger(__name__)
 

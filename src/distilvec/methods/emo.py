@@ -25,7 +25,6 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from distilvec.functional import centred_gram, cka_distance_to_gram, normalize, sinkhorn, transport_cost
-from distilvec.functional.precision import full_precision
 from distilvec.methods import parts, token_parts
 from distilvec.methods.base import (
     Batch,
@@ -42,6 +41,7 @@ from distilvec.methods.base import (
     Wanted,
     WantedOfStudent,
 )
+from distilvec.precision import full_precision
 from distilvec.teachers.signals import DIGEST
 
 

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from distilvec.functional.precision import full_precision
 from distilvec.methods import baseline_parts, parts
 from distilvec.methods.base import (
     Batch,
@@ -36,6 +35,7 @@ from distilvec.methods.base import (
     Term,
     Wanted,
 )
+from distilvec.precision import full_precision
 
 _TINY = 1e-4  # added to the deviation, as published
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from distilvec import plain_yaml
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import DistilvecError
 from distilvec.recipe.places import find_files, home, is_url
+from distilvec.recipe.score_sections import MiningSection, ScorerSection
 from distilvec.recipe.sections import (
     CorpusSection,
     JudgingSection,
@@ -27,6 +28,7 @@ from distilvec.recipe.sections import (
 )
 from distilvec.recipe.training_keys import check_keys
 from distilvec.tasks.section import TaskSection
+from distilvec.validation import refusal
 
 T = TypeVar("T")
 
@@ -57,6 +59,12 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         description="several teachers: each with terms and heads of its own, or as one whose vectors are theirs "
         "side by side, or averaged",
     )
+    scorers: list[ScorerSection] = Field(
+        default_factory=list,
+        description="what says a number for a query and a document, for methods that learn from scores; of several the "
+        "mean of their standardised scores",
+    )
+    mining: MiningSection = Field(default_factory=MiningSection, description="of `distilvec mine`")
     student: StudentSection | None = None
     method: MethodSection = Field(default_factory=MethodSection)
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
@@ -101,10 +109,11 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
 
     @model_validator(mode="after")
     def _names_differ(self) -> Recipe:
-        names = [teacher.name for teacher in self.teachers]
+        names = [each.name for each in self.teachers] + [each.name for each in self.scorers]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ValueError(f'two teachers have the same name, "{twice}": give each a name of its own')
+            kind = "scorers" if twice in [each.name for each in self.scorers] else "teachers"
+            raise ValueError(f'two {kind} have the same name, "{twice}": give each a name of its own')
         return self
 
     @model_validator(mode="after")
@@ -170,11 +179,15 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
     def build(
         cls, data: dict[str, Any], where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None
     ) -> Recipe:
-        """Validate Python values; errors are `DistilvecError`s that name the key."""
+        """Validate Python values; errors are `DistilvecError`s that name the key.
+
+        Raises:
+            DistilvecError: naming line, key and, for a misspelt one, the nearest.
+        """
         try:
             recipe = cls.model_validate(data)
         except ValidationError as error:
-            raise _explain(error, cls, where, lines or {}) from error
+            raise refusal(error, cls, where, lines, whole="recipe") from error
         recipe.resolve_method(where, lines or {})
         recipe._check_items(where, lines or {})
         recipe._check_training(where, lines or {})
@@ -183,15 +196,16 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
 
     def _check_items(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
         """Refuse single texts for a method that trains on pairs."""
-        from distilvec.methods.table import resolve
+        from distilvec.methods.table import on_pairs
 
-        if self.corpus is None or not resolve(self.method.name).trains_on_pairs:
+        name = on_pairs(self.method.name, self.method.options)
+        if self.corpus is None or name is None:
             return
         if isinstance(self.corpus.text, list) and not self.task:
             return
         line = lines.get(("corpus", "text"), lines.get(("corpus",)))
         raise DistilvecError(
-            f'method "{self.method.name}" trains on pairs or triplets of texts, without a task',
+            f'method "{name}" trains on pairs or triplets of texts, without a task',
             where=", ".join(part for part in (where, f"line {line}" if line else None, "corpus.text") if part),
             remedy="Name the columns of anchor and positive (and negatives): text: [anchor, positive].",
         )
@@ -240,10 +254,16 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
                 raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
 
     def resolve_method(self, where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None) -> Any:
-        """The method's validated options (an instance of its own `Options`)."""
-        from distilvec.methods.table import build_options
+        """The method's validated options (an instance of its own `Options`).
+
+        Raises:
+            DistilvecError: an unknown method or option, or a value out of range.
+        """
+        from distilvec.methods.table import build_method, build_options
 
         try:
+            if self.method.beside:
+                build_method(self.method.name, self.method.options)
             return build_options(self.method.name, self.method.options)
         except DistilvecError as error:
             option = (error.where or "").removeprefix(self.method.name).removeprefix(", ")
@@ -265,6 +285,9 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             raise DistilvecError(f"values are nested too deeply ({error})", where="recipe") from error
         if self.remote is None:  # a run that an earlier version began, which did not know the key, can be resumed
             del content["remote"]
+        for key, nothing in (("scorers", []), ("mining", MiningSection().model_dump(mode="json"))):
+            if content[key] == nothing:
+                del content[key]
         return plain_yaml.write(content)
 
 
@@ -319,39 +342,3 @@ def _index(key: str, target: list[Any], name: str) -> int:
     if not key.isdecimal() or len(key) > 9 or int(key) >= len(target):
         raise DistilvecError(f'"{name}": {key} is not an index below {len(target)}', where="--set")
     return int(key)
-
-
-def _explain(
-    error: ValidationError, model: type[BaseModel], where: str | None, lines: dict[tuple[Any, ...], int]
-) -> DistilvecError:
-    """The first problem of a pydantic error, in a sentence with line, key and nearest key."""
-    problems = error.errors()
-    first = problems[0]
-    if first["type"] == "missing":  # because it is misspelt?
-        beside = (each for each in problems if each["loc"][:-1] == first["loc"][:-1])
-        first = next((each for each in beside if each["type"] == "extra_forbidden"), first)
-    path = tuple(first["loc"])
-    dotted = ".".join(str(part) for part in path) or "recipe"
-    line = next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)
-    place = ", ".join(part for part in (where, f"line {line}" if line else None, dotted) if part)
-    if first["type"] == "extra_forbidden":
-        known = _known_keys(model, path[:-1])
-        return DistilvecError(f'unknown key "{path[-1]}"', where=place, remedy=nearest(str(path[-1]), known))
-    if first["type"] == "missing":
-        return DistilvecError("this key is missing", where=place, remedy="Add it.")
-    message = first["msg"].removeprefix("Value error, ")
-    given = first.get("input")
-    shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
-    return DistilvecError(f"{message}{shown}", where=place)
-
-
-def _known_keys(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
-    """Field names of the model found by following `path` through nested models."""
-    current: Any = model
-    for part in path:
-        if isinstance(part, int):
-            continue
-        annotation = current.model_fields[part].annotation
-        candidates = [annotation, *getattr(annotation, "__args__", ())]
-        current = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
-    return list(current.model_fields)

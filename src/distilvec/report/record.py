@@ -29,12 +29,14 @@ from distilvec.report.parts import (
     Part,
     Role,
     ScoreEntry,
+    ScorerFacts,
     SpaceMap,
     StudentFacts,
     TeacherFacts,
     TokenMaps,
     scores_of,
 )
+from distilvec.validation import refusal
 
 __all__ = [
     "Comparison",
@@ -47,6 +49,7 @@ __all__ = [
     "Record",
     "Role",
     "ScoreEntry",
+    "ScorerFacts",
     "SpaceMap",
     "StudentFacts",
     "TeacherFacts",
@@ -73,6 +76,7 @@ class Record(Part):
     recipe: dict[str, Any] = Field(default_factory=dict)
     corpus: CorpusFacts | None = None
     teachers: list[TeacherFacts] = Field(default_factory=list)
+    scorers: list[ScorerFacts] = Field(default_factory=list)
     student: StudentFacts | None = None
     models: list[ModelRow] = Field(default_factory=list)
     comparisons: list[Comparison] = Field(default_factory=list)
@@ -160,9 +164,8 @@ class Record(Part):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
-            raise DataError(f"{key}: {first['msg']}", where=where) from error
+            problem = refusal(error, cls, where)
+            raise DataError(problem.what, where=problem.where) from error
 
     @classmethod
     def load(cls, path: str | Path) -> Record:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer
 from distilvec.modules.contents import Contents
+from distilvec.modules.pipeline import default_prompt
 from distilvec.modules.watch import Seen, attach_watch
 from distilvec.students.output import StudentInfo, StudentOutput
 
@@ -56,7 +57,7 @@ class StudentTap:
         self._watch = None
         if transformer is not None and found is not None and self._pooling is not None:
             self._watch = attach_watch(self, transformer.model, found[1])
-        prompt = (student.prompts or {}).get(student.default_prompt_name or "") or ""
+        prompt = default_prompt(student)
         self._contents = Contents(getattr(transformer, "tokenizer", None), prompt)
         width = _width(modules)
         self.info = StudentInfo(

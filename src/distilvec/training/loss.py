@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from distilvec.corpus import content_keys
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DataError, DistilvecError
+from distilvec.files import whole
 from distilvec.methods.base import Method, Sample
 from distilvec.methods.table import build_method
 from distilvec.store import SignalStore
@@ -174,9 +175,8 @@ class DistillationLoss(nn.Module):
     def save_heads(self, folder: str | Path) -> Path:
         """Write the heads (and the method's other state) into a folder; returns the file."""
         file = Path(folder) / HEADS
-        partial = file.with_suffix(".partial")
-        save_model(self.method, str(partial), metadata={"method": self.method.name})
-        partial.replace(file)
+        with whole(file) as partial:
+            save_model(self.method, str(partial), metadata={"method": self.method.name})
         return file
 
     def load_heads(self, folder: str | Path) -> None:

@@ -57,7 +57,11 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
 
 
 def measure_rates(job: Job) -> Rates:
-    """Rates of the recipe's teachers and student on this machine, on the job's corpus: a small sample."""
+    """Rates of the recipe's teachers and student on this machine, on the job's corpus: a small sample.
+
+    Raises:
+        DistilvecError: a teacher is a file of vectors.
+    """
     recipe, sample = job.recipe, job.corpus
     taught = job.changed(recipe.model_copy(update={"combine": "separate"}), "corpus", "teachers").teach(
         vectors_only=True
@@ -90,7 +94,7 @@ def measure_rates(job: Job) -> Rates:
 def _training_rate(job: Job, taught: Sequence[Any]) -> dict[str, Any]:
     """Texts per second of a few steps of the recipe's own training; empty where it needs more than vectors."""
     recipe, sample, method = job.recipe, job.corpus, job.method
-    if method.inside or recipe.task is not None:
+    if method.inside or recipe.task is not None or recipe.scorers:
         return {}
     student = make_student(job.student_section, recipe.teachers, sample, recipe.training.seed)
     batch = min(recipe.training.batch_size, len(sample.train_rows))
