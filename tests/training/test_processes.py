@@ -71,6 +71,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "sharpness": ASAM,
     },
     "gaussian": {"method": "gaussian", "options": {"width": 16, "depth": 2}, "training": TRAINING},
+    "cosine-remember": {"method": "cosine", "training": TRAINING, "remember": 1.0},
     "talas-remember": {"method": "talas", "training": TRAINING, "remember": 1.0},
     # Triplets: 16 of them in 4 batches.
     "mnrl": {"method": "mnrl", "corpus": "triplets", "training": TRAINING | {"batch_size": 4}},
