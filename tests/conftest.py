@@ -53,7 +53,7 @@ def _heap_at_rest() -> None:
     gc.freeze()
 
 
-#: Files that take half a minute or so, started first: a worker that is left with one at the end keeps the other waiting.
+#: Files that take half a minute, started first: a worker that is left with one at the end keeps the other waiting.
 LONGEST = ("flow/ray/test_ray", "training/test_processes", "training/test_resume", "flow/test_internals",
            "training/test_trainer", "flow/test_demo", "flow/ray/test_ranks", "faults/test_attack", "test_export",
            "tasks/test_finetune", "cli/test_cli", "choosing/test_choosing", "faults/test_jobs")  # fmt: skip
