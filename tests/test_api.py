@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.training.starting import Starter
 
 import distilvec
 from distilvec.api import shrink_model
@@ -43,17 +44,27 @@ heavy = {"torch", "transformers", "sentence_transformers", "numpy", "pydantic"} 
 assert not heavy, heavy
 assert set(distilvec.__all__) <= set(dir(distilvec)) and distilvec.DistilvecError and distilvec.Recipe
 assert "torch" not in sys.modules
-for name in distilvec.__all__:
-    assert callable(getattr(distilvec, name)), name
-import distilvec.flow.compare, distilvec.training.loss
-assert callable(distilvec.compare)
-try:
-    distilvec.nothing
-except AttributeError:
-    print("fine")
+print("fine")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "fine", done.stderr
+
+
+def test_names_are_there_when_they_are_asked_for(start: Starter) -> None:
+    code = """
+        import sys, distilvec
+        assert not {"distilvec.api", "distilvec.recipe"} & sys.modules.keys()
+        for name in distilvec.__all__:
+            assert callable(getattr(distilvec, name)), name
+        import distilvec.flow.compare, distilvec.training.loss
+        assert callable(distilvec.compare)
+        try:
+            distilvec.nothing
+        except AttributeError:
+            sys.exit(7)
+    """
+    ended = start.code(code, bare=True).wait()
+    assert ended[0] == 7, ended
 
 
 def test_distill_in_memory_and_again_from_its_recipe(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,6 +128,12 @@ def test_no_tasks_and_equal_names() -> None:
         judge({"m": words}, [_tasks()[0]] * 2)
 
 
+@pytest.fixture
+def _many_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["distilvec.judging.speed"], "MOST_PASSES", MOST_PASSES)
+
+
+@pytest.mark.usefixtures("_many_passes")
 def test_speed_measures_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock of its own: 2 ms a text, and 12 for the last one when it stands alone."""
     calls: list[int] = []
@@ -157,6 +164,7 @@ def test_speed_measures_time(monkeypatch: pytest.MonkeyPatch) -> None:
         speed(encode, [])
 
 
+@pytest.mark.usefixtures("_many_passes")
 def test_speed_of_what_takes_no_time_is_measured_in_few_passes() -> None:
     calls: list[int] = []
     speed(lambda texts: calls.append(len(texts)), [f"text {i}" for i in range(60)], singles=10, seconds=30)

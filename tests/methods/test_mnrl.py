@@ -121,7 +121,7 @@ def recipe(folder: Path, teacher: Path, **changes: object) -> dict[str, object]:
         "student": {"shrink": {"of": str(teacher), "layers": 2, "vocabulary": 2000}, "max_length": 32},
         "method": {"name": "mnrl"},
         "optimizer": {"lr": 3e-4},
-        "training": {"epochs": 3, "batch_size": 32, "mini_batch_size": 16},
+        "training": {"epochs": 3, "batch_size": 32, "mini_batch_size": 16, "use_cpu": True},
         "judging": {"agreement": False, "speed": False},
         "output": str(folder / "out"),
         **changes,
@@ -141,7 +141,7 @@ def test_a_student_learns_to_find_what_belongs_to_held_out_texts(tmp_path: Path,
     from distilvec.corpus import docstring_pairs
     from distilvec.flow.run import run
 
-    rows = [{"anchor": each["summary"], "positive": each["description"][:120]} for each in docstring_pairs(200)]
+    rows = [{"anchor": each["summary"], "positive": each["description"][:80]} for each in docstring_pairs(120)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     done = run(Recipe.build(recipe(tmp_path, real_teacher_folder)))
     scores = {name: done.record.model(name).scores for name in ("student", "untrained")}

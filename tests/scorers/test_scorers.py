@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tests.training.starting import Starter
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 import distilvec
@@ -327,7 +326,7 @@ def test_recipes_that_make_no_sense_with_scores(tmp_path: Path, tiny_bert: Path,
 
 
 def test_shards_and_a_killed_scoring_leave_the_same_scores(
-    tmp_path: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+    start: Starter, tmp_path: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is killed while its function is asked; what was written stays, and the rest is asked for."""
     file = write(tmp_path / "pairs.jsonl", rows_of(sentences[:60]))
@@ -352,8 +351,8 @@ def test_shards_and_a_killed_scoring_leave_the_same_scores(
         "main(['teach', sys.argv[1]])\n"
     )
     (tmp_path / "die").touch()
-    killed = subprocess.run([sys.executable, "-c", code, str(recipe)], cwd=tmp_path, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    ended, output = start.code(code, recipe, folder=str(tmp_path)).wait()
+    assert ended == -signal.SIGKILL, output
     kept = len(SignalStore.open(tmp_path / "out/stores/slow"))
     assert 0 < kept < 168
     (tmp_path / "die").unlink()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.students.test_ship import TEXTS, read_elsewhere
+from tests.training.starting import Starter
 from torch.nn import functional
 
 from distilvec.errors import DistilvecError
@@ -141,7 +142,7 @@ def test_heads_that_attend_alike_merge_without_loss(tiny_model_folders: dict[str
 
 
 def test_every_cut_opens_without_distilvec(
-    tiny_model_folders: dict[str, Path], sentences: list[str], tmp_path: Path
+    start: Starter, tiny_model_folders: dict[str, Path], sentences: list[str], tmp_path: Path
 ) -> None:
     small = {"layers": [1], "vocabulary": 320, "inner": 24}
     tables = {"embedding": 12, "positions": 40, "heads": 2}
@@ -166,7 +167,7 @@ def test_every_cut_opens_without_distilvec(
         assert report.parameters_after == counts[-1] < report.parameters_before
         narrower, _ = shrink(student, embedding=8, texts=sentences) if kind in ("bert", "xlmr") else (student, None)
         assert np.isfinite(narrower.eval().encode(TEXTS)).all()
-    found = read_elsewhere(folders, tmp_path)
+    found = read_elsewhere(start, folders, tmp_path)
     for number, vectors in enumerate(expected):
         assert difference(found[f"{number}-query"], vectors) < 1e-6
         assert int(found[f"{number}-parameters"]) == counts[number]

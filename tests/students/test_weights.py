@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 from tests.elsewhere import opened_saved_and_opened
 from tests.shared import SHARED, needs_shared
 from tests.teachers.test_molecule import NAMES, SMILES, tensors_of, vae_tensors
+from tests.training.starting import Starter
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.cifar_resnet import CifarResNet
@@ -58,13 +59,13 @@ def test_a_graph_network_is_a_student_of_molecules(kind: str, tmp_path: Path) ->
     assert all(parameter.grad is not None for parameter in student.parameters())
 
 
-def test_a_graph_student_opens_where_distilvec_cannot_be_imported(tmp_path: Path) -> None:
+def test_a_graph_student_opens_where_distilvec_cannot_be_imported(start: Starter, tmp_path: Path) -> None:
     pytest.importorskip("rdkit")
     student = load_student(write(tmp_path / "mol_molclr_gcn.safetensors", "molclr"), device="cpu")
     expected, folder = student.encode(SMILES), tmp_path / "student"
     student.save_pretrained(str(folder), create_model_card=False)
     np.testing.assert_array_equal(load_student(folder, device="cpu").encode(SMILES), expected)
-    read = opened_saved_and_opened(folder, SMILES, tmp_path)
+    read = opened_saved_and_opened(start, folder, SMILES, tmp_path)
     np.testing.assert_allclose(read["first"], expected, atol=1e-5)
     assert np.array_equal(read["second"], read["first"])
 

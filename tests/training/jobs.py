@@ -1,19 +1,12 @@
-"""Training jobs in processes of their own, forked from one that has imported everything: start-up costs nothing.
-
-python tests/training/jobs.py      reads one JSON job a line: {"ticket": FOLDER, "env": {...}, "job": {...}}
-
-The ticket's folder gets `pid`, `output` (stdout and stderr) and, at the end, `status` (what waitpid says).
-"""
+"""Training jobs for processes of their own (`tests/forking.py`), and what they work on."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import sys
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +175,6 @@ def train(job: Job) -> None:
     (out / f"held-out-{rank}.json").write_text(json.dumps(fitted.held_out))
 
 
-def command_line(arguments: Sequence[str]) -> None:
-    """`distilvec ARGUMENTS` in this process."""
-    from distilvec.cli.main import main
-
-    main(list(arguments))
-
-
 # how a job comes to an end early
 
 
@@ -289,7 +275,7 @@ def _apart(count: int) -> None:
     Distiller.forward = forward  # type: ignore[method-assign]
 
 
-def _limit_student(size: int) -> None:
+def limit_student(size: int) -> None:
     """From when the student is written on, no file may grow beyond so many bytes."""
     import resource
 
@@ -302,70 +288,3 @@ def _limit_student(size: int) -> None:
         ship(*args, **kwargs)
 
     train.ship = limited  # type: ignore[assignment]
-
-
-# the process that forks
-
-
-def _run(request: Job) -> int:
-    """In the job's own process: returns its exit code."""
-    from distilvec.errors import DistilvecError
-
-    os.environ.update(request.get("env", {}))
-    if "limit_student" in request:
-        _limit_student(request["limit_student"])
-    try:
-        if "arguments" in request:
-            os.chdir(request["folder"])
-            command_line(request["arguments"])
-        else:
-            train(request["job"])
-    except DistilvecError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return error.exit_code
-    except SystemExit as end:
-        return int(end.code or 0)
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    return 0
-
-
-def _supervise(request: Job) -> None:
-    """Fork the job, wait for it, write down how it ended."""
-    ticket = Path(request["ticket"])
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    child = os.fork()
-    if child == 0:
-        out = os.open(ticket / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
-        code = _run(request)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    (ticket / "pid").write_text(str(child))
-    _, status = os.waitpid(child, 0)
-    partial = ticket / ".status"
-    partial.write_text(str(os.waitstatus_to_exitcode(status)))
-    partial.replace(ticket / "status")
-
-
-def serve() -> None:
-    import sentence_transformers
-    import sentence_transformers.sentence_transformer.modules  # noqa: F401
-    import transformers.models.bert.modeling_bert  # noqa: F401
-
-    import distilvec.flow.run
-    import distilvec.training.fit
-    import distilvec.training.trainer  # noqa: F401
-
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin:
-        if os.fork() == 0:
-            _supervise(json.loads(line))
-            os._exit(0)
-
-
-if __name__ == "__main__":
-    serve()

@@ -25,7 +25,6 @@ JOBS: dict[str, dict[str, Any]] = {
         "optimizer": {"lr": 1e-2, "sharpness": {"kind": "asam", "per": "batch", "every": 2, "fresh_dropout": True}},
     },
     "distilcse": {"method": "distilcse", "options": {"queue": 20, "learn_temperature": True}, "training": TRAINING},
-    "distilcse-accumulated": {"method": "distilcse", "options": {"queue": 20}, "training": ACCUMULATED},
     "matryoshka-distilcse": {
         "method": "distilcse",
         "options": {"queue": 20},
@@ -37,7 +36,6 @@ JOBS: dict[str, dict[str, Any]] = {
     "remember": {"method": "cosine", "training": TRAINING, "remember": 1.0},
     "mixture": {"method": "cosine", "student": "mixture", "router_balance": 1.0, "training": TRAINING},
     "emo-live": {"method": "emo", "live": "decoder", "training": TRAINING},
-    "dskd-live": {"method": "dskd", "live": "decoder", "training": TRAINING},
     "distillmoe-live-labelled": {
         "method": "distillmoe",
         "options": {"layers": 2, "token_map": "pairs"},
@@ -105,12 +103,10 @@ def check_same(out: Path, whole: Path) -> None:
         ("talas-asam-accumulated", "forward:8"),
         ("talas-asam-per-batch", "step:5"),
         ("distilcse", "step:7"),
-        ("distilcse-accumulated", "step:5"),
         ("matryoshka-distilcse", "step:6"),
         ("jasper_stella", "step:9"),
         ("mnrl-cached", "step:3"),
         ("emo-live", "step:7"),
-        ("dskd-live", "step:7"),
         ("distillmoe-live-labelled", "forward:9"),
         ("remember", "step:7"),
         ("mixture", "step:7"),
