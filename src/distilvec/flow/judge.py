@@ -33,7 +33,8 @@ from distilvec.judging import (
 from distilvec.judging.bootstrap import make_score
 from distilvec.methods.base import Method
 from distilvec.modules.task_head import TaskHead
-from distilvec.recipe import Recipe, given
+from distilvec.recipe import Recipe
+from distilvec.recipe.recipe import given
 from distilvec.report.parts import AlignedText
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
