@@ -6,7 +6,7 @@
 Teacher of vectors: all-MiniLM-L6-v2. Pairs: the shared ones, three parts without a text in common with what is judged:
 6,000 for the scorer, 5,000 for the students, 1,000 for every choice; 2,000 are for the test. Negatives: mined with the
 teacher's vectors (`distilvec.mine`), two of each of the scorer's pairs, four of each of the students'. Scorer: MiniLM
-read jointly, fine-tuned (`distilvec.finetune`) to tell answers from mined negatives; it never saw the pairs that it
+read jointly, fine-tuned (`finetune`) to tell answers from mined negatives; it never saw the pairs that it
 scores for the students. Student: quarter.py's, 5.67 M parameters, one pass over the same 30,000 texts whatever the
 lesson. `vectors`: cosine without a map and token states, as quarter.py; `scores`: a method on scores alone; `both`: the
 one beside the other.

@@ -17,7 +17,7 @@ from distilvec.api import shrink_model
 from distilvec.errors import DistilvecError
 from distilvec.judging.loading import read_tasks
 from distilvec.recipe import Recipe
-from distilvec.recipe.given import recipe_of
+from distilvec.recipe.from_python import recipe_of
 
 QUICK: dict[str, Any] = {
     "optimizer": {"lr": 1e-3},

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.errors import DistilvecError
 from distilvec.files import read_object, refuse_foreign, write_text
 from distilvec.judging.loading import read_tasks
-from distilvec.recipe.given import GIVEN, corpus_section, recipe_of
+from distilvec.recipe.from_python import GIVEN, corpus_section, recipe_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -188,16 +188,25 @@ def kept_or_temporary(output: str | Path | None) -> Iterator[str]:
         yield place
 
 
-def evaluate(model: Any, tasks: Any, output: str | Path | None = None, *, name: str | None = None) -> Judgement:
+def evaluate(
+    model: Any,
+    tasks: Any,
+    output: str | Path | None = None,
+    *,
+    name: str | None = None,
+    results: str | Path | None = None,
+) -> Judgement:
     """Score any model with the evaluators that score teachers and students.
 
     Args:
         model: folder or hub id, exported ONNX folder, `SentenceTransformer`, teacher, or a function from texts to
             vectors [n, d].
-        tasks: one or several of: name of a benchmark, description (dictionary), file with one description or with
-            a list of them.
+        tasks: one or several of: name of a task or a whole benchmark of MTEB's ("MTEB(eng, v2)"), description
+            (dictionary), file with one description or with a list of them.
         output: JSON file for the scores, with per-item results.
         name: of the model in the result; default from its folder.
+        results: folder for MTEB's result files, one for each of its tasks, written as they finish; a task whose file
+            is there already, of a model with these weights, is not run again.
 
     Raises:
         DistilvecError: no such model, a task that cannot be read, or `output` holds something else than scores.
@@ -207,11 +216,31 @@ def evaluate(model: Any, tasks: Any, output: str | Path | None = None, *, name: 
     if output is not None:
         refuse_foreign(Path(output).parent, [Path(output).name], lambda _: "scores" in read_object(Path(output)))
     opened = load(model) if isinstance(model, str | Path) else model
-    called = name or (Path(model).name if isinstance(model, str | Path) else "model")
-    found = judge({called or "model": opened}, read_tasks(tasks))
+    called = name or (Path(model).resolve().name if isinstance(model, str | Path) else "model") or "model"
+    chosen = read_tasks(tasks)
+    if results is not None:
+        _keep_results(chosen, Path(results), called, model)
+    found = judge({called: opened}, chosen)
     if output is not None:
         write_text(Path(output), json.dumps(found.to_dict(outputs=True)) + "\n")
     return found
+
+
+def _keep_results(tasks: Sequence[Any], folder: Path, name: str, model: Any) -> None:
+    """Let MTEB's tasks find and keep their result files.
+
+    Raises:
+        DistilvecError: none of the tasks is MTEB's, or the model has no files that tell it from others.
+    """
+    from distilvec.judging import MtebTask
+    from distilvec.judging.results import ResultFiles, revision_of
+
+    own = [task for task in tasks if isinstance(task, MtebTask)]
+    if not own:
+        raise DistilvecError("only tasks of MTEB have result files", where="results", remedy="Leave it out.")
+    files = ResultFiles(folder, name, revision_of(model))
+    for task in own:
+        task.results = files
 
 
 def load(path: str | Path) -> SentenceTransformer | OnnxEncoder:
@@ -244,7 +273,11 @@ def shrink_model(
     text: str = "text",
     **sizes: int | None,
 ) -> str:
-    """Shrink a model into a folder and say what was kept: `distilvec shrink`; sizes are further ones of `shrink`."""
+    """Shrink a model into a folder and say what was kept: `distilvec shrink`; sizes are further ones of `shrink`.
+
+    Raises:
+        DistilvecError: nothing is to be cut, or what is to be cut needs texts and there are none; else as `shrink`.
+    """
     from distilvec.corpus import read_corpus
     from distilvec.students import refuse_model, ship, shrink
 

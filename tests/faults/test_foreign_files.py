@@ -23,7 +23,7 @@ from distilvec.flow.compare import compare
 from distilvec.flow.demo import demo_recipe
 from distilvec.flow.run import output_folder
 from distilvec.recipe import Recipe
-from distilvec.recipe.given import recipe_of
+from distilvec.recipe.from_python import recipe_of
 from distilvec.report import Record, show_table
 from distilvec.training.checkpoints import tidy
 

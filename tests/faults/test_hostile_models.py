@@ -29,7 +29,7 @@ from distilvec.flow.finetune import finetune
 from distilvec.modules.folder_checks import PICKLES
 from distilvec.modules.guarded import open_config
 from distilvec.recipe import Recipe
-from distilvec.recipe.given import recipe_of
+from distilvec.recipe.from_python import recipe_of
 from distilvec.students import load_student, shrink, static, upcycle
 from distilvec.students.fresh import fresh
 from distilvec.tasks.predictor import Predictor
@@ -349,6 +349,8 @@ def unguarded(source: str) -> list[int]:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
         given = {keyword.arg: keyword.value for keyword in node.keywords}
         if called not in OPENING or (called != "from_pretrained" and not node.args):
+            continue
+        if ast.unparse(node.func) == "StaticModel.from_pretrained":  # of model2vec, which knows no code in a folder
             continue
         trust = given.get("trust_remote_code")
         if not (isinstance(trust, ast.Constant) and trust.value is False):

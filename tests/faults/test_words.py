@@ -15,7 +15,7 @@ from distilvec.cli.main import app, main
 from distilvec.errors import DistilvecError
 from distilvec.flow.compare import compare
 from distilvec.recipe import Recipe
-from distilvec.recipe.given import recipe_of
+from distilvec.recipe.from_python import recipe_of
 
 BASE = """
 corpus: {path: texts.txt}

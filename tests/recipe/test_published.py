@@ -12,8 +12,7 @@ from tests.recipe.published import PUBLISHED
 
 from distilvec.judging import load_tasks
 from distilvec.judging.perceptron import PerceptronTask
-from distilvec.recipe import Recipe
-from distilvec.recipe.recipe import given
+from distilvec.recipe import Recipe, given
 from distilvec.training.arguments import training_arguments
 
 FOLDER = Path(__file__).resolve().parents[2] / "src/distilvec/recipe/packaged"

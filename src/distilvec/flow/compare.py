@@ -27,8 +27,7 @@ from distilvec.flow.start import FOLDER
 from distilvec.flow.train import ship_student, train_student
 from distilvec.judging import FREE, TRAINED, UNTRAINED, CachedEncoder, RidgeMapped, Score, agreement, judge
 from distilvec.methods.table import resolve
-from distilvec.recipe import Recipe
-from distilvec.recipe.recipe import given
+from distilvec.recipe import Recipe, given
 from distilvec.recipe.sections import MOST_SEEDS
 from distilvec.report import CompareTable, compare_table
 from distilvec.report.plots import save_svg, style

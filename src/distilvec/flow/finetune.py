@@ -23,9 +23,8 @@ from distilvec.flow.run import Run, run
 from distilvec.judging import TRAINED
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.task_head import Encoding
-from distilvec.recipe import Recipe
-from distilvec.recipe.given import recipe_of
-from distilvec.recipe.recipe import given
+from distilvec.recipe import Recipe, given
+from distilvec.recipe.from_python import recipe_of
 from distilvec.recipe.sections import LoraSection as Lora
 from distilvec.report.parts import short_source
 from distilvec.students import check_place

@@ -26,8 +26,7 @@ from distilvec.methods.base import Method, Needs
 from distilvec.methods.table import build_method, resolve
 from distilvec.methods.token_states import check_pieces
 from distilvec.modules.lora import check_lora
-from distilvec.recipe import CorpusSection, Recipe, ScorerSection, StudentSection, TeacherSection
-from distilvec.recipe.recipe import given
+from distilvec.recipe import CorpusSection, Recipe, ScorerSection, StudentSection, TeacherSection, given
 from distilvec.scorers.base import Scorer
 from distilvec.store import SignalStore
 from distilvec.store.remote import mirrored

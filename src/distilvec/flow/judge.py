@@ -33,8 +33,7 @@ from distilvec.judging import (
 from distilvec.judging.bootstrap import make_score
 from distilvec.methods.base import Method
 from distilvec.modules.task_head import TaskHead
-from distilvec.recipe import Recipe
-from distilvec.recipe.recipe import given
+from distilvec.recipe import Recipe, given
 from distilvec.report.parts import AlignedText
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
@@ -103,12 +102,13 @@ def check_measures(job: Job) -> None:
         DataError: a labelled file of the task that is not there, has no usable row, or a label that the corpus lacks.
     """
     if job.recipe.task is not None:
-        _check_task_files(job.recipe, job.corpus)
+        _check_task_files(job)
     if job.recipe.training.best is not None:
         _check_best(job, job.recipe.training.best.removeprefix("eval_"))
 
 
-def _check_task_files(recipe: Recipe, corpus: Corpus) -> None:
+def _check_task_files(job: Job) -> None:
+    recipe, corpus = job.recipe, job.corpus
     assert recipe.task is not None
     head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
     if recipe.task.validation and recipe.training.evaluate_every is None:

@@ -15,6 +15,7 @@ from distilvec.files import write_text
 from distilvec.flow.compress import compress_run
 from distilvec.flow.job import Job
 from distilvec.flow.judge import aligned_text, check_measures, judge_all, judge_task, make_record, show_inside
+from distilvec.flow.pin import pin
 from distilvec.flow.train import ship_student, train_student
 from distilvec.judging import Verdict
 from distilvec.recipe import Recipe
@@ -76,7 +77,7 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     record.alignment = aligned_text(job, shipped)
     show_inside(record, job, untrained, student, fitted)
     record.supervised = judge_task(job, job.output / "student")
-    record.compression = compress_run(job.recipe, shipped, job.corpus, job.tasks)
+    record.compression = compress_run(job, shipped)
     write_report(record, job.output)
     write_card(record, job.output / "student")
     marker.finish(job.output)
@@ -99,6 +100,7 @@ def opened(command: str, recipe: Recipe, resume: bool) -> Job:
     """The job of a recipe with its output folder, checked before any teaching."""
     job = Job(recipe, resume=resume)
     job.require(command)
+    job = Job(pin(recipe), resume=resume)
     output_folder(job.recipe, resume)
     _ = job.named_tasks
     check_measures(job)
@@ -107,7 +109,12 @@ def opened(command: str, recipe: Recipe, resume: bool) -> Job:
 
 
 def output_folder(recipe: Recipe, resume: bool) -> Path:
-    """Make the output folder and save the resolved recipe; refuse another recipe's run, and what is no student."""
+    """Make the output folder and save the resolved recipe; refuse another recipe's run, and what is no student.
+
+    Raises:
+        DistilvecError: the folder has files of somebody else's, a run of another recipe that is to go on, or the
+            recipe's own file.
+    """
     out = marker.claim(recipe.output)
     saved, wanted = out / "recipe.yaml", recipe.to_yaml()
     check_place(out / "student")  # now, not when hours of training are to be saved there

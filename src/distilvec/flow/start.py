@@ -22,6 +22,7 @@ from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import limit_length
 from distilvec.recipe import StudentSection, TeacherSection
+from distilvec.recipe.places import at_revision
 from distilvec.students import fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
 from distilvec.students.ship import say_without_pooler
 from distilvec.teachers.cards import fingerprint, hash_files
@@ -128,20 +129,24 @@ def _keep(student: SentenceTransformer, folder: Path) -> None:
 def make_student(
     section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seed: int
 ) -> SentenceTransformer:
-    """The untrained student; the same recipe always gives the same one."""
+    """The untrained student; the same recipe always gives the same one.
+
+    Raises:
+        DistilvecError: it has not been chosen yet, or cannot be made of what the section names.
+    """
     named = {teacher.name: teacher for teacher in teachers if teacher.model}
 
     def source(name: str) -> SentenceTransformer:
         if name in named:
-            return load_student(str(named[name].model), pooling=section.pooling or named[name].pooling)
-        return load_student(name, pooling=section.pooling)
+            return load_student(str(named[name].address), pooling=section.pooling or named[name].pooling)
+        return load_student(at_revision(name, section.revision), pooling=section.pooling)
 
     texts = LazyTexts(corpus.texts, corpus.train_rows)
     torch.manual_seed(seed)
     if section.model is not None:
         longest = section.max_length if section.extend_length else None
         student = load_student(
-            section.model,
+            at_revision(section.model, section.revision),
             max_length=longest,
             pooling=section.pooling,
             trust_remote_code=section.trust_remote_code,

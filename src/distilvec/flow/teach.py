@@ -96,7 +96,8 @@ def teacher_info(teacher: Teacher, axes: int | None = None) -> TeacherInfo:
 
 def open_teacher(section: TeacherSection, components: Components = "largest", modality: Modality = "text") -> Teacher:
     """The teacher of a section, for items of a modality; `components` is of molecules, as in the corpus section."""
-    options = section.model_dump(exclude={"storage", "live", "weight", "token_axes"})
+    options = section.model_dump(exclude={"storage", "live", "weight", "token_axes", "revision"})
+    options["model"] = section.address
     return load_teacher(**options, modality=modality, components=components)
 
 

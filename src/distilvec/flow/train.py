@@ -110,6 +110,6 @@ def ship_student(job: Job, student: SentenceTransformer, method: Method, folder:
         job.task.head.save(folder)
     if section.router:
         first = job.recipe.teachers[0]
-        pair = router(load_student(str(folder)), load_student(str(first.model), pooling=first.pooling))
+        pair = router(load_student(str(folder)), load_student(str(first.address), pooling=first.pooling))
         ship(pair, folder.parent / "router")
     return kept

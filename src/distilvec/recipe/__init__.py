@@ -1,6 +1,6 @@
 """The recipe: what a run is made of, as typed models of its YAML file."""
 
-from distilvec.recipe.recipe import Recipe
+from distilvec.recipe.recipe import Recipe, given
 from distilvec.recipe.score_sections import MiningSection, ScorerSection
 from distilvec.recipe.sections import (
     ApiSection,
@@ -47,4 +47,5 @@ __all__ = [
     "TeacherSection",
     "TrainingSection",
     "UpcycleSection",
+    "given",
 ]

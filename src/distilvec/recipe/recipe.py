@@ -179,7 +179,11 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
     def build(
         cls, data: dict[str, Any], where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None
     ) -> Recipe:
-        """Validate Python values; errors are `DistilvecError`s that name the key."""
+        """Validate Python values; errors are `DistilvecError`s that name the key.
+
+        Raises:
+            DistilvecError: naming line, key and, for a misspelt one, the nearest.
+        """
         try:
             recipe = cls.model_validate(data)
         except ValidationError as error:
@@ -250,7 +254,11 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
                 raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
 
     def resolve_method(self, where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None) -> Any:
-        """The method's validated options (an instance of its own `Options`)."""
+        """The method's validated options (an instance of its own `Options`).
+
+        Raises:
+            DistilvecError: an unknown method or option, or a value out of range.
+        """
         from distilvec.methods.table import build_method, build_options
 
         try:

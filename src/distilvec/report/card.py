@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from distilvec.errors import EnvironmentProblem
 from distilvec.files import write_text
@@ -20,6 +17,7 @@ from distilvec.report.facts import (
     teacher_facts,
     teacher_title,
 )
+from distilvec.report.front_matter import front_matter
 from distilvec.report.grid import escape_markdown
 from distilvec.report.markdown import fact_table
 from distilvec.report.record import Record
@@ -67,7 +65,11 @@ def write_card(record: Record, folder: str | Path) -> Path:
     """
     file = Path(folder) / "README.md"
     try:
-        old = file.read_text(encoding="utf-8") if file.exists() else _front_matter(record)
+        old = (
+            file.read_text(encoding="utf-8")
+            if file.exists()
+            else f"{front_matter(record)}\n# {escape_markdown(record.title)}\n"
+        )
     except OSError as error:
         raise EnvironmentProblem(f"the model card cannot be read ({error.strerror})", where=str(file)) from error
     section = f"{BEGIN}\n{model_card(record)}{END}\n"
@@ -75,25 +77,6 @@ def write_card(record: Record, folder: str | Path) -> Path:
     after = rest.partition(END)[2].lstrip("\n") if found else ""
     write_text(file, f"{before.rstrip()}\n\n{section}{after}")
     return file
-
-
-def _front_matter(record: Record) -> str:
-    """What hubs read. The licence is only given where one teacher states one; without a teacher, that of the model that
-    was trained.
-    """
-    data: dict[str, Any] = {
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec"],
-    }
-    if record.student is not None and record.student.base:
-        data["base_model"] = record.student.base
-    licences = {each.licence for each in record.teachers} | {each.licence for each in record.scorers}
-    if not licences and record.student is not None:
-        licences = {record.student.licence}
-    if len(licences) == 1 and None not in licences:
-        data["license"] = licences.pop()
-    return f"---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}---\n\n# {escape_markdown(record.title)}\n"
 
 
 _EXAMPLES = {

@@ -312,6 +312,7 @@ def model_row(
             high=score.interval[1] if score.interval else None,
             kind=score.kind,
             domain=score.domain,
+            dataset=score.details.get("dataset"),
         )
         for task, score in scores.items()
     }

@@ -29,7 +29,10 @@ class Part(BaseModel):
 
 
 class ScoreEntry(Part):
-    """A score as a fraction (0.84, not 84), with its 95 % interval where there is one."""
+    """A score as a fraction (0.84, not 84), with its 95 % interval where there is one.
+
+    `dataset` is the hub id of the data set that it was measured on, where it has one.
+    """
 
     metric: str = ""
     value: float
@@ -37,6 +40,7 @@ class ScoreEntry(Part):
     high: float | None = None
     kind: str = ""
     domain: str | None = None
+    dataset: str | None = None
 
     @model_validator(mode="after")
     def _both_edges(self) -> ScoreEntry:

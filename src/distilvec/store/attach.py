@@ -14,7 +14,12 @@ _CHUNK = 10_000
 
 
 def attach_rows(rows_of: Callable[[np.ndarray], np.ndarray], dataset: Any, text: str) -> Any:
-    """What `SignalStore.attach` does; `rows_of` is the store's `rows`."""
+    """What `SignalStore.attach` does; `rows_of` is the store's `rows`.
+
+    Raises:
+        DistilvecError: no dataset, no such column, or a column "label" already.
+        DataError: naming the first text that the store has nothing for.
+    """
     columns = getattr(dataset, "column_names", None)
     if not columns or not hasattr(dataset, "add_column") or not hasattr(dataset, "__len__"):
         raise DistilvecError(f"expected a datasets.Dataset with columns, found {type(dataset).__name__}")

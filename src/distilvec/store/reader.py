@@ -111,6 +111,10 @@ class SignalStore:
             card: as for `create`.
             keys: uint8 [n, 16].
             vectors: [n, D], finite; may be a memory map larger than memory.
+
+        Raises:
+            DistilvecError: not as many vectors as keys.
+            DataError: vectors that are not finite, naming the row.
         """
         if len(keys) != len(vectors) or vectors.ndim != 2:
             raise DistilvecError(

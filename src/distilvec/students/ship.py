@@ -124,6 +124,9 @@ def in_teacher_space(
         student: d wide.
         teacher_map: weight [D, d].
         normalize: whether to bring the result to length 1.
+
+    Raises:
+        DistilvecError: the map takes vectors of another width.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense, Normalize

@@ -312,7 +312,11 @@ class DistillationTrainer(CheckpointedTrainer):
             self.sharp_step.skipped = kept["skipped"]
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
-        """Held-out metrics of the student, logged as `eval_...`."""
+        """Held-out metrics of the student, logged as `eval_...`.
+
+        Raises:
+            DistilvecError: nothing that is measured has the name of the metric that the best checkpoint is chosen by.
+        """
         if self.evaluate_student is None:
             return {}
         training = self.distiller.training

@@ -57,7 +57,11 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
 
 
 def measure_rates(job: Job) -> Rates:
-    """Rates of the recipe's teachers and student on this machine, on the job's corpus: a small sample."""
+    """Rates of the recipe's teachers and student on this machine, on the job's corpus: a small sample.
+
+    Raises:
+        DistilvecError: a teacher is a file of vectors.
+    """
     recipe, sample = job.recipe, job.corpus
     taught = job.changed(recipe.model_copy(update={"combine": "separate"}), "corpus", "teachers").teach(
         vectors_only=True

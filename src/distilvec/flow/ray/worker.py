@@ -14,8 +14,7 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.job import Job
 from distilvec.flow.ray.ledger import refuse_deadly
 from distilvec.flow.teach import fill_store, open_store, open_teacher
-from distilvec.recipe import Recipe
-from distilvec.recipe.recipe import given
+from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore
 from distilvec.store.axes import settle_axes
 from distilvec.store.fill_signals import open_signals
