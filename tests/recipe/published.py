@@ -186,3 +186,33 @@ _add(
     pooling="mean",
     options__unit_target=True,
 )
+
+# [C] matchmaker, config/train/defaults.yaml: Adam at 7e-6 without decay, 32 triplets, passages of 200 pieces. [P] Dot
+# products, the scorers' margins as they are.
+_add(
+    "paper-margin-mse",
+    schedule="constant",
+    warmup=0,
+    clip=0,
+    lr=7e-6,
+    weight_decay=0.0,
+    batch=32,
+    pooling="cls",
+    max_length=200,
+    options__preset="paper",
+    options__similarity="dot",
+    options__raw=True,
+)
+# [P] Dot products of mean-pooled BERT, scores as they are; rate and batch are ours, and the recipe says so.
+_add(
+    "paper-score-kl",
+    schedule="linear",
+    warmup=0,
+    clip=0,
+    lr=7e-6,
+    batch=16,
+    pooling="mean",
+    options__preset="paper",
+    options__similarity="dot",
+    options__raw=True,
+)

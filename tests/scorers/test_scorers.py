@@ -313,7 +313,6 @@ def test_recipes_that_make_no_sense_with_scores(tmp_path: Path, tiny_bert: Path,
             _ = job.needs
 
     refused(r'^scorers: .*"margin_mse"', scorers=[])
-    refused(r'^scorers: .*"mnrl".*margin_mse', method={"name": "mnrl"})
     refused(
         r'^corpus\.text: .*"score_kl"',
         method={"name": "simcse", "beside": {"name": "score_kl"}},
@@ -323,6 +322,16 @@ def test_recipes_that_make_no_sense_with_scores(tmp_path: Path, tiny_bert: Path,
     refused(r'two scorers.*"words"', scorers=[{"name": "words", "call": overlap}] * 2)
     refused(r'"words"', teachers=[{"name": "words", "model": str(tiny_bert)}])
     refused(r"^method.*: .*no method \"scorekl\"", method={"name": "cosine", "beside": {"name": "scorekl"}})
+
+
+def test_scorers_that_nothing_learns_from_are_not_asked(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """So that `compare` sets methods with and without scores side by side."""
+    job = Job(Recipe.build(settings(tmp_path, tiny_bert, sentences[:40], method={"name": "mnrl"})))
+    assert job.scores is None and job.scored == [] and "mnrl has no use for scores" in caplog.text
+    assert not (tmp_path / "out/stores/words").exists()
+    assert len(job.score()[0].store) == 112, "teach asks them all the same"
 
 
 def test_shards_and_a_killed_scoring_leave_the_same_scores(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -42,6 +43,7 @@ from distilvec.training.items import check_modality
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+logger = logging.getLogger(__name__)
 #: What each command must find in a recipe, "or" of two. `teachers` is for the methods that learn from one.
 REQUIRED: dict[str, tuple[str, ...]] = {
     "run": ("corpus", "student"),
@@ -227,15 +229,16 @@ class Job:
             first, pieces = self.teachers[0], list(self._kept().tokenizer.get_vocab())
             check_pieces(pieces, first.vocabulary, first.card.name)
         check_caching(self.method, needs, self.recipe.training.mini_batch_size)
-        if needs.scores != bool(self.recipe.scorers):
+        if needs.scores and not self.recipe.scorers:
             raise DistilvecError(
-                f'method "{self.method.name}" learns from scores, and there is no scorer'
-                if needs.scores
-                else f'method "{self.method.name}" has no use for scores',
+                f'method "{self.recipe.method.name}" learns from scores, and there is no scorer',
                 where="scorers",
-                remedy="Name one: a model, a function, or a table of scores."
-                if needs.scores
-                else "Leave them out, or take margin_mse or score_kl, alone or beside another (method.beside).",
+                remedy="Name one: a model, a function, or a table of scores.",
+            )
+        if self.recipe.scorers and not needs.scores:
+            logger.warning(
+                "%s has no use for scores, and the scorers are not asked; margin_mse and score_kl have",
+                self.recipe.method.name,
             )
         return needs
 
@@ -326,8 +329,8 @@ class Job:
 
     @cached_property
     def scored(self) -> list[Scored]:
-        """The scorers with filled stores; [] where the recipe names none."""
-        return self.score()
+        """The scorers with filled stores; [] where the method learns nothing from them."""
+        return self.score() if self.needs.scores else []
 
     def score(self, *, shard: tuple[int, int] | None = None) -> list[Scored]:
         """Fill the stores of all scorers with what they lack; only a share of it with `shard` = (i, n).
@@ -343,8 +346,8 @@ class Job:
 
     @property
     def scores(self) -> np.ndarray | None:
-        """float32 [rows of the corpus], what the scorers say of each document and its query; None without scorers."""
-        return scores_of(self.scored, self.pairs) if self.recipe.scorers else None
+        """float32 [rows of the corpus], what the scorers say of each document and its query; None without them."""
+        return scores_of(self.scored, self.pairs) if self.scored else None
 
     def settle_tasks(self) -> None:
         """Tasks whose truth is the first teacher's own search take it."""
