@@ -233,6 +233,7 @@ class _Bench:
             and head is not None
             and supervises(job.recipe)
             and fitted.task is not None
+            and fitted.task.head is not None
             and answers_alike(head, fitted.task.head, teacher.card.name)
         ):
             judged[teacher.card.name] |= task_score(job.recipe, Predictor(teacher.model, head))  # type: ignore[attr-defined]

@@ -54,6 +54,8 @@ class Needs(NamedTuple):
         same_classes: whether class i of the logits has to be the same on both sides; False where they are sorted.
         alignment: alignment mode, one entry per teacher (empty = none); several are joined by "+".
         digest: one entry per teacher (empty = none), what a store may hand out in place of attention maps.
+        next: one entry per teacher (empty = none), whether distributions of the next token along the answer are
+            compared.
         coupled: whether rows of a batch enter each other's loss, so that ranks must see the whole batch.
         companions: how many further texts of its pair or triplet each item brings into the batch: 0 = none, every
             text is an item; 1 = an anchor and its positive; None = its negatives too. A batch of B items then holds
@@ -71,6 +73,7 @@ class Needs(NamedTuple):
     same_classes: bool = True
     alignment: tuple[str | None, ...] = ()
     digest: tuple[Digest | None, ...] = ()
+    next: tuple[bool, ...] = ()
     coupled: bool = False
     companions: int | None = 0
     states: bool = True
@@ -90,6 +93,7 @@ def wanted_of(needs: Needs, teacher: int) -> Wanted:
         same_classes=needs.same_classes,
         alignment=tuple(mode.split("+")) if mode else (),
         digest=needs.digest[teacher] if needs.digest else None,
+        next=bool(needs.next and needs.next[teacher]),
     )
 
 
@@ -177,6 +181,7 @@ class Method(nn.Module):
         trains_on_pairs: whether its items are pairs or triplets, not single texts.
         needs_teacher: False where it learns nothing from a teacher, so that a recipe need not name one.
         inside: whether it may ask the teachers for more than sentence vectors.
+        writes: whether it can teach a student that writes.
         lookup: (teacher index, keys uint8 [n, 16]) -> [n, D] sentence vectors; set before training where the
             signals come from stores, so that a method can keep keys instead of vectors.
     """
@@ -189,6 +194,7 @@ class Method(nn.Module):
     trains_on_pairs: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = True
     inside: bool = False
+    writes: ClassVar[bool] = False
     lookup: Callable[[int, Tensor], Tensor] | None = None
 
     def __init__(self, options: BaseOptions | None = None) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "locate",
     "locate_adapters",
     "module_folders",
+    "open_causal",
     "open_model",
     "open_pipeline",
     "open_tokenizer",
@@ -150,7 +151,7 @@ def open_model(
         raise DataError(
             "its first module reads nothing: no text, image or molecule", where=name, remedy="See its modules.json."
         )
-    _check_table(opened, name)
+    check_table(opened, name)
     _try(opened, name)
     return opened
 
@@ -187,6 +188,31 @@ def open_transformer(folder: str | Path, model_kwargs: dict[str, Any], **options
             config_kwargs=dict(plain),
             **options,
         )
+
+
+def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """The `AutoModelForCausalLM` and the tokenizer of a transformers folder or hub id.
+
+    Raises:
+        DistilvecError: it is not safe to open, demands code of its own, or is no causal model.
+        DataError: the weights are damaged.
+        EnvironmentProblem: the hub cannot be reached.
+    """
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder, name = locate(model, trust_remote_code), str(model)
+    plain = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
+    try:
+        with no_questions():
+            causal = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, use_safetensors=True, **plain)
+            return causal, AutoTokenizer.from_pretrained(str(folder), **plain)
+    except SafetensorError as problem:
+        raise DataError(
+            f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
+        ) from problem
+    except Exception as problem:  # whatever libraries raise over files that are not what they expect
+        raise _explain(name, problem, "Does it load as an AutoModelForCausalLM of transformers?") from problem
 
 
 def open_config(folder: str | Path) -> Any:
@@ -262,7 +288,7 @@ def _own_modules(source: str) -> dict[str, Any]:
     }
 
 
-def _check_table(model: SentenceTransformer, name: str) -> None:
+def check_table(model: SentenceTransformer, name: str) -> None:
     """Refuse a tokenizer with ids beyond the table of embeddings: a text with such a piece would end the run."""
     from torch import nn
 
@@ -337,7 +363,7 @@ def _fetch(model: str, trust_remote_code: bool) -> Path:
         ) from problem
 
 
-def _explain(name: str, problem: Exception) -> DistilvecError:
+def _explain(name: str, problem: Exception, remedy: str = "Does it load in sentence-transformers?") -> DistilvecError:
     if "trust_remote_code" in str(problem):
         return DistilvecError(
             "this model runs code that comes with it",
@@ -347,7 +373,7 @@ def _explain(name: str, problem: Exception) -> DistilvecError:
     return DistilvecError(
         f"the model cannot be opened: {_first_line(problem)}",
         where=name,
-        remedy="Does it load in sentence-transformers?",
+        remedy=remedy,
     )
 
 

@@ -22,6 +22,7 @@ from distilvec.report.markdown import fact_table
 from distilvec.report.record import Record
 from distilvec.report.table import escape_markdown, main_grid, task_grid
 from distilvec.report.words import verdict
+from distilvec.report.writing import writing_grid
 
 BEGIN, END = "<!-- distilvec:begin -->", "<!-- distilvec:end -->"
 
@@ -39,6 +40,8 @@ def model_card(record: Record) -> str:
         ]
     if record.tasks():
         parts.append(task_grid(record).markdown())
+    if record.writing:
+        parts.append(writing_grid(record.writing).markdown())
     if record.student is not None:
         parts += ["### Provenance", fact_table(student_facts(record.student))]
     for teacher in record.teachers:
@@ -74,15 +77,23 @@ def write_card(record: Record, folder: str | Path) -> Path:
     return file
 
 
+_EMBEDDER = {
+    "library_name": "sentence-transformers",
+    "pipeline_tag": "sentence-similarity",
+    "tags": ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec"],
+}
+_WRITER = {
+    "library_name": "transformers",
+    "pipeline_tag": "text-generation",
+    "tags": ["text-generation", "distilvec"],
+}
+
+
 def _front_matter(record: Record) -> str:
     """What hubs read. The licence is only given where one teacher states one; without a teacher, that of the model that
     was trained.
     """
-    data: dict[str, Any] = {
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec"],
-    }
+    data: dict[str, Any] = dict(_WRITER if record.student is not None and record.student.writes else _EMBEDDER)
     if record.student is not None and record.student.base:
         data["base_model"] = record.student.base
     licences = {teacher.licence for teacher in record.teachers}
@@ -101,6 +112,8 @@ _EXAMPLES = {
 
 
 def _use(record: Record) -> str:
+    if record.student is not None and record.student.writes:
+        return _writing_use(record)
     remote = record.student is not None and record.student.remote_code
     code = ", trust_remote_code=True" if remote else ""
     lines = [
@@ -124,6 +137,22 @@ def _use(record: Record) -> str:
             "",
             "Its vectors lie in the teacher's space: its queries can be used on an index of the teacher's vectors.",
         ]
+    return "\n".join(lines)
+
+
+def _writing_use(record: Record) -> str:
+    """How to write with a causal language model."""
+    task = record.recipe.get("task")
+    separator = str(task.get("separator") or "\n") if isinstance(task, dict) else "\n"
+    lines = [
+        "```python",
+        "from transformers import pipeline",
+        "",
+        'write = pipeline("text-generation", model="path/to/this/folder")',
+        f'prompt = "your prompt" + {separator!r}  # what stands between prompt and answer in its training',
+        'print(write(prompt, max_new_tokens=64, return_full_text=False)[0]["generated_text"])',
+        "```",
+    ]
     return "\n".join(lines)
 
 

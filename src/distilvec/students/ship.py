@@ -90,7 +90,7 @@ def check_place(target: Path) -> None:
     Raises:
         DistilvecError: the place holds something else.
     """
-    if target.exists() and not (target / "modules.json").is_file() and (target.is_file() or any(target.iterdir())):
+    if target.exists() and not _is_model(target) and (target.is_file() or any(target.iterdir())):
         raise DistilvecError(
             "this place holds something that is not a model, and it would be lost",
             where=str(target),
@@ -105,7 +105,7 @@ def refuse_model(target: Path) -> None:
         DistilvecError: something lies there.
     """
     check_place(target)
-    if (target / "modules.json").is_file():
+    if _is_model(target):
         raise DistilvecError(
             "this folder holds a model, and it would be lost",
             where=str(target),
@@ -227,6 +227,12 @@ def say_without_pooler(folder: Path) -> None:
             settings = json.loads(file.read_text(encoding="utf-8"))
             settings["model_kwargs"] = {**settings.get("model_kwargs", {}), "add_pooling_layer": False}
             file.write_text(json.dumps(settings, indent=4) + "\n", encoding="utf-8")
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether it is one of sentence-transformers, or a causal model of transformers."""
+    causal = (folder / "config.json").is_file() and (folder / "generation_config.json").is_file()
+    return (folder / "modules.json").is_file() or causal
 
 
 def put_in_place(partial: Path, target: Path, *, keep: bool = False) -> None:

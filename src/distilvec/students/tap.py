@@ -28,7 +28,8 @@ class StudentTap:
     compiled forward sees them; they go when the tap does.
 
     Args:
-        student: a plain sentence-transformers model: a transformer with pooling, or static embeddings.
+        student: a plain sentence-transformers model: a transformer with pooling, or static embeddings; or one that
+            writes (`modules.writer`).
 
     Attributes:
         info: what a method may know of the student.
@@ -64,6 +65,7 @@ class StudentTap:
             width=width,
             layers=len(found[1]) if found is not None and self._watch is not None else None,
             hidden=width if self._pooling is None else self._pooling.get_embedding_dimension(),
+            pieces=getattr(transformer, "pieces", None),
         )
 
     def __call__(
@@ -141,7 +143,7 @@ class StudentTap:
         One call per block: stacking the states for a single call would copy them all, forward and backward.
         """
         assert self._pooling is not None
-        context: dict[str, Any] = {name: rows[name] for name in ("attention_mask", "prompt_length") if name in rows}
+        context: dict[str, Any] = {name: rows[name] for name in _OF_POOLING if name in rows}
         return torch.stack(
             [self._pooling({**context, "token_embeddings": state})["sentence_embedding"] for state in states]
         )
@@ -182,6 +184,7 @@ class StudentTap:
             )
 
 
+_OF_POOLING = ("attention_mask", "prompt_length", "answer_mask")
 _OWN = frozenset({"token_embeddings", "sentence_embedding", "all_layer_embeddings"})
 
 

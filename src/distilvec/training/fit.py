@@ -19,6 +19,7 @@ from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs, Sample, wanted_of
+from distilvec.modules.blocks import find_writer
 from distilvec.modules.projection import ridge_map
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
@@ -31,7 +32,7 @@ from distilvec.training.data import Collator, SignalSource
 from distilvec.training.distiller import Distiller, describe
 from distilvec.training.distributed import apart, barrier, first_rank_first, rank
 from distilvec.training.items import PreparedCorpus, student_items
-from distilvec.training.sample import make_sample, on_device
+from distilvec.training.sample import SAMPLE, TOKEN_SAMPLE, make_sample, on_device
 from distilvec.training.tokens import TokenizedCorpus
 from distilvec.training.trainer import DistillationTrainer
 
@@ -251,7 +252,9 @@ def _observe(
         tokens = student_items(student, corpus, cache / "tokens")
         for number, source in enumerate(sources):
             source.prepare(wanted_of(needs, number), tokens)
-    return tokens, make_sample(student, tokens, sources, corpus.train_rows, seed=seed, needs=needs)
+    # The vector of an answer is nobody's embedding, so nothing is fitted to many of them.
+    limit = SAMPLE if find_writer(student) is None else TOKEN_SAMPLE
+    return tokens, make_sample(student, tokens, sources, corpus.train_rows, seed=seed, needs=needs, limit=limit)
 
 
 def _build(
