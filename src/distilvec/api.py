@@ -159,7 +159,7 @@ def evaluate(model: Any, tasks: Any, output: str | Path | None = None, *, name: 
 
     Args:
         model: folder or hub id, exported ONNX folder, `SentenceTransformer`, teacher, or a function from texts to
-            vectors [n, d].
+            vectors [n, d]; a causal language model's folder where all tasks are of kind generation.
         tasks: one or several of: name of a benchmark, description (dictionary), file with one description or with
             a list of them.
         output: JSON file for the scores, with per-item results.
@@ -172,12 +172,22 @@ def evaluate(model: Any, tasks: Any, output: str | Path | None = None, *, name: 
 
     if output is not None:
         refuse_foreign(Path(output).parent, [Path(output).name], lambda _: "scores" in read_object(Path(output)))
-    opened = load(model) if isinstance(model, str | Path) else model
+    asked = read_tasks(tasks)
+    opened: Any = model
+    if isinstance(model, str | Path):
+        opened = _writer(model) if asked and all(task.kind == "generation" for task in asked) else load(model)
     called = name or (Path(model).name if isinstance(model, str | Path) else "model")
-    found = judge({called or "model": opened}, read_tasks(tasks))
+    found = judge({called or "model": opened}, asked)
     if output is not None:
         write_text(Path(output), json.dumps(found.to_dict(outputs=True)) + "\n")
     return found
+
+
+def _writer(model: str | Path) -> SentenceTransformer:
+    """Any causal language model."""
+    from distilvec.modules.writing import open_writer
+
+    return open_writer(model).eval()
 
 
 def load(path: str | Path) -> SentenceTransformer | OnnxEncoder:

@@ -11,7 +11,8 @@ and where:
   content;
 - the pipeline leaves `answer_loss` and `answer_tokens` [N] in the features, from which the task takes its loss, and
   `next_logits` [N, A, C] where a method asks for them: what it predicts after the prompt and after each of the answer's
-  tokens. The shift by one is the model's and happens here only;
+  tokens, with `next_ids` [N, A], what does follow (-100 = nothing). The shift by one is the model's and happens here
+  only;
 - it opens from, and ships as, a plain transformers folder (opening.py, students/writing.py), because that is what
   people generate with. Modules that a method appends (DistillMoE's experts on the answer's vector) play no part in the
   next token, so they teach the blocks below them and are left out of what ships.
@@ -115,11 +116,11 @@ class Writer(InputModule):
         places, real = answer_places(kinds)
         index = places.unsqueeze(-1).expand(-1, -1, states.shape[-1])
         logits = self.head(states.gather(1, index))  # [N, A, C]
+        targets = ids.gather(1, (places + 1).clamp_max(ids.shape[1] - 1)).masked_fill(~real, -100)
         if self.next_logits:
-            features["next_logits"] = logits
+            features["next_logits"], features["next_ids"] = logits, targets
         if not self.spells:
             return
-        targets = ids.gather(1, (places + 1).clamp_max(ids.shape[1] - 1)).masked_fill(~real, -100)
         # Of each token and not of all at once: rows are averaged by whoever asks.
         losses = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
         count = real.sum(-1)

@@ -252,8 +252,7 @@ def _observe(
         tokens = student_items(student, corpus, cache / "tokens")
         for number, source in enumerate(sources):
             source.prepare(wanted_of(needs, number), tokens)
-    # The vector of an answer is nobody's embedding, so nothing is fitted to many of them.
-    limit = SAMPLE if find_writer(student) is None else TOKEN_SAMPLE
+    limit = SAMPLE if find_writer(student) is None else TOKEN_SAMPLE  # an answer's vector is nobody's embedding
     return tokens, make_sample(student, tokens, sources, corpus.train_rows, seed=seed, needs=needs, limit=limit)
 
 
