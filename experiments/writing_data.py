@@ -41,7 +41,7 @@ TASKS = ("Title", "Caption", "Split", "Question", "Follows")
 OUTSIDE = ("sick", "mrpc")
 #: Longer ones are left out: a step would be made of padding.
 LONGEST = 300
-PER_TEST = 120
+PER_TEST = 80
 SPLITS = ("train", "validation", "test")
 
 
