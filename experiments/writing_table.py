@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from layout import cell, head, line
-from records import Rows, seeds
+from records import Rows, pairs_of_seeds, seeds
 from writing_data import OUTSIDE, TASKS
 
 EXPERIMENT = "writing"
@@ -71,19 +71,22 @@ def best_rate(rows: Rows, row: str) -> float | None:
     return max(runs, key=lambda run: run["validation"]["value"])["lr"] if runs else None
 
 
-def scores(rows: Rows, row: str) -> dict[tuple[str, int], float]:
-    """(set, seed) -> ROUGE-L of a row in points, at the learning rate that was chosen for it."""
+def scores(rows: Rows, row: str) -> dict[int | None, dict[str, float]]:
+    """Seed -> set -> ROUGE-L in points of a row, at the rate that was chosen for it; a reference has no seed."""
     lr = best_rate(rows, row)
-    found = seeds(rows, f"{row}-{lr:g}") if lr else {}
-    return {(name, seed): 100 * run["tasks"][name]["value"] for seed, run in found.items() for name in SETS}
+    found: dict[int | None, dict[str, Any]] = dict(seeds(rows, f"{row}-{lr:g}")) if lr else {}
+    if row in REFERENCES and row in rows:
+        found = {None: rows[row]}
+    return {seed: {name: 100 * run["tasks"][name]["value"] for name in SETS} for seed, run in found.items()}
 
 
 def paired(rows: Rows, one: str, other: str) -> dict[str, dict[int | None, float]]:
     """Set -> seed -> ROUGE-L of one row minus that of another, in points."""
     first, second = scores(rows, one), scores(rows, other)
     found: dict[str, dict[int | None, float]] = {}
-    for name, seed in first.keys() & second.keys():
-        found.setdefault(name, {})[seed] = first[name, seed] - second[name, seed]
+    for a, b in pairs_of_seeds(first, second):
+        for name in SETS:
+            found.setdefault(name, {})[a if a is not None else b] = first[a][name] - second[b][name]
     return found
 
 

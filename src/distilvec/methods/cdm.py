@@ -106,7 +106,7 @@ class CDM(Method):
     """
 
     name = "cdm"
-    summary = "KL on class logits; without a task, token states averaged along the warping path"
+    summary = "KL on class logits or the next token; without a task, token states averaged along the warping path"
     paper = "Chen et al. 2025, Contextual dynamic mapping; for embedding models TALAS, appendix E"
     Options = CDMOptions
     inside = True

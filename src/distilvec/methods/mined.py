@@ -68,7 +68,7 @@ class MinED(Method):
     """
 
     name = "mined"
-    summary = "KL on class logits; without a task, token states of equal tokens aligned by edit distance"
+    summary = "KL on class logits or the next token; without a task, states of equal tokens aligned by edit distance"
     paper = "Wan et al. 2024, Knowledge fusion of large language models, FuseLLM (arXiv:2401.10491)"
     Options = MinEDOptions
     inside = True

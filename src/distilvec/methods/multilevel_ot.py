@@ -87,7 +87,7 @@ class MultiLevelOT(Method):
     """
 
     name = "multilevel_ot"
-    summary = "ordered class probabilities by absolute and logarithmic cost; needs class logits"
+    summary = "ordered probabilities, of classes or of the next token, by absolute and logarithmic cost"
     paper = "Cui et al. 2024, Multi-level optimal transport (arXiv:2412.14528)"
     Options = MultiLevelOTOptions
     inside = True

@@ -48,7 +48,7 @@ class ULD(Method):
     """Terms: `uld` [V, B] (`uld:TEACHER` where there are several); of a student that writes `aligned`, for the log."""
 
     name = "uld"
-    summary = "sorted class probabilities follow the teacher's; needs class logits"
+    summary = "sorted probabilities, of classes or of the next token, follow the teacher's"
     paper = "Boizard et al. 2024, Universal logit distillation (arXiv:2402.12030)"
     Options = ULDOptions
     inside = True
