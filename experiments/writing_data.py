@@ -17,6 +17,7 @@ trained on: entailed sentences of SICK's test set, and paraphrases of MRPC's (a 
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import hashlib
 import json
@@ -113,6 +114,7 @@ def write(file: Path, rows: list[dict[str, str]]) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for name, file in files().items():
         print(f"{name}: {len(file.read_text(encoding='utf-8').splitlines()):,} items")
     print(f"{len(texts()):,} texts to pre-train on")
