@@ -30,7 +30,7 @@ def one(keep: bool) -> dict[str, float]:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.allocator import keep_freed_memory
-    from distilvec.demo import demo_teacher
+    from distilvec.flow.demo import demo_teacher
 
     if keep and not keep_freed_memory():
         raise SystemExit("this C library is not glibc: nothing to measure")

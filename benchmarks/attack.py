@@ -57,7 +57,7 @@ def warm(folder: Path, commands: Sequence[str]) -> None:
     from attacking.children import call, forked
 
     torch.set_num_threads(1)
-    importlib.import_module("distilvec.cli")
+    importlib.import_module("distilvec.cli.main")
     if not (folder / "inputs").exists():
         shutil.rmtree(folder / "making", ignore_errors=True)
         made = forked(lambda: int(jobs.make_inputs(folder / "making") is None), folder)

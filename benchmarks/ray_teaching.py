@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.demo import demo_teacher
+from distilvec.flow.demo import demo_teacher
+from distilvec.flow.ray import teach_alone, teach_with_ray
 from distilvec.recipe import Recipe
-from distilvec.scaling import teach_alone, teach_with_ray
 from distilvec.store import SignalStore
 
 

@@ -75,7 +75,7 @@ def train(name: str, place: Path) -> str:
 
 
 def finetune(place: Path) -> str:
-    from distilvec.finetune import finetune
+    from distilvec.flow.finetune import finetune
 
     rows = [{"text": text, "label": "long" if len(text) > 60 else "short"} for text in texts()]
     data = place / "rows.jsonl"

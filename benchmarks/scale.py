@@ -19,7 +19,7 @@ from pathlib import Path
 
 from encode import RESULTS, documentation
 
-from distilvec.demo import demo_teacher
+from distilvec.flow.demo import demo_teacher
 
 RECIPE = """
 corpus: {{path: texts.txt}}

@@ -29,8 +29,8 @@ from encode import RESULTS, _instructions
 from sentence_transformers import SentenceTransformer
 from static import texts
 
-from distilvec.demo import demo_teacher
 from distilvec.export import export_onnx, load_onnx
+from distilvec.flow.demo import demo_teacher
 from distilvec.judging import speed
 from distilvec.modules.blocks import parameters
 from distilvec.students import ship, shrink, static

@@ -29,7 +29,7 @@ from encode import RESULTS, _instructions, documentation, measure
 from sentence_transformers import SentenceTransformer
 from workload import shared
 
-from distilvec.demo import demo_teacher
+from distilvec.flow.demo import demo_teacher
 from distilvec.students import shrink, static
 
 TEACHER, LAYERS = "all-MiniLM-L6-v2", "two layers, 5,000 pieces"

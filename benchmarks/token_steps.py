@@ -42,8 +42,8 @@ from step import RESULTS, Times, describe, measure, peak_bytes, ratio
 from workload import Workload, make_student, real_texts
 
 from distilvec.corpus import read_corpus
-from distilvec.demo import demo_teacher
-from distilvec.finetune import finetune
+from distilvec.flow.demo import demo_teacher
+from distilvec.flow.finetune import finetune
 from distilvec.flow.teach import teacher_info
 from distilvec.methods.base import Method, wanted_of
 from distilvec.methods.table import build_method

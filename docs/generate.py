@@ -164,7 +164,7 @@ def commands_table() -> str:
     """Every command with its own one line of help."""
     from typer.main import get_command
 
-    from distilvec.cli import app
+    from distilvec.cli.main import app
 
     commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
     rows = [["command", "what it does"]]

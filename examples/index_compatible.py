@@ -15,8 +15,8 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from distilvec.corpus import Corpus
+from distilvec.flow.run import run
 from distilvec.recipe import Recipe
-from distilvec.run import run
 
 
 def main() -> None:

@@ -20,9 +20,9 @@ from typing import Any
 
 from own_teacher import some_texts
 
-from distilvec.plan import plan
+from distilvec.choosing.dry_run import plan
+from distilvec.flow.run import run
 from distilvec.recipe import Recipe
-from distilvec.run import run
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from records import Rows
 
 from distilvec.choosing import choose
 from distilvec.choosing.prediction import RUNS, kind_of, predict
-from distilvec.demo import demo_teacher
+from distilvec.flow.demo import demo_teacher
 from distilvec.flow.job import Job
 from distilvec.flow.train import train_student
 from distilvec.judging import CachedEncoder, judge, talas_tasks
@@ -73,7 +73,7 @@ def predicted() -> dict[str, Any]:
 
 def _files(name: str) -> dict[str, Any]:
     """The description of one of TALAS's sets."""
-    from distilvec.judging.talas import TALAS_SETS
+    from distilvec.judging.talas_sets import TALAS_SETS
 
     data = shared() / "data"
     kind = TALAS_SETS[name]

@@ -25,8 +25,8 @@ from common import WORK, Results, arguments, committed, finished, settings_of, s
 from layout import line
 from records import Rows
 
-from distilvec.compressing import compress
 from distilvec.corpus import Corpus
+from distilvec.flow.compress import compress
 from distilvec.flow.job import Job
 from distilvec.flow.train import train_student
 from distilvec.judging import CachedEncoder, judge, speed, talas_tasks

@@ -7,7 +7,7 @@
     python experiments/cross_tokenizer.py --part out-of-domain
     python experiments/cross_tokenizer.py --table
 
-With labels: the teacher is all-MiniLM-L6-v2 fine-tuned on the set (`distilvec.finetune`: all weights, 3 epochs in
+With labels: the teacher is all-MiniLM-L6-v2 fine-tuned on the set (`distilvec.flow.finetune`: all weights, 3 epochs in
 batches of 16) and frozen, the student `student-bpe` (4 layers x 256, its own byte-level BPE, masked-word pre-trained
 only), 3 epochs in batches of 16, the last one scored. Banking77: 5,000 drawn rows; SST-2: 4,000; SICK (entailment)
 and MRPC: pairs as one input; STS-B: scored, the two texts encoded apart and compared by cosine (`stsb_separate`), and
@@ -49,9 +49,9 @@ from cross_unsupervised import OutOfDomain, Unsupervised, joined, known
 from records import below
 from spine import spine_student
 
-from distilvec.demo import demo_teacher
 from distilvec.errors import DistilvecError
-from distilvec.finetune import finetune, finetune_scores
+from distilvec.flow.demo import demo_teacher
+from distilvec.flow.finetune import finetune, finetune_scores
 from distilvec.flow.job import Job
 from distilvec.flow.teach import Taught, open_teacher, teach_one
 from distilvec.flow.train import train_student

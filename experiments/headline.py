@@ -28,11 +28,11 @@ from records import Rows
 from sentence_transformers import SentenceTransformer
 
 from distilvec.corpus import read_corpus
-from distilvec.demo import demo_teacher
+from distilvec.flow.demo import demo_teacher
+from distilvec.flow.run import run
 from distilvec.judging import CachedEncoder, judge, speed, talas_tasks
 from distilvec.recipe import Recipe
 from distilvec.report import Record
-from distilvec.run import run
 from distilvec.teachers import load_teacher
 from distilvec.training import bfloat16_pays
 

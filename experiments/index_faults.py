@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from common import WORK, shared
 
-from distilvec.demo import demo_teacher
+from distilvec.flow.demo import demo_teacher
 from distilvec.indexes import IndexCheck, check_index
 from distilvec.students import load_student, ship, shrink, static
 

@@ -35,8 +35,8 @@ from spine import spine_student, trained_as
 from talas_table import DTYPE, PROBE_ROWS, Bench
 
 from distilvec.corpus import read_corpus
-from distilvec.demo import demo_teacher
 from distilvec.flow.combine import combine
+from distilvec.flow.demo import demo_teacher
 from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, teach_one
 from distilvec.flow.train import store_lookup

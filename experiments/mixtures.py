@@ -37,7 +37,7 @@ from common import RESULTS, WORK, Results, arguments, finished, shared
 from mixture_table import EXPERIMENT, MODES, write_page
 
 from distilvec.corpus import Corpus, read_corpus
-from distilvec.demo import demo_teacher
+from distilvec.flow.demo import demo_teacher
 from distilvec.judging import CachedEncoder, ClusteringTask, PairTask, SimilarityTask, judge
 from distilvec.judging.geometry import geometry
 from distilvec.judging.tasks import Task

@@ -6,8 +6,8 @@
 
 Teacher: all-MiniLM-L6-v2 (22.7 M parameters). Students: `shrink` with a factorised table of word pieces, some of the
 six blocks and fewer inner units. Lesson: cosine without a map and the last token states. Corpus: 100,000 texts of
-headline.py's pool, without labels (the corpus of TALAS's protocol, the first shared sentences and texts of pairs), with
---larger also what installed packages say of themselves. The teacher reads each once; its vectors and token states come
+headline.py's pool, without labels (the corpus of TALAS's protocol, the first shared sentences and texts of pairs); with
+--larger all shared sentences and what installed packages say of themselves. The teacher reads each once; its vectors and token states come
 from the store. Training can be interrupted and goes on with the same command.
 
 Shapes are compared by agreement on held-out texts after 40,000 texts (`--probe`), on nothing else; that of the quarter
@@ -34,11 +34,11 @@ from quarter_table import write_page
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.corpus.similar import NearDuplicates
-from distilvec.demo import demo_teacher
+from distilvec.flow.demo import demo_teacher
+from distilvec.flow.run import run
 from distilvec.judging import CachedEncoder, Judgement, RetrievalTask, Task, judge, load_task, talas_tasks
 from distilvec.recipe import Recipe
 from distilvec.report import Record
-from distilvec.run import run
 from distilvec.teachers import load_teacher
 from distilvec.training import bfloat16_pays
 
@@ -47,6 +47,8 @@ NAME = "all-MiniLM-L6-v2"
 DTYPE = "bfloat16" if bfloat16_pays() else "float32"
 #: Of the corpus' texts so many come from the pairs; the pairs behind them are for retrieval.
 TEXTS, OF_PAIRS = 100_000, 20_000
+#: Words of a longer text.
+LONG = (100, 180)
 #: Pairs of docstrings that the demo takes: the first 600 are its tests, and ours.
 DEMO = 2600
 _PARTS = ("summary", "description")
@@ -77,14 +79,34 @@ def pool() -> Path:
 
 
 def larger() -> Path:
-    """The corpus with what installed packages say of themselves, apart from what the demo takes of it."""
+    """All singles of the pool, and what installed packages say of themselves, apart from what the demo takes of it.
+
+    The docstrings come alone, and once more several of a package in a row, up to as many words as a text may have.
+    """
     file = WORK / EXPERIMENT / "larger.jsonl"
     if not file.exists():
+        rows = [json.loads(line) for line in headline.pool().read_text(encoding="utf-8").splitlines()]
+        of_pairs = {text for pair in pairs() for text in pair.values()}
+        kept = {json.loads(line)["text"] for line in pool().read_text(encoding="utf-8").splitlines()}
+        chosen = [row for row in rows if row["text"] in kept or row["text"] not in of_pairs]
+        chosen += [*documented(), *documents()]
         partial = file.with_suffix(".partial")
-        rows = [json.dumps(row) for row in documented()]
-        partial.write_text(pool().read_text(encoding="utf-8") + "\n".join(rows) + "\n", encoding="utf-8")
+        partial.write_text("".join(json.dumps(row) + "\n" for row in chosen), encoding="utf-8")
         partial.replace(file)
     return file
+
+
+def documents() -> list[dict[str, str]]:
+    """Docstrings of one package in a row, 100 to 180 words together."""
+    made: list[dict[str, str]] = []
+    parts: dict[str, list[str]] = {}
+    for pair in others():
+        told = parts.setdefault(pair["package"], [])
+        told += f"{pair['summary']} {pair['description']}".split()
+        if len(told) >= LONG[0]:
+            made.append({"text": " ".join(told[: LONG[1]]), "source": "documents"})
+            told.clear()
+    return made
 
 
 def documented(words: float = float("inf"), skip: int = 0) -> list[dict[str, str]]:
@@ -279,7 +301,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--epochs", type=float, default=EPOCHS)
-    parser.add_argument("--larger", action="store_true", help="15,000 docstrings beside the 100,000 texts")
+    parser.add_argument("--larger", action="store_true", help="all sentences, and docstrings")
     parser.add_argument("--probe", action="store_true", help="only compare shapes, trained on 40,000 texts")
     options = parser.parse_args()
     results = Results(EXPERIMENT)

@@ -27,11 +27,11 @@ from quarter_shapes import SIZES
 from ways_table import write_page
 
 from distilvec.corpus.docstrings import docstring_pairs
-from distilvec.demo import demo_teacher
+from distilvec.flow.demo import demo_teacher
+from distilvec.flow.run import run
 from distilvec.judging import CachedEncoder, RetrievalTask, agreement
 from distilvec.recipe import Recipe
 from distilvec.report import Record
-from distilvec.run import run
 from distilvec.teachers import load_teacher
 
 EXPERIMENT = "quarter_ways"

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.batch import Batch
-from distilvec.demo import demo_teacher
+from distilvec.flow.demo import demo_teacher
 from distilvec.flow.start import make_student
 from distilvec.flow.teach import teach_one
 from distilvec.flow.train import store_lookup

@@ -14,9 +14,9 @@ from typing import Any
 from common import WORK, shared
 from talas_table import DTYPE
 
-from distilvec.demo import demo_teacher
+from distilvec.flow.demo import demo_teacher
+from distilvec.flow.run import run
 from distilvec.recipe import Recipe
-from distilvec.run import run
 from distilvec.training import bfloat16_pays
 
 FOLDER = WORK / "spine"

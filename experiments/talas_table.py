@@ -26,7 +26,7 @@ from layout import cell, head, line
 from records import Rows, below, folders, seeds
 
 from distilvec.corpus import read_corpus
-from distilvec.demo import demo_teacher
+from distilvec.flow.demo import demo_teacher
 from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, teach_one
 from distilvec.flow.train import store_lookup

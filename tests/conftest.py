@@ -23,8 +23,9 @@ def _two_threads() -> None:
 
 
 #: Files that take a minute or so, started first: a worker that is left with one at the end keeps the other waiting.
-LONGEST = ("scaling/test_ray", "test_inside", "test_demo", "test_items", "test_cli", "training/test_processes",
-           "store/test_store_killed", "training/test_resume", "faults/test_jobs", "tasks/test_finetune")  # fmt: skip
+LONGEST = ("flow/ray/test_ray", "flow/test_internals", "flow/test_demo", "test_items", "cli/test_cli",
+           "training/test_processes", "store/test_store_killed", "training/test_resume", "faults/test_jobs",
+           "tasks/test_finetune")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

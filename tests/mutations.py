@@ -44,7 +44,7 @@ MUTATIONS = [
     Mutation("gate", "functional/gating.py", "(losses / -beta)", "(losses / beta)", "functional/test_gating.py"),
     Mutation(
         "sphere",
-        "functional/sphere.py",
+        "modules/sphere.py",
         'return direction if mode == "unit" else radius * direction',
         "return direction",
         "functional/test_sphere.py",

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 import distilvec
-from distilvec.api import read_tasks, recipe_of, shrink_model
+from distilvec.api import shrink_model
 from distilvec.errors import DistilvecError
+from distilvec.judging.loading import read_tasks
 from distilvec.recipe import Recipe
+from distilvec.recipe.from_python import recipe_of
 
 QUICK: dict[str, Any] = {
     "optimizer": {"lr": 1e-3},
@@ -43,7 +45,7 @@ assert set(distilvec.__all__) <= set(dir(distilvec)) and distilvec.DistilvecErro
 assert "torch" not in sys.modules
 for name in distilvec.__all__:
     assert callable(getattr(distilvec, name)), name
-import distilvec.comparison, distilvec.training.loss
+import distilvec.flow.compare, distilvec.training.loss
 assert callable(distilvec.compare)
 try:
     distilvec.nothing
@@ -65,7 +67,7 @@ def test_distill_in_memory_and_again_from_its_recipe(tmp_path: Path, tiny_bert: 
     recipe = Recipe.load(tmp_path / "out" / "recipe.yaml", [f"output={tmp_path / 'again'}"])
     assert recipe.corpus.path == str(tmp_path / "out" / "given" / "corpus.jsonl")
 
-    from distilvec.run import run as start
+    from distilvec.flow.run import run as start
 
     again = start(recipe)
     expected = run.student.encode(texts[:9], show_progress_bar=False)

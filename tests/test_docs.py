@@ -22,7 +22,7 @@ from distilvec.recipe import Recipe
 from distilvec.training.arguments import training_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
-RECIPES = sorted((ROOT / "src/distilvec/recipes").glob("*.yaml"))
+RECIPES = sorted((ROOT / "src/distilvec/recipe/packaged").glob("*.yaml"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
 PAGES += sorted({*ROOT.glob("docs/**/*.md")} - {*ROOT.glob("docs/figures/*.md")})
@@ -353,7 +353,7 @@ def _commands(page: Path) -> Iterator[list[str]]:
 def test_commands_and_their_options_exist(page: Path) -> None:
     from typer.main import get_command
 
-    from distilvec.cli import app
+    from distilvec.cli.main import app
 
     group: Any = get_command(app)
 

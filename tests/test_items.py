@@ -16,9 +16,9 @@ import distilvec
 from distilvec.corpus.images import open_image
 from distilvec.errors import DistilvecError
 from distilvec.flow.combine import CombinedTeacher
+from distilvec.flow.run import run
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
 from distilvec.recipe import Recipe
-from distilvec.run import run
 from distilvec.store import SignalStore
 from distilvec.teachers import load_teacher
 
@@ -230,7 +230,7 @@ def test_molecules_run_from_a_file_to_a_report(tmp_path) -> None:
 
 
 def test_a_text_student_is_refused_for_images(pictures, tmp_path) -> None:
-    from distilvec.demo import demo_teacher
+    from distilvec.flow.demo import demo_teacher
 
     recipe = image_recipe(pictures, tmp_path / "out", student={"model": demo_teacher()})
     with pytest.raises(DistilvecError, match=r"^student: .*\btexts\b.*\bimages\b.*corpus\.modality"):

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.writing import built, items
 
-from distilvec.comparison import compare
 from distilvec.errors import DistilvecError
+from distilvec.flow.compare import compare
+from distilvec.flow.run import Run, run
 from distilvec.recipe import Recipe
 from distilvec.report import Record
-from distilvec.run import Run, run
 
 #: Without distilvec on its path: what a person does with the folder.
 WRITES = """
@@ -165,7 +165,7 @@ def test_options_of_writing_are_for_writing(home: Path) -> None:
 
 
 def test_a_dry_run_says_what_would_happen(home: Path) -> None:
-    from distilvec.plan import plan
+    from distilvec.choosing.dry_run import plan
 
     text = plan(Recipe.build(recipe(home, "dskd", output=str(home / "dry")))).text()
     assert "held-out answers" in text and "MB" in text

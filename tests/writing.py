@@ -13,7 +13,7 @@ from tests.english import sentences
 
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.flow.teach import teacher_info
-from distilvec.methods.base import Method, Needs, wanted_of
+from distilvec.methods.base import Method, Needs
 from distilvec.methods.table import build_method
 from distilvec.store import SignalStore, fill_signals
 from distilvec.students.writing import load_writing_student
@@ -75,9 +75,9 @@ class WritingWorld:
             card = self.teacher.card
             store = SignalStore.create(self.folder / f"store-{dtype}", card, card.width, dtype)
             texts = self.corpus.teacher_texts(np.arange(len(self.corpus)))
-            fill_signals(store, self.teacher, texts, self.corpus.teacher_keys, wanted_of(needs, 0))
+            fill_signals(store, self.teacher, texts, self.corpus.teacher_keys, needs.of(0))
             source = StoreSource(store, self.corpus)
-        source.prepare(wanted_of(needs, 0), self.tokens)
+        source.prepare(needs.of(0), self.tokens)
         return source
 
     def method(self, name: str, kind: str = "live", **options: Any) -> tuple[Method, Collator, Distiller]:

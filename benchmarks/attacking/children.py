@@ -68,7 +68,7 @@ def change_of(event: str, arguments: Sequence[Any]) -> str | None:
 
 def call(arguments: Sequence[str]) -> int:
     """`distilvec ARGUMENTS` in this process; returns its exit code."""
-    from distilvec.cli import main
+    from distilvec.cli.main import main
 
     try:
         main([*(["--debug"] if DEBUG else []), *arguments])

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distilvec.api import choose, distill, evaluate, load, teach, train
-    from distilvec.comparison import compare
     from distilvec.errors import DistilvecError
+    from distilvec.flow.compare import compare
     from distilvec.indexes import adapt, check_index
     from distilvec.recipe import Recipe
     from distilvec.store import SignalStore
@@ -40,7 +40,7 @@ _HOMES = {
     "adapt": "distilvec.indexes",
     "check_index": "distilvec.indexes",
     "choose": "distilvec.api",
-    "compare": "distilvec.comparison",
+    "compare": "distilvec.flow.compare",
     "distill": "distilvec.api",
     "evaluate": "distilvec.api",
     "load": "distilvec.api",

@@ -1,9 +1,4 @@
-"""What people call from Python: `distill`, `choose`, `teach`, `train`, `evaluate`, `load`.
-
-A run from Python leaves the same recipe.yaml as one from the command line, so values that YAML cannot hold become
-files: texts, rows, data sets and arrays are written below `output/given/` and the recipe names those files. A
-function is named as module:function; such a recipe runs again where that can be imported.
-"""
+"""What people call from Python: `distill`, `choose`, `teach`, `train`, `evaluate`, `load`."""
 
 from __future__ import annotations
 
@@ -14,24 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from distilvec.errors import DistilvecError
-from distilvec.files import read_object, refuse_foreign, whole, write_text
-from distilvec.marker import claim
-from distilvec.recipe import Recipe
-from distilvec.sections import NAME
+from distilvec.files import read_object, refuse_foreign, write_text
+from distilvec.judging.loading import read_tasks
+from distilvec.recipe.from_python import recipe_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.choosing import Choice
     from distilvec.export import OnnxEncoder
+    from distilvec.flow.run import Run
     from distilvec.judging import Judgement
-    from distilvec.run import Run
     from distilvec.store import SignalStore
-
-GIVEN = "given"
 
 
 def distill(
@@ -66,9 +56,11 @@ def distill(
     Raises:
         DistilvecError: with what happened, where, and what to do.
     """
-    from distilvec.run import run
+    from distilvec.choosing import settle
+    from distilvec.flow.run import run
 
-    return run(recipe_of(teacher, student, corpus, method, output, **sections), resume=resume)
+    recipe = recipe_of(teacher, student, corpus, method, output, **sections)
+    return run(settle(recipe, resume=resume), resume=resume)
 
 
 def train(
@@ -82,11 +74,12 @@ def train(
     **sections: Any,
 ) -> SentenceTransformer:
     """As `distill`, without judging and report; returns the student as it ships (`output/student`)."""
-    from distilvec.run import train as start
+    from distilvec.choosing import settle
+    from distilvec.flow.run import train as start
     from distilvec.tasks.answering import finished_student
 
     recipe = recipe_of(teacher, student, corpus, method, output, **sections)
-    return finished_student(start(recipe, resume=resume))
+    return finished_student(start(settle(recipe, resume=resume), resume=resume))
 
 
 def teach(
@@ -220,7 +213,11 @@ def shrink_model(
     text: str = "text",
     **sizes: int | None,
 ) -> str:
-    """Shrink a model into a folder and say what was kept: `distilvec shrink`; sizes are further ones of `shrink`."""
+    """Shrink a model into a folder and say what was kept: `distilvec shrink`; sizes are further ones of `shrink`.
+
+    Raises:
+        DistilvecError: nothing is to be cut, or what is to be cut needs texts and there are none; else as `shrink`.
+    """
     from distilvec.corpus import read_corpus
     from distilvec.students import refuse_model, ship, shrink
 
@@ -242,153 +239,3 @@ def shrink_model(
     smaller, report = shrink(model, layers=layers, vocabulary=vocabulary, texts=texts, **sizes)
     ship(smaller, output)
     return f"{report}\nstudent     {output}"
-
-
-def recipe_of(
-    teacher: Any,
-    student: Any,
-    corpus: Any,
-    method: str | Mapping[str, Any] | None,
-    output: str | Path,
-    **sections: Any,
-) -> Recipe:
-    """The recipe that these values mean, None for what it does not name; what YAML cannot hold is written below
-    `output/given/`.
-    """
-    given = Path(output) / GIVEN
-    if teacher is not None:
-        _check_names(teacher)
-    teachers = [] if teacher is None else list(teacher) if isinstance(teacher, list | tuple) else [teacher]
-    names = ["teacher"] if len(teachers) == 1 else [f"teacher{number}" for number in range(1, len(teachers) + 1)]
-    if isinstance(sections.get("task"), Mapping):
-        sections["task"] = _task_section(sections["task"], given)
-    data = {
-        "corpus": _corpus_section(corpus, given),
-        "teachers": [_teacher_section(each, name, given) for each, name in zip(teachers, names, strict=True)],
-        "student": None if student is None else _student_section(student),
-        "method": None if method is None else dict(method) if isinstance(method, Mapping) else {"name": method},
-        "output": str(output),
-        **{name: str(value) if isinstance(value, Path) else value for name, value in sections.items()},
-    }
-    return Recipe.build({name: value for name, value in data.items() if value is not None})
-
-
-def _check_names(teachers: Any) -> None:
-    """Names become names of files before the recipe is validated, so that they are looked at first."""
-    for each in teachers if isinstance(teachers, list | tuple) else [teachers]:
-        if not isinstance(each, Mapping) or "name" not in each:
-            continue
-        name = each["name"]
-        if not (isinstance(name, str) and NAME.fullmatch(name)):
-            raise DistilvecError(
-                f"{str(name)[:80]!r} is no name for a teacher",
-                where="teachers.name",
-                remedy="Use letters, digits, dots, hyphens and underscores, and begin with a letter or digit.",
-            )
-
-
-def read_tasks(tasks: Any) -> list[Any]:
-    """Tasks from a name, a description, a file with one or several descriptions, or a list of these."""
-    import yaml
-
-    from distilvec import plain_yaml
-    from distilvec.judging import load_task
-    from distilvec.judging.loading import unique
-
-    found: list[Any] = []
-    for spec in tasks if isinstance(tasks, list | tuple) else [tasks]:
-        if hasattr(spec, "score") and hasattr(spec, "texts"):
-            found.append(spec)
-            continue
-        file = Path(spec) if isinstance(spec, str | Path) else None
-        if file is not None and file.suffix in (".yaml", ".yml", ".json") and file.is_file():
-            try:
-                listed = plain_yaml.read(file.read_text(encoding="utf-8"))
-            except (OSError, ValueError, yaml.YAMLError) as error:
-                raise DistilvecError(f"the task file cannot be read ({error})", where=str(file)) from error
-            if isinstance(listed, list):
-                found += [load_task(each, file.parent) for each in listed]
-                continue
-        found.append(load_task(spec))
-    unique(found)
-    return found
-
-
-def _student_section(student: Any) -> dict[str, Any]:
-    if isinstance(student, Mapping):
-        return dict(student)
-    return {"auto": {}} if str(student) == "auto" else {"model": str(student)}
-
-
-def _corpus_section(corpus: Any, given: Path) -> dict[str, Any]:
-    section = dict(corpus) if isinstance(corpus, Mapping) and "path" in corpus else {"path": corpus}
-    source = section["path"]
-    if isinstance(source, str | Path):
-        section["path"] = str(source)
-        return section
-    text, limit = section.get("text", "text"), section.get("limit")
-    limit = limit if isinstance(limit, int) and limit > 0 else None  # what else it may be, the recipe refuses
-    section["path"] = str(_write_rows(given / "corpus.jsonl", source, text if isinstance(text, str) else "text", limit))
-    return section
-
-
-def _task_section(task: Mapping[str, Any], given: Path) -> dict[str, Any]:
-    section = dict(task)
-    for name in ("validation", "test"):
-        source = section.get(name)
-        if source is not None:
-            is_file = isinstance(source, str | Path)
-            section[name] = str(source if is_file else _write_rows(given / f"{name}.jsonl", source, "text"))
-    return section
-
-
-def _teacher_section(teacher: Any, name: str, given: Path) -> dict[str, Any]:
-    if isinstance(teacher, str | Path):
-        return {"name": name, "model": str(teacher)}
-    if hasattr(teacher, "encode") and not isinstance(teacher, Mapping):
-        raise DistilvecError(
-            f"a {type(teacher).__name__} object cannot be named in a recipe",
-            where=name,
-            remedy="Give its folder or hub id, or a function that calls its encode.",
-        )
-    if callable(teacher):
-        return {"name": name, "call": teacher}
-    if not isinstance(teacher, Mapping):
-        raise DistilvecError(f"a {type(teacher).__name__} is no teacher", where=name)
-    section = {"name": name, **teacher}
-    called = section["name"]
-    if isinstance(section.get("vectors"), np.ndarray):
-        claim(given.parent)
-        file = given / f"{called}-vectors.npy"
-        with whole(file) as partial, partial.open("wb") as out:
-            np.save(out, section["vectors"], allow_pickle=False)
-        section["vectors"] = str(file)
-    if isinstance(section.get("texts"), list | tuple):
-        section["texts"] = str(_write_rows(given / f"{called}-texts.jsonl", section["texts"], "text"))
-    return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
-
-
-def _write_rows(file: Path, source: Any, text: str, limit: int | None = None) -> Path:
-    """Texts or dictionaries as JSON lines; equal rows give equal bytes, and an equal file is left alone."""
-    from distilvec.corpus.tables import given_rows
-
-    rows = given_rows(source, limit)
-    claim(file.parent.parent)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as out:
-        for row in rows:
-            value = row if isinstance(row, Mapping) else {text: row}
-            out.write(json.dumps(dict(value), default=_not_json) + "\n")
-    if file.is_file() and file.stat().st_size == partial.stat().st_size and file.read_bytes() == partial.read_bytes():
-        partial.unlink()  # its date is part of the prepared corpus' fingerprint
-    else:
-        partial.replace(file)
-    return file
-
-
-def _not_json(value: Any) -> Any:
-    """Numbers of numpy stay numbers; anything else becomes something the corpus' audit rejects as no text."""
-    if isinstance(value, np.generic):
-        return value.item()
-    return {"not a text": type(value).__name__}

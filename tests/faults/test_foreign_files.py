@@ -15,15 +15,16 @@ import yaml
 import distilvec
 from distilvec import marker
 from distilvec.alignment.drawing import align_command
-from distilvec.api import recipe_of
-from distilvec.cli import main
-from distilvec.comparison import compare
-from distilvec.demo import demo_recipe
+from distilvec.choosing import settle
+from distilvec.cli.disk import ABOUT, Kind, clean, pieces
+from distilvec.cli.main import main
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.housekeeping import ABOUT, Kind, clean, pieces
+from distilvec.flow.compare import compare
+from distilvec.flow.demo import demo_recipe
+from distilvec.flow.run import output_folder
 from distilvec.recipe import Recipe
+from distilvec.recipe.from_python import recipe_of
 from distilvec.report import Record, show_table
-from distilvec.run import opened, output_folder
 from distilvec.training.checkpoints import tidy
 
 REMOVABLE: list[Kind] = [kind for kind, (_, after) in ABOUT.items() if after is not None]
@@ -172,7 +173,7 @@ def test_an_output_beside_a_cache_is_looked_at_first(
         judging={"tasks": []},
     )
     with pytest.raises(DistilvecError, match=r"/out: .*notes\.txt"):
-        compare(recipe, ["cosine"], 1) if student == "model" else opened("run", recipe, False)
+        compare(recipe, ["cosine"], 1) if student == "model" else settle(recipe)
     assert everything(tmp_path / "out") == before
 
 

@@ -15,19 +15,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from distilvec.alignment.loading import load_tokenizer
-from distilvec.cli import _shard
+from distilvec.choosing.scale.reckoning import Devices
+from distilvec.cli.main import _shard
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.finetune import finetune
+from distilvec.flow.finetune import finetune
+from distilvec.flow.run import output_folder
 from distilvec.judging import load_task
 from distilvec.recipe import Recipe
+from distilvec.recipe.training_keys import check_keys
 from distilvec.report.describe import _origin
-from distilvec.run import output_folder
-from distilvec.scale.reckoning import Devices
 from distilvec.store import SignalStore
 from distilvec.students import load_student
 from distilvec.teachers import load_teacher
-from distilvec.training.arguments import check_keys
 from distilvec.training.tokens import TokenizedCorpus
 
 

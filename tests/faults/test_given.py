@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distilvec.api import recipe_of
 from distilvec.corpus import opening, read_corpus, tables
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import load_task
+from distilvec.recipe.from_python import recipe_of
 from distilvec.teachers.vectors import VectorsTeacher
 
 COLUMNS = {"body": ["first text", "second text", "third text"], "n": [1, 2, 3]}

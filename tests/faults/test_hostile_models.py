@@ -20,16 +20,16 @@ from sentence_transformers.base.modules import Dense
 
 import distilvec
 from distilvec.alignment.loading import load_tokenizer
-from distilvec.api import recipe_of
 from distilvec.choosing.settle import settle
-from distilvec.comparison import compare
+from distilvec.cli.measures import compress_model, look_at_drift, look_at_geometry
 from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx
-from distilvec.finetune import finetune
-from distilvec.looking import compress_model, look_at_drift, look_at_geometry
-from distilvec.modules import opening
+from distilvec.flow.compare import compare
+from distilvec.flow.finetune import finetune
 from distilvec.modules.folder_checks import PICKLES
+from distilvec.modules.guarded import open_config
 from distilvec.recipe import Recipe
+from distilvec.recipe.from_python import recipe_of
 from distilvec.students import load_student, shrink, static, upcycle
 from distilvec.students.fresh import fresh
 from distilvec.tasks.predictor import Predictor
@@ -337,7 +337,7 @@ def test_deep_json_and_loops(folder: Path, tmp_path: Path) -> None:
 
 #: What opens somebody's folder with transformers or sentence-transformers.
 OPENING = {"from_pretrained", "_load_with_module_classes", "SentenceTransformer", "Transformer", "CrossEncoder"}
-GUARDED = SOURCES / "modules" / "opening.py"
+GUARDED = SOURCES / "modules" / "guarded.py"
 
 
 def unguarded(source: str) -> list[int]:
@@ -362,7 +362,7 @@ def test_values_of_other_types_name_their_key(folder: Path) -> None:
     with pytest.raises(DistilvecError, match="num_attention_heads"):
         load_student(folder)
     with pytest.raises(ValueError, match=r"num_attention_heads.*\b4\b"):
-        opening.open_config(folder)
+        open_config(folder)
 
 
 def test_only_the_guarded_opener_opens_models() -> None:
@@ -387,7 +387,7 @@ def test_nothing_is_unpickled_without_its_guard() -> None:
             called = ast.unparse(node.func)
             given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
             if called in ("pickle.load", "pickle.loads"):
-                assert file.parent.name == "scaling", (file, node.lineno)
+                assert file.parent.name == "ray", (file, node.lineno)
             elif called == "torch.load":
                 assert given.get("weights_only") == "True", (file, node.lineno)
             elif called in ("np.load", "numpy.load"):

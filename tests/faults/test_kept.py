@@ -179,7 +179,7 @@ def test_rates_that_blow_the_weights_up(
 
 
 def test_a_fine_tuning_that_blows_up(tmp_path: Path, tiny_bert: Path) -> None:
-    from distilvec.finetune import finetune
+    from distilvec.flow.finetune import finetune
 
     rows = [{"text": f"text {number}", "label": "a" if number % 2 else "b"} for number in range(16)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -13,11 +13,11 @@ from sentence_transformers import SentenceTransformer
 
 import distilvec
 from distilvec.api import shrink_model
+from distilvec.cli.measures import compress_model, look_at_geometry
 from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx, load_onnx
 from distilvec.export.convert import _move
-from distilvec.finetune import finetune
-from distilvec.looking import compress_model, look_at_geometry
+from distilvec.flow.finetune import finetune
 from distilvec.sealing import SEAL, seal
 
 

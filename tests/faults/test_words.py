@@ -11,11 +11,11 @@ import yaml
 from typer.testing import CliRunner
 
 from distilvec import plain_yaml
-from distilvec.api import recipe_of
-from distilvec.cli import app, main
-from distilvec.comparison import compare
+from distilvec.cli.main import app, main
 from distilvec.errors import DistilvecError
+from distilvec.flow.compare import compare
 from distilvec.recipe import Recipe
+from distilvec.recipe.from_python import recipe_of
 
 BASE = """
 corpus: {path: texts.txt}
@@ -126,7 +126,7 @@ def test_the_option_takes_any_name(
         seen.append(recipe.output)
         raise DistilvecError("seen")
 
-    monkeypatch.setattr("distilvec.plan.plan", told)
+    monkeypatch.setattr("distilvec.choosing.dry_run.plan", told)
     result = CliRunner().invoke(app, ["run", str(recipe), "--dry-run", option, place])
     assert isinstance(result.exception, DistilvecError) and seen == [place], result.output
 
@@ -140,7 +140,7 @@ def test_the_home_folder(recipe: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert (loaded.output, loaded.cache) == (str(tmp_path / "runs/a"), str(tmp_path / "cache"))
     assert Recipe.load(recipe, output="~/b").output == str(tmp_path / "b")
     # Options of the commands without a recipe: a shell leaves --output=~/x as it is.
-    from distilvec.commands import at_home
+    from distilvec.cli.commands import at_home
 
     assert at_home(Path("~/x")) == tmp_path / "x" and at_home(None) is None
 
@@ -209,7 +209,7 @@ def test_what_ends_the_process_is_no_success(
     def leave(*args: object, **options: object) -> None:
         raise SystemExit(0)
 
-    monkeypatch.setattr("distilvec.run.run", leave)
+    monkeypatch.setattr("distilvec.flow.run.run", leave)
     with pytest.raises(SystemExit) as ended:
         main(["run", str(recipe)])
     assert ended.value.code == 1 and "distilvec: " in capsys.readouterr().err

@@ -13,10 +13,10 @@ import distilvec
 from distilvec.errors import DistilvecError
 from distilvec.flow import start
 from distilvec.flow.job import REQUIRED, Job
+from distilvec.flow.run import run, train
 from distilvec.flow.train import train_student
 from distilvec.methods.table import resolve
 from distilvec.recipe import Recipe
-from distilvec.run import run, train
 
 STUDENTS: dict[str, dict[str, Any]] = {
     "cut": {"shrink": {"of": "tiny", "layers": 1, "vocabulary": 200}},
@@ -121,7 +121,7 @@ def test_a_partner_killed_while_writing_leaves_no_half_student(
 def test_clean_takes_the_untrained_student_of_a_finished_run(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
-    from distilvec.housekeeping import clean
+    from distilvec.cli.disk import clean
 
     given = recipe(tmp_path, tiny_bert, sentences)
     kept = tmp_path / "out" / start.FOLDER

@@ -12,9 +12,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 from typer.testing import CliRunner
 
-from distilvec.cli import app
-from distilvec.demo import demo_teacher
+from distilvec.cli.main import app
 from distilvec.errors import DataError
+from distilvec.flow.demo import demo_teacher
 from distilvec.judging.collapse import collapse
 from distilvec.judging.geometry import _measure, geometry
 from distilvec.report.geometry import geometry_markdown

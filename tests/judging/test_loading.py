@@ -129,10 +129,10 @@ def test_excluded_texts_are_left_out() -> None:
     [
         (
             {"name": "x", "kind": "similarity", "tests": []},
-            'task x: .*"tests".*"test"',
+            'task x, tests: .*"tests".*"test"',
         ),
-        ({"name": "x"}, 'task x: .*"kind"'),
-        ({"kind": "similarity"}, r'task \?: .*"name"'),
+        ({"name": "x"}, "task x, kind: "),
+        ({"kind": "similarity"}, r"task \?, name: "),
         ({"name": "x", "kind": "similar"}, "task x, kind: .*similar"),
         ({"name": "x", "kind": "similarity"}, r'task x: .*"test".*\bsimilarity\b'),
         ({"name": "x", "kind": "classification", "test": _rows(9, 1)}, r'task x: .*"train".*\bclassification\b'),

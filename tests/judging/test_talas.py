@@ -11,7 +11,7 @@ from tests.shared import SMALL
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import judge, load_task, talas_tasks
-from distilvec.judging.talas import TALAS_SETS
+from distilvec.judging.talas_sets import TALAS_SETS
 
 from .embedders import graded_pairs, topic_texts, words
 

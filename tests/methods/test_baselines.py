@@ -18,6 +18,7 @@ from tests.methods.baseline_cases import (
 )
 
 from distilvec.errors import DistilvecError
+from distilvec.methods.base import Needs
 from distilvec.students.output import StudentInfo
 from distilvec.teachers.signals import TeacherInfo
 
@@ -38,7 +39,7 @@ HALF = [
 @pytest.mark.parametrize(("name", "info", "options"), HALF)
 def test_half_precision_signals_of_a_store_are_taken(name, info, options) -> None:
     method = make_method(name, info, **options)
-    step = make_step(views=method.needs(info, [KNOWN]).views)
+    step = make_step(views=method.needs(info, [KNOWN]).student.views)
     exact = run(method, step)
     signals = step.signals
     signals.logits = signals.logits.half()
@@ -110,8 +111,7 @@ def test_class_counts_may_differ_where_classes_are_sorted(name) -> None:
 def test_sft_asks_teachers_for_nothing_and_adds_no_term() -> None:
     for info in (CLASSIFYING, REGRESSING):
         method = make_method("sft", info)
-        needs = method.needs(info, [KNOWN])
-        assert (needs.views, needs.sentence, needs.logits, needs.coupled, needs.states) == (1, False, (), False, False)
+        assert method.needs(info, [KNOWN]) == Needs(sentence=False, states=False)
         assert run(method, make_step(views=1)) == {}
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from distilvec.errors import DistilvecError
 from distilvec.functional import cka_distance, margin_gap, optimal_gate
-from distilvec.methods.base import Method, Sample
+from distilvec.methods.base import Method, Sample, Wanted
 from distilvec.methods.dynamic_cka import soft_alignment
 from distilvec.methods.experts import masked_margin_gap
 from distilvec.methods.table import build_method, build_options
@@ -368,7 +368,7 @@ def test_several_teachers_have_three_experts_each_under_one_gate() -> None:
     torch.testing.assert_close(sum(terms[f"gate_{name}"].values for name in names), torch.ones(1, 8))
     assert terms["dynamic_cka:teacher1"].weight == pytest.approx(0.1)
     needs = method.needs(world.student, world.teachers)
-    signals, student = world.signals(range(8)), world.output(range(8), needs.views)
+    signals, student = world.signals(range(8)), world.output(range(8), needs.student.views)
     mixed(method, student)
     student.extras["gate"] = torch.tensor([0.05] * 5 + [0.75]).expand(1, 8, 6)
     signals[1].present[2] = False
@@ -407,16 +407,17 @@ def test_experts_teach_by_their_teachers_weights(options) -> None:
 
 def test_presets_and_ablations_ask_for_what_they_use(world) -> None:
     needs = world.method("distillmoe", **SMALL).needs(world.student, world.teachers)
-    assert needs.views == 2 and needs.coupled and needs.sentence
-    assert needs.tokens == ((1, 2, 3), ((4, 5, 6),)) and needs.alignment == ("strict",)
+    assert needs.student.views == 2 and needs.coupled and needs.sentence
+    assert needs.student.tokens == (1, 2, 3)
+    assert needs.teachers == (Wanted(tokens=(4, 5, 6), alignment=("strict",)),)
     without_tokens = world.method("distillmoe", **SMALL, moe_weight=1).needs(world.student, world.teachers)
-    assert without_tokens.tokens == ((), ()) and without_tokens.alignment == ()
+    assert without_tokens.student.tokens == () and without_tokens.teachers == ()
     without_experts = world.method("distillmoe", **SMALL, experts=[], alpha=0)
     assert without_experts.expert_head is None
     assert not without_experts.needs(world.student, world.teachers).sentence
     task = world.method("distillmoe", student=TASK, **SMALL, scope="sentence", experts=["cosine"], gate_gradient="loss")
     needs = task.needs(TASK, world.teachers)
-    assert needs.views == 1 and not needs.coupled
+    assert needs.student.views == 1 and not needs.coupled
     student = world.output(range(4))
     mixed(task, student)
     terms = task(student, world.signals(range(4)), world.batch(range(4)))

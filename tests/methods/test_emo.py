@@ -210,7 +210,7 @@ def test_the_best_third_of_the_pairs_is_used() -> None:
 def test_items_without_pairs_contribute_nothing(world, options, kind) -> None:
     method = world.method("emo", **options)
     needs = method.needs(world.student, world.teachers)
-    student, signals = world.output(range(4), needs.views), world.signals(range(4))
+    student, signals = world.output(range(4), needs.student.views), world.signals(range(4))
     for mode, table in signals[0].alignments.items():
         if mode != "full" or kind in {"no path either", "no content"}:
             signals[0].alignments[mode] = table[:, :0] if kind == "no table" else torch.full_like(table, -1)
@@ -253,16 +253,18 @@ def test_transport_in_the_teachers_space_does_not_collapse(world, init) -> None:
 
 def test_ablations_ask_for_less(world) -> None:
     both = world.method("emo").needs(world.student, world.teachers)
-    assert both.views == 2 and both.coupled and not both.sentence
-    assert both.tokens == ((3,), ((6,),))
-    assert both.attention == ((2, 3), ((4, 6),))
-    assert both.alignment == ("strict+full",)
+    assert both.student.views == 2 and both.coupled and not both.sentence
+    assert (both.student.tokens, both.student.attention) == ((3,), (2, 3))
+    wanted = both.of(0)
+    assert (wanted.tokens, wanted.attention, wanted.alignment) == ((6,), (4, 6), ("strict", "full"))
     without_otis = world.method("emo", otis_weight=0)
-    assert without_otis.needs(world.student, world.teachers).tokens == ((), ())
+    needs = without_otis.needs(world.student, world.teachers)
+    assert needs.student.tokens == () and needs.of(0).tokens == ()
     assert not list(without_otis.parameters())
     assert set(world.step(without_otis)) == {"simcse", "ira"}
     without_ira = world.method("emo", ira_weight=0)
-    assert without_ira.needs(world.student, world.teachers).attention == ((), ((6,),))
+    needs = without_ira.needs(world.student, world.teachers)
+    assert needs.student.attention == () and needs.of(0).attention == (6,)
     assert set(world.step(without_ira)) == {"simcse", "otis"}
 
 
@@ -278,7 +280,7 @@ def test_shares_are_the_published_grid(world) -> None:
 def test_a_task_takes_the_place_of_simcse(world) -> None:
     method = world.method("emo", student=TASK)
     needs = method.needs(TASK, world.teachers)
-    assert needs.views == 1 and not needs.coupled
+    assert needs.student.views == 1 and not needs.coupled
     terms = method(world.output(range(8)), world.signals(range(8)), world.batch(range(8)))
     assert {name: term.weight for name, term in terms.items()} == pytest.approx({"ira": 0.1, "otis": 1})
     unsupervised = world.step(world.method("emo", alpha=0.2))

@@ -139,7 +139,7 @@ def test_a_student_learns_to_find_what_belongs_to_held_out_texts(tmp_path: Path,
     import json
 
     from distilvec.corpus import docstring_pairs
-    from distilvec.run import run
+    from distilvec.flow.run import run
 
     rows = [{"anchor": each["summary"], "positive": each["description"][:120]} for each in docstring_pairs(200)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(json.dumps(row) for row in rows))

@@ -16,7 +16,7 @@ from distilvec.students import StudentTap, shrink
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 ROWS = 16
-#: The others are tried on real models in test_token_models, test_mnrl and tests/test_inside.py.
+#: The others are tried on real models in test_token_models, test_mnrl and tests/flow/test_internals.py.
 SENTENCE_METHODS = [name for name in TABLE if not resolve(name).inside and name not in {"sft", "mnrl"}]
 
 
@@ -41,13 +41,13 @@ class Run:
         needs = method.needs(self.tap.info, self.teachers)
         self.student.eval()
         with torch.no_grad():
-            seen = self.tap(self.features, 1, layers=needs.layers, tokens=needs.tokens.student)
+            seen = self.tap(self.features, 1, layers=needs.student.layers, tokens=needs.student.tokens)
         method.build(self.tap.info, self.teachers, Sample(seen, self.signals()))
         return method
 
     def loss(self, method: Method) -> Tensor:
         needs = method.needs(self.tap.info, self.teachers)
-        seen = self.tap(self.features, needs.views, layers=needs.layers, tokens=needs.tokens.student)
+        seen = self.tap(self.features, needs.student.views, layers=needs.student.layers, tokens=needs.student.tokens)
         terms = method(seen, self.signals(), self.batch)
         return sum((term.values.mean() * term.weight for term in terms.values()), torch.zeros(()))
 

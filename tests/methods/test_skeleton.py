@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distilvec.cli import main
+from distilvec.cli.main import main
 from distilvec.errors import DistilvecError
 from distilvec.methods import table
 from distilvec.methods.skeleton import new_method

@@ -35,7 +35,7 @@ def test_names_and_classes() -> None:
 def test_unknown_method_and_option_name_the_nearest() -> None:
     with pytest.raises(DistilvecError, match=r'"tallas".*"talas"'):
         resolve("tallas")
-    with pytest.raises(DistilvecError, match=r'talas:.*"guid".*"guide"'):
+    with pytest.raises(DistilvecError, match=r'talas, guid: .*"guid".*"guide"'):
         build_options("talas", {"guid": "detached"})
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from distilvec.errors import DistilvecError
 from distilvec.functional import relation_gap
-from distilvec.methods.base import Sample
+from distilvec.methods.base import Sample, WantedOfStudent
 from distilvec.students.output import StudentInfo
 
 
@@ -113,7 +113,7 @@ def test_the_guide_is_not_pulled_where_it_is_detached(world, mean, guide) -> Non
 
 def test_what_is_switched_off_is_not_computed_and_not_asked_for(world) -> None:
     needs = world.method("talas", simcse_weight=0).needs(world.student, world.teachers)
-    assert (needs.views, needs.layers, needs.coupled, needs.sentence) == (1, True, True, True)
+    assert (needs.student, needs.coupled, needs.sentence) == (WantedOfStudent(layers=True), True, True)
     method = world.method("talas", tamd_weight=0)
     assert not method.needs(world.student, world.teachers).sentence
     assert set(world.step(method)) == {"simcse", "lasd"}
@@ -121,8 +121,8 @@ def test_what_is_switched_off_is_not_computed_and_not_asked_for(world) -> None:
     assert method.teacher_map() is None
     assert set(world.step(world.method("talas", simcse_weight=0, lasd_weight=0))) == {"tamd"}
     code = world.method("talas", preset="code").needs(world.student, world.teachers)
-    assert code.tokens.student == (0,)
-    assert world.method("talas", preset="code", lasd_weight=0).needs(world.student, world.teachers).tokens.student == ()
+    assert code.student.tokens == (0,)
+    assert world.method("talas", preset="code", lasd_weight=0).needs(world.student, world.teachers).student.tokens == ()
 
 
 def test_a_dense_behind_the_pooling_may_change_the_width(world, loss) -> None:

@@ -65,13 +65,13 @@ class Two:
         return method.eval()
 
     def read(self, texts: list[str]) -> tuple[StudentOutput, TeacherSignals]:
-        needs, views = self.needs, self.needs.views
+        needs, views = self.needs, self.needs.student.views
         ours, theirs = (model.preprocess(texts) for model in (self.student, self.teacher))
-        output = self.taps[0](dict(ours), views, tokens=needs.tokens.student, attention=needs.attention.student)
-        tokens, maps = (layers.teachers[0] if layers.teachers else () for layers in (needs.tokens, needs.attention))
+        output = self.taps[0](dict(ours), views, tokens=needs.student.tokens, attention=needs.student.attention)
+        wanted = needs.of(0)
         with torch.no_grad():
-            seen = self.taps[1](dict(theirs), 1, tokens=tokens, attention=maps)
-        modes = (needs.alignment[0] or "").split("+")
+            seen = self.taps[1](dict(theirs), 1, tokens=wanted.tokens, attention=wanted.attention)
+        modes = wanted.alignment
         places = [
             [(ids[row][content[row]].numpy(), content[row].nonzero()[:, 0].numpy()) for row in range(len(texts))]
             for ids, content in ((ours["input_ids"], output.content), (theirs["input_ids"], seen.content))

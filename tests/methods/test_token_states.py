@@ -13,7 +13,7 @@ from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DistilvecError
 from distilvec.flow.teach import teacher_info
-from distilvec.methods.base import Sample, wanted_of
+from distilvec.methods.base import Sample
 from distilvec.methods.table import build_method
 from distilvec.methods.token_states import TokenStates, check_pieces
 from distilvec.store import SignalStore, fill_signals
@@ -46,7 +46,7 @@ class World:
         source.prepare(wanted, self.tokens)
         batch = Collator(self.corpus, self.tokens, [source])(rows)
         needs = method.needs(self.tap.info, [teacher_info(self.teacher, wanted.axes)])
-        seen = self.tap(batch["features"], views=1, tokens=needs.tokens.student)
+        seen = self.tap(batch["features"], views=1, tokens=needs.student.tokens)
         told = TeacherSignals(**batch["teachers"][0])
         terms = method(seen, [told], Batch(batch["keys"], Batch.equal_items(batch["keys"])))
         assert list(terms) == ["cosine", "token_states"]
@@ -74,7 +74,7 @@ def same(kind: str, tiny_model_folders: dict[str, Path], tmp_path_factory: Any, 
 def test_the_term_is_the_formula(same: World) -> None:
     """Left and right padding, texts of several lengths; all tokens count, special ones too."""
     method = same.method(weight=0.5)
-    wanted = wanted_of(method.needs(same.tap.info, [teacher_info(same.teacher)]), 0)
+    wanted = method.needs(same.tap.info, [teacher_info(same.teacher)]).of(0)
     rows = [3, 11, 0, 29]
     term, (seen, told) = same.term(LiveSource(same.teacher, same.corpus, same.folder), method, rows, wanted)
     ours, theirs = seen.tokens[1][0][seen.mask], told.tokens[same.teacher.card.layers][told.mask]
@@ -95,7 +95,7 @@ def test_the_term_is_the_formula(same: World) -> None:
 
 def test_a_store_says_what_its_teacher_says(same: World, tmp_path: Path) -> None:
     method, rows = same.method(), [7, 8, 30]
-    wanted = wanted_of(method.needs(same.tap.info, [teacher_info(same.teacher)]), 0)
+    wanted = method.needs(same.tap.info, [teacher_info(same.teacher)]).of(0)
     store = SignalStore.create(tmp_path / "store", same.teacher.card, 32, "float32")
     fill_signals(store, same.teacher, same.corpus.teacher_texts(), same.corpus.teacher_keys, wanted)
     live, _ = same.term(LiveSource(same.teacher, same.corpus, tmp_path), method, rows, wanted)
@@ -117,7 +117,7 @@ def test_tokens_that_are_other_pieces_do_not_count(
 ) -> None:
     world = World(tmp_path, tiny_model_folders["bert"], sentences, PIECES)
     method = world.method()
-    wanted = wanted_of(method.needs(world.tap.info, [teacher_info(world.teacher)]), 0)
+    wanted = method.needs(world.tap.info, [teacher_info(world.teacher)]).of(0)
     rows = list(range(20))
     _, (seen, told) = world.term(LiveSource(world.teacher, world.corpus, tmp_path), method, rows, wanted)
     assert not torch.equal(seen.mask.sum(1), told.mask.sum(1)), "no word is cut otherwise, so nothing is tested"

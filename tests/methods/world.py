@@ -200,7 +200,7 @@ class World:
             batches = [
                 self._asked(self.output(rows), self.signals(rows), needs)
                 for rows in (range(start, start + 8) for start in range(0, min(self.items, 24), 8))
-                if inside(needs) or any(needs.logits)
+                if needs.inside or needs.logits
             ]
         torch.manual_seed(0)
         seen = StudentOutput(whole.embedding, layers=whole.layers)
@@ -213,9 +213,9 @@ class World:
     ) -> tuple[StudentOutput, list[TeacherSignals], Batch]:
         """What a step hands to a method, and nothing that it did not ask for; dropout from `seed`."""
         needs = method.needs(self.student, self.teachers)
-        signals = self.signals(rows, student_pad=padding.get("pad", 0), inside=inside(needs), **padding)
+        signals = self.signals(rows, student_pad=padding.get("pad", 0), inside=needs.inside, **padding)
         torch.manual_seed(seed)
-        output = self.output(rows, needs.views, **padding)
+        output = self.output(rows, needs.student.views, **padding)
         for one in signals:
             one.present[list(absent)] = False
         mixed(method, output)
@@ -258,28 +258,21 @@ def mixed(method: Method, output: StudentOutput) -> None:
         output.extras = views
 
 
-def inside(needs: Needs) -> bool:
-    """Whether anything but vectors and logits is asked of a teacher."""
-    return bool(needs.alignment) or any(needs.tokens.teachers) or any(needs.attention.teachers)
-
-
 def only_student(output: StudentOutput, needs: Needs) -> StudentOutput:
-    output.tokens = {layer: output.tokens[layer] for layer in needs.tokens.student}
-    output.attention = {layer: output.attention[layer] for layer in needs.attention.student}
-    output.layers = output.layers if needs.layers else None
-    output.logits = output.logits if any(needs.logits) else None
+    output.tokens = {layer: output.tokens[layer] for layer in needs.student.tokens}
+    output.attention = {layer: output.attention[layer] for layer in needs.student.attention}
+    output.layers = output.layers if needs.student.layers else None
+    output.logits = output.logits if needs.logits else None
     return output
 
 
 def only_teacher(signals: TeacherSignals, needs: Needs, index: int) -> TeacherSignals:
-    wanted = needs.tokens.teachers[index] if needs.tokens.teachers else ()
-    signals.tokens = {layer: signals.tokens[layer] for layer in wanted}
-    wanted = needs.attention.teachers[index] if needs.attention.teachers else ()
-    signals.attention = {layer: signals.attention[layer] for layer in wanted}
-    modes = (needs.alignment[index] or "").split("+") if needs.alignment else []
-    signals.alignments = {mode: signals.alignments[mode] for mode in modes if mode}
+    wanted = needs.of(index)
+    signals.tokens = {layer: signals.tokens[layer] for layer in wanted.tokens}
+    signals.attention = {layer: signals.attention[layer] for layer in wanted.attention}
+    signals.alignments = {mode: signals.alignments[mode] for mode in wanted.alignment}
     signals.sentence = signals.sentence if needs.sentence else None
-    signals.logits = signals.logits if needs.logits and needs.logits[index] else None
+    signals.logits = signals.logits if wanted.logits else None
     return signals
 
 

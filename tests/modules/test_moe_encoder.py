@@ -227,20 +227,9 @@ def test_every_second_block_is_a_mixture_and_watching_works(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", AGGREGATIONS[1:])
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_copy_on_the_sphere_is_the_function(mode: Any, count: int) -> None:
-    generator = torch.Generator().manual_seed(count)
-    vectors = torch.randn(40, count, 8, generator=generator).double()
-    vectors[0], vectors[1, 0] = vectors[0, 0], 0.0  # parallel; a zero vector
-    vectors[2] = vectors[2, 0] * torch.tensor([1.0, -2.0, 1.0]).double()[:count, None]  # opposite
-    weights = torch.rand(40, count, generator=generator).double()
-    vectors.requires_grad_()
-    weights.requires_grad_()
-    results = []
-    for function in (aggregate, spherical_aggregate):
-        result = function(vectors, weights, mode)
-        results.append([result, *torch.autograd.grad(result.sin().sum(), (vectors, weights))])
-    torch.testing.assert_close(*results, atol=1e-12, rtol=1e-12)
+def test_half_precision_is_aggregated_in_single(mode: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    vectors, weights = torch.randn(40, 2, 8, generator=generator), torch.rand(40, 2, generator=generator)
     half = aggregate(vectors.bfloat16(), weights.bfloat16(), mode)
     assert half.dtype == torch.float32
 

@@ -140,7 +140,7 @@ def test_report_is_written_whole_and_replaces_an_older_one(tmp_path: Path) -> No
     write_report(example(), tmp_path)
     names = {file.name for file in (tmp_path / "figures").iterdir()}
     assert names == {"scores.svg", "training.svg", "map.svg", "layers.svg"}
-    page = Record(title="second").write(tmp_path)
+    page = write_report(Record(title="second"), tmp_path)
     assert page == tmp_path / "report.html"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["figures", "report.html", "report.json", "report.md"]
     assert list((tmp_path / "figures").iterdir()) == []

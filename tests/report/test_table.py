@@ -21,8 +21,9 @@ from distilvec.report import (
     show_table,
 )
 from distilvec.report.plots import log_curves, smoothed, thinned
+from distilvec.report.sentences import verdict
 from distilvec.report.table import main_grid, task_grid, teacher_grid
-from distilvec.report.words import duration, number, points, share, signed, size, verdict
+from distilvec.words import duration, number, points, share, signed, size
 
 
 def test_main_table_has_a_row_per_model_and_retrieval_apart() -> None:

@@ -25,7 +25,7 @@ import pytest
 import uvicorn
 from sentence_transformers import SentenceTransformer
 
-from distilvec.cli import main
+from distilvec.cli.main import main
 from distilvec.errors import DistilvecError
 from distilvec.serving import Batcher, BusyError, application
 from distilvec.serving.serve import serve

@@ -11,8 +11,8 @@ import torch
 
 from distilvec.corpus import read_corpus
 from distilvec.errors import DataError, DistilvecError
+from distilvec.flow.run import run
 from distilvec.recipe import Recipe
-from distilvec.run import run
 from distilvec.store import RaggedSignal, SignalStore, fill_signals
 from distilvec.store.axes import axes_of
 from distilvec.teachers import load_teacher

@@ -167,8 +167,8 @@ def test_a_recipe_with_a_copy_teaches_nothing_twice(
     tmp_path: Path, url: str, tiny_bert: Path, sentences: list[str]
 ) -> None:
     from distilvec.flow.job import Job
+    from distilvec.flow.run import train
     from distilvec.recipe import Recipe
-    from distilvec.run import train
 
     (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()[:8]) for text in sentences[:60]))
     sections = {

@@ -20,10 +20,10 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.job import Job
+from distilvec.flow.run import run, train
 from distilvec.judging import agreement
 from distilvec.modules.pipeline import limit_length, token_limit
 from distilvec.recipe import Recipe
-from distilvec.run import run, train
 from distilvec.students import describe_student, load_student, ship, static
 from distilvec.students import pieces as piece_module
 from distilvec.students.pieces import piece_vectors, readable_pieces

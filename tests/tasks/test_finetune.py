@@ -23,7 +23,7 @@ from sentence_transformers import SentenceTransformer
 from tests.tasks import labelled
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.finetune import _digest, _work_folder, finetune, finetune_scores
+from distilvec.flow.finetune import _digest, _work_folder, finetune, finetune_scores
 from distilvec.recipe import Recipe, TrainingSection
 from distilvec.report import Record
 from distilvec.tasks.examples import Examples, read_examples
@@ -247,7 +247,7 @@ def test_stopped_and_started_again_it_is_the_same_model(
         import torch
         torch.set_num_threads(1)
         from distilvec.errors import Interrupted
-        from distilvec.finetune import finetune
+        from distilvec.flow.finetune import finetune
         try:
             finetune(sys.argv[1], sys.argv[2], sys.argv[3], training={"epochs": 5, "batch_size": 6})
         except Interrupted as stopped:

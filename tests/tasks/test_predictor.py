@@ -15,7 +15,7 @@ from tests.tasks import labelled
 import distilvec
 from distilvec.corpus import join_pair
 from distilvec.errors import DataError, DistilvecError
-from distilvec.finetune import finetune, finetune_scores
+from distilvec.flow.finetune import finetune, finetune_scores
 from distilvec.modules.kernel_head import GaussianKernels
 from distilvec.modules.task_head import TaskHead
 from distilvec.students import load_student, ship

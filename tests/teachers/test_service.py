@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from tests.teachers.serving import WIDTH, Service, serving, vector
 
+from distilvec.choosing.dry_run import plan
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.plan import plan
+from distilvec.flow.ray import teach_alone
 from distilvec.recipe import Recipe
-from distilvec.scaling import teach_alone
 from distilvec.store import SignalStore
 from distilvec.teachers import endpoint, load_teacher
 from distilvec.teachers.answers import Answers

@@ -12,7 +12,7 @@ import torch
 from tests.training import jobs
 
 from distilvec.corpus import Corpus
-from distilvec.methods.base import Needs
+from distilvec.methods.base import Needs, WantedOfStudent
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.students.tap import StudentTap
@@ -67,7 +67,14 @@ def assemble(home: Path, method: str, student: str = "student", rows: int = 40, 
     tap = StudentTap(given["student"])
     needs = made.needs(tap.info, infos)
     train = np.asarray(corpus.train_rows)[:rows]
-    sample = make_sample(given["student"], tokens, given["sources"], train, seed=0, needs=Needs(layers=needs.layers))
+    sample = make_sample(
+        given["student"],
+        tokens,
+        given["sources"],
+        train,
+        seed=0,
+        needs=Needs(WantedOfStudent(layers=needs.student.layers)),
+    )
     torch.manual_seed(0)
     made.build(tap.info, infos, sample)
     made.attach(given["student"])

@@ -199,7 +199,7 @@ def train(job: Job) -> None:
 
 def command_line(arguments: Sequence[str]) -> None:
     """`distilvec ARGUMENTS` in this process."""
-    from distilvec.cli import main
+    from distilvec.cli.main import main
 
     main(list(arguments))
 
@@ -371,7 +371,7 @@ def serve() -> None:
     import sentence_transformers.sentence_transformer.modules  # noqa: F401
     import transformers.models.bert.modeling_bert  # noqa: F401
 
-    import distilvec.run
+    import distilvec.flow.run
     import distilvec.training.fit
     import distilvec.training.trainer  # noqa: F401
 

@@ -13,7 +13,8 @@ from transformers import TrainingArguments
 
 from distilvec.errors import DistilvecError
 from distilvec.recipe import OptimizerSection, TrainingSection
-from distilvec.training.arguments import ELSEWHERE, REFUSED, bfloat16_pays, steps_per_epoch, training_arguments
+from distilvec.recipe.training_keys import ELSEWHERE, REFUSED
+from distilvec.training.arguments import bfloat16_pays, steps_per_epoch, training_arguments
 
 PASSED: dict[str, Any] = {
     "max_steps": 7,

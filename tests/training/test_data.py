@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from tests.training import jobs
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.methods.base import Needs
+from distilvec.methods.base import Needs, WantedOfStudent
 from distilvec.students import load_student
 from distilvec.students.tap import StudentTap
 from distilvec.training import BucketedBatches, Collator, LiveSource, StoreSource, TokenizedCorpus
@@ -190,7 +190,9 @@ def test_nothing_here_touches_the_global_generators(given_parts: dict[str, Any],
     collator = Collator(corpus, tokens, given_parts["sources"])
     for rows in BucketedBatches(tokens.lengths, 8, seed=0):
         collator(rows)
-    make_sample(student, tokens, given_parts["sources"], corpus.train_rows, seed=0, needs=Needs(layers=True))
+    make_sample(
+        student, tokens, given_parts["sources"], corpus.train_rows, seed=0, needs=Needs(WantedOfStudent(layers=True))
+    )
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (np.random.get_state()[1].tolist(), random.getstate()) == before[1:]  # type: ignore[index]
 
@@ -252,7 +254,6 @@ def test_store_and_live_teacher_give_the_same_loss(home: Path, tmp_path: Path, d
 
 @pytest.mark.parametrize("name", ["uld", "mined", "multilevel_ot", "cdm"])
 def test_class_logits_of_store_and_live_teacher_give_the_same_loss(home: Path, tmp_path: Path, name: str) -> None:
-    from distilvec.methods.base import wanted_of
     from distilvec.methods.table import build_method
     from distilvec.recipe import TaskSection
     from distilvec.store import SignalStore, fill_signals
@@ -267,7 +268,7 @@ def test_class_logits_of_store_and_live_teacher_give_the_same_loss(home: Path, t
     method = build_method(name, {}, None)
     info = describe(StudentTap(student).info, task)
     needs = method.needs(info, infos)
-    wanted = wanted_of(needs, 0)
+    wanted = needs.of(0)
     teacher = live.teacher
     store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width, "float32")
     fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted)

@@ -16,7 +16,7 @@ from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.teach import teacher_info
-from distilvec.methods.base import Sample, wanted_of
+from distilvec.methods.base import Sample
 from distilvec.methods.emo import EMO, EMOOptions
 from distilvec.methods.table import build_method
 from distilvec.store import SignalStore, fill, fill_signals
@@ -147,7 +147,7 @@ def _steps(source: StoreSource | LiveSource, method: EMO, parts: dict[str, Any])
     for rows in ([3, 11, 0, 29], [7, 8, 30]):
         batch = Collator(corpus, tokens, [source])(rows)
         with torch.no_grad():
-            seen = tap(batch["features"], views=1, tokens=needs.tokens.student, attention=needs.attention.student)
+            seen = tap(batch["features"], views=1, tokens=needs.student.tokens, attention=needs.student.attention)
         signals = TeacherSignals(**batch["teachers"][0])
         terms = method(seen, [signals], Batch(batch["keys"], Batch.equal_items(batch["keys"])))
         found.append(
@@ -171,7 +171,7 @@ def test_a_store_digests_maps_once_and_nothing_changes(
     student = StudentTap(parts["student"]).info
     needs = method.needs(student, [parts["info"]])
     method.build(student, [parts["info"]], Sample(StudentOutput(torch.zeros(1, 1, student.width)), []))
-    wanted = wanted_of(needs, 0)
+    wanted = needs.of(0)
     store = SignalStore.create(tmp_path / "store", card, card.width, "float32")
     fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted)
     digested, plain = StoreSource(store, corpus), StoreSource(store, corpus)
@@ -212,7 +212,7 @@ def test_a_method_makes_the_same_of_a_store_and_of_its_teacher(
     needs = method.needs(tap.info, [info])
     method.build(tap.info, [info], Sample(StudentOutput(torch.zeros(1, 1, tap.info.width)), [SIGNALS]))
     method.eval()
-    wanted = wanted_of(needs, 0)
+    wanted = needs.of(0)
     store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width, "float32")
     fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted)
     for rows in ([3, 11, 0, 29], [7, 8, 30]):
@@ -223,9 +223,9 @@ def test_a_method_makes_the_same_of_a_store_and_of_its_teacher(
             seen = tap(
                 batch["features"],
                 views=1,
-                layers=needs.layers,
-                tokens=needs.tokens.student,
-                attention=needs.attention.student,
+                layers=needs.student.layers,
+                tokens=needs.student.tokens,
+                attention=needs.student.attention,
             )
             signals = TeacherSignals(**batch["teachers"][0])
             terms = method(seen, [signals], Batch(batch["keys"], Batch.equal_items(batch["keys"])))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from rapidfuzz.process import cdist
 
 from distilvec.alignment.strings import ALPHABET, BYTE, Kind, kind_of
 
-__all__ = ["ENDS", "Pieces", "end_pairs", "nearest_entries", "piece_bytes", "prefix_entries", "spelt"]
+__all__ = ["ENDS", "Pieces", "end_pairs", "nearest_entries", "piece_bytes", "pieces_of", "prefix_entries", "spelt"]
 
 #: The name of these pairs among the modes of alignment. They are numbers of tokens of the answer that have been read,
 #: from 0, not positions in the padded text.
@@ -37,6 +38,14 @@ class Pieces:
 
     content: tuple[bytes, ...]
     end: int
+
+
+def pieces_of(tokenizer: Any) -> Pieces:
+    """The entries of a transformers tokenizer that has an end token."""
+    special = set(tokenizer.all_special_ids)
+    content = piece_bytes(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))))
+    found = tuple(b"" if number in special else each for number, each in enumerate(content))
+    return Pieces(found, int(tokenizer.eos_token_id))
 
 
 def piece_bytes(vocabulary: Sequence[str]) -> list[bytes]:

@@ -22,6 +22,9 @@ def trim_spans(offsets: ArrayLike, text: str) -> NDArray[np.int64]:
     Returns:
         int64 [n, 2]; a token of white space alone has an empty span.
 
+    Raises:
+        DataError: a token ends behind the text.
+
     >>> trim_spans([(0, 3), (3, 9)], "one   two").tolist()
     [[0, 3], [6, 9]]
     """

@@ -20,8 +20,8 @@ from distilvec.choosing.prediction import (
     shares,
     worst,
 )
-from distilvec.report.table import Cell, Grid
-from distilvec.report.words import ABSENT, millions, number, size
+from distilvec.report.grid import Cell, Grid
+from distilvec.words import ABSENT, millions, number, size
 
 NAMES = {"all": "tasks", "retrieval": "retrieval", "agreement": "agreement"}
 

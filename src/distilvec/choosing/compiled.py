@@ -19,8 +19,8 @@ from distilvec.choosing.sample import sampled
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.files import whole
 from distilvec.recipe import Recipe
-from distilvec.report.table import Cell, Grid
-from distilvec.report.words import ABSENT, millions, number, size
+from distilvec.report.grid import Cell, Grid
+from distilvec.words import ABSENT, millions, number, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,6 +15,7 @@ import torch
 from distilvec.choosing.candidates import Candidate
 from distilvec.choosing.probe import short_training
 from distilvec.corpus import Corpus
+from distilvec.evenly import evenly_spaced
 from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, teacher_info
 from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement, judge, linear_map, ridge_map, speed
@@ -99,7 +100,7 @@ class Bench:
     def timed(self) -> list[str]:
         """Texts that speed is measured on."""
         texts = self.sample.texts(self.sample.train_rows)
-        return [texts[row] for row in np.linspace(0, len(texts) - 1, min(TIMED, len(texts))).astype(int)]
+        return [texts[row] for row in evenly_spaced(len(texts), TIMED)]
 
     def _of(self, rows: Any) -> tuple[list[str], npt.NDArray[np.float32]]:
         store, rows = self.taught[0].store, np.asarray(rows)

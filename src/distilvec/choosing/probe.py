@@ -13,7 +13,7 @@ import numpy as np
 from distilvec.corpus import Corpus
 from distilvec.flow.teach import Taught
 from distilvec.methods.base import Method
-from distilvec.sections import OptimizerSection, TrainingSection
+from distilvec.recipe.sections import OptimizerSection, TrainingSection
 from distilvec.tasks.base import Task
 from distilvec.training import Fitted, fit
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from distilvec.corpus import Corpus
 from distilvec.errors import DataError
+from distilvec.evenly import evenly_spaced
 
 #: With fewer held-out items an agreement says nothing; with more than this it gets no clearer.
 FEWEST, MOST = 20, 1000
@@ -79,6 +80,4 @@ def sampled(corpus: Corpus, limit: int) -> Corpus:
 
 def _spread(rows: np.ndarray, most: int) -> np.ndarray:
     """At most so many of the rows, evenly spaced."""
-    if len(rows) <= most:
-        return rows
-    return rows[np.linspace(0, len(rows) - 1, most).astype(int)]
+    return rows[evenly_spaced(len(rows), most)]

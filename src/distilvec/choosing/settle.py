@@ -11,8 +11,10 @@ from distilvec.choosing.budget import Budget
 from distilvec.choosing.choice import Choice
 from distilvec.choosing.choose import KEEP, choose
 from distilvec.choosing.compiled import STEPS, Compiled, compile_budget, write_figure
+from distilvec.errors import DistilvecError
 from distilvec.files import write_text
 from distilvec.recipe import AutoSection, Recipe
+from distilvec.training.distributed import launched
 
 logger = logging.getLogger(__name__)
 #: What was measured, and within a budget its picture.
@@ -24,10 +26,20 @@ def settle(recipe: Recipe, *, resume: bool = False) -> Recipe:
 
     What was measured is kept in `plan.json` in the output folder, within a budget with a picture. With `resume` the
     student of the run that is there is taken, and nothing is measured again.
+
+    Raises:
+        DistilvecError: whatever `choose` or `compile_budget` refuse, or there are several processes.
     """
     auto = None if recipe.student is None else recipe.student.auto
     if auto is None:
         return recipe
+    processes = launched()[1]
+    if processes > 1:
+        raise DistilvecError(
+            f"{processes} processes would each choose a student",
+            where="student.auto",
+            remedy="Run `distilvec plan RECIPE` first, and write the student that it names into the recipe.",
+        )
     out = Path(recipe.output)
     if resume and (out / "recipe.yaml").is_file():
         return recipe.model_copy(update={"student": Recipe.load(out / "recipe.yaml").student})

@@ -61,7 +61,11 @@ def _unwritable(folder: Path, error: OSError) -> EnvironmentProblem:
 
 
 def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
-    """Move all files of `partial` into `folder`; the manifest, with their sizes and checksums, goes last."""
+    """Move all files of `partial` into `folder`; the manifest, with their sizes and checksums, goes last.
+
+    Raises:
+        EnvironmentProblem: the folder cannot be written.
+    """
     files = sorted(partial.iterdir())
     sizes = {file.name: file.stat().st_size for file in files}
     sums = {file.name: {"checksum": _checksum(file), "modified": file.stat().st_mtime_ns} for file in files}

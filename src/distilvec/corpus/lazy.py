@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.evenly import evenly_spaced
+
 #: Rows that are read at once.
 BLOCK = 10_000
 
@@ -49,4 +51,4 @@ class LazyTexts(Sequence[str]):
         """At most so many of them, evenly spaced."""
         if len(self) <= most:
             return self
-        return LazyTexts(self._read, self._rows[np.linspace(0, len(self) - 1, most).astype(np.int64)])
+        return LazyTexts(self._read, self._rows[evenly_spaced(len(self), most)])

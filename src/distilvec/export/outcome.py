@@ -44,8 +44,8 @@ class ExportReport:
 
     def table(self) -> str:
         """Size, agreement and speed before and after, as plain text."""
-        from distilvec.report.table import Cell, Grid
-        from distilvec.report.words import number, size
+        from distilvec.report.grid import Cell, Grid
+        from distilvec.words import number, size
 
         rows = [
             [

@@ -21,7 +21,7 @@ from distilvec.judging import automatic_tasks, load_tasks
 from distilvec.judging import settle as settle_tasks
 from distilvec.judging.tasks import Task as JudgingTask
 from distilvec.marker import claim
-from distilvec.methods.base import Method, Needs, wanted_of
+from distilvec.methods.base import Method, Needs
 from distilvec.methods.table import build_method, resolve
 from distilvec.methods.token_states import check_pieces
 from distilvec.modules.lora import check_lora
@@ -247,7 +247,7 @@ class Job:
         if self.combines or not self.method.inside:
             return [NOTHING for _ in self.teachers]
         sections = self.recipe.teachers
-        found = [replace(wanted_of(self.needs, number), axes=each.token_axes) for number, each in enumerate(sections)]
+        found = [replace(self.needs.of(number), axes=each.token_axes) for number, each in enumerate(sections)]
         for teacher, wanted in zip(self.teachers, found, strict=True):
             teacher.refuse(wanted)
             class_order(teacher, wanted, self.task)
@@ -264,7 +264,7 @@ class Job:
     def _refuse_combined(self) -> None:
         """What looks inside the teachers cannot look inside a combined one."""
         needs = self.method.needs(describe(self.student_info, self.task), self.each_info)
-        if any(wanted_of(needs, number).signals for number in range(len(self.teachers))):
+        if any(needs.of(number).signals for number in range(len(self.teachers))):
             raise DistilvecError(
                 f"with these options {self.method.name} looks at the tokens or class predictions of each teacher, "
                 "which cannot be combined",

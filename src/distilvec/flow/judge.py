@@ -286,7 +286,7 @@ def show_inside(
     Args:
         student: trained, with the head that it may have (a folded one is no mixture any more).
     """
-    from distilvec.flow.inside import expert_map, mixture_facts, token_maps
+    from distilvec.flow.internals import expert_map, mixture_facts, token_maps
 
     record.mixtures = mixture_facts(job, student)
     first = next((each for each in job.taught if each.wanted.attention or each.wanted.tokens), None)

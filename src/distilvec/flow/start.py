@@ -150,7 +150,11 @@ def _keep(student: SentenceTransformer, folder: Path) -> None:
 def make_student(
     section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seed: int
 ) -> SentenceTransformer:
-    """The untrained student; the same recipe always gives the same one."""
+    """The untrained student; the same recipe always gives the same one.
+
+    Raises:
+        DistilvecError: it has not been chosen yet, or cannot be made of what the section names.
+    """
     named = {teacher.name: teacher for teacher in teachers if teacher.model}
 
     def source(name: str) -> SentenceTransformer:

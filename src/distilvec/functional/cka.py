@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from distilvec.functional.precision import full_precision
+from distilvec.precision import full_precision
 
 __all__ = ["centred_gram", "cka_distance", "cka_distance_to_gram", "linear_cka"]
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from distilvec.functional.precision import full_precision
 from distilvec.functional.similarity import normalize
+from distilvec.precision import full_precision
 
 __all__ = ["info_nce"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from distilvec.functional.precision import full_precision
 from distilvec.functional.similarity import relation_matrix
+from distilvec.precision import full_precision
 
 __all__ = ["expert_similarity", "gate_floor_penalty", "load_balance", "optimal_gate"]
 

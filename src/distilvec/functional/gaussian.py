@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from distilvec.functional.precision import full_precision
+from distilvec.precision import full_precision
 
 __all__ = ["gaussian_nll", "triangular_gaussian_nll"]
 

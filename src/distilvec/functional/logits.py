@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from distilvec.functional.precision import full_precision
+from distilvec.precision import full_precision
 
 __all__ = ["soft_cross_entropy"]
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from distilvec.functional.precision import full_precision
+from distilvec.precision import full_precision
 
 __all__ = ["smallest_mass_set", "top_tokens"]
 

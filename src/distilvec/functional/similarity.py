@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from distilvec.functional.precision import full_precision
+from distilvec.precision import full_precision
 
 __all__ = ["cosine_distance", "margin_gap", "normalize", "relation_gap", "relation_matrix"]
 

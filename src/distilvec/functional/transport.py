@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from distilvec.functional.precision import full_precision
+from distilvec.precision import full_precision
 
 __all__ = ["sinkhorn", "sorted_wasserstein", "transport_cost"]
 

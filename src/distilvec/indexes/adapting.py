@@ -27,10 +27,10 @@ from distilvec.indexes.rows import Rows, overlap, top, unusable
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import agreement
 from distilvec.modules.pipeline import item_kinds
-from distilvec.report.table import Cell, Grid
-from distilvec.report.words import points
+from distilvec.report.grid import Cell, Grid
 from distilvec.students import load_student, refuse_model, ship
 from distilvec.teachers.vectors import read_vectors
+from distilvec.words import points
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

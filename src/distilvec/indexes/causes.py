@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from distilvec.evenly import evenly_spaced
 from distilvec.indexes.rows import Marks, Rows, cosines, nearest_rows
 from distilvec.indexes.variants import Reader, Variant, Vectors
 
@@ -76,7 +77,7 @@ class Causes:
 
     def of(self, sample: Sample) -> Cause | None:
         """The cause that explains most of these rows; None where nothing that is tried explains a tenth of them."""
-        probe = sample.part(_evenly(len(sample.rows), PROBE))
+        probe = sample.part(evenly_spaced(len(sample.rows), PROBE))
         elsewhere = float(self._elsewhere(probe).explained.mean())
         share, variant = 0.0, Variant()
         if elsewhere < _PLENTY:
@@ -125,7 +126,7 @@ def same_texts(sample: Sample, seed: int = 0) -> float | None:
     Two models mostly agree on which texts are alike. None where one of 199 orders of the rows does as well (Mantel's
     test), or where there are fewer than eight rows: then the vectors may be those of other texts.
     """
-    probe = sample.part(_evenly(len(sample.rows), 8 * PROBE))
+    probe = sample.part(evenly_spaced(len(sample.rows), 8 * PROBE))
     count = len(probe.rows)
     if count < _FEWEST_TO_COMPARE:
         return None
@@ -148,7 +149,3 @@ def _correlation(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]
     a, b = first - first.mean(), second - second.mean()
     length = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / length if length else 0.0
-
-
-def _evenly(count: int, most: int) -> Rows:
-    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))

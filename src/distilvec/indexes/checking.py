@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DataError
+from distilvec.evenly import evenly_spaced
 from distilvec.indexes.causes import Cause, Causes, Sample, same_texts
 from distilvec.indexes.rows import Marks, Rows, cosines, in_words, located, ranges, spread, unusable
 from distilvec.indexes.variants import Reader
@@ -180,7 +181,7 @@ def threshold(reader: Reader, texts: Sequence[str], read: npt.NDArray[np.floatin
         texts: those of the sample, m of them.
         read: float32 [m, D], the model's vectors of them.
     """
-    few = np.unique(np.linspace(0, len(texts) - 1, CALIBRATION).astype(np.int64))
+    few = evenly_spaced(len(texts), CALIBRATION)
     coarse = reader.rounded([texts[row] for row in few])[:, : read.shape[1]]
     noise = np.log(np.maximum(1 - cosines(read[few], coarse), 1e-9))
     highest = noise.mean() + noise.std() * NormalDist().inv_cdf(1 - FALSE_ALARMS / len(texts))

@@ -10,7 +10,7 @@ import numpy as np
 from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
 from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Score
-from distilvec.judging.talas import TALAS_SETS
+from distilvec.judging.talas_sets import TALAS_SETS
 from distilvec.judging.tasks import Task, side
 
 

@@ -17,6 +17,7 @@ from distilvec.functional import spherical_aggregate
 from distilvec.functional.sphere import Mode
 from distilvec.judging.collapse import collapse
 from distilvec.judging.encoder import CachedEncoder
+from distilvec.modules.pipeline import default_prompt
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -139,7 +140,7 @@ def mixture_geometry(
         return []
     model.eval()
     if prompt is None:
-        prompt = (model.prompts or {}).get(model.default_prompt_name or "")
+        prompt = default_prompt(model) or None
     seen: dict[int, list[dict[str, Tensor]]] = {}
     for start in range(0, len(texts), _BATCH):
         batch = [split_pair(text) for text in texts[start : start + _BATCH]]

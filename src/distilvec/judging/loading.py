@@ -12,10 +12,13 @@ import yaml
 from pydantic import ValidationError
 
 from distilvec import plain_yaml
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import DistilvecError
+from distilvec.judging.benchmarks import mteb_task
 from distilvec.judging.building import build_task
 from distilvec.judging.spec import TaskSpec
+from distilvec.judging.talas_sets import TALAS_SETS, talas_spec
 from distilvec.judging.tasks import Task
+from distilvec.validation import refusal
 
 
 def load_task(spec: str | Path | Mapping[str, Any], folder: str | Path | None = None) -> Task:
@@ -57,6 +60,31 @@ def load_tasks(specs: Sequence[str | Path | Mapping[str, Any]], folder: str | Pa
     return tasks
 
 
+def read_tasks(tasks: Any) -> list[Any]:
+    """Tasks from a name, a description, a file with one or several descriptions, or a list of these.
+
+    Raises:
+        DistilvecError: a file that cannot be read, a description that is none, or two tasks of one name.
+    """
+    found: list[Any] = []
+    for spec in tasks if isinstance(tasks, list | tuple) else [tasks]:
+        if hasattr(spec, "score") and hasattr(spec, "texts"):
+            found.append(spec)
+            continue
+        file = Path(spec) if isinstance(spec, str | Path) else None
+        if file is not None and file.suffix in (".yaml", ".yml", ".json") and file.is_file():
+            try:
+                listed = plain_yaml.read(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError, yaml.YAMLError) as error:
+                raise DistilvecError(f"the task file cannot be read ({error})", where=str(file)) from error
+            if isinstance(listed, list):
+                found += [load_task(each, file.parent) for each in listed]
+                continue
+        found.append(load_task(spec))
+    unique(found)
+    return found
+
+
 def unique(tasks: Sequence[Task]) -> None:
     """Refuse two tasks of one name: scores are kept by name.
 
@@ -78,9 +106,6 @@ def data_folder() -> Path | None:
 
 
 def _registered(name: str, folder: Path | None) -> Task:
-    from distilvec.judging.benchmarks import mteb_task
-    from distilvec.judging.talas import TALAS_SETS, talas_task
-
     if name in TALAS_SETS:
         place = folder or data_folder()
         if place is None:
@@ -88,7 +113,7 @@ def _registered(name: str, folder: Path | None) -> Task:
                 f'the files of "{name}" are needed',
                 remedy="Set DISTILVEC_DATA to the folder of evaluation sets.",
             )
-        return talas_task(name, place)
+        return load_task(talas_spec(name, place), place)
     if Path(name).exists():
         raise DistilvecError(
             f'"{name}" is a file of data, and a task also says what is done with it',
@@ -117,14 +142,5 @@ def _build(data: Mapping[str, Any], folder: Path) -> Task:
     try:
         spec = TaskSpec.model_validate(dict(data))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0]) if first["loc"] else "task"
-        if first["type"] == "extra_forbidden":
-            remedy = nearest(key, TaskSpec.model_fields)
-            raise DistilvecError(f'unknown key "{key}"', where=place, remedy=remedy) from error
-        if first["type"] == "missing":
-            raise DistilvecError(f'the key "{key}" is missing', where=place) from error
-        if first["type"] == "value_error":
-            raise DistilvecError(str(first["ctx"]["error"]), where=place) from error
-        raise DistilvecError(f"{first['msg']} (got {first.get('input')!r})", where=f"{place}, {key}") from error
+        raise refusal(error, TaskSpec, place) from error
     return build_task(spec, folder)

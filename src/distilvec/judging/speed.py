@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DistilvecError
+from distilvec.evenly import evenly_spaced
 from distilvec.judging.encoder import is_sentence_transformer
 
 MOST_PASSES = 20
@@ -41,7 +42,7 @@ def speed(
     encode = _encoder(model, batch_size)
     encode(texts[: min(len(texts), batch_size)])
     # Evenly spaced, so that a file sorted by length does not decide the latency.
-    rows = np.linspace(0, len(texts) - 1, min(singles, len(texts))).astype(int)
+    rows = evenly_spaced(len(texts), singles)
     chosen = [texts[row] for row in rows]
     for text in chosen[:3]:
         encode([text])

@@ -92,7 +92,11 @@ def settle(tasks: Sequence[Task], teacher: Encode) -> None:
 
 
 def same_length(name: str, **columns: Sequence[Any] | None) -> None:
-    """Refuse columns of different lengths, or empty ones."""
+    """Refuse columns of different lengths, or empty ones.
+
+    Raises:
+        DistilvecError: naming the columns and their lengths.
+    """
     lengths = {key: len(column) for key, column in columns.items() if column is not None}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         shown = ", ".join(f"{key} {length}" for key, length in lengths.items())

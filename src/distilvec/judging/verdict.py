@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+from distilvec.evenly import evenly_spaced
 from distilvec.judging.agreement import agreement
 from distilvec.judging.collapse import collapse
 from distilvec.judging.encoder import CachedEncoder, RidgeMapped
@@ -98,7 +98,7 @@ def judge_run(
         found.collapse = {name: collapse(vectors) for name, vectors in found.vectors.items()}
         found.alarms += found.collapse[TRAINED].pop("alarms", [])
     if with_speed and len(texts):
-        sample = [texts[row] for row in np.linspace(0, len(texts) - 1, min(timed_texts, len(texts))).astype(int)]
+        sample = [texts[row] for row in evenly_spaced(len(texts), timed_texts)]
         for name, model in (dict(models) | dict(timed or {})).items():
             if name in (teacher, TRAINED):
                 found.speed[name] = speed(model, sample, seconds=2.0)

@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 from distilvec.corpus.batch import Batch
 from distilvec.students.output import StudentInfo, StudentOutput
-from distilvec.teachers.signals import Digest, TeacherInfo, TeacherSignals, Wanted
+from distilvec.teachers.signals import NOTHING, Digest, TeacherInfo, TeacherSignals, Wanted
 
 __all__ = [
     "Batch",
     "Digest",
-    "Layers",
     "Method",
     "Needs",
     "Options",
@@ -32,30 +31,34 @@ __all__ = [
     "TeacherInfo",
     "TeacherSignals",
     "Term",
+    "Wanted",
+    "WantedOfStudent",
 ]
 
 
-class Layers(NamedTuple):
-    """Layers asked for: of the student, and of each teacher (one entry per teacher; empty = none)."""
+class WantedOfStudent(NamedTuple):
+    """What a method wants of the student's forward pass besides its vectors.
 
-    student: tuple[int, ...] = ()
-    teachers: tuple[tuple[int, ...], ...] = ()
+    Attributes:
+        views: V, dropout passes over the batch.
+        layers: whether the pooled states of every block are wanted.
+        tokens: layers whose token states are wanted, 0 (embedding output) to L.
+        attention: layers, 1 to L, whose head-averaged maps are wanted.
+    """
+
+    views: int = 1
+    layers: bool = False
+    tokens: tuple[int, ...] = ()
+    attention: tuple[int, ...] = ()
 
 
 class Needs(NamedTuple):
     """What a method wants to find in a step.
 
     Attributes:
-        views: V, dropout passes over the batch.
+        student: of the student's forward pass.
+        teachers: of each teacher besides its sentence vectors, one entry per teacher; empty = nothing of any.
         sentence: whether the teachers' sentence vectors are needed at all.
-        layers: whether the pooled states of every student block are needed.
-        tokens, attention: hidden states and head-averaged maps, per layer.
-        logits: class logits, one entry per teacher (empty = none).
-        same_classes: whether class i of the logits has to be the same on both sides; False where they are sorted.
-        alignment: alignment mode, one entry per teacher (empty = none); several are joined by "+".
-        digest: one entry per teacher (empty = none), what a store may hand out in place of attention maps.
-        next: one entry per teacher (empty = none), whether distributions of the next token along the answer are
-            compared.
         coupled: whether rows of a batch enter each other's loss, so that ranks must see the whole batch.
         companions: how many further texts of its pair or triplet each item brings into the batch: 0 = none, every
             text is an item; 1 = an anchor and its positive; None = its negatives too. A batch of B items then holds
@@ -64,37 +67,26 @@ class Needs(NamedTuple):
             logits or attention, or there is none. A prefix of the vector changes nothing then.
     """
 
-    views: int = 1
+    student: WantedOfStudent = WantedOfStudent()
+    teachers: tuple[Wanted, ...] = ()
     sentence: bool = True
-    layers: bool = False
-    tokens: Layers = Layers()
-    attention: Layers = Layers()
-    logits: tuple[bool, ...] = ()
-    same_classes: bool = True
-    alignment: tuple[str | None, ...] = ()
-    digest: tuple[Digest | None, ...] = ()
-    next: tuple[bool, ...] = ()
     coupled: bool = False
     companions: int | None = 0
     states: bool = True
 
+    def of(self, teacher: int) -> Wanted:
+        """What is asked of one teacher besides its sentence vectors."""
+        return self.teachers[teacher] if self.teachers else NOTHING
 
-def wanted_of(needs: Needs, teacher: int) -> Wanted:
-    """What is asked of one teacher besides its sentence vectors."""
+    @property
+    def inside(self) -> bool:
+        """Whether any teacher is asked for token states, attention or an alignment."""
+        return any(wanted.tokens or wanted.attention or wanted.alignment for wanted in self.teachers)
 
-    def layers(asked: Layers) -> tuple[int, ...]:
-        return tuple(sorted(set(asked.teachers[teacher]))) if asked.teachers else ()
-
-    mode = needs.alignment[teacher] if needs.alignment else None
-    return Wanted(
-        tokens=layers(needs.tokens),
-        attention=layers(needs.attention),
-        logits=bool(needs.logits and needs.logits[teacher]),
-        same_classes=needs.same_classes,
-        alignment=tuple(mode.split("+")) if mode else (),
-        digest=needs.digest[teacher] if needs.digest else None,
-        next=bool(needs.next and needs.next[teacher]),
-    )
+    @property
+    def logits(self) -> bool:
+        """Whether any teacher is asked for class logits."""
+        return any(wanted.logits for wanted in self.teachers)
 
 
 class Term(NamedTuple):

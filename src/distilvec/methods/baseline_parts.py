@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
 from distilvec.functional import normalize, soft_cross_entropy
-from distilvec.functional.precision import full_precision
 from distilvec.methods import parts, token_parts
-from distilvec.methods.base import Layers, Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals
+from distilvec.methods.base import Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals
+from distilvec.precision import full_precision
 
 Form = Literal["auto", "logits", "embedding"]
 Error = Literal["distance", "element"]
@@ -26,14 +26,14 @@ STANDARDIZE = "teacher token states per dimension, by the sample's statistics [S
 ALPHA = "weight of SimCSE where there is no task [P, C]; 0 = none"
 
 
-def last_layers(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Layers:
+def last_layers(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> tuple[int, tuple[int, ...]]:
     """The last block of the student and of every teacher.
 
     Raises:
         DistilvecError: a model whose token states cannot be seen.
     """
     token_parts.check_layers(method, student, teachers, 1)
-    return Layers((token_parts.depth(student),), tuple((token_parts.depth(one),) for one in teachers))
+    return token_parts.depth(student), tuple(token_parts.depth(one) for one in teachers)
 
 
 def last_map(

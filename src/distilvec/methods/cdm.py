@@ -47,6 +47,8 @@ from distilvec.methods.base import (
     TeacherInfo,
     TeacherSignals,
     Term,
+    Wanted,
+    WantedOfStudent,
 )
 
 
@@ -117,16 +119,18 @@ class CDM(Method):
         if student.pieces is not None:
             return next_tokens.needs(self.name, student, teachers)
         if baseline_parts.uses_logits(self.name, options.form, student, teachers):
-            return Needs(sentence=False, logits=(True,) * len(teachers), states=False)
+            return Needs(teachers=(Wanted(logits=True),) * len(teachers), sentence=False, states=False)
         simcse = self._simcse_weight(student) > 0
-        needs = Needs(views=2 if simcse else 1, sentence=options.sentence_weight > 0, coupled=simcse)
+        own = WantedOfStudent(views=2 if simcse else 1)
+        needs = Needs(own, sentence=options.sentence_weight > 0, coupled=simcse)
         if not options.token_weight:
             return needs
         modes = ["strict"] if options.aggregate == "strict" or options.init == "ridge" else []
         modes += ["full"] if options.aggregate == "path" else []
+        last, layers = baseline_parts.last_layers(self.name, student, teachers)
         return needs._replace(
-            tokens=baseline_parts.last_layers(self.name, student, teachers),
-            alignment=("+".join(modes),) * len(teachers),
+            student=own._replace(tokens=(last,)),
+            teachers=tuple(Wanted(tokens=(layer,), alignment=tuple(modes)) for layer in layers),
         )
 
     def _simcse_weight(self, student: StudentInfo) -> float:
@@ -152,8 +156,7 @@ class CDM(Method):
             self.heads = parts.teacher_heads(student, teachers, sample, options.init)
         if not options.token_weight:
             return
-        (self.layer,), theirs = baseline_parts.last_layers(self.name, student, teachers)
-        self.teacher_layers = [layer for (layer,) in theirs]
+        self.layer, self.teacher_layers = baseline_parts.last_layers(self.name, student, teachers)
         for index, (teacher, layer) in enumerate(zip(teachers, self.teacher_layers, strict=True)):
             standardize = token_parts.standardizer(sample, index, layer, options.standardize)
             self.standardize.append(standardize)

@@ -31,6 +31,7 @@ from distilvec.methods.base import (
     TeacherInfo,
     TeacherSignals,
     Term,
+    WantedOfStudent,
 )
 
 
@@ -62,7 +63,7 @@ class DistillCSE(Method):
     teacher_weights: Tensor
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        return Needs(views=2 if self.options.simcse_weight else 1, coupled=True)
+        return Needs(WantedOfStudent(views=2 if self.options.simcse_weight else 1), coupled=True)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.mlp = parts.tanh_layer(student.width, self.options.mlp)

@@ -30,7 +30,6 @@ from distilvec.errors import DistilvecError
 from distilvec.methods import parts, token_parts
 from distilvec.methods.base import (
     Batch,
-    Layers,
     Method,
     Needs,
     Options,
@@ -40,6 +39,8 @@ from distilvec.methods.base import (
     TeacherInfo,
     TeacherSignals,
     Term,
+    Wanted,
+    WantedOfStudent,
 )
 from distilvec.methods.dynamic_cka import PAIRS, DynamicCKA, last
 from distilvec.methods.experts import Expert, ExpertLosses
@@ -215,13 +216,11 @@ class DistillMoE(Method):
             self._check_shared(student, teachers, cka)
         alike = simcse or bool({"contrast", "margin"} & set(experts))
         scaled = bool(experts) and options.gate_gradient == "scaled"
+        theirs = tuple(Wanted(tokens=last(one, options.layers), alignment=(PAIRS,)) for one in teachers) if cka else ()
         return Needs(
-            views=2 if simcse else 1,
+            WantedOfStudent(views=2 if simcse else 1, tokens=last(student, options.layers) if cka else ()),
+            theirs,
             sentence=bool(experts),
-            tokens=Layers(last(student, options.layers), tuple(last(one, options.layers) for one in teachers))
-            if cka
-            else Layers(),
-            alignment=(PAIRS,) * len(teachers) if cka else (),
             coupled=alike or scaled or (cka and options.scope == "batch"),
         )
 

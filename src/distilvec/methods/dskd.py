@@ -36,7 +36,6 @@ from torch.nn import functional
 
 from distilvec.errors import DistilvecError
 from distilvec.functional import normalize
-from distilvec.functional.precision import full_precision
 from distilvec.methods import baseline_parts, dual_space, parts, token_parts
 from distilvec.methods.base import (
     Batch,
@@ -49,9 +48,12 @@ from distilvec.methods.base import (
     TeacherInfo,
     TeacherSignals,
     Term,
+    Wanted,
+    WantedOfStudent,
 )
 from distilvec.modules.blocks import find_writer
 from distilvec.modules.projection import projection, ridge_map
+from distilvec.precision import full_precision
 
 logger = logging.getLogger(__name__)
 
@@ -135,17 +137,20 @@ class DSKD(Method):
                 remedy="Give one of them a weight.",
             )
         simcse = self._simcse_weight(student) > 0
-        needs = Needs(
-            views=2 if simcse else 1,
+        own: tuple[int, ...] = ()
+        theirs: tuple[tuple[int, ...], ...] = ((),) * len(teachers)
+        if options.token_weight:
+            last, layers = baseline_parts.last_layers(self.name, student, teachers)
+            own, theirs = (last,), tuple((layer,) for layer in layers)
+        modes = ("strict",) if options.token_weight and options.init == "ridge" else ()
+        return Needs(
+            WantedOfStudent(views=2 if simcse else 1, tokens=own),
+            tuple(
+                Wanted(tokens=layers, logits=given, alignment=modes)
+                for layers, given in zip(theirs, logits, strict=True)
+            ),
             sentence=options.sentence_weight > 0 or any(logits),
-            logits=logits if any(logits) else (),
             coupled=simcse,
-        )
-        if not options.token_weight:
-            return needs
-        return needs._replace(
-            tokens=baseline_parts.last_layers(self.name, student, teachers),
-            alignment=("strict",) * len(teachers) if options.init == "ridge" else (),
         )
 
     def _logit_teachers(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> tuple[bool, ...]:

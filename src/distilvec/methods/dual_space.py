@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,10 +23,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from distilvec.errors import DistilvecError
-from distilvec.functional.precision import full_precision
 from distilvec.methods import next_tokens, parts, token_parts
-from distilvec.methods.base import Needs, Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
+from distilvec.methods.base import (
+    Needs,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+    WantedOfStudent,
+)
 from distilvec.modules.projection import projection
+from distilvec.precision import full_precision
 
 TERMS = ("projected", "student_space", "teacher_space")
 
@@ -44,7 +54,9 @@ def needs(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo]) ->
             raise DistilvecError(
                 f"{method} reads states by the teacher's own head, and it has none", where=teacher.name
             )
-    return found._replace(tokens=last_layers(method, student, teachers))
+    own, theirs = last_layers(method, student, teachers)
+    wanted = tuple(replace(one, tokens=(layer,)) for one, layer in zip(found.teachers, theirs, strict=True))
+    return found._replace(student=WantedOfStudent(tokens=(own,)), teachers=wanted)
 
 
 class DualSpace(nn.Module):

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.functional import cka_distance, cosine_distance, linear_cka, normalize, smallest_mass_set
-from distilvec.functional.precision import full_precision
 from distilvec.methods import parts, token_parts
 from distilvec.methods.base import Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
+from distilvec.precision import full_precision
 
 PAIRS = "strict"
 

@@ -25,12 +25,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from distilvec.functional import centred_gram, cka_distance_to_gram, normalize, sinkhorn, transport_cost
-from distilvec.functional.precision import full_precision
 from distilvec.methods import parts, token_parts
 from distilvec.methods.base import (
     Batch,
     Digest,
-    Layers,
     Method,
     Needs,
     Options,
@@ -40,7 +38,10 @@ from distilvec.methods.base import (
     TeacherInfo,
     TeacherSignals,
     Term,
+    Wanted,
+    WantedOfStudent,
 )
+from distilvec.precision import full_precision
 from distilvec.teachers.signals import DIGEST
 
 
@@ -207,16 +208,24 @@ class EMO(Method):
         modes += ["full"] if otis and options.student_mass == "path" else []
         last = token_parts.depth(student)
         simcse = options.alpha > 0 and not token_parts.has_task(student)
-        return Needs(
+        own = WantedOfStudent(
             views=2 if simcse else 1,
+            tokens=(last,) if otis else (),
+            attention=tuple(self._student_layers(student)) if ira else (),
+        )
+        theirs = tuple(
+            Wanted(
+                tokens=(token_parts.depth(one),) if otis else (),
+                attention=self._attention_layers(student, one, ira),
+                alignment=tuple(modes),
+                digest=self._maps(student, one).digest(),
+            )
+            for one in teachers
+        )
+        return Needs(
+            own,
+            theirs,
             sentence=False,
-            tokens=Layers((last,), tuple((token_parts.depth(one),) for one in teachers)) if otis else Layers(),
-            attention=Layers(
-                tuple(self._student_layers(student)) if ira else (),
-                tuple(self._attention_layers(student, one, ira) for one in teachers),
-            ),
-            alignment=("+".join(modes),) * len(teachers),
-            digest=tuple(self._maps(student, one).digest() for one in teachers),
             coupled=simcse,
             states=otis or simcse,
         )

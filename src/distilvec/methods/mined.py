@@ -40,6 +40,8 @@ from distilvec.methods.base import (
     TeacherInfo,
     TeacherSignals,
     Term,
+    Wanted,
+    WantedOfStudent,
 )
 
 
@@ -78,13 +80,13 @@ class MinED(Method):
         if student.pieces is not None:
             return next_tokens.needs(self.name, student, teachers)
         if baseline_parts.uses_logits(self.name, self.options.form, student, teachers):
-            return Needs(sentence=False, logits=(True,) * len(teachers), states=False)
+            return Needs(teachers=(Wanted(logits=True),) * len(teachers), sentence=False, states=False)
         simcse = self._simcse_weight(student) > 0
+        last, layers = baseline_parts.last_layers(self.name, student, teachers)
         return Needs(
-            views=2 if simcse else 1,
+            WantedOfStudent(views=2 if simcse else 1, tokens=(last,)),
+            tuple(Wanted(tokens=(layer,), alignment=("strict",)) for layer in layers),
             sentence=False,
-            tokens=baseline_parts.last_layers(self.name, student, teachers),
-            alignment=("strict",) * len(teachers),
             coupled=simcse,
         )
 
@@ -104,8 +106,7 @@ class MinED(Method):
         self.standardize, self.maps = nn.ModuleList(), nn.ModuleList()
         if self.on_logits:
             return
-        (self.layer,), theirs = baseline_parts.last_layers(self.name, student, teachers)
-        self.teacher_layers = [layer for (layer,) in theirs]
+        self.layer, self.teacher_layers = baseline_parts.last_layers(self.name, student, teachers)
         for index, (teacher, layer) in enumerate(zip(teachers, self.teacher_layers, strict=True)):
             standardize = token_parts.standardizer(sample, index, layer, options.standardize)
             self.standardize.append(standardize)

@@ -25,7 +25,6 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from distilvec.functional import sinkhorn, transport_cost
-from distilvec.functional.precision import full_precision
 from distilvec.methods import baseline_parts, next_tokens, parts
 from distilvec.methods.base import (
     Batch,
@@ -38,7 +37,9 @@ from distilvec.methods.base import (
     TeacherInfo,
     TeacherSignals,
     Term,
+    Wanted,
 )
+from distilvec.precision import full_precision
 
 _EPSILON, _ITERATIONS = 0.1, 10  # of the transport between places, as published
 _TINY = 1e-4  # added to the deviation, as published
@@ -99,9 +100,8 @@ class MultiLevelOT(Method):
         instead = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
         baseline_parts.check_class_logits(self.name, student, teachers, instead, same_classes=False)
         return Needs(
+            teachers=(Wanted(logits=True, same_classes=False),) * len(teachers),
             sentence=False,
-            logits=(True,) * len(teachers),
-            same_classes=False,
             coupled=self.options.order == "batch",
             states=False,
         )

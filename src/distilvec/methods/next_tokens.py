@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from distilvec.alignment.pieces import ENDS, Pieces, nearest_entries, prefix_entries
 from distilvec.errors import DistilvecError
-from distilvec.functional.precision import full_precision
 from distilvec.methods import parts, token_parts
-from distilvec.methods.base import Needs, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
+from distilvec.methods.base import Needs, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term, Wanted
+from distilvec.precision import full_precision
 
 Positions = Literal["ends", "index"]
 Mapping = Literal["prefix", "nearest"]
@@ -64,8 +64,8 @@ def needs(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo], po
                 where=teacher.name,
                 remedy="Take a causal language model.",
             )
-    modes = (ENDS,) * len(teachers) if positions == "ends" else ()
-    return Needs(sentence=False, next=(True,) * len(teachers), alignment=modes)
+    wanted = Wanted(next=True, alignment=(ENDS,) if positions == "ends" else ())
+    return Needs(teachers=(wanted,) * len(teachers), sentence=False)
 
 
 def compared(student: StudentOutput, signals: TeacherSignals, positions: Positions = "ends") -> Compared:

@@ -26,6 +26,7 @@ from distilvec.methods.base import (
     TeacherInfo,
     TeacherSignals,
     Term,
+    WantedOfStudent,
 )
 
 
@@ -46,7 +47,7 @@ class SimCSE(Method):
     Options = SimCSEOptions
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        return Needs(views=2, sentence=False, coupled=True)
+        return Needs(WantedOfStudent(views=2), sentence=False, coupled=True)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.mlp = parts.tanh_layer(student.width, self.options.mlp)

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
 from distilvec.methods.base import Method, Options, StudentInfo, TeacherInfo
+from distilvec.validation import refusal
 
 __all__ = ["available", "build_method", "build_options", "resolve", "show_method", "show_methods"]
 
@@ -87,24 +88,15 @@ def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
 
     >>> build_options("talas", {"preset": "code"}).temperature
     0.1
-    >>> build_options("talas", {"anchored_layer": 2})
+    >>> build_options("talas", {"anchored_layer": 2})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    distilvec.errors.DistilvecError: talas: there is no option "anchored_layer". Did you mean "anchored_layers"?
+    distilvec.errors.DistilvecError: talas, anchored_layer: there is no option "anchored_layer". ...
     """
     schema = resolve(name).Options
     try:
         return schema.model_validate({key: value for key, value in mapping.items() if key != TOKEN_STATES})
     except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            raise DistilvecError(
-                f'there is no option "{key}"', where=name, remedy=nearest(key, schema.model_fields)
-            ) from error
-        given = problem.get("input")
-        shown = f" (got {given!r})" if isinstance(given, str | int | float | bool | list) else ""
-        message = problem["msg"].removeprefix("Value error, ")
-        raise DistilvecError(f"{message}{shown}", where=f"{name}, {key}" if key else name) from error
+        raise refusal(error, schema, name, unknown="there is no option") from error
 
 
 def build_method(name: str, options: Mapping[str, Any], matryoshka: Sequence[int] | None = None) -> Method:
@@ -170,9 +162,9 @@ def _asks_for(cls: type[Method]) -> str:
             where = " and a classification task"
     asked = {
         "sentence vectors": needs.sentence,
-        "token states": any(needs.tokens.teachers),
-        "attention": any(needs.attention.teachers),
-        "class logits": any(needs.logits),
+        "token states": any(wanted.tokens for wanted in needs.teachers),
+        "attention": any(wanted.attention for wanted in needs.teachers),
+        "class logits": needs.logits,
     }
     items = " but pairs or triplets" if cls.trains_on_pairs else ""
     return (", ".join(word for word, wanted in asked.items() if wanted) or "no teacher") + items + where

@@ -25,7 +25,6 @@ from distilvec.functional import cosine_distance, relation_matrix
 from distilvec.methods import parts
 from distilvec.methods.base import (
     Batch,
-    Layers,
     Method,
     Needs,
     Options,
@@ -35,6 +34,7 @@ from distilvec.methods.base import (
     TeacherInfo,
     TeacherSignals,
     Term,
+    WantedOfStudent,
 )
 from distilvec.modules.projection import projection
 
@@ -95,10 +95,10 @@ class TALAS(Method):
             self._check_depth(student)
         from_embeddings = options.lasd_weight > 0 and options.from_embeddings
         return Needs(
-            views=2 if options.simcse_weight > 0 else 1,
+            WantedOfStudent(
+                views=2 if options.simcse_weight > 0 else 1, layers=layered, tokens=(0,) if from_embeddings else ()
+            ),
             sentence=options.tamd_weight > 0,
-            layers=layered,
-            tokens=Layers(student=(0,)) if from_embeddings else Layers(),
             coupled=options.simcse_weight > 0 or options.lasd_weight > 0,
         )
 

@@ -15,10 +15,10 @@ from torch.nn import functional
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.functional import top_tokens
-from distilvec.functional.precision import full_precision
 from distilvec.methods import parts
 from distilvec.methods.base import Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals
 from distilvec.modules.projection import projection
+from distilvec.precision import full_precision
 
 LayerMap = Literal["floor", "scaled"]
 PairMode = Literal["strict", "path", "reciprocal"]
@@ -116,7 +116,11 @@ def matching_layer(student: StudentInfo, teacher: TeacherInfo, layer: int, rule:
 
 
 def masks(student: StudentOutput, signals: TeacherSignals, special_tokens: bool) -> tuple[Tensor, Tensor]:
-    """bool [B, S], [B, T]: the tokens that take part; none of an item that the teacher does not have."""
+    """bool [B, S], [B, T]: the tokens that take part; none of an item that the teacher does not have.
+
+    Raises:
+        DistilvecError: student or teacher come without masks.
+    """
     ours = student.mask if special_tokens else student.content
     if ours is None:
         raise DistilvecError("a token-level method was given a batch without token masks")
@@ -124,7 +128,11 @@ def masks(student: StudentOutput, signals: TeacherSignals, special_tokens: bool)
 
 
 def teacher_mask(signals: TeacherSignals, special_tokens: bool) -> Tensor:
-    """bool [B, T]: the teacher's tokens that take part; none of an item that it does not have."""
+    """bool [B, T]: the teacher's tokens that take part; none of an item that it does not have.
+
+    Raises:
+        DistilvecError: the signals come without masks.
+    """
     theirs = signals.mask if special_tokens else signals.content
     if theirs is None:
         raise DistilvecError("a token-level method was given signals without token masks")
@@ -244,7 +252,11 @@ def pair_masses(scores: Tensor, columns: Tensor, found: Pairs, rows: Tensor, by:
 
 
 def standardizer(sample: Sample, teacher: int, layer: int, wanted: bool) -> nn.Module:
-    """Per-dimension statistics of a teacher's token states over the sample's content tokens, or the identity."""
+    """Per-dimension statistics of a teacher's token states over the sample's content tokens, or the identity.
+
+    Raises:
+        DataError: the sample holds no token.
+    """
     if not wanted:
         return nn.Identity()
     count, total, squares = 0, torch.zeros(()).double(), torch.zeros(()).double()

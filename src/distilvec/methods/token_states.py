@@ -11,6 +11,7 @@ gives the same term within these axes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from torch import Tensor, nn
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import (
     Batch,
-    Layers,
     Method,
     Needs,
     Options,
@@ -76,11 +76,11 @@ class TokenStates(Method):
                 where=student.name,
                 remedy=_REMEDY,
             )
-        asked = needs.tokens.teachers[0] if needs.tokens.teachers else ()
-        modes = [mode for mode in (needs.alignment[0] if needs.alignment else None, _MODE) if mode]
+        asked, ours = needs.of(0), needs.student
+        modes = tuple(dict.fromkeys((*asked.alignment, _MODE)))
         return needs._replace(
-            tokens=Layers((*needs.tokens.student, own), ((*asked, last),)),
-            alignment=("+".join(dict.fromkeys("+".join(modes).split("+"))),),
+            student=ours._replace(tokens=tuple(sorted({*ours.tokens, own}))),
+            teachers=(replace(asked, tokens=tuple(sorted({*asked.tokens, last})), alignment=modes),),
         )
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:

@@ -30,6 +30,7 @@ from distilvec.methods.base import (
     TeacherInfo,
     TeacherSignals,
     Term,
+    Wanted,
 )
 
 
@@ -59,7 +60,7 @@ class ULD(Method):
             return next_tokens.needs(self.name, student, teachers, self.options.positions)
         instead = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
         baseline_parts.check_class_logits(self.name, student, teachers, instead, same_classes=False)
-        return Needs(sentence=False, logits=(True,) * len(teachers), same_classes=False, states=False)
+        return Needs(teachers=(Wanted(logits=True, same_classes=False),) * len(teachers), sentence=False, states=False)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.terms, self.shares = parts.names("uld", teachers), parts.shares(teachers, self.options.weight)

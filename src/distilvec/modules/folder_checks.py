@@ -184,7 +184,11 @@ def _check_inside(folder: Path, place: Path) -> None:
 
 
 def check_links(folder: Path, place: Path) -> None:
-    """Links may lead to files of the same folder, or to where the hub's cache keeps them."""
+    """Links may lead to files of the same folder, or to where the hub's cache keeps them.
+
+    Raises:
+        DistilvecError: a link leads out of both.
+    """
     root = folder.resolve()
     roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
     for file in sorted(place.iterdir()):

@@ -97,8 +97,8 @@ def open_moe(source: str | Path, **arguments: Any) -> SentenceTransformer:
         DataError: the configuration asks for something that this encoder does not have, or a weight is missing,
             unknown, or of another shape than the configuration says; it is named.
     """
+    from distilvec.modules.guarded import open_modules
     from distilvec.modules.moe_encoder import MoeEncoderConfig
-    from distilvec.modules.opening import open_pipeline
 
     given: dict[str, Any] = dict(arguments.pop("model_kwargs", None) or {})
     given.pop("add_pooling_layer", None)  # what transformers' own class for that type would want to know
@@ -111,11 +111,11 @@ def open_moe(source: str | Path, **arguments: Any) -> SentenceTransformer:
     own = json.loads((place / "config.json").read_text(encoding="utf-8"))
     if own.get("model_type") != MoeEncoderConfig.model_type:
         raise DistilvecError("this is no mixture-of-experts encoder", where=str(place))
-    return open_pipeline(str(place), **arguments)
+    return open_modules(str(place), **arguments)
 
 
 def _open_published(place: Path, name: str, arguments: dict[str, Any]) -> SentenceTransformer:
-    from distilvec.modules.opening import open_pipeline
+    from distilvec.modules.guarded import open_modules
 
     config = _translate(place / "config.json")
     _check_weights(place, config)
@@ -125,7 +125,7 @@ def _open_published(place: Path, name: str, arguments: dict[str, Any]) -> Senten
             if entry.name != "config.json" and entry.suffix != ".py":
                 os.symlink(entry.resolve(), Path(folder) / entry.name)
         config.save_pretrained(folder)
-        model = open_pipeline(folder, **{key: value for key, value in arguments.items() if key not in _HUB})
+        model = open_modules(folder, **{key: value for key, value in arguments.items() if key not in _HUB})
     inner: Any = model[0]
     inner.model.name_or_path = inner.model.config._name_or_path = name
     return model

@@ -24,6 +24,11 @@ def item_kinds(model: SentenceTransformer) -> list[str]:
     return [kind for kind in getattr(first, "modalities", ["text"]) if isinstance(kind, str)] or ["text"]
 
 
+def default_prompt(model: SentenceTransformer) -> str:
+    """What a model puts before a text where nobody says otherwise; "" = nothing."""
+    return (model.prompts or {}).get(model.default_prompt_name or "") or ""
+
+
 def is_causal(model: nn.Module) -> bool:
     """Whether tokens see only those before them: decoders, unless their configuration says is_causal: false."""
     if getattr(getattr(model, "config", None), "is_causal", None) is False:

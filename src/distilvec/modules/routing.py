@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from distilvec.errors import DistilvecError
-from distilvec.functional.precision import full_precision
 from distilvec.modules.blocks import class_names, find_blocks, find_transformer
+from distilvec.precision import full_precision
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -1,6 +1,6 @@
 """Adding up the outputs of experts by their lengths and directions, in a file that ships with models that have experts.
 
-It is `distilvec.functional.spherical_aggregate` for those who have nothing but torch.
+It needs nothing but torch; `distilvec.functional.spherical_aggregate` is made of it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ AGGREGATIONS = ("linear", "sba", "norm_free", "unit", "nlerp")
 _NEAR, _TERMS = 0.05, 7
 # 1 - cos(pi - 1e-3): no middle beyond. 1 - cos(pi - 0.02): beyond, a vector pulls a Karcher mean nowhere.
 _OPPOSITE, _BEHIND = 1 + math.cos(1e-3), 1 + math.cos(0.02)
+# 1 - cos(pi - 0.02) also because near pi the pull is a difference of large multiples, which float32 rounds to anything.
 # Shortest chord (squared) that is scaled up to length 1, and squared length up to which a vector counts as zero.
 _SHORTEST, _TINY = 1e-6, 1e-24
 _KARCHER_STEPS, _KARCHER_TOLERANCE = 10, 1e-6

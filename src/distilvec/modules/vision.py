@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.modules.opening import open_config, open_pipeline, open_transformer
+from distilvec.modules.guarded import open_config, open_modules, open_transformer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -78,7 +78,7 @@ def open_vision(
 
     place = Path(folder)
     if (place / "modules.json").is_file():
-        return open_pipeline(str(place), device=device)
+        return open_modules(str(place), device=device)
     if not any((place / name).is_file() for name in _PROCESSORS):
         raise DistilvecError(
             "this folder does not say how images are to be brought to the model's size",

@@ -29,7 +29,6 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor, nn
 from torch.nn import functional
 
-from distilvec.alignment.pieces import Pieces, piece_bytes
 from distilvec.errors import DistilvecError
 from distilvec.modules.answers import ANSWER, SEPARATOR, Answers, padded, split_items
 
@@ -69,23 +68,11 @@ class Writer(InputModule):
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         self._takes_positions = "position_ids" in _parameters(model.base_model)
-        self._pieces: Pieces | None = None
 
     @property
     def answers(self) -> Answers:
         """How it spells prompts with answers."""
         return Answers(self.tokenizer, self.max_seq_length, self.separator, self.name)
-
-    @property
-    def pieces(self) -> Pieces:
-        """The entries of its tokenizer."""
-        if self._pieces is None:
-            words = self.tokenizer
-            special = set(words.all_special_ids)
-            content = piece_bytes(words.convert_ids_to_tokens(list(range(len(words)))))
-            found = tuple(b"" if number in special else each for number, each in enumerate(content))
-            self._pieces = Pieces(found, int(words.eos_token_id))
-        return self._pieces
 
     @property
     def head(self) -> nn.Linear:

@@ -144,7 +144,11 @@ class SharpnessAware(Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """The base optimizer's step, from the gradients present."""
+        """The base optimizer's step, from the gradients present.
+
+        Raises:
+            RuntimeError: the weights are perturbed.
+        """
         if self._moved:
             raise RuntimeError("step() at the perturbed weights: call restore() first")
         self.count += 1
@@ -159,6 +163,9 @@ class SharpnessAware(Optimizer):
         Returns:
             Whether the weights were moved: False on a step that `every` skips, for rho = 0, and where no
             parameter that may be perturbed has a gradient. The gradients at hand are then those of the step.
+
+        Raises:
+            RuntimeError: the weights are perturbed already.
         """
         if self._moved:
             raise RuntimeError("ascend() at weights that are perturbed already: call restore() first")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import yaml
 
 from distilvec.errors import EnvironmentProblem
+from distilvec.files import write_text
 from distilvec.report.facts import (
     Fact,
     corpus_facts,
@@ -18,10 +18,11 @@ from distilvec.report.facts import (
     teacher_facts,
     teacher_title,
 )
+from distilvec.report.grid import escape_markdown
 from distilvec.report.markdown import fact_table
 from distilvec.report.record import Record
-from distilvec.report.table import escape_markdown, main_grid, task_grid
-from distilvec.report.words import verdict
+from distilvec.report.sentences import verdict
+from distilvec.report.table import main_grid, task_grid
 from distilvec.report.writing import writing_grid
 
 BEGIN, END = "<!-- distilvec:begin -->", "<!-- distilvec:end -->"
@@ -66,14 +67,12 @@ def write_card(record: Record, folder: str | Path) -> Path:
     file = Path(folder) / "README.md"
     try:
         old = file.read_text(encoding="utf-8") if file.exists() else _front_matter(record)
-        section = f"{BEGIN}\n{model_card(record)}{END}\n"
-        before, found, rest = old.partition(BEGIN)
-        after = rest.partition(END)[2].lstrip("\n") if found else ""
-        partial = file.with_name(file.name + ".partial")
-        partial.write_text(f"{before.rstrip()}\n\n{section}{after}", encoding="utf-8")
-        os.replace(partial, file)
     except OSError as error:
-        raise EnvironmentProblem(f"the model card cannot be written ({error.strerror})", where=str(file)) from error
+        raise EnvironmentProblem(f"the model card cannot be read ({error.strerror})", where=str(file)) from error
+    section = f"{BEGIN}\n{model_card(record)}{END}\n"
+    before, found, rest = old.partition(BEGIN)
+    after = rest.partition(END)[2].lstrip("\n") if found else ""
+    write_text(file, f"{before.rstrip()}\n\n{section}{after}")
     return file
 
 

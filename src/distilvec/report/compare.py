@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
+from distilvec.report.grid import Cell, Grid
 from distilvec.report.parts import GROUPS, Comparison, ModelRow, grouped
 from distilvec.report.ranks import Ranking, make_ranking
-from distilvec.report.table import Cell, Grid, entry_of, shown_groups
-from distilvec.report.words import ABSENT, GROUP_NAMES, difference, points, statement
+from distilvec.report.sentences import GROUP_NAMES, difference, statement
+from distilvec.report.table import entry_of, shown_groups
+from distilvec.words import ABSENT, points
 
 if TYPE_CHECKING:
     from rich.table import Table

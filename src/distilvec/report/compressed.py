@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from distilvec.files import read_object, refuse_foreign, write_text
+from distilvec.report.grid import Cell, Grid
 from distilvec.report.parts import Part, ScoreEntry
-
-if TYPE_CHECKING:
-    from distilvec.report.table import Grid
+from distilvec.words import number, points, size
 
 FILES = ("compression.json", "compression.md")
 
@@ -55,9 +53,6 @@ class Compression(Part):
 
     def grid(self) -> Grid:
         """Ready to be dressed for the terminal, for markdown or for the page."""
-        from distilvec.report.table import Cell, Grid
-        from distilvec.report.words import number, points, size
-
         tasks = list(self.rows[0].scores)
         timed = any(row.texts_per_second is not None for row in self.rows)
         header = ["kept as", "width", "a million vectors", "neighbours", "order", *tasks, "model"]

@@ -10,7 +10,8 @@ import yaml
 
 from distilvec.report.parts import CorpusFacts, StudentFacts, TeacherFacts, clip, short_source
 from distilvec.report.record import Record
-from distilvec.report.words import about, duration, millions, number, share, size
+from distilvec.report.sentences import about
+from distilvec.words import duration, millions, number, share, size
 
 RECIPE_LENGTH = 20_000
 

@@ -14,7 +14,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from distilvec.report import words
+from distilvec import words
+from distilvec.report import sentences
 from distilvec.report.markup import bullets
 from distilvec.report.parts import ModelRow, SpaceMap
 from distilvec.report.plots import draw, inline_figures, point_colours
@@ -56,7 +57,7 @@ def _page(record: Record, drawn: dict[str, str]) -> str:
         '<meta name="referrer" content="no-referrer">'
         f"<title>{escape(record.title)}</title><style>{style}</style></head><body>"
         f'<header><h1>{escape(record.title)}</h1><p class="meta">{_meta(record)}</p>'
-        f'<p class="verdict">{escape(words.verdict(record))}</p>{_alarms(record)}{_tiles(record)}'
+        f'<p class="verdict">{escape(sentences.verdict(record))}</p>{_alarms(record)}{_tiles(record)}'
         f"<nav>{links}</nav></header>"
         f"<main>{body}</main><footer>{_footer(record)}</footer>"
         f'<script type="application/json" id="map-data">{embedded(_map_data(record.spaces))}</script>'
@@ -97,7 +98,7 @@ def _alarms(record: Record) -> str:
 
 
 def _tiles(record: Record) -> str:
-    student, teacher, group = record.model("student"), record.model("teacher"), words.headline_group(record)
+    student, teacher, group = record.model("student"), record.model("teacher"), sentences.headline_group(record)
     if student is None:
         return ""
     tiles: list[tuple[str, str, str]] = []
@@ -105,7 +106,7 @@ def _tiles(record: Record) -> str:
         kept, score = record.retention(student, group), student.averages[group]
         if kept is not None and teacher is not None:
             of = f"{words.points(score.value)} of {words.points(teacher.averages[group].value)}"
-            tiles.append(("of the teacher's " + words.GROUP_NAMES[group], words.percent(kept), of))
+            tiles.append(("of the teacher's " + sentences.GROUP_NAMES[group], words.percent(kept), of))
         other = student.averages.get("retrieval")
         if other is not None and group != "retrieval" and (kept := record.retention(student, "retrieval")) is not None:
             of = (

@@ -14,10 +14,11 @@ from distilvec.report.facts import (
     teacher_facts,
     teacher_title,
 )
+from distilvec.report.grid import escape_markdown
 from distilvec.report.mixtures import mixture_grid
 from distilvec.report.record import Record
-from distilvec.report.table import escape_markdown, hardest_grid, main_grid, supervised_grid, task_grid, teacher_grid
-from distilvec.report.words import verdict
+from distilvec.report.sentences import verdict
+from distilvec.report.table import hardest_grid, main_grid, supervised_grid, task_grid, teacher_grid
 from distilvec.report.writing import answers_grid, writing_grid
 
 CAPTIONS = {

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 
 from distilvec.report.facts import Fact
+from distilvec.report.grid import Grid
 from distilvec.report.plots import ROLE_COLOURS
-from distilvec.report.table import Grid
 
 
 def table(grid: Grid, kind: str, roles: Sequence[str] = ()) -> str:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from distilvec.report.grid import Cell, Grid
 from distilvec.report.parts import Part
-
-if TYPE_CHECKING:
-    from distilvec.report.table import Grid
 
 
 class MixtureLayer(Part):
@@ -39,8 +36,6 @@ class MixtureFacts(Part):
 
 def mixture_grid(found: Sequence[MixtureFacts]) -> Grid:
     """One row per mixture of each model."""
-    from distilvec.report.table import Cell, Grid
-
     rows = []
     for facts in found:
         for each in facts.layers:

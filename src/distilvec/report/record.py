@@ -36,6 +36,7 @@ from distilvec.report.parts import (
     scores_of,
 )
 from distilvec.report.writing import WritingFacts, WrittenAnswer
+from distilvec.validation import refusal
 
 __all__ = [
     "Comparison",
@@ -163,9 +164,8 @@ class Record(Part):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
-            raise DataError(f"{key}: {first['msg']}", where=where) from error
+            problem = refusal(error, cls, where)
+            raise DataError(problem.what, where=problem.where) from error
 
     @classmethod
     def load(cls, path: str | Path) -> Record:
@@ -180,9 +180,3 @@ class Record(Part):
             return cls.from_json(file.read_bytes(), where=str(file))
         except OSError as error:
             raise DistilvecError(f"the record cannot be read ({error.strerror})", where=str(file)) from error
-
-    def write(self, folder: str | Path) -> Path:
-        """`write_report(self, folder)`."""
-        from distilvec.report.write import write_report
-
-        return write_report(self, folder)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from distilvec.report import words
+from distilvec import words
+from distilvec.report import sentences
 from distilvec.report.facts import (
     Fact,
     agreement_facts,
@@ -16,13 +17,14 @@ from distilvec.report.facts import (
     teacher_facts,
     teacher_title,
 )
+from distilvec.report.grid import Cell, Grid
 from distilvec.report.markup import bullets, card_row, fact_table, figure, table
 from distilvec.report.mixtures import mixture_grid
 from distilvec.report.parts import Comparison, SpaceMap, TeacherFacts, clip
 from distilvec.report.plots import PANELS, panel_curves, point_colours
 from distilvec.report.record import Record
-from distilvec.report.table import Cell, Grid, hardest_grid, main_grid, supervised_grid, task_grid, teacher_grid
-from distilvec.report.words import about
+from distilvec.report.sentences import about
+from distilvec.report.table import hardest_grid, main_grid, supervised_grid, task_grid, teacher_grid
 from distilvec.report.writing import answers_grid, writing_grid
 
 
@@ -51,7 +53,7 @@ def _scores(record: Record, drawn: dict[str, str]) -> str:
     )
     if record.comparisons:
         items = "".join(
-            f'<li><span class="{_tone(record, found)}">{escape(words.statement(found))}</span></li>'
+            f'<li><span class="{_tone(record, found)}">{escape(sentences.statement(found))}</span></li>'
             for found in record.comparisons
         )
         text += f'<h3>What the intervals support</h3><ul class="plain">{items}</ul>'

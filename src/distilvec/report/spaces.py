@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.evenly import evenly_spaced
 from distilvec.judging import TRAINED, Verdict
 from distilvec.report.record import LayerSimilarity, SpaceMap
 
@@ -38,7 +39,7 @@ def layers_of(untrained: Any, student: Any, teacher: np.ndarray | None, texts: S
     """How near each block's states come to the teacher's vectors, before and after; None without blocks."""
     if teacher is None or len(texts) < 20:
         return None
-    rows = np.linspace(0, len(texts) - 1, min(LAYER_TEXTS, len(texts))).astype(int)
+    rows = evenly_spaced(len(texts), LAYER_TEXTS)
     chosen = [texts[row] for row in rows]
     after, before = _pooled_blocks(student, chosen), _pooled_blocks(untrained, chosen)
     return None if after is None else layer_similarity(after, teacher[rows], before)

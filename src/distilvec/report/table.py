@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distilvec.errors import printable
+from distilvec.report.grid import Cell, Grid
 from distilvec.report.parts import ModelRow, ScoreEntry, clip
 from distilvec.report.record import Record
-from distilvec.report.words import (
-    ABSENT,
-    GROUP_NAMES,
-    latency,
-    metric,
-    millions,
-    number,
-    percent,
-    points,
-    share,
-    size,
-    span,
-    statement,
-)
+from distilvec.report.sentences import GROUP_NAMES, latency, metric, span, statement
+from distilvec.words import ABSENT, millions, number, percent, points, share, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,62 +21,6 @@ if TYPE_CHECKING:
 
 #: Characters of a text in a table.
 LONGEST = 120
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A value and, smaller, its interval."""
-
-    text: str
-    interval: str = ""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table before it is dressed: the first column names the row. `notes` stand below it."""
-
-    header: list[str]
-    rows: list[list[Cell]]
-    notes: list[str]
-
-    def markdown(self) -> str:
-        """A pipe table, and the notes as a list."""
-        lines = [_pipes(self.header), "|" + " --- |" + " ---: |" * (len(self.header) - 1)]
-        lines += [_pipes([f"{c.text} ({c.interval})" if c.interval else c.text for c in row]) for row in self.rows]
-        return "\n".join(
-            [*lines, *(["", *(f"- {escape_markdown(note)}" for note in self.notes)] if self.notes else [])]
-        )
-
-    def text(self) -> str:
-        """Plain text, as wide as it needs to be."""
-        from rich.console import Console
-
-        console = Console(file=io.StringIO(), width=240, color_system=None)
-        with console.capture() as captured:
-            console.print(self.rich())
-        return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
-
-    def rich(self, title: str | None = None) -> Table:
-        """For the terminal; intervals stand in a second line."""
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        shown_title = None if title is None else Text(printable(title))
-        table = Table(title=shown_title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-        for position, name in enumerate(self.header):
-            table.add_column(Text(printable(name)), justify="right" if position else "left", no_wrap=not position)
-        two_lines = any(cell.interval for row in self.rows for cell in row)
-        for row in self.rows:
-            shown = [
-                Text.assemble(printable(cell.text), *([("\n" + cell.interval, "dim")] if cell.interval else []))
-                for cell in row
-            ]
-            table.add_row(*shown, end_section=two_lines and row is not self.rows[-1])
-        if self.notes:
-            table.caption = Text(printable("\n".join(self.notes)))
-            table.caption_justify = "left"
-        return table
 
 
 def main_grid(record: Record) -> Grid:
@@ -242,18 +173,6 @@ def shown_groups(models: Sequence[ModelRow]) -> list[str]:
     return [name for name in GROUP_NAMES if name in present and (both or name not in ("in", "out"))]
 
 
-def escape_markdown(text: str) -> str:
-    """Plain text inside markdown: no table cell, tag, link or heading comes out of it.
-
-    >>> escape_markdown("a|b <script> [x](y)")
-    'a\\\\|b &lt;script&gt; \\\\[x\\\\](y)'
-    """
-    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    for mark in "\\`*_[]|#":
-        text = text.replace(mark, "\\" + mark) if mark != "\\" else text.replace("\\", "\\\\")
-    return text
-
-
 def _score_of(group: str) -> Callable[[ModelRow], Cell]:
     def make(row: ModelRow) -> Cell:
         score = row.averages.get(group)
@@ -264,10 +183,6 @@ def _score_of(group: str) -> Callable[[ModelRow], Cell]:
 
 def _kept(record: Record, group: str) -> Callable[[ModelRow], Cell]:
     return lambda row: Cell(percent(record.retention(row, group)))
-
-
-def _pipes(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(escape_markdown(cell) for cell in cells) + " |"
 
 
 def _console() -> Console:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from distilvec.report.grid import Cell, Grid
 from distilvec.report.parts import Part, clip
-
-if TYPE_CHECKING:
-    from distilvec.report.table import Grid
+from distilvec.words import number, points
 
 #: Characters of a prompt or answer in a table.
 LONGEST = 300
@@ -73,9 +72,6 @@ def written_answers(scores: Mapping[str, Mapping[str, Any]]) -> list[WrittenAnsw
 
 def writing_grid(found: Sequence[WritingFacts]) -> Grid:
     """One row per task and model."""
-    from distilvec.report.table import Cell, Grid
-    from distilvec.report.words import number, points
-
     rows = []
     for each in sorted(found, key=lambda one: [other.task for other in found].index(one.task)):
         drawn = points(each.sampled)
@@ -95,8 +91,6 @@ def writing_grid(found: Sequence[WritingFacts]) -> Grid:
 
 def answers_grid(found: Sequence[WrittenAnswer]) -> Grid:
     """One row per prompt, one column per model."""
-    from distilvec.report.table import Cell, Grid
-
     models = list(dict.fromkeys(model for each in found for model in each.written))
     rows = [
         [Cell(clip(text, LONGEST)) for text in (one.prompt, one.answer, *(one.written.get(m, "") for m in models))]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError, DistilvecError, nearest
 
-if TYPE_CHECKING:
-    from distilvec.store.reader import SignalStore
-
 _CHUNK = 10_000
 
 
-def attach_rows(store: SignalStore, dataset: Any, text: str) -> Any:
-    """What `SignalStore.attach` does."""
+def attach_rows(rows_of: Callable[[np.ndarray], np.ndarray], dataset: Any, text: str) -> Any:
+    """What `SignalStore.attach` does; `rows_of` is the store's `rows`.
+
+    Raises:
+        DistilvecError: no dataset, no such column, or a column "label" already.
+        DataError: naming the first text that the store has nothing for.
+    """
     columns = getattr(dataset, "column_names", None)
     if not columns or not hasattr(dataset, "add_column") or not hasattr(dataset, "__len__"):
         raise DistilvecError(f"expected a datasets.Dataset with columns, found {type(dataset).__name__}")
@@ -30,7 +33,7 @@ def attach_rows(store: SignalStore, dataset: Any, text: str) -> Any:
     rows = np.empty(len(dataset), dtype=np.int64)
     for start in range(0, len(dataset), _CHUNK):
         texts = dataset[start : start + _CHUNK][text]
-        found = store.rows(content_keys(texts))
+        found = rows_of(content_keys(texts))
         if (found < 0).any():
             first = int(np.flatnonzero(found < 0)[0])
             raise DataError(

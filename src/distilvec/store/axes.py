@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from distilvec.corpus.lazy import take
 from distilvec.errors import DataError, DistilvecError
+from distilvec.evenly import evenly_spaced
 from distilvec.store.files import disk_problems
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class _Moments:
 def _fit(teacher: Any, texts: Sequence[str], layers: Sequence[int], wanted: Wanted) -> dict[int, TokenAxes]:
     """Axes of the states of real tokens."""
     assert wanted.axes is not None
-    rows = np.unique(np.linspace(0, len(texts) - 1, min(FITTED_TO, len(texts))).astype(int))
+    rows = evenly_spaced(len(texts), FITTED_TO)
     moments = {layer: _Moments(teacher.hidden) for layer in layers}
     for _, seen in teacher.observe(take(texts, rows), wanted):
         for layer, sums in moments.items():

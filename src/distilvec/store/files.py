@@ -43,7 +43,11 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def disk_problems(where: Path) -> Iterator[None]:
-    """Turn a full disk or a missing permission into an `EnvironmentProblem`; let other errors through."""
+    """Turn a full disk or a missing permission into an `EnvironmentProblem`; let other errors through.
+
+    Raises:
+        EnvironmentProblem: no room, or no permission.
+    """
     try:
         yield
     except OSError as error:

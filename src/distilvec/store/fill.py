@@ -154,7 +154,11 @@ def _write(
 
 
 def distinct_positions(words: np.ndarray, shard: tuple[int, int] | None) -> np.ndarray:
-    """Positions int64 [m] of the first occurrence of each key of the shard, ascending."""
+    """Positions int64 [m] of the first occurrence of each key of the shard, ascending.
+
+    Raises:
+        DistilvecError: there is no such shard.
+    """
     order = np.lexsort((words[:, 1], words[:, 0]))  # stable: equal keys stay in their order
     ordered = words[order]
     first = np.ones(len(order), dtype=bool)

@@ -137,7 +137,11 @@ class RaggedSignal:
         return self.rows(keys) < 0
 
     def read(self, rows: Sequence[int] | np.ndarray) -> list[np.ndarray]:
-        """Views of the items' values, each [length, width] in the stored dtype; rows as `rows` gives them, no -1."""
+        """Views of the items' values, each [length, width] in the stored dtype; rows as `rows` gives them, no -1.
+
+        Raises:
+            DataError: the store lacks the signal for an item.
+        """
         numbers = np.searchsorted(self._starts, rows, side="right") - 1
         found = []
         for row, number in zip(np.asarray(rows), numbers, strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.store.attach import attach_rows
 from distilvec.store.codec import unpack
 from distilvec.store.files import disk_problems
 from distilvec.store.index import DamagedIndexError, KeyIndex, build_index, locate, locate_in_part, open_index
@@ -110,6 +111,10 @@ class SignalStore:
             card: as for `create`.
             keys: uint8 [n, 16].
             vectors: [n, D], finite; may be a memory map larger than memory.
+
+        Raises:
+            DistilvecError: not as many vectors as keys.
+            DataError: vectors that are not finite, naming the row.
         """
         if len(keys) != len(vectors) or vectors.ndim != 2:
             raise DistilvecError(
@@ -332,9 +337,7 @@ class SignalStore:
             DistilvecError: where the column is missing or "label" exists.
             DataError: naming the first text that the store has nothing for.
         """
-        from distilvec.store.attach import attach_rows
-
-        return attach_rows(self, dataset, text)
+        return attach_rows(self.rows, dataset, text)
 
 
 def _reopen(path: Path, names: list[str]) -> SignalStore:

@@ -13,6 +13,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from distilvec.modules.kernel_head import GaussianKernels, Kernel, bounded
+from distilvec.modules.pipeline import default_prompt
 from distilvec.modules.task_head import sentence_vectors
 
 
@@ -63,7 +64,7 @@ class ExplainingStudent(SentenceTransformer):
 
     @torch.inference_mode()
     def _explained(self, items: list[Any]) -> list[dict[str, Reproduction]]:
-        prompt = (self.prompts or {}).get(self.default_prompt_name or "") or None
+        prompt = default_prompt(self) or None
         features: dict[str, Any] = dict(self.preprocess(items, prompt=prompt))
         features = {name: v.to(self.device) if isinstance(v, Tensor) else v for name, v in features.items()}
         kernels = self.kernels(sentence_vectors(self, features).float().cpu())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer
-from distilvec.modules.opening import open_tokenizer, open_transformer
+from distilvec.modules.guarded import open_tokenizer, open_transformer
 from distilvec.students.load import tokenizer_kind
 from distilvec.students.shrink import choose_layers
 from distilvec.students.vocabulary import fast_tokenizer, plain_backend
@@ -101,6 +101,9 @@ def train_tokenizer(texts: Iterable[str] | None, vocabulary: int) -> Any:
 
     Returns:
         A transformers tokenizer.
+
+    Raises:
+        DistilvecError: no texts, or fewer pieces than bytes and special tokens.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import re
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError
+from distilvec.files import whole
 from distilvec.modules.blocks import class_names, find_transformer
 from distilvec.modules.task_head import sentence_vectors
 
@@ -140,19 +139,6 @@ def _kept(file: Path) -> npt.NDArray[np.float32] | None:
 
 
 def _keep(file: Path, vectors: npt.NDArray[np.float32]) -> None:
-    """Write under another name and rename; several processes may do so at once."""
-    partial = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as out:
-            np.savez(out, vectors=vectors)  # with checksums
-        partial.replace(file)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the vectors of the word pieces cannot be written ({error.strerror or error})",
-            where=str(file.parent),
-            remedy="Make room or choose another place.",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+    """Several processes may do so at once."""
+    with whole(file) as partial, partial.open("wb") as out:
+        np.savez(out, vectors=vectors)  # with checksums

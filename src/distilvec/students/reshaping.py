@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.modules.blocks import find_blocks
+from distilvec.modules.pipeline import default_prompt
 from distilvec.students.electra import tables
 from distilvec.students.factorising import factorise
 from distilvec.students.refitting import Moments, Refit, refit
@@ -57,7 +58,7 @@ class Reshaping:
         self.path = found[0]
         self.blocks: list[Any] = [found[1][number - 1] for number in kept]
         self._batches = functools.partial(_batches, source, texts)
-        self.prompt = (source.prompts or {}).get(source.default_prompt_name or "") or ""
+        self.prompt = default_prompt(source)
 
     def apply(self, state: dict[str, Tensor], config: Any) -> None:
         """Cut the tensors of the kept blocks, under their new numbers, and the tables; both in place."""
@@ -272,7 +273,7 @@ def _spread(texts: Sequence[str], most: int) -> list[str]:
 
 def _batches(source: SentenceTransformer, texts: Sequence[str]) -> Iterator[dict[str, Tensor]]:
     """Token ids and masks of some texts, those of like length together."""
-    prompt = (source.prompts or {}).get(source.default_prompt_name or "") or None
+    prompt = default_prompt(source) or None
     sample = sorted(_spread(texts, TEXTS), key=len)
     for start in range(0, len(sample), _BATCH):
         features = source.preprocess(sample[start : start + _BATCH], prompt=prompt)

@@ -104,6 +104,11 @@ class Network:
 
 
 def feed_forward(block: nn.Module, kind: str) -> Network:
+    """The feed-forward network of a block.
+
+    Raises:
+        DistilvecError: it has none whose units can be cut.
+    """
     named = dict(block.named_modules())
     for inputs, output in (
         ((("intermediate.dense", 1),), "output.dense"),
@@ -129,7 +134,11 @@ def heads_of(model: Any) -> int:
 
 
 def shared_heads(model: Any, block: Any, kind: str) -> int:
-    """Query heads that share keys and values, so that they stay or go together."""
+    """Query heads that share keys and values, so that they stay or go together.
+
+    Raises:
+        DistilvecError: the class fixes their width by their number.
+    """
     if is_electra(model):
         return 1
     attention = getattr(block, "self_attn", None)

@@ -15,7 +15,7 @@ from torch import nn
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.blocks import find_transformer
-from distilvec.modules.opening import OWN_MODULES, lacks_pooler
+from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
 from distilvec.modules.projection import is_identity
 from distilvec.students.load import drop_pooler
 
@@ -124,6 +124,9 @@ def in_teacher_space(
         student: d wide.
         teacher_map: weight [D, d].
         normalize: whether to bring the result to length 1.
+
+    Raises:
+        DistilvecError: the map takes vectors of another width.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense, Normalize

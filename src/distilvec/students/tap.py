@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from distilvec.alignment.pieces import pieces_of
 from distilvec.errors import DistilvecError
-from distilvec.modules.blocks import find_blocks, find_transformer
+from distilvec.modules.blocks import find_blocks, find_transformer, find_writer
 from distilvec.modules.contents import Contents
+from distilvec.modules.pipeline import default_prompt
 from distilvec.modules.watch import Seen, attach_watch
 from distilvec.students.output import StudentInfo, StudentOutput
 
@@ -57,15 +59,15 @@ class StudentTap:
         self._watch = None
         if transformer is not None and found is not None and self._pooling is not None:
             self._watch = attach_watch(self, transformer.model, found[1])
-        prompt = (student.prompts or {}).get(student.default_prompt_name or "") or ""
+        prompt = default_prompt(student)
         self._contents = Contents(getattr(transformer, "tokenizer", None), prompt)
-        width = _width(modules)
+        width, writer = _width(modules), find_writer(student)
         self.info = StudentInfo(
             name=student_name(student),
             width=width,
             layers=len(found[1]) if found is not None and self._watch is not None else None,
             hidden=width if self._pooling is None else self._pooling.get_embedding_dimension(),
-            pieces=getattr(transformer, "pieces", None),
+            pieces=None if writer is None else pieces_of(writer.tokenizer),
         )
 
     def __call__(

@@ -13,6 +13,7 @@ from torch import Tensor
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.opening import locate
+from distilvec.modules.pipeline import default_prompt
 from distilvec.modules.task_head import TaskHead, sentence_vectors
 from distilvec.students.load import load_student
 from distilvec.tasks.examples import Examples, Input
@@ -36,7 +37,7 @@ class Predictor:
 
     def __init__(self, model: SentenceTransformer, head: TaskHead, *, batch_size: int = 32) -> None:
         self.model, self.head, self.batch_size = model, head, batch_size
-        self._prompt = (model.prompts or {}).get(model.default_prompt_name or "") or None
+        self._prompt = default_prompt(model) or None
         width = self._vectors(["A probe."]).shape[-1]
         if width != head.width:
             raise DataError(f"the task head reads vectors of width {head.width}, the model gives {width}")

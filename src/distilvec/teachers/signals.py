@@ -80,7 +80,7 @@ class Wanted:
         tokens: layers whose token states are wanted, 0 (embedding output) to L.
         attention: layers, 1 to L, whose head-averaged maps are wanted.
         logits: whether class logits are wanted.
-        same_classes: whether their columns have to be the task's classes.
+        same_classes: whether class i of the logits has to be the task's class i; False where they are sorted.
         alignment: modes of alignment with the student's tokens.
         axes: on how many principal axes a store keeps the token states; None = whole.
         digest: what a store hands out in place of the maps; a live teacher gives the maps.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distilvec.alignment.pieces import Pieces
+from distilvec.alignment.pieces import Pieces, pieces_of
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError, nearest
 from distilvec.modules.answers import SEPARATOR, split_items
@@ -68,10 +69,10 @@ class WritingTeacher(TextTeacher):
         self._budget = token_budget or BUDGET.get(self.device.type, BUDGET["cuda"])
         self.card = self._make_card(name, str(model), folder, dtype_name, ["writes", separator])
 
-    @property
+    @functools.cached_property
     def pieces(self) -> Pieces:
         """The entries of its tokenizer."""
-        return self.writer.pieces
+        return pieces_of(self.writer.tokenizer)
 
     @property
     def output_head(self) -> Tensor:

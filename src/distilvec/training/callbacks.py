@@ -14,6 +14,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from distilvec.errors import EnvironmentProblem
+from distilvec.files import write_text
 from distilvec.interruption import StopSignals
 from distilvec.training.distributed import any_rank
 
@@ -36,10 +37,7 @@ class RunLog(TrainerCallback):
         if resume_step is not None and file.exists():
             lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
             kept = [line for line in lines if _step(line) <= resume_step]
-        partial = file.with_suffix(".partial")
-        with _room(file):
-            partial.write_text("".join(line + "\n" for line in kept))
-            partial.replace(file)
+        write_text(file, "".join(line + "\n" for line in kept))
 
     def on_log(
         self,

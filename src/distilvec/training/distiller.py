@@ -68,7 +68,7 @@ class Distiller(nn.Module):
             hand_out_routing(student)
         self.tap = StudentTap(student)
         self.needs = needs
-        hand_out_next_tokens(student, any(needs.next))
+        hand_out_next_tokens(student, any(wanted.next for wanted in needs.teachers))
         check_caching(method, self.needs, mini_batch_size)
         self.mini_batch_size = mini_batch_size
         self.remember, self.gather = remember, gather
@@ -83,13 +83,14 @@ class Distiller(nn.Module):
     def observe(self, features: dict[str, Tensor]) -> StudentOutput:
         """One student forward for all the views that the method wants."""
         if self.mini_batch_size is not None:
-            return in_mini_batches(self.tap, features, self.mini_batch_size, self.needs.views, self.needs.layers)
+            views, layers = self.needs.student[:2]
+            return in_mini_batches(self.tap, features, self.mini_batch_size, views, layers)
         return self.tap(
             features,
-            views=self.needs.views,
-            layers=self.needs.layers,
-            tokens=self.needs.tokens.student,
-            attention=self.needs.attention.student,
+            views=self.needs.student.views,
+            layers=self.needs.student.layers,
+            tokens=self.needs.student.tokens,
+            attention=self.needs.student.attention,
         )
 
     def forward(
@@ -205,7 +206,8 @@ def check_caching(method: Method, needs: Needs, mini_batch_size: int | None) -> 
     Raises:
         DistilvecError: there is a mini_batch_size, and the method is such a one.
     """
-    if mini_batch_size is not None and (needs.tokens.student or needs.attention.student or any(needs.next)):
+    inside = needs.student.tokens or needs.student.attention or any(wanted.next for wanted in needs.teachers)
+    if mini_batch_size is not None and inside:
         raise DistilvecError(
             f"{method.name} looks at the student's tokens, which gradient caching does not keep",
             where="training.mini_batch_size",

@@ -18,7 +18,7 @@ from distilvec.allocator import keep_freed_memory
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.interruption import StopSignals
-from distilvec.methods.base import Method, Needs, Sample, wanted_of
+from distilvec.methods.base import Method, Needs, Sample
 from distilvec.modules.blocks import find_writer
 from distilvec.modules.projection import ridge_map
 from distilvec.students.tap import StudentTap
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.corpus import Corpus
-    from distilvec.sections import OptimizerSection, TrainingSection
+    from distilvec.recipe.sections import OptimizerSection, TrainingSection
 
 
 #: Held-out rows over which the terms are averaged after training.
@@ -251,7 +251,7 @@ def _observe(
     with first_rank_first():
         tokens = student_items(student, corpus, cache / "tokens")
         for number, source in enumerate(sources):
-            source.prepare(wanted_of(needs, number), tokens)
+            source.prepare(needs.of(number), tokens)
     limit = SAMPLE if find_writer(student) is None else TOKEN_SAMPLE  # an answer's vector is nobody's embedding
     return tokens, make_sample(student, tokens, sources, corpus.train_rows, seed=seed, needs=needs, limit=limit)
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from distilvec.corpus import content_keys
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DataError, DistilvecError
+from distilvec.files import whole
 from distilvec.methods.base import Method, Sample
 from distilvec.methods.table import build_method
 from distilvec.store import SignalStore
@@ -79,7 +80,7 @@ class DistillationLoss(nn.Module):
         self._precision: torch.dtype | None = None
         teacher = _teacher_info(self.store)
         self.needs = self.method.needs(self.tap.info, [teacher])
-        if any(self.needs.tokens.teachers) or any(self.needs.attention.teachers) or any(self.needs.logits):
+        if self.needs.inside or self.needs.logits:
             raise DistilvecError(
                 "this method looks at the teacher's tokens, attention or classes, this loss at sentence vectors",
                 where=self.method.name,
@@ -120,10 +121,10 @@ class DistillationLoss(nn.Module):
         with self._autocast(device), contextlib.nullcontext() if trains else torch.no_grad():
             output = self.tap(
                 dict(features[0]),
-                views=self.needs.views,
-                layers=self.needs.layers,
-                tokens=self.needs.tokens.student,
-                attention=self.needs.attention.student,
+                views=self.needs.student.views,
+                layers=self.needs.student.layers,
+                tokens=self.needs.student.tokens,
+                attention=self.needs.student.attention,
             )
         signals = TeacherSignals(
             present=torch.ones(len(rows), dtype=torch.bool, device=device),
@@ -174,9 +175,8 @@ class DistillationLoss(nn.Module):
     def save_heads(self, folder: str | Path) -> Path:
         """Write the heads (and the method's other state) into a folder; returns the file."""
         file = Path(folder) / HEADS
-        partial = file.with_suffix(".partial")
-        save_model(self.method, str(partial), metadata={"method": self.method.name})
-        partial.replace(file)
+        with whole(file) as partial:
+            save_model(self.method, str(partial), metadata={"method": self.method.name})
         return file
 
     def load_heads(self, folder: str | Path) -> None:
@@ -252,7 +252,7 @@ class DistillationLoss(nn.Module):
         """What the untrained student and the store say about some texts, eval mode; empty without texts."""
         info = self.tap.info
         if texts is None:
-            layers = torch.zeros(1, info.layers or 0, 0, info.hidden) if self.needs.layers else None
+            layers = torch.zeros(1, info.layers or 0, 0, info.hidden) if self.needs.student.layers else None
             none = TeacherSignals(present=torch.zeros(0, dtype=torch.bool), sentence=torch.zeros(0, teacher.width))
             return Sample(StudentOutput(torch.zeros(1, 0, info.width), layers), [none])
         step = max(1, len(texts) // SAMPLE)
@@ -276,7 +276,7 @@ class DistillationLoss(nn.Module):
             for start in range(0, len(texts), 64):
                 features = self.student.preprocess(texts[start : start + 64])
                 moved = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in features.items()}
-                outputs.append(self.tap(moved, views=1, layers=self.needs.layers))
+                outputs.append(self.tap(moved, views=1, layers=self.needs.student.layers))
         self.student.train(training)
         layers = [each.layers.float().cpu() for each in outputs if each.layers is not None]
         return StudentOutput(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from distilvec.evenly import evenly_spaced
 from distilvec.methods.base import Needs, Sample
 from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
@@ -65,7 +66,7 @@ def make_sample(
     with torch.no_grad():
         for start in range(0, len(chosen), batch_size):
             features = tokens.features(chosen[start : start + batch_size])
-            output = tap(on_device(features, device), views=1, layers=needs.layers)
+            output = tap(on_device(features, device), views=1, layers=needs.student.layers)
             embeddings.append(output.embedding.float().cpu())
             if output.layers is not None:
                 states.append(output.layers.float().cpu())
@@ -116,10 +117,10 @@ def token_batches(
     device: torch.device,
 ) -> list[tuple[StudentOutput, list[TeacherSignals]]]:
     """At most 1,024 of the chosen rows with all signals, in batches of similar length; empty where none are needed."""
-    if not (any(needs.tokens) or any(needs.attention) or any(needs.logits) or any(needs.alignment)):
+    if not (needs.inside or needs.logits or needs.student.tokens or needs.student.attention):
         return []
     # Evenly spaced over the lengths, by which the rows are sorted.
-    rows = chosen[np.unique(np.linspace(0, len(chosen) - 1, min(TOKEN_SAMPLE, len(chosen))).astype(int))]
+    rows = chosen[evenly_spaced(len(chosen), TOKEN_SAMPLE)]
     found = []
     for start in range(0, len(rows), TOKEN_BATCH):
         part = rows[start : start + TOKEN_BATCH]
@@ -127,9 +128,9 @@ def token_batches(
         output = tap(
             on_device(features, device),
             views=1,
-            layers=needs.layers,
-            tokens=needs.tokens.student,
-            attention=needs.attention.student,
+            layers=needs.student.layers,
+            tokens=needs.student.tokens,
+            attention=needs.student.attention,
         )
         signals = [TeacherSignals(**each) for each in fetch_all(sources, part, features)]
         found.append((_on_cpu(output), signals))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,20 @@ from torch import Tensor, nn
 from distilvec.optim import SharpnessAware, domain_ascent
 from distilvec.training.distributed import gather_rows, world_size
 
-if TYPE_CHECKING:
-    from distilvec.training.trainer import DistillationTrainer
-
 logger = logging.getLogger(__name__)
+
+
+class Trainer(Protocol):
+    """What a step uses of the trainer."""
+
+    accelerator: Any
+    optimizer: Any
+    current_gradient_accumulation_steps: int
+    distiller: Any
+
+    def run_forward(self, model: nn.Module, inputs: dict[str, Any], *, perturbed: bool = False) -> dict[str, Any]:
+        """The distiller's result on one micro-batch."""
+        ...
 
 
 class SharpStep:
@@ -35,7 +45,7 @@ class SharpStep:
 
     def __init__(
         self,
-        trainer: DistillationTrainer,
+        trainer: Trainer,
         *,
         fresh_dropout: bool,
         per_batch: bool,

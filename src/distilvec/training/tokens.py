@@ -20,6 +20,7 @@ from torch import Tensor
 from distilvec.corpus.keys import PAIR, split_pair
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.contents import Contents
+from distilvec.modules.pipeline import default_prompt
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -94,7 +95,7 @@ class TokenizedCorpus:
             DistilvecError: the student prepares texts in a way of its own (a chat template, extra tokens).
             EnvironmentProblem: the arrays cannot be written.
         """
-        prompt = (student.prompts or {}).get(student.default_prompt_name or "") or ""
+        prompt = default_prompt(student)
         probes = list(texts(np.arange(min(count, 3))))
         pairs = any(PAIR in text for text in probes)  # all items of a corpus, or none
         tokenize = cls._tokenize(student, prompt, pairs)

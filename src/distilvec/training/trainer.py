@@ -196,7 +196,7 @@ class DistillationTrainer(CheckpointedTrainer):
         low = torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16)
         with torch.random.fork_rng(devices=[]), low:
             student.train()
-            output = self.distiller.tap(features, self.distiller.needs.views)
+            output = self.distiller.tap(features, self.distiller.needs.student.views)
         output.embedding.float().square().sum().backward()
         self.distiller.zero_grad(set_to_none=True)
         student.train(training)
@@ -312,7 +312,11 @@ class DistillationTrainer(CheckpointedTrainer):
             self.sharp_step.skipped = kept["skipped"]
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
-        """Held-out metrics of the student, logged as `eval_...`."""
+        """Held-out metrics of the student, logged as `eval_...`.
+
+        Raises:
+            DistilvecError: nothing that is measured has the name of the metric that the best checkpoint is chosen by.
+        """
         if self.evaluate_student is None:
             return {}
         training = self.distiller.training

@@ -1,0 +1,272 @@
+"""What `--dry-run` prints: stages, sizes, what is trained and kept, expected time, memory and disk.
+
+Times come from a short probe: the teacher encodes a few texts and the student takes a few steps on them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from distilvec.choosing.probe import short_training
+from distilvec.corpus.groups import rows_with_companions
+from distilvec.evenly import evenly_spaced
+from distilvec.flow.job import Job
+from distilvec.flow.judge import check_measures
+from distilvec.flow.teach import Taught
+from distilvec.flow.train import adapted
+from distilvec.recipe import Recipe
+from distilvec.store import FillReport, RaggedSignal, SignalStore, fill_signals
+from distilvec.store.layout import read_signals
+from distilvec.store.scan import part_names
+from distilvec.teachers import Teacher, TeacherReport, check_teacher
+from distilvec.teachers.service import ServiceTeacher
+from distilvec.teachers.signals import NOTHING, Wanted
+from distilvec.training.fit import companions_of
+from distilvec.words import duration, size
+
+if TYPE_CHECKING:
+    from distilvec.corpus import Corpus
+
+PROBE_TEXTS = 128
+PROBE_STEPS = 6
+BYTES = {"float16": 2, "float32": 4, "int8": 1}
+
+
+@dataclass
+class Plan:
+    """What a run would do.
+
+    Attributes:
+        lines: (stage, what will happen).
+        examples: texts as the teachers read them.
+        notes: things worth a second look.
+    """
+
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    examples: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, stage: str, text: str) -> None:
+        self.lines.append((stage, text))
+
+    def text(self) -> str:
+        """What a terminal shows."""
+        width = max(len(stage) for stage, _ in self.lines)
+        lines = [f"{stage:<{width}}  {text}" for stage, text in self.lines]
+        return "\n".join([*lines, *self.examples, *(f"note: {note}" for note in self.notes)])
+
+
+def plan(recipe: Recipe, *, teaching_only: bool = False) -> Plan:
+    """Probe a recipe without leaving anything behind.
+
+    Args:
+        teaching_only: stop before the student.
+
+    Raises:
+        DistilvecError: whatever the run itself would refuse before its first expensive step.
+    """
+    found = Plan()
+    with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as name:
+        job = Job(recipe.model_copy(update={"cache": name, "output": name}))
+        job.require("teach" if teaching_only else "dry-run")
+        if not teaching_only:
+            _ = job.named_tasks
+            check_measures(job)
+            _ = job.needs
+        _describe_corpus(job.corpus, found)
+        train = np.asarray(job.corpus.train_rows)
+        chosen = evenly_spaced(len(train), PROBE_TEXTS)
+        rows = _whole_groups(job.corpus, train[chosen])
+        taught, seconds, disk = _probe_teachers(job, rows, recipe.place, found)
+        if not teaching_only:
+            trained, kept = _probe_student(job, rows, taught, found)
+            seconds, disk = seconds + trained, disk + kept
+            own = "" if job.named_tasks else " (of the corpus)"
+            extra = ", agreement with the teacher" if recipe.judging.agreement and recipe.teachers else ""
+            found.add("judging", (", ".join(task.name + own for task in job.tasks) or "no tasks") + extra)
+    free = shutil.disk_usage(_existing(Path(recipe.output))).free
+    found.add("disk", f"{size(disk)} will be written; {size(free)} are free")
+    found.add("time", f"about {duration(seconds)}" + ("" if teaching_only else " before judging"))
+    if disk > free:
+        found.notes.append("there is not enough room on the disk")
+    if not teaching_only:
+        found.add("output", f"{recipe.output}: student/, report.html, report.md, report.json, run.jsonl, checkpoints/")
+    return found
+
+
+def _describe_corpus(corpus: Corpus, found: Plan) -> None:
+    audit = corpus.audit
+    found.add(
+        "corpus",
+        f"{len(corpus):,} {audit.noun} of {audit.read:,} rows; {len(corpus.train_rows):,} to train on, "
+        f"{len(corpus.holdout_rows):,} held out, {audit.duplicates:,} duplicates",
+    )
+    if audit.rejected:
+        found.add("", "rejected: " + ", ".join(f"{count:,} {reason}" for reason, count in audit.rejected.items()))
+
+
+def _probe_teachers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tuple[list[Taught], float, float]:
+    """Encode a few texts with each teacher; returns what was taught, seconds and bytes of teaching it all.
+
+    Args:
+        kept: where the run itself will keep its stores.
+    """
+    taught: list[Taught] = []
+    seconds = disk = 0.0
+    corpus, place = job.corpus, job.place
+    texts, keys = corpus.teacher_texts(rows), corpus.teacher_keys[rows]
+    recipe, teachers, wanted = job.recipe, job.teachers, job.wanted
+    for section, teacher, signals in zip(recipe.teachers, teachers, wanted, strict=True):
+        seen = check_teacher(teacher, texts, corpus.modality)
+        store = SignalStore.create(place / "probe" / section.name, teacher.card, teacher.card.width, section.storage)
+        stored = NOTHING if section.live else signals
+        sizes = {"sentence": teacher.card.width * BYTES[section.storage] + 16}
+        begun = time.perf_counter()
+        if stored.signals:
+            fill_signals(store, teacher, texts, keys, stored)
+            sizes |= {name: _bytes_per_text(store.path, name, len(texts)) for name in stored.signals}
+        else:
+            vectors = teacher.encode(texts)
+            with store.writer("probe") as writer:
+                writer.add(keys, vectors)
+        rate = len(texts) / max(time.perf_counter() - begun, 1e-9)
+        store.refresh()
+        prompt = f", prompt {teacher.card.prompt!r}" if corpus.modality == "text" or teacher.card.prompt else ""
+        each = {"text": "a text", "image": "an image", "molecule": "a molecule"}[corpus.modality]
+        lacking = _lacking(kept / "stores" / section.name, teacher, corpus, section.storage, stored)
+        missing = int(np.logical_or.reduce(list(lacking.values())).sum())
+        written = sum(sizes[name] * int(texts_without.sum()) for name, texts_without in lacking.items())
+        found.add(
+            f"teacher {section.name}",
+            f"{teacher.card.width} dimensions{prompt}, {missing:,} {corpus.audit.noun} to encode at "
+            f"{rate:,.0f}/s: {duration(missing / rate)}; {sum(sizes.values()):,} bytes {each}, "
+            f"{size(written)} in all",
+        )
+        if isinstance(teacher, ServiceTeacher):
+            requests, tokens, price = teacher.cost(texts, missing)
+            paid = "" if price is None else f", {price:,.2f} at {teacher.price:g} per million tokens"
+            found.add("", f"about {requests:,} requests with {tokens:,.0f} tokens{paid}")
+        found.examples += _examples(section.name, seen)
+        found.notes += [f"{section.name}: {warning}" for warning in seen.warnings]
+        report = FillReport(len(texts), len(texts), 0, len(texts), len(texts) / rate, [], {})
+        taught.append(Taught(teacher, seen, store, report, section.live, signals, section.weight))
+        seconds, disk = seconds + missing / rate, disk + written
+    return taught, seconds, disk
+
+
+def _bytes_per_text(folder: Path, signal: str, texts: int) -> int:
+    files = [folder / f"{name}.arrow" for name in part_names(folder, signal)]
+    return round(sum(file.stat().st_size for file in files) / max(texts, 1))
+
+
+def _lacking(folder: Path, teacher: Teacher, corpus: Corpus, storage: str, wanted: Wanted) -> dict[str, np.ndarray]:
+    """Signal -> bool over the corpus' distinct texts, those for which the run's store lacks it.
+
+    Refuses another teacher's store as the run does.
+    """
+    keys = np.unique(np.asarray(corpus.teacher_keys), axis=0)
+    lacking = dict.fromkeys(("sentence", *wanted.signals), np.ones(len(keys), bool))
+    if not (folder / "store.json").exists():
+        return lacking
+    store = SignalStore.create(folder, teacher.card, teacher.card.width, storage)
+    lacking["sentence"] = store.missing(keys)
+    for name in set(wanted.signals) & set(read_signals(folder)):
+        lacking[name] = RaggedSignal(folder, name).missing(keys)
+    return lacking
+
+
+def _examples(name: str, seen: TeacherReport) -> list[str]:
+    counts = [f" ({each.tokens} tokens)" if each.tokens else "" for each in seen.examples]
+    return [
+        f"{name} reads{count}: {_shorten(each.rendered)}" for count, each in zip(counts, seen.examples, strict=True)
+    ]
+
+
+def _probe_student(job: Job, rows: np.ndarray, taught: Sequence[Taught], found: Plan) -> tuple[float, float]:
+    """Take a few steps; returns the seconds of the whole training and the bytes it leaves."""
+    recipe, corpus, place = job.recipe, job.corpus, job.place
+    accumulation = recipe.training.arguments.get("gradient_accumulation_steps", 1)
+    most = companions_of(job.needs, job.task, corpus)
+    items = len(rows_with_companions(corpus, corpus.train_rows, most)[0])
+    begun = time.perf_counter()
+    batch = max(1, min(recipe.training.batch_size, len(rows_with_companions(corpus, rows, most)[0])))
+    student = job.student()
+    with adapted(job, student):
+        fitted = short_training(
+            student,
+            job.method,
+            _Rows(corpus, rows),  # type: ignore[arg-type]
+            taught,
+            recipe.training.model_dump() | {"batch_size": batch, "max_steps": PROBE_STEPS},
+            recipe.optimizer,
+            task=job.task,
+            place=place,
+        )
+    setup = time.perf_counter() - begun - fitted.seconds
+    derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
+    per_step = fitted.seconds / max(fitted.steps, 1)
+    per_epoch = max(1, int(np.ceil(items / recipe.training.batch_size / accumulation)))
+    asked = recipe.training.arguments.get("max_steps", 0)
+    steps = asked if asked > 0 else int(np.ceil(per_epoch * recipe.training.epochs))
+    folded = job.student_section.space == "teacher"
+    found.add(
+        "student",
+        f"{fitted.trained / 1e6:.2f} M parameters trained and kept; heads of {fitted.heads / 1e6:.2f} M "
+        + ("of which the map into the teacher's space is kept" if folded else "trained and dropped"),
+    )
+    found.add(
+        "training", f"{recipe.method.name}, {steps:,} steps at {1e3 * per_step:,.0f} ms: {duration(steps * per_step)}"
+    )
+    if derived:
+        found.add("alignments", f"about {size(derived)}, made once per student tokenizer")
+    found.add("memory", f"{size(fitted.peak_bytes)} at the probe's peak, teacher and student together")
+    # A checkpoint holds student, heads and two moments for each; two of them are kept, and the student itself.
+    checkpoints = 4.0 * (6 * (fitted.trained + fitted.heads) + fitted.trained)
+    return steps * per_step + setup, checkpoints + derived
+
+
+def _derived_bytes(place: Path, probed: int, rows: int) -> float:
+    """Bytes of alignments and digests of so many corpus rows, from those of the probe."""
+    stored = [file for file in place.glob("probe/*/derived/*") if not file.name.startswith("index")]
+    # Offsets are of every row of the corpus already, and so are the alignments of a live teacher.
+    whole = [file for file in stored if file.suffix == ".npy"] + [*place.glob("alignments/*")]
+    part = sum(file.stat().st_size for file in stored if file.suffix != ".npy")
+    return part * rows / max(probed, 1) + sum(file.stat().st_size for file in whole)
+
+
+def _whole_groups(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+    """The rows, and those that form pairs or triplets with them."""
+    if corpus.groups is None:
+        return rows
+    groups, train = np.asarray(corpus.groups), np.asarray(corpus.train_rows)
+    return train[np.isin(groups[train], groups[rows])]
+
+
+class _Rows:
+    """A corpus of which only some rows are trained on."""
+
+    def __init__(self, corpus: Corpus, rows: np.ndarray) -> None:
+        self._corpus, self.train_rows, self.holdout_rows = corpus, rows, np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._corpus)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._corpus, name)
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+
+
+def _shorten(text: str, most: int = 200) -> str:
+    return repr(text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}")

@@ -1,0 +1,137 @@
+"""Measuring this machine's rates for the calculator."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from distilvec.choosing.probe import short_training
+from distilvec.choosing.sample import sampled
+from distilvec.choosing.scale.reckoning import INDEX_BYTES, PEAKS, Devices, Rates, Scale
+from distilvec.errors import DistilvecError
+from distilvec.flow.job import Job
+from distilvec.flow.start import make_student
+from distilvec.judging import speed
+from distilvec.recipe import Recipe
+from distilvec.store.layout import DTYPES, KEY_BYTES
+from distilvec.students import describe_student
+
+SCALE_BYTES = 4
+PROBE_TEXTS, PROBE_STEPS, SECONDS = 400, 6, 3.0
+
+
+def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: float | None = None) -> Scale:
+    """Measure this machine's rates on a sample of a recipe's corpus, and reckon with them.
+
+    Args:
+        rows: number of texts asked about, at least 1.
+        price: of one device for an hour.
+
+    Raises:
+        DistilvecError: fewer than one text, a negative price, or whatever teaching and training refuse.
+    """
+    if rows < 1:
+        raise DistilvecError(f"{rows} texts cost nothing", where="--rows", remedy="For example 1e9.")
+    if price is not None and price < 0:
+        raise DistilvecError(f"a price of {price:g}", where="--price-per-hour", remedy="Give a positive one.")
+    job = Job(recipe)
+    job.require("scale")
+    notes = ["Times are without reading the corpus, judging and waiting for machines; devices are taken to add up."]
+    if job.method.inside:
+        notes.append(
+            f"{job.method.name} also keeps tokens of the teacher: `distilvec run --dry-run` says how many bytes."
+        )
+    rates = measure_rates(job.on(sampled(job.corpus, PROBE_TEXTS)))
+    if rates.training is not None:
+        notes.append(f"Training was measured with batches of {rates.batch_size}; more devices need larger ones.")
+    if recipe.training.arguments.get("max_steps", 0) > 0:
+        notes.append(
+            "Training is reckoned by epochs; the recipe's max_steps would end it at the same step for any corpus."
+        )
+    return Scale(rates, devices or Devices(), rows, price, notes)
+
+
+def measure_rates(job: Job) -> Rates:
+    """Rates of the recipe's teachers and student on this machine, on the job's corpus: a small sample.
+
+    Raises:
+        DistilvecError: a teacher is a file of vectors.
+    """
+    recipe, sample = job.recipe, job.corpus
+    taught = job.changed(recipe.model_copy(update={"combine": "separate"}), "corpus", "teachers").teach(
+        vectors_only=True
+    )
+    texts = sample.teacher_texts(sample.train_rows)
+    seconds = 0.0
+    parts: list[str] = []
+    machine, vector_bytes = "", 0
+    for section, each in zip(recipe.teachers, taught, strict=True):
+        card = each.teacher.card
+        if card.kind != "vectors":
+            timed = speed(each.teacher, texts, singles=1, seconds=SECONDS)
+            seconds += 1 / timed["texts_per_second"]
+            machine = f"{timed['machine']}, {timed['device']}, {timed['threads']} threads"
+        value = np.dtype(DTYPES[section.storage]).itemsize
+        extra = SCALE_BYTES if section.storage == "int8" else 0
+        vector_bytes += card.width * value + extra + KEY_BYTES + INDEX_BYTES
+        scale_part = f" + {extra} scale" if extra else ""
+        parts.append(f"{card.width} x {value}{scale_part} + {KEY_BYTES} key + {INDEX_BYTES} index")
+    if not seconds:
+        raise DistilvecError("vectors from elsewhere are not encoded here", where="--rows", remedy="Name a model.")
+    peak, source = _peak()
+    found: dict[str, Any] = {"epochs": recipe.training.epochs, "batch_size": recipe.training.batch_size}
+    if recipe.student is not None and recipe.student.auto is None:
+        found |= _training_rate(job, taught)
+    length = float(np.mean([len(text.encode()) for text in texts]))
+    return Rates(machine, 1 / seconds, length, vector_bytes, parts, peak, source, **found)
+
+
+def _training_rate(job: Job, taught: Sequence[Any]) -> dict[str, Any]:
+    """Texts per second of a few steps of the recipe's own training; empty where it needs more than vectors."""
+    recipe, sample, method = job.recipe, job.corpus, job.method
+    if method.inside or recipe.task is not None:
+        return {}
+    student = make_student(job.student_section, recipe.teachers, sample, recipe.training.seed)
+    batch = min(recipe.training.batch_size, len(sample.train_rows))
+    training = recipe.training.model_dump() | {"max_steps": PROBE_STEPS, "batch_size": batch}
+    fitted = short_training(student, method, sample, taught, training, recipe.optimizer)
+    accumulated = recipe.training.arguments.get("gradient_accumulation_steps", 1)
+    wide = (describe_student(student)["vocabulary"] or 0) > 1 << 16
+    return {
+        "training": PROBE_STEPS * batch * accumulated / fitted.seconds,
+        "token_bytes": (4 if wide else 2) * fitted.tokens / len(sample.train_rows),
+        "parameters": fitted.trained + fitted.heads,
+    }
+
+
+def _peak() -> tuple[float, str]:
+    """TFLOPS of matrix products of this machine, and where that is from."""
+    if torch.cuda.is_available():
+        name = torch.cuda.get_device_name()
+        spoken = re.sub(r"[\s-]", "", name).casefold()
+        for kind in sorted(PEAKS, key=len, reverse=True):
+            if kind.replace("-", "").casefold() in spoken:
+                return PEAKS[kind], f"data sheet of this machine's {name}"
+    return _matrix_product(), "measured here in a matrix product"
+
+
+def _matrix_product(width: int = 1536, seconds: float = 0.5) -> float:
+    """TFLOPS of a square product, the best of as many as fit into the time, in the device's fastest type."""
+    from distilvec.training import bfloat16_pays
+
+    cuda = torch.cuda.is_available()
+    dtype = torch.bfloat16 if cuda or bfloat16_pays() else torch.float32
+    left = torch.ones(width, width, dtype=dtype, device="cuda" if cuda else "cpu")
+    best, begun = float("inf"), time.perf_counter()
+    while best == float("inf") or time.perf_counter() - begun < seconds:
+        start = time.perf_counter()
+        _ = left @ left
+        if cuda:
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return 2 * width**3 / best / 1e12

@@ -1,0 +1,440 @@
+"""Commands beside the main job's. `distilvec.cli.main` puts them into the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from distilvec.errors import DistilvecError, printable
+
+
+def say(text: str) -> None:
+    """Print what a command found; names in it that would steer a terminal are shown, not obeyed."""
+    typer.echo(printable(text))
+
+
+def at_home(path: Path | None) -> Path | None:
+    """A path that an option names, with "~" as the home folder: a shell leaves `--output=~/x` as it is."""
+    from distilvec.recipe.places import home
+
+    return None if path is None else Path(home(str(path)))
+
+
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="change a value: training.epochs=2", metavar="KEY=VALUE")
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", callback=at_home, help="output folder instead of the recipe's")
+]
+
+
+class Task(StrEnum):
+    """Kinds of supervised tasks."""
+
+    classification = "classification"
+    pairs = "pairs"
+    similarity = "similarity"
+
+
+class Engine(StrEnum):
+    """What teaches."""
+
+    process = "process"
+    ray = "ray"
+
+
+class Encoding(StrEnum):
+    """How a pair of texts is read."""
+
+    joint = "joint"
+    separate = "separate"
+
+
+def plan(
+    recipe: Annotated[Path | None, typer.Argument(help="recipe in YAML; or --teacher and --corpus")] = None,
+    changes: Changes = None,
+    output: Output = None,
+    teacher: Annotated[str | None, typer.Option(help="folder or hub id, instead of a recipe")] = None,
+    corpus: Annotated[str | None, typer.Option(help="texts, instead of a recipe")] = None,
+    text: Annotated[str, typer.Option(help="text column of --corpus")] = "text",
+    tasks: Annotated[list[str] | None, typer.Option("--task", "-t", help="task beside those of the recipe")] = None,
+    keep: Annotated[float | None, typer.Option(help="share of the teacher to be kept; default 0.95")] = None,
+    parameters: Annotated[str | None, typer.Option(help="the best student of at most so many: 5.67M")] = None,
+    megabytes: Annotated[
+        str | None, typer.Option(help="the best student with float32 weights of at most so many")
+    ] = None,
+    latency: Annotated[str | None, typer.Option(help="the best student that reads a text in so many ms: 5ms")] = None,
+    sample: Annotated[int | None, typer.Option(help="texts that the teacher encodes; default 4000 or 20000")] = None,
+    probe_steps: Annotated[int, typer.Option(help="train every candidate for so many steps", min=0)] = 0,
+    layers: Annotated[str | None, typer.Option(help="numbers of layers to try: 1,2,3")] = None,
+    vocabulary: Annotated[str | None, typer.Option(help="numbers of word pieces to try: 5000,10000")] = None,
+    rows: Annotated[float | None, typer.Option(help="instead: time, disk and cost for so many texts, e.g. 1e9")] = None,
+    devices: Annotated[str, typer.Option(help="with --rows: 8xH100, or 4 like this machine")] = "1",
+    price_per_hour: Annotated[float | None, typer.Option(help="with --rows: of one device")] = None,
+) -> None:
+    """Candidate students before any training: size, speed here, and what they are predicted to keep."""
+    with _planned(recipe, changes, output, teacher=teacher, corpus=corpus, text=text, tasks=tasks) as loaded:
+        if rows is not None:
+            from distilvec.choosing.scale import Devices, scale
+
+            if not math.isfinite(rows):
+                raise DistilvecError(f"this is a number of texts, not {rows}", where="--rows")
+            say(scale(loaded, int(rows), Devices.read(devices), price_per_hour).text())
+            return
+        from distilvec.choosing import KEEP, SAMPLE, choose, compile_budget, write_plan
+        from distilvec.choosing.compiled import SAMPLE as FOR_BUDGET
+        from distilvec.choosing.compiled import STEPS
+
+        sizes: dict[str, Any] = {
+            "layers": _numbers(layers, "--layers"),
+            "vocabularies": _numbers(vocabulary, "--vocabulary"),
+        }
+        budget = _budget(parameters, megabytes, latency)
+        if budget and (keep is not None or layers is not None or vocabulary is not None):
+            raise DistilvecError(
+                "a budget asks for the best student that fits",
+                where="plan",
+                remedy="Leave out --keep, --layers and --vocabulary, or the budget.",
+            )
+        if budget:
+            compiled = compile_budget(
+                loaded, budget, sample=FOR_BUDGET if sample is None else sample, steps=probe_steps or STEPS
+            )
+            say(compiled.text())
+            if output is not None:
+                say(f"picture     {write_plan(compiled, output)}")
+            return
+        sizes |= {"keep": KEEP if keep is None else keep, "sample": SAMPLE if sample is None else sample}
+        found = choose(loaded, probe_steps=probe_steps, **sizes)
+        say(found.text())
+
+
+@contextlib.contextmanager
+def _planned(
+    recipe: Path | None,
+    changes: list[str] | None,
+    output: Path | None,
+    *,
+    teacher: str | None,
+    corpus: str | None,
+    text: str,
+    tasks: Sequence[str] | None,
+) -> Iterator[Any]:
+    """What `distilvec plan` is about: a recipe's file, or a teacher and a corpus.
+
+    Raises:
+        DistilvecError: neither, or both.
+    """
+    if (recipe is None) == (teacher is None) or (teacher is None) != (corpus is None):
+        raise DistilvecError(
+            "candidates are compared for a recipe, or for a teacher and a corpus",
+            where="plan",
+            remedy="Give a recipe, or both --teacher and --corpus.",
+        )
+    from distilvec.api import kept_or_temporary
+    from distilvec.recipe import Recipe
+    from distilvec.recipe.from_python import recipe_of
+
+    if recipe is not None:
+        loaded = Recipe.load(recipe, changes, output=output)
+        loaded.judging.tasks += tasks or []
+        yield loaded
+        return
+    with kept_or_temporary(output) as place:
+        section = {"path": corpus, "text": text}
+        yield recipe_of(teacher, None, section, None, place, judging={"tasks": list(tasks or [])})
+
+
+def _budget(parameters: str | None, megabytes: str | None, latency: str | None) -> Any:
+    """What a student may be at most; false where nothing is said."""
+    from distilvec.choosing import Budget
+    from distilvec.words import amount
+
+    found: dict[str, float | None] = {}
+    for name, text, unit in (
+        ("parameters", parameters, ""),
+        ("megabytes", megabytes, "MB"),
+        ("latency", latency, "ms"),
+    ):
+        try:
+            found[name] = None if text is None else amount(text, unit)
+        except ValueError as error:
+            raise DistilvecError(str(error), where=f"--{name}") from error
+    whole = None if found["parameters"] is None else int(found["parameters"])
+    return Budget(whole, found["megabytes"], found["latency"])
+
+
+def _numbers(text: str | None, option: str) -> list[int] | None:
+    if text is None:
+        return None
+    numbers = _integers(text)
+    if numbers is None or 0 in numbers:
+        raise DistilvecError(f'"{text[:200]}" is no list of numbers', where=option, remedy="For example 1,2,3.")
+    return numbers
+
+
+def _integers(text: str) -> list[int] | None:
+    """Integers between commas; None where something else stands there."""
+    parts = [part.strip() for part in text.split(",")]
+    # Python refuses to read thousands of digits, with a ValueError
+    return [int(part) for part in parts] if all(part.isdecimal() and len(part) < 20 for part in parts) else None
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id, or an exported folder")],
+    tasks: Annotated[
+        list[str], typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", callback=at_home, help="write the scores as JSON here")
+    ] = None,
+) -> None:
+    """Score any model with the evaluators that score teachers and students."""
+    from distilvec.api import evaluate as start
+    from distilvec.report import show_scores
+
+    show_scores(start(model, tasks, output))
+
+
+def shrink(
+    model: Annotated[str, typer.Argument(help="folder or hub id")],
+    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="where the smaller model goes")],
+    layers: Annotated[str | None, typer.Option(help="how many blocks (evenly spaced), or which: 1,6")] = None,
+    vocabulary: Annotated[int | None, typer.Option(help="keep at most so many pieces")] = None,
+    embedding: Annotated[int | None, typer.Option(help="rank of the table of word pieces")] = None,
+    inner: Annotated[int | None, typer.Option(help="units of each feed-forward network")] = None,
+    heads: Annotated[int | None, typer.Option(help="attention heads of each block")] = None,
+    positions: Annotated[int | None, typer.Option(help="keep the first positions")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="texts that the cuts are fitted to")] = None,
+    text: Annotated[str, typer.Option(help="text column of the corpus")] = "text",
+) -> None:
+    """Cut a model's layers, vocabulary and widths; prints parameters before and after, and what each cut keeps."""
+    sizes = {"embedding": embedding, "inner": inner, "heads": heads, "positions": positions}
+    from distilvec.api import shrink_model
+
+    say(shrink_model(model, output, layers=_layers(layers), vocabulary=vocabulary, corpus=corpus, text=text, **sizes))
+
+
+def _layers(text: str | None) -> int | list[int] | None:
+    if text is None:
+        return None
+    numbers = _integers(text)
+    if numbers is None:
+        raise DistilvecError(
+            f'"{text[:200]}" is neither a number nor a list of blocks', where="--layers", remedy="For example 2 or 1,6."
+        )
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def export(
+    model: Annotated[Path, typer.Argument(help="student folder")],
+    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder for the ONNX files")],
+    quantize: Annotated[bool, typer.Option(help="also int8")] = True,
+) -> None:
+    """The whole pipeline as ONNX, float and int8, with agreement, size and speed."""
+    from distilvec.export import export_onnx
+
+    say(export_onnx(model, output, quantize=quantize).table())
+
+
+def push(
+    folder: Annotated[Path, typer.Argument(help="a run's folder, or a student's")],
+    repository: Annotated[str, typer.Argument(help="on the Hugging Face Hub: name, or organisation/name")],
+    private: Annotated[bool, typer.Option("--private", help="where the repository is new")] = False,
+    message: Annotated[str | None, typer.Option(help="of the commit")] = None,
+) -> None:
+    """A student and its card to the Hugging Face Hub."""
+    from distilvec.flow.push import push as start
+
+    say(start(folder, repository, private=private, message=message))
+
+
+def align(
+    text: Annotated[str, typer.Argument(help="a sentence")],
+    student: Annotated[str, typer.Option(help="student model or tokenizer: folder, tokenizer.json or hub id")],
+    teacher: Annotated[str, typer.Option(help="teacher model or tokenizer")],
+    mode: Annotated[str, typer.Option(help="strict, path, full, reciprocal or spans")] = "strict",
+    picture: Annotated[Path | None, typer.Option(help="also draw it into this .png or .svg file")] = None,
+) -> None:
+    """Show which tokens of a student and of a teacher stand for the same piece of a sentence."""
+    from distilvec.alignment.drawing import align_command
+
+    align_command(text, student, teacher, mode, picture)
+
+
+def geometry(
+    model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id")],
+    data: Annotated[Path, typer.Option("--data", help="texts: any file that a corpus can be read from")],
+    text: Annotated[str, typer.Option(help="text column")] = "text",
+    limit: Annotated[int, typer.Option(help="look at so many texts", min=2)] = 500,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", callback=at_home, help="also write numbers and pictures here")
+    ] = None,
+) -> None:
+    """How an embedder's vectors fill their space; in mixtures of experts, how the active experts lie."""
+    from distilvec.cli.measures import look_at_geometry
+
+    say(look_at_geometry(model, data, text=text, limit=limit, output=output))
+
+
+def compress(
+    model: Annotated[str, typer.Argument(help="student: folder or hub id")],
+    data: Annotated[Path, typer.Option("--data", help="texts: any file that a corpus can be read from")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", callback=at_home, help="folder for compression.md and compression.json")
+    ],
+    tasks: Annotated[
+        list[str] | None, typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")
+    ] = None,
+    text: Annotated[str, typer.Option(help="text column")] = "text",
+    width: Annotated[list[int] | None, typer.Option(help="cut vectors to so many numbers; default halves")] = None,
+    limit: Annotated[int, typer.Option(help="compare on so many texts, and calibrate on as many", min=4)] = 1000,
+) -> None:
+    """Shorter, int8 and binary vectors, float16 weights, ONNX: score, bytes and speed in one table."""
+    from distilvec.cli.measures import compress_model
+
+    say(compress_model(model, data, output, text=text, tasks=tasks or (), widths=width, limit=limit))
+
+
+def drift(
+    old: Annotated[Path, typer.Argument(help="texts of before: any file that a corpus can be read from")],
+    new: Annotated[Path, typer.Argument(help="texts of now")],
+    model: Annotated[str, typer.Option(help="whose eyes they are seen with: folder or hub id")],
+    text: Annotated[str, typer.Option(help="text column")] = "text",
+    limit: Annotated[int, typer.Option(help="compare so many texts of each", min=20)] = 5000,
+) -> None:
+    """Whether two corpora are the same kind of text to a model, and which texts are new."""
+    from distilvec.cli.measures import look_at_drift
+
+    say(look_at_drift(model, old, new, text=text, limit=limit))
+
+
+def size(folder: Annotated[Path, typer.Argument(help="output folder of runs, or any folder above")]) -> None:
+    """What runs and teachings left in a folder, how large it is, and what is lost with it."""
+    from distilvec.cli import disk
+
+    say(disk.text(disk.pieces(folder), folder))
+
+
+def clean(
+    folder: Annotated[Path, typer.Argument(help="output folder of runs, or any folder above")],
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--what", help="checkpoints, left over, derived, tokens, corpus or store; default the first two"),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="remove it; without, only say what would go")] = False,
+) -> None:
+    """Remove checkpoints of finished runs and leftovers, or what else is named; never students and reports."""
+    from distilvec.cli import disk
+
+    what: Any = kinds or disk.USUAL
+    chosen = disk.clean(folder, what)
+    if not chosen:
+        say(f"Nothing in {folder} can go.")
+        return
+    say(disk.text(chosen, folder, files=True))
+    if yes:
+        disk.clean(folder, what, dry_run=False)
+    say("This is removed." if yes else "Nothing is removed yet: say --yes.")
+
+
+def finetune(
+    model: Annotated[str, typer.Argument(help="sentence-transformers or transformers folder, or hub id")],
+    data: Annotated[Path, typer.Option("--data", help="labelled texts or pairs")],
+    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder of the new model")],
+    task: Annotated[Task, typer.Option(help="what the labels are")] = Task.classification,
+    text: Annotated[list[str] | None, typer.Option(help="text column; twice for pairs")] = None,
+    label: Annotated[str, typer.Option(help="column with class names or scores")] = "label",
+    encoding: Annotated[Encoding | None, typer.Option(help="of pairs; default joint")] = None,
+    validation: Annotated[Path | None, typer.Option(help="labelled file that chooses the best epoch")] = None,
+    test: Annotated[Path | None, typer.Option(help="labelled file, scored once at the end")] = None,
+    max_length: Annotated[int | None, typer.Option(help="tokens per text or joint pair", min=1)] = None,
+    lora: Annotated[bool, typer.Option("--lora", help="train low-rank adapters and merge them")] = False,
+    lora_rank: Annotated[int, typer.Option(help="rank of the adapters", min=1)] = 256,
+    epochs: Annotated[float, typer.Option(help="passes over the data")] = 3,
+    batch_size: Annotated[int, typer.Option(help="texts or pairs per step", min=1)] = 16,
+    lr: Annotated[float | None, typer.Option(help="learning rate; default 2e-5, with --lora 1e-4")] = None,
+    seed: Annotated[int, typer.Option(help="of order, head and dropout", min=0)] = 0,
+) -> None:
+    """Fine-tune a model on labelled texts; run again, it goes on where it was."""
+    from distilvec.flow.finetune import finetune as start
+    from distilvec.flow.finetune import finetune_scores
+
+    folder = start(
+        model,
+        data,
+        output,
+        task=task.value,
+        encoding=None if encoding is None else encoding.value,
+        label=label,
+        validation=validation,
+        test=test,
+        text=None if not text else text[0] if len(text) == 1 else text,
+        max_length=max_length,
+        lora={"rank": lora_rank} if lora else False,
+        training={"epochs": epochs, "batch_size": batch_size, "seed": seed},
+        optimizer={"lr": lr} if lr else {},
+    )
+    for name, scores in finetune_scores(folder).items():
+        say(f"{name:<10}  " + "  ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
+    say(f"model       {folder}")
+
+
+def methods(name: Annotated[str | None, typer.Argument(help="show this method's options")] = None) -> None:
+    """List the methods, or the options of one with defaults and where they come from."""
+    from distilvec.methods.table import show_method, show_methods
+
+    say(show_method(name) if name else show_methods())
+
+
+def new_method(
+    name: Annotated[str, typer.Argument(help="the word in recipes: lower case, digits, underscores")],
+    folder: Annotated[Path, typer.Option(help="a checkout of distilvec, or your own package")] = Path("."),
+) -> None:
+    """Write the first files of a method of your own: code, test and page."""
+    from distilvec.methods.skeleton import new_method as start
+
+    say("\n".join(start(name, folder)))
+
+
+def recipes(
+    name: Annotated[
+        str | None, typer.Argument(help="print this recipe: distilvec recipes start-texts > my.yaml")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="with the papers' recipes with labels: their settings on this set, e.g. imdb")
+    ] = None,
+) -> None:
+    """List the recipes to start from and the papers' settings, or print one."""
+    from distilvec.recipe.packaged import listing, read
+
+    if data and not name:
+        raise DistilvecError("--data goes with the name of a recipe", remedy="distilvec recipes lists them")
+    say(read(name, data).rstrip() if name else listing())
+
+
+def serve(
+    model: Annotated[str, typer.Argument(help="student: folder or hub id")],
+    host: Annotated[str, typer.Option(help="where to listen; 0.0.0.0 = on all networks")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 = any that is free", min=0, max=65535)] = 8080,
+    name: Annotated[str | None, typer.Option(help="that clients ask for; default the folder's")] = None,
+    key_env: Annotated[str | None, typer.Option(help="environment variable with the key that clients send")] = None,
+    batch_size: Annotated[int, typer.Option(help="texts that are encoded together", min=1)] = 64,
+) -> None:
+    """Answer requests for vectors over HTTP, in the shape of OpenAI's /embeddings."""
+    from distilvec.serving.serve import serve as start
+
+    start(model, host=host, port=port, name=name, key_env=key_env, batch=batch_size, started=say)
+
+
+def doctor() -> None:
+    """Versions, devices, and what each extra would add."""
+    from distilvec.cli.doctor import report
+
+    say(report())

@@ -1,0 +1,55 @@
+"""Commands about an old index. `distilvec.cli.main` puts them into the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from distilvec.cli.commands import at_home, say
+
+
+def check_index(
+    model: Annotated[str, typer.Argument(help="folder or hub id of the model that is said to have made them")],
+    vectors: Annotated[str, typer.Option(help=".npy file, or parquet file (file.parquet:column)")],
+    texts: Annotated[
+        str | None, typer.Option(help="of the rows: .txt, .jsonl, or a parquet file's column; default its text")
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="what is meant to stand before the texts; default the model's own default")
+    ] = None,
+    rows: Annotated[int, typer.Option(help="encode so many again, evenly spread; 0 is all")] = 500,
+    seed: Annotated[int, typer.Option(help="of the choice of rows", min=0)] = 0,
+) -> None:
+    """Whether an index and a model belong together, and if not, what is wrong and with which rows.
+
+    Exit code 3 where they do not.
+    """
+    from distilvec.indexes import check_index as start
+
+    found = start(model, vectors, texts, prompt=prompt, rows=rows or None, seed=seed)
+    say(found.text())
+    if not found.belongs:
+        raise typer.Exit(3)
+
+
+def adapt(
+    model: Annotated[str, typer.Argument(help="the new model: folder or hub id")],
+    vectors: Annotated[str, typer.Option(help="the old index: .npy file, or parquet file (file.parquet:column)")],
+    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder of the adapted model")],
+    texts: Annotated[
+        str | None, typer.Option(help="of the rows: .txt, .jsonl, or a parquet file's column; default its text")
+    ] = None,
+    queries: Annotated[
+        str | None, typer.Option(help="file with query and document, a text of the index that should be found")
+    ] = None,
+    query_vectors: Annotated[str | None, typer.Option(help="the old model's vectors of the queries")] = None,
+    limit: Annotated[int, typer.Option(help="fit to at most so many rows", min=100)] = 50_000,
+    seed: Annotated[int, typer.Option(help="of how rows are parted", min=0)] = 0,
+) -> None:
+    """A new model that writes and reads an old index's space, from its vectors and texts alone."""
+    from distilvec.indexes import adapt as start
+
+    found = start(model, vectors, texts, output, queries=queries, query_vectors=query_vectors, limit=limit, seed=seed)
+    say(f"{found.grid().text()}\nmodel       {found.model}")

@@ -1,0 +1,317 @@
+"""The command line: parses words and calls the library. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from distilvec.cli import commands, index_commands
+from distilvec.cli.commands import Changes, Engine, Output, at_home, say
+from distilvec.errors import DistilvecError, printable
+
+app = typer.Typer(
+    name="distilvec",
+    help="Distil large embedding models into small students, and report honestly what was kept.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+RecipeFile = Annotated[Path, typer.Argument(help="recipe in YAML", metavar="RECIPE")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from distilvec import __version__
+
+        say(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def settings(
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks and debug messages")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Options for every command."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    if not debug:
+        # Before transformers is imported: its bars for loading and writing weights would hide our own lines.
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    _log_to_terminal(debug)
+
+
+class _Printable(logging.Formatter):
+    """Lines whose control characters, which may come from somebody's files, do nothing to the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _log_to_terminal(debug: bool) -> None:
+    """What distilvec does, in plain lines, and everybody's warnings; with `debug` everything, with its origin."""
+    handler = logging.StreamHandler()
+
+    # On the handler: a library that sets a level of its own (bm25s) passes the root's.
+    def wanted(record: logging.LogRecord) -> bool:
+        return debug or record.levelno >= (logging.INFO if record.name.startswith("distilvec") else logging.WARNING)
+
+    handler.addFilter(wanted)
+    handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s" if debug else "%(message)s"))
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
+    logging.getLogger("distilvec").setLevel(logging.DEBUG if debug else logging.INFO)
+
+
+def _recipe(path: Path, changes: list[str] | None, output: Path | None) -> Any:
+    from distilvec.recipe import Recipe
+
+    return Recipe.load(path, changes, output=output)
+
+
+@app.command("run")
+def run_command(
+    recipe: RecipeFile,
+    changes: Changes = None,
+    output: Output = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on where an interrupted run stopped")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print stages, sizes, time and disk; do nothing")] = False,
+) -> None:
+    """Distil as a recipe says: teach, train, judge, report."""
+    loaded = _recipe(recipe, changes, output)
+    if dry_run:
+        from distilvec.choosing.dry_run import plan
+
+        say(plan(loaded).text())
+        return
+    from distilvec.choosing import settle
+    from distilvec.flow.run import run
+
+    _finish(run(settle(loaded, resume=resume), resume=resume))
+
+
+def _finish(run: Any) -> None:
+    from distilvec.report import show_table
+
+    show_table(run.record)
+    say(f"student  {run.folder / 'student'}")
+    say(f"report   {run.folder / 'report.html'}")
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="output folder")] = Path(
+        "distilvec-demo"
+    ),
+    teacher: Annotated[str | None, typer.Option(help="another teacher: folder or hub id")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="another method; default talas, of a static student cosine")
+    ] = None,
+    student: Annotated[str | None, typer.Option(help="another student: folder, hub id, or the word static")] = None,
+    cross_tokenizer: Annotated[
+        bool, typer.Option("--cross-tokenizer", help="a student with its own byte-level BPE")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="with --cross-tokenizer: token embeddings at random too")
+    ] = False,
+    texts: Annotated[int, typer.Option(help="training texts", min=200)] = 4000,
+) -> None:
+    """Offline, with a real teacher, in a few minutes: a small student and its report."""
+    from distilvec.flow.demo import demo_recipe
+    from distilvec.flow.run import run
+
+    recipe = demo_recipe(
+        output,
+        teacher=teacher,
+        method=method,
+        student=student,
+        cross_tokenizer=cross_tokenizer,
+        fresh=fresh,
+        texts=texts,
+    )
+    _finish(run(recipe))
+
+
+@app.command()
+def teach(
+    recipe: RecipeFile,
+    changes: Changes = None,
+    output: Output = None,
+    shard: Annotated[
+        str | None, typer.Option(help="i/n: only this share, so that n processes can teach at once")
+    ] = None,
+    engine: Annotated[Engine, typer.Option(help="ray: a pool of workers (extra ray)")] = Engine.process,
+    workers: Annotated[
+        int | None, typer.Option(help="of Ray; default one per GPU, else one per two processors", min=1)
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="of a Ray cluster; default one on this machine")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say bytes per text and in all; do nothing")] = False,
+) -> None:
+    """Fill the stores of a recipe's teachers, and nothing else."""
+    share = _shard(shard)
+    if engine is Engine.process and (workers or address):
+        raise DistilvecError("--workers and --address are Ray's", remedy="Add --engine ray.")
+    if engine is Engine.ray and share:
+        raise DistilvecError("Ray's workers take their shares themselves", where="--shard", remedy="Leave it out.")
+    loaded = _recipe(recipe, changes, output)
+    if dry_run:
+        from distilvec.choosing.dry_run import plan
+
+        say(plan(loaded, teaching_only=True).text())
+        return
+    from distilvec.flow.ray import teach_alone, teach_with_ray
+
+    if engine is Engine.ray:
+        done = teach_with_ray(loaded, workers=workers, address=address)
+    else:
+        done = teach_alone(loaded, share)
+    for store, filled in done:
+        say(f"{store.path}: {len(store):,} rows, {filled.taught:,} new in {filled.seconds:.1f} s")
+
+
+def _shard(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    index, slash, count = text.partition("/")
+    readable = all(part.isdecimal() and len(part) < 10 for part in (index, count))
+    if not slash or not readable or not 0 <= int(index) < int(count):
+        raise DistilvecError(
+            f'"{text[:200]}" is not i/n with 0 <= i < n', where="--shard", remedy="For example 0/2 and 1/2."
+        )
+    return int(index), int(count)
+
+
+@app.command()
+def train(
+    recipe: RecipeFile,
+    changes: Changes = None,
+    output: Output = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on from the newest checkpoint")] = False,
+) -> None:
+    """Teach what is missing, train and save the student; no judging."""
+    from distilvec.choosing import settle
+    from distilvec.flow.run import train as start
+
+    loaded = settle(_recipe(recipe, changes, output), resume=resume)
+    say(f"student  {start(loaded, resume=resume)}")
+
+
+@app.command()
+def compare(
+    recipe: RecipeFile,
+    methods: Annotated[list[str], typer.Option("--method", "-m", help="a method, or name:key=value,key=value")],
+    seeds: Annotated[int, typer.Option(help="seeds per method", min=1)] = 3,
+    tune: Annotated[bool, typer.Option("--tune", help="choose each method's learning rate among three")] = False,
+    reference: Annotated[str | None, typer.Option(help="the method to compare with; default the first")] = None,
+    changes: Changes = None,
+    output: Output = None,
+) -> None:
+    """Several methods with the same data, steps and seeds; one table with deviations and intervals.
+
+    Interrupted, the same command goes on where it was.
+    """
+    loaded = _recipe(recipe, changes, output)
+    from distilvec.flow.compare import compare as start
+
+    say(start(loaded, methods, seeds=seeds, tune=tune, reference=reference).table())
+
+
+for _command in (
+    commands.plan,
+    commands.evaluate,
+    commands.shrink,
+    commands.export,
+    commands.serve,
+    commands.push,
+    commands.align,
+    commands.geometry,
+    commands.compress,
+    commands.drift,
+    index_commands.check_index,
+    index_commands.adapt,
+    commands.finetune,
+    commands.methods,
+    commands.new_method,
+    commands.recipes,
+    commands.doctor,
+    commands.size,
+    commands.clean,
+):
+    app.command()(_command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point; every error becomes one line and an exit code.
+
+    2 user, 3 data, 4 environment, 130 Ctrl-C, 143 SIGTERM.
+    """
+    with _terminable() as received:
+        _guard(
+            lambda: app(args=arguments, standalone_mode=False),
+            arguments if arguments is not None else sys.argv[1:],
+            received,
+        )
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[list[int]]:
+    """SIGTERM ends a command as Ctrl-C does, so that what is open is closed; the list then holds its number."""
+    received: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _guard(action: Callable[[], Any], arguments: list[str], received: list[int]) -> None:
+    try:
+        result = action()
+        if result == 130:  # newer releases of typer catch the interruption themselves, and say nothing
+            raise KeyboardInterrupt
+    except DistilvecError as error:
+        if "--debug" in arguments:
+            raise
+        typer.secho(f"distilvec: {error}", fg="red", err=True)
+        sys.exit(error.exit_code)
+    except SystemExit as error:  # ours are raised below, outside; no foreign code may end a command as if it were done
+        told = f"something that was called ended the process (exit code {error.code})"
+        typer.secho(f"distilvec: {told}. Nothing after it was done.", fg="red", err=True)
+        sys.exit(error.code if isinstance(error.code, int) and error.code else 1)
+    except (KeyboardInterrupt, typer.Abort):
+        number = received[0] if received else signal.SIGINT
+        told = f"interrupted by {signal.Signals(number).name}; what was finished is kept"
+        again = "run the same command again to go on (run and train: with --resume)"
+        typer.secho(f"distilvec: {told}, {again}.", fg="red", err=True)
+        sys.exit(128 + number)
+    except Exception as error:
+        # Usage errors are click's or, in newer releases of typer, of its own copy of click; both can show themselves.
+        if hasattr(error, "show"):
+            error.show()
+            sys.exit(2)
+        if "--debug" in arguments:
+            raise
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # wherever a path is looked at first
+            name = printable(str(error.filename))[:80]
+            typer.secho(f"distilvec: {name}...: no file can have a name this long. Shorten it.", fg="red", err=True)
+            sys.exit(2)
+        told = printable(f"unexpected {type(error).__name__}: {error}")
+        typer.secho(f"distilvec: {told}. The option --debug shows where it comes from.", fg="red", err=True)
+        sys.exit(1)
+    sys.exit(result if isinstance(result, int) else 0)

@@ -1,0 +1,81 @@
+"""What the commands that look at a model or at texts print."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from distilvec.errors import DistilvecError, printable
+from distilvec.judging.loading import read_tasks
+from distilvec.report.parts import clip
+
+
+def look_at_geometry(
+    model: str, data: Path, *, text: str = "text", limit: int = 500, output: Path | None = None
+) -> str:
+    """The geometry of a model's vectors on a file's texts, as a page: `distilvec geometry`."""
+    from distilvec.corpus import read_corpus
+    from distilvec.judging.geometry import geometry
+    from distilvec.report.geometry import check_place, geometry_markdown, write_geometry
+    from distilvec.students import load_student
+
+    if output is not None:
+        check_place(output)  # now, not when everything is measured
+    with tempfile.TemporaryDirectory(prefix="distilvec-geometry-") as place:
+        texts = read_corpus(str(data), place, text=text, holdout=0.0, limit=limit).texts()
+    found = geometry(load_student(model), texts)
+    name = Path(model).name
+    if output is None:
+        return printable(geometry_markdown(found, name))
+    page = write_geometry(found, name, output)
+    return printable(f"{geometry_markdown(found, name)}\nwritten to {page}")
+
+
+def compress_model(
+    model: str,
+    data: Path,
+    output: Path,
+    *,
+    text: str = "text",
+    tasks: Sequence[str] = (),
+    widths: Sequence[int] | None = None,
+    limit: int = 1000,
+) -> str:
+    """What a model keeps in every compressed form, as a table: `distilvec compress`.
+
+    Raises:
+        DistilvecError: fewer than eight texts; files in `output` that are somebody else's.
+    """
+    from distilvec.corpus import read_corpus
+    from distilvec.flow.compress import compress
+    from distilvec.report.compressed import check_place
+    from distilvec.students import load_student
+
+    check_place(output)  # now, not when everything is measured
+    with tempfile.TemporaryDirectory(prefix="distilvec-compress-") as place:
+        texts = read_corpus(str(data), place, text=text, holdout=0.0, limit=2 * limit).texts()
+    if len(texts) < 8:
+        raise DistilvecError(f"{len(texts)} texts are too few to compare vectors on", where=str(data))
+    # Every second text calibrates, so that a sorted file does not part the two.
+    found = compress(load_student(model), texts[::2], texts[1::2], read_tasks(list(tasks)), widths=widths)
+    return printable(f"{found.grid().text()}\nwritten to {found.write(output, Path(model).name)}")
+
+
+def look_at_drift(model: str, old: Path, new: Path, *, text: str = "text", limit: int = 5000) -> str:
+    """What `distilvec drift` prints: a sentence, and the texts that are most unlike the old ones."""
+    from distilvec.corpus import read_corpus
+    from distilvec.judging import drift
+    from distilvec.students import load_student
+
+    sides = []
+    for source in (old, new):
+        with tempfile.TemporaryDirectory(prefix="distilvec-drift-") as place:
+            sides.append(read_corpus(str(source), place, text=text, holdout=0.0).texts())
+    found = drift(load_student(model), *sides, sample=limit)
+    counts = f"{found.old:,} old texts, {found.new:,} new ones, {found.shared:,} in both."
+    lines = [found.sentence(), counts]
+    if found.examples:
+        lines += ["", "Most unlike the old texts (cosine to the nearest of them):"]
+        lines += [f"{cosine:6.2f}  {clip(each, 100)}" for each, _, cosine in found.examples]
+    return printable("\n".join(lines))

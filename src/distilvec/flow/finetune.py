@@ -1,0 +1,317 @@
+"""Fine-tune a model on a labelled file: the supervised teacher, ready to be frozen, or a model for its own sake.
+
+It is a run like any other, with the method `sft` and no teacher. What comes out is a plain sentence-transformers folder
+with the task's head and `finetune.json` (scores and settings) in `task/`, and the run's report in `report/`. The run's
+own folder lies beside it while it is made; the same call goes on from there, or finds the work done.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distilvec import marker
+from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted, nearest
+from distilvec.files import write_text
+from distilvec.flow.run import Run, run
+from distilvec.judging import TRAINED
+from distilvec.modules.pipeline import PoolingChoice
+from distilvec.modules.task_head import Encoding
+from distilvec.recipe import Recipe, given
+from distilvec.recipe.from_python import recipe_of
+from distilvec.recipe.sections import LoraSection as Lora
+from distilvec.report.parts import short_source
+from distilvec.students import check_place
+from distilvec.students.ship import put_in_place
+from distilvec.tasks.examples import Examples, read_examples
+from distilvec.tasks.predictor import Predictor
+from distilvec.tasks.scores import metric_names
+from distilvec.tasks.section import Kind
+from distilvec.tasks.table import resolve
+from distilvec.teachers.cards import fingerprint, hash_files
+from distilvec.training.arguments import steps_per_epoch
+from distilvec.training.distributed import launched
+
+logger = logging.getLogger(__name__)
+RECORD, REPORT = "finetune.json", "report"
+#: Every row counts, also a text that occurs twice; only absurdly long ones are left out.
+_AS_GIVEN = {"holdout": 0.0, "repeated": True, "max_characters": 100_000}
+_USES = ("train", "validation", "test")
+#: Of a run's folder, what goes with the model.
+KEPT = ("report.md", "report.html", "report.json", "figures", "recipe.yaml", "run.jsonl", "rejected.jsonl")
+
+__all__ = ["Lora", "finetune", "finetune_scores"]
+
+
+def finetune(
+    model: str | Path,
+    data: Any,
+    output: str | Path,
+    *,
+    task: Kind = "classification",
+    text: str | Sequence[str] | None = None,
+    label: str = "label",
+    encoding: Encoding | None = None,
+    validation: Any = None,
+    test: Any = None,
+    max_length: int | None = None,
+    pooling: PoolingChoice | None = None,
+    lora: Lora | Mapping[str, Any] | bool = False,
+    training: Mapping[str, Any] | None = None,
+    optimizer: Mapping[str, Any] | None = None,
+) -> Path:
+    """Fine-tune `model` with a task head and write it to `output`.
+
+    With validation data the best epoch by accuracy or Spearman is kept, else the last one. Test data is scored once, by
+    the model as it was written.
+
+    Args:
+        model: sentence-transformers or transformers folder, or hub id.
+        data: labelled texts, whatever `distill` takes as a corpus.
+        output: folder of the new model; a model there that an equal call made is left as it is.
+        task: "classification" of texts, "pairs" (classification of pairs) or "similarity" (scores of pairs).
+        text: text column, or the two of a pair; default "text", or "text1" and "text2".
+        label: column with class names or scores.
+        encoding: of pairs, "joint" (default) or "separate".
+        validation, test: more labelled data with the same columns.
+        max_length: tokens per text, or per joint pair.
+        pooling: of a bare transformers folder.
+        lora: train low-rank adapters and merge them, instead of all weights; True for the defaults of `Lora`.
+        training: the recipe's training section; default 3 epochs in batches of 16.
+        optimizer: the recipe's optimizer section; default rate 2e-5 (1e-4 with lora), and 1e-3 for the head.
+
+    Returns:
+        `output`.
+
+    Raises:
+        DistilvecError: arguments that make no sense, or no such model.
+        DataError: a labelled file that cannot be used.
+        EnvironmentProblem: peft is missing, or no room.
+        Interrupted: Ctrl-C or SIGTERM, after a checkpoint is saved; the same call goes on.
+    """
+    if launched()[1] > 1:
+        raise DistilvecError("fine-tuning runs in one process", remedy="Start it without torchrun.")
+    target = Path(output)
+    check_place(target)
+    work = _work_folder(target)
+    try:
+        recipe = recipe_of(
+            None,
+            _student(model, max_length, pooling, lora),
+            {"path": data, "text": _columns(task, text), "label": label, **_AS_GIVEN},
+            "sft",
+            work,
+            task={
+                "kind": task,
+                "alpha": 1.0,
+                "encoding": encoding,
+                "label": label,
+                "validation": validation,
+                "test": test,
+            },
+            training={"epochs": 3, "batch_size": 16, **(training or {})},
+            optimizer={"lr": 2e-5 if lora is False else 1e-4, "heads_lr": 1e-3, **(optimizer or {})},
+        )
+        files = _files(recipe)
+        digest = _digest(recipe, files)
+        if _is_done(target, digest):
+            logger.info("%s is fine-tuned already, by an equal call; remove it to do it again", target)
+            if marker.read(work).get("digest") == digest:  # that call was killed at its very end
+                shutil.rmtree(work, ignore_errors=True)
+            return target
+        if Path(model).expanduser().resolve() == target.expanduser().resolve():
+            raise DistilvecError(
+                "this is the model that is to be fine-tuned", where=str(target), remedy="Choose another output."
+            )
+        if (target / "modules.json").is_file():
+            logger.warning("%s is of another call, and will be set aside when this one is done", target)
+        begun = time.perf_counter()
+        done = _run(_measured(recipe, len(files["train"])), digest)
+        settings = {**_settings(recipe), "model": short_source(str(model))}  # it may be published
+        seconds = round(time.perf_counter() - begun, 1)
+        _keep(done, target, {"digest": digest, **settings, "seconds": seconds, **_scores(done, files)})
+        shutil.rmtree(work / "checkpoints", ignore_errors=True)
+    finally:
+        if marker.read(work) and not any(work.glob("checkpoints/checkpoint-*")):  # ours, and nothing to go on from
+            shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def finetune_scores(folder: str | Path) -> dict[str, dict[str, float]]:
+    """What `finetune` measured: "validation" and "test" -> metric -> value, where there was such data."""
+    record = json.loads((Path(folder) / "task" / RECORD).read_text(encoding="utf-8"))
+    return {name: record[name]["scores"] for name in ("validation", "test") if name in record}
+
+
+# what is asked
+
+
+def _student(
+    model: str | Path, max_length: int | None, pooling: PoolingChoice | None, lora: Lora | Mapping[str, Any] | bool
+) -> dict[str, Any]:
+    """The student section: a model that is trained."""
+    length = {} if max_length is None else {"max_length": max_length, "extend_length": True}
+    adapters = None if lora is False else {} if lora is True else dict(lora)
+    return {"model": str(model), "pooling": pooling, "lora": adapters, **length}
+
+
+def _columns(task: Kind, text: str | Sequence[str] | None) -> str | list[str]:
+    """The text columns.
+
+    Raises:
+        DistilvecError: more or fewer than the task reads.
+    """
+    paired = task != "classification"
+    columns = text if text is not None else ("text1", "text2") if paired else "text"
+    columns = columns if isinstance(columns, str) else list(columns)
+    if (not isinstance(columns, str) and len(columns) == 2) != paired:
+        needed = "two text columns" if paired else "one text column"
+        shown = columns if isinstance(columns, str) else " and ".join(columns)
+        remedy = "Name both columns." if paired else "Set the task to pairs or similarity."
+        raise DistilvecError(f"{task} reads {needed}, not {shown}", where="text", remedy=remedy)
+    return columns
+
+
+def _measured(recipe: Recipe, rows: int) -> Recipe:
+    """The recipe, in which with validation data an evaluation per epoch chooses the best checkpoint.
+
+    Raises:
+        DistilvecError: keys that make no sense for a fine-tuning.
+    """
+    training, task = recipe.training, given(recipe.task, "task")
+    if training.arguments.get("push_to_hub"):
+        raise DistilvecError("a fine-tuned model is not uploaded", where="training.push_to_hub", remedy="Leave it out.")
+    if task.validation is None:
+        asked = [key for key in ("best", "evaluate_every", "patience") if getattr(training, key) is not None]
+        if asked:
+            raise DistilvecError(f"{asked[0]} needs validation data", where=f"training.{asked[0]}")
+        return recipe
+    known = metric_names(task.kind)
+    best = (training.best or resolve(task.kind).metric).removeprefix("eval_").removeprefix("task_")
+    if best not in known:
+        raise DistilvecError(f'there is no metric "{best}"', where="training.best", remedy=nearest(best, known))
+    every = steps_per_epoch(rows, training.batch_size, training.arguments.get("gradient_accumulation_steps", 1))
+    measures = {"best": f"task_{best}", "evaluate_every": training.evaluate_every or every}
+    return recipe.model_copy(update={"training": training.model_copy(update=measures)})
+
+
+def _files(recipe: Recipe) -> dict[str, Examples]:
+    """The labelled files by use: "train", and "validation" and "test" where they are given."""
+    corpus, task = given(recipe.corpus, "corpus"), given(recipe.task, "task")
+    sources = {"train": corpus.path, "validation": task.validation, "test": task.test}
+    label = corpus.label or "label"
+    return {name: read_examples(each, corpus.text, label) for name, each in sources.items() if each is not None}
+
+
+def _settings(recipe: Recipe, *, changed: bool = False) -> dict[str, Any]:
+    """What was asked, as JSON values; of the sections all keys, or those that are not at their defaults."""
+    corpus, student, task = given(recipe.corpus, "corpus"), given(recipe.student, "student"), given(recipe.task, "task")
+    sections = {"lora": student.lora, "training": recipe.training, "optimizer": recipe.optimizer}
+    return {
+        "model": student.model,
+        "task": task.model_dump(mode="json", exclude={"validation", "test"}, exclude_defaults=changed),
+        "text": corpus.text,
+        "label": corpus.label,
+        "max_length": student.max_length,
+        "pooling": student.pooling,
+        **{
+            name: None if section is None else section.model_dump(mode="json", exclude_defaults=changed)
+            for name, section in sections.items()
+        },
+    }
+
+
+def _digest(recipe: Recipe, files: Mapping[str, Examples]) -> str:
+    """Equal for calls that give equal models: by content, because copied files are the same files.
+
+    Keys at their defaults have no part in it, so that a key that a later version adds does not undo finished work.
+    """
+    settings = _settings(recipe, changed=True)
+    folder = Path(settings["model"])
+    named = [file for kind in ("safetensors", "json") for file in folder.rglob(f"*.{kind}")]
+    hashes = hash_files(folder, [file for file in named if file.is_file()])
+    if hashes:
+        settings.pop("model")
+    contents = [(files[name].inputs, files[name].labels) if name in files else None for name in _USES]
+    return fingerprint(settings, hashes, contents)
+
+
+# what is done
+
+
+def _is_done(target: Path, digest: str) -> bool:
+    """Whether an equal call finished this folder."""
+    try:
+        record = json.loads((target / "task" / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return bool(record.get("digest") == digest)
+
+
+def _work_folder(target: Path) -> Path:
+    """Where the run lies; what a version before began there without a marker has checkpoints of another trainer."""
+    work = target.absolute().parent / f".{target.name}.finetune"
+    if not work.is_dir() or marker.read(work):
+        return work
+    names = {entry.name for entry in work.iterdir()}
+    known = names <= {"digest", "checkpoints", "run.jsonl"} and (work / "digest").is_file()
+    if known and re.fullmatch(r"[0-9a-f]{32}", (work / "digest").read_text(encoding="utf-8", errors="replace")):
+        shutil.rmtree(work, ignore_errors=True)
+    return work
+
+
+def _run(recipe: Recipe, digest: str) -> Run:
+    """Run it, or go on with what an equal call began; checkpoints of an unequal one are removed."""
+    work = marker.claim(recipe.output)
+    if marker.read(work).get("digest") != digest:
+        shutil.rmtree(work / "checkpoints", ignore_errors=True)
+    marker.write(work, {**marker.read(work), "digest": digest})
+    write_text(work / "recipe.yaml", recipe.to_yaml())  # an equal call's files may lie elsewhere now
+    try:
+        return run(recipe, resume=True)
+    except Interrupted as stopped:
+        remedy = "Run the same command again to go on."
+        raise Interrupted(stopped.what, where=stopped.where, remedy=remedy, number=stopped.exit_code - 128) from stopped
+
+
+def _scores(done: Run, files: Mapping[str, Examples]) -> dict[str, Any]:
+    """Rows of each file, and the scores of the model as it was written."""
+    found: dict[str, Any] = {
+        name: {"rows": len(examples), "left_out": examples.left_out} for name, examples in files.items()
+    }
+    measured = {"test": done.record.supervised.get(TRAINED, {})}
+    if "validation" in files:
+        measured["validation"] = Predictor.load(done.folder / "student").evaluate(files["validation"])
+    for name in files.keys() & measured.keys():
+        scores = found[name]["scores"] = {metric: round(value, 5) for metric, value in measured[name].items()}
+        shown = ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items())
+        logger.info("%s (%s rows): %s", name, f"{len(files[name]):,}", shown)
+    return found
+
+
+def _keep(done: Run, target: Path, record: Mapping[str, Any]) -> None:
+    """Put the model where it belongs, with record and report.
+
+    Raises:
+        EnvironmentProblem: it cannot be written.
+    """
+    student = done.folder / "student"
+    try:
+        write_text(student / "task" / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        (student / REPORT).mkdir(exist_ok=True)
+        for name in KEPT:
+            if (done.folder / name).exists():
+                (done.folder / name).rename(student / REPORT / name)
+        put_in_place(student, target, keep=True)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the model cannot be put into its place ({error.strerror or error})",
+            where=str(target),
+            remedy="Make room or choose another place; the same call goes on.",
+        ) from error

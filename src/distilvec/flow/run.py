@@ -1,0 +1,149 @@
+"""The main job: corpus -> teachers -> store -> student -> training -> judging -> report."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from distilvec import marker, plain_yaml
+from distilvec.errors import DistilvecError
+from distilvec.files import write_text
+from distilvec.flow.compress import compress_run
+from distilvec.flow.job import Job
+from distilvec.flow.judge import aligned_text, check_measures, judge_all, judge_task, make_record, show_inside
+from distilvec.flow.train import ship_student, train_student
+from distilvec.flow.writing import open_shipped, writes
+from distilvec.judging import Verdict
+from distilvec.recipe import Recipe
+from distilvec.report import write_report
+from distilvec.report.card import write_card
+from distilvec.students import check_place
+from distilvec.tasks.answering import finished_student
+from distilvec.training.distributed import launched
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.report import Record
+
+
+@dataclass
+class Run:
+    """What a run leaves: the folder, the student as it ships, and the record behind the report."""
+
+    folder: Path
+    student: SentenceTransformer
+    record: Record
+
+    @property
+    def report(self) -> str:
+        """The table a person reads."""
+        from distilvec.report import markdown_table
+
+        return markdown_table(self.record)
+
+
+def run(recipe: Recipe, *, resume: bool = False) -> Run:
+    """Distil as the recipe says.
+
+    Args:
+        recipe: see `distilvec.recipe`.
+        resume: go on where an interrupted training stopped (teaching always does).
+
+    Raises:
+        DistilvecError: with what happened, where, and what to do.
+    """
+    processes = launched()[1]
+    if processes > 1:
+        raise DistilvecError(
+            f"the whole job in {processes} processes would judge and report {processes} times",
+            remedy="Train with `torchrun ... -m distilvec.cli train RECIPE`, then `distilvec run RECIPE --resume`.",
+        )
+    job = opened("run", recipe, resume)
+    student, fitted = train_student(job)
+    kept = ship_student(job, student, fitted.method, job.output / "student")
+    opened_by = partial(open_shipped, recipe) if writes(recipe) else finished_student
+    shipped = opened_by(job.output / "student")
+    untrained = job.student()
+    verdict = judge_all(job, shipped, untrained, fitted)
+    record = make_record(job, (untrained, shipped), fitted, verdict)
+    if kept is not None:
+        record.notes.append(
+            f"The expert head was folded into a linear map; mean cosine to the head's vectors, on texts that the map "
+            f"was not fitted to: {kept:.4f}."
+        )
+    record.alignment = aligned_text(job, shipped)
+    show_inside(record, job, untrained, student, fitted)
+    record.supervised = judge_task(job, job.output / "student")
+    record.compression = compress_run(job.recipe, shipped, job.corpus, job.tasks)
+    write_report(record, job.output)
+    write_card(record, job.output / "student")
+    marker.finish(job.output)
+    return Run(job.output, shipped, record)
+
+
+def train(recipe: Recipe, *, resume: bool = False) -> Path:
+    """Teach what is missing, train, save the student; no judging. Returns the student's folder."""
+    job = opened("train", recipe, resume)
+    student, fitted = train_student(job)
+    if launched()[0]:
+        return job.output / "student"
+    ship_student(job, student, fitted.method, job.output / "student")
+    record = make_record(job, (job.student(), student), fitted, Verdict())
+    write_card(record, job.output / "student")
+    return job.output / "student"
+
+
+def opened(command: str, recipe: Recipe, resume: bool) -> Job:
+    """The job of a recipe with its output folder, checked before any teaching."""
+    job = Job(recipe, resume=resume)
+    job.require(command)
+    output_folder(job.recipe, resume)
+    _ = job.named_tasks
+    check_measures(job)
+    shutil.copyfile(job.corpus.folder / "rejected.jsonl", job.output / "rejected.jsonl")
+    return job
+
+
+def output_folder(recipe: Recipe, resume: bool) -> Path:
+    """Make the output folder and save the resolved recipe; refuse another recipe's run, and what is no student.
+
+    Raises:
+        DistilvecError: the folder has files of somebody else's, a run of another recipe that is to go on, or the
+            recipe's own file.
+    """
+    out = marker.claim(recipe.output)
+    saved, wanted = out / "recipe.yaml", recipe.to_yaml()
+    check_place(out / "student")  # now, not when hours of training are to be saved there
+    other = saved.is_file() and _resolved(saved) != wanted
+    own = recipe.source is not None and saved.exists() and recipe.source.samefile(saved)
+    if other and (resume or own):
+        raise DistilvecError(
+            "the resolved recipe would replace the file that it was read from"
+            if own
+            else "this folder holds a run of another recipe",
+            where=str(saved),
+            remedy="Choose another output."
+            if own
+            else "Resume with the recipe that is saved there, or choose another output.",
+        )
+    if not launched()[0]:
+        if other:
+            marker.set_aside(out)
+        marker.begin(out)
+        if not own:
+            write_text(saved, wanted)
+    return out
+
+
+def _resolved(saved: Path) -> str | None:
+    """A saved recipe as it reads today: keys that are newer than it have their defaults. None where it is none."""
+    try:
+        return Recipe.build(plain_yaml.read(saved.read_text(encoding="utf-8"))).to_yaml()
+    except (DistilvecError, yaml.YAMLError, AttributeError, TypeError, ValueError):  # UnicodeDecodeError is of these
+        return None

@@ -1,0 +1,128 @@
+"""How transformers and sentence-transformers open what somebody else made: calls that run no foreign code.
+
+`opening` decides which of them a folder gets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+#: Modules of ours that bring their code along: the name in modules.json -> where the class is.
+OWN_MODULES = {
+    "expert_head.ExpertHead": "distilvec.modules.expert_head",
+    "cifar_resnet.CifarResNet": "distilvec.modules.cifar_resnet",
+    "molecule.MoleculeEncoder": "distilvec.modules.molecule",
+    "molecule_networks.GraphEncoder": "distilvec.modules.molecule_networks",
+}
+
+
+def open_modules(source: str, **arguments: Any) -> SentenceTransformer:
+    """A saved model that was checked or that we wrote, of stock modules and modules of ours as they are installed.
+
+    Args:
+        source: folder.
+        **arguments: of `SentenceTransformer`.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    import_module("distilvec.modules.moe_encoder")  # registers its type with transformers
+    # The method is private, and the only way to name classes; both ends of the supported range have it.
+    arguments.setdefault("trust_remote_code", False)
+    return SentenceTransformer._load_with_module_classes(source, _own_modules(source), **arguments)
+
+
+def open_transformer(folder: str | Path, model_kwargs: dict[str, Any], **options: Any) -> Any:
+    """The `Transformer` module of a folder that was checked, without code of the folder's own."""
+    from sentence_transformers.base.modules import Transformer
+
+    plain = {"trust_remote_code": False}
+    with no_questions():
+        return Transformer(
+            str(folder),
+            model_kwargs={**model_kwargs, **plain},
+            processor_kwargs=dict(plain),
+            config_kwargs=dict(plain),
+            **options,
+        )
+
+
+def open_config(folder: str | Path) -> Any:
+    """The configuration of a transformers folder.
+
+    Raises:
+        OSError, ValueError: there is none, its values are of other types, or its type is known to code of its own only.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    with no_questions():
+        try:
+            return AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+        except StrictDataclassError as error:
+            raise ValueError(" ".join(str(error).split())) from error
+
+
+def open_tokenizer(source: str | Path) -> Any:
+    """The transformers tokenizer of a folder or hub id.
+
+    Raises:
+        OSError, ValueError: there is none, or it demands code of its own.
+    """
+    from transformers import AutoTokenizer
+
+    with no_questions():
+        return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
+
+
+@contextlib.contextmanager
+def no_questions() -> Iterator[None]:
+    """While the block runs, transformers refuses code of a model's own instead of asking on standard input."""
+    from transformers import dynamic_module_utils as dynamic
+
+    before = dynamic.TIME_OUT_REMOTE_CODE
+    dynamic.TIME_OUT_REMOTE_CODE = 0
+    try:
+        yield
+    finally:
+        dynamic.TIME_OUT_REMOTE_CODE = before
+
+
+def lacks_pooler(folder: str | Path) -> bool:
+    """Whether a saved model could have a pooler and its weights hold none: building one would make it up."""
+    from safetensors import SafetensorError, safe_open
+    from transformers import MODEL_MAPPING
+
+    from distilvec.modules import moe_encoder  # noqa: F401  it registers its type
+
+    weights = Path(folder) / "model.safetensors"
+    if not weights.is_file() or not (Path(folder) / "config.json").is_file():
+        return False
+    try:
+        model_class: Any = MODEL_MAPPING[type(open_config(folder))]
+        if "add_pooling_layer" not in inspect.signature(model_class).parameters:
+            return False
+        with safe_open(weights, framework="numpy") as file:
+            return not any(name.startswith("pooler.") or ".pooler." in name for name in file.keys())  # noqa: SIM118
+    except (KeyError, OSError, TypeError, ValueError, SafetensorError):  # opening it says what is wrong
+        return False
+
+
+def _own_modules(source: str) -> dict[str, Any]:
+    """Classes of the modules of ours that a folder names."""
+    listing = Path(source) / "modules.json"
+    try:
+        named = {str(entry["type"]) for entry in json.loads(listing.read_text(encoding="utf-8"))}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # whatever is wrong with it, opening it says so
+        named = set()
+    return {
+        name: getattr(import_module(OWN_MODULES[name]), name.rpartition(".")[2]) for name in named & set(OWN_MODULES)
+    }

@@ -1,0 +1,48 @@
+"""The recipe: what a run is made of, as typed models of its YAML file."""
+
+from distilvec.recipe.recipe import Recipe, given
+from distilvec.recipe.sections import (
+    ApiSection,
+    AutoSection,
+    CorpusSection,
+    FreshSection,
+    JudgingSection,
+    LoraSection,
+    MethodSection,
+    MoleculeSection,
+    OptimizerSection,
+    ResnetSection,
+    Section,
+    SharpnessSection,
+    ShrinkSection,
+    StaticSection,
+    StudentSection,
+    TeacherSection,
+    TrainingSection,
+    UpcycleSection,
+)
+from distilvec.tasks.section import TaskSection
+
+__all__ = [
+    "ApiSection",
+    "AutoSection",
+    "CorpusSection",
+    "FreshSection",
+    "JudgingSection",
+    "LoraSection",
+    "MethodSection",
+    "MoleculeSection",
+    "OptimizerSection",
+    "Recipe",
+    "ResnetSection",
+    "Section",
+    "SharpnessSection",
+    "ShrinkSection",
+    "StaticSection",
+    "StudentSection",
+    "TaskSection",
+    "TeacherSection",
+    "TrainingSection",
+    "UpcycleSection",
+    "given",
+]

@@ -1,0 +1,145 @@
+"""A recipe from what Python gives.
+
+A run from Python leaves the same recipe.yaml as one from the command line, so values that YAML cannot hold become
+files: texts, rows, data sets and arrays are written below `output/given/` and the recipe names those files. A
+function is named as module:function; such a recipe runs again where that can be imported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec.corpus.tables import given_rows
+from distilvec.errors import DistilvecError
+from distilvec.files import whole
+from distilvec.marker import claim
+from distilvec.recipe.recipe import Recipe
+from distilvec.recipe.sections import NAME
+
+GIVEN = "given"
+
+
+def recipe_of(
+    teacher: Any,
+    student: Any,
+    corpus: Any,
+    method: str | Mapping[str, Any] | None,
+    output: str | Path,
+    **sections: Any,
+) -> Recipe:
+    """The recipe that these values mean, None for what it does not name; what YAML cannot hold is written below
+    `output/given/`.
+    """
+    given = Path(output) / GIVEN
+    if teacher is not None:
+        _check_names(teacher)
+    teachers = [] if teacher is None else list(teacher) if isinstance(teacher, list | tuple) else [teacher]
+    names = ["teacher"] if len(teachers) == 1 else [f"teacher{number}" for number in range(1, len(teachers) + 1)]
+    if isinstance(sections.get("task"), Mapping):
+        sections["task"] = _task_section(sections["task"], given)
+    data = {
+        "corpus": _corpus_section(corpus, given),
+        "teachers": [_teacher_section(each, name, given) for each, name in zip(teachers, names, strict=True)],
+        "student": None if student is None else _student_section(student),
+        "method": None if method is None else dict(method) if isinstance(method, Mapping) else {"name": method},
+        "output": str(output),
+        **{name: str(value) if isinstance(value, Path) else value for name, value in sections.items()},
+    }
+    return Recipe.build({name: value for name, value in data.items() if value is not None})
+
+
+def _check_names(teachers: Any) -> None:
+    """Names become names of files before the recipe is validated, so that they are looked at first."""
+    for each in teachers if isinstance(teachers, list | tuple) else [teachers]:
+        if not isinstance(each, Mapping) or "name" not in each:
+            continue
+        name = each["name"]
+        if not (isinstance(name, str) and NAME.fullmatch(name)):
+            raise DistilvecError(
+                f"{str(name)[:80]!r} is no name for a teacher",
+                where="teachers.name",
+                remedy="Use letters, digits, dots, hyphens and underscores, and begin with a letter or digit.",
+            )
+
+
+def _student_section(student: Any) -> dict[str, Any]:
+    if isinstance(student, Mapping):
+        return dict(student)
+    return {"auto": {}} if str(student) == "auto" else {"model": str(student)}
+
+
+def _corpus_section(corpus: Any, given: Path) -> dict[str, Any]:
+    section = dict(corpus) if isinstance(corpus, Mapping) and "path" in corpus else {"path": corpus}
+    source = section["path"]
+    if isinstance(source, str | Path):
+        section["path"] = str(source)
+        return section
+    text, limit = section.get("text", "text"), section.get("limit")
+    limit = limit if isinstance(limit, int) and limit > 0 else None  # what else it may be, the recipe refuses
+    section["path"] = str(_write_rows(given / "corpus.jsonl", source, text if isinstance(text, str) else "text", limit))
+    return section
+
+
+def _task_section(task: Mapping[str, Any], given: Path) -> dict[str, Any]:
+    section = dict(task)
+    for name in ("validation", "test"):
+        source = section.get(name)
+        if source is not None:
+            is_file = isinstance(source, str | Path)
+            section[name] = str(source if is_file else _write_rows(given / f"{name}.jsonl", source, "text"))
+    return section
+
+
+def _teacher_section(teacher: Any, name: str, given: Path) -> dict[str, Any]:
+    if isinstance(teacher, str | Path):
+        return {"name": name, "model": str(teacher)}
+    if hasattr(teacher, "encode") and not isinstance(teacher, Mapping):
+        raise DistilvecError(
+            f"a {type(teacher).__name__} object cannot be named in a recipe",
+            where=name,
+            remedy="Give its folder or hub id, or a function that calls its encode.",
+        )
+    if callable(teacher):
+        return {"name": name, "call": teacher}
+    if not isinstance(teacher, Mapping):
+        raise DistilvecError(f"a {type(teacher).__name__} is no teacher", where=name)
+    section = {"name": name, **teacher}
+    called = section["name"]
+    if isinstance(section.get("vectors"), np.ndarray):
+        claim(given.parent)
+        file = given / f"{called}-vectors.npy"
+        with whole(file) as partial, partial.open("wb") as out:
+            np.save(out, section["vectors"], allow_pickle=False)
+        section["vectors"] = str(file)
+    if isinstance(section.get("texts"), list | tuple):
+        section["texts"] = str(_write_rows(given / f"{called}-texts.jsonl", section["texts"], "text"))
+    return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
+
+
+def _write_rows(file: Path, source: Any, text: str, limit: int | None = None) -> Path:
+    """Texts or dictionaries as JSON lines; equal rows give equal bytes, and an equal file is left alone."""
+    rows = given_rows(source, limit)
+    claim(file.parent.parent)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    with partial.open("w", encoding="utf-8") as out:
+        for row in rows:
+            value = row if isinstance(row, Mapping) else {text: row}
+            out.write(json.dumps(dict(value), default=_not_json) + "\n")
+    if file.is_file() and file.stat().st_size == partial.stat().st_size and file.read_bytes() == partial.read_bytes():
+        partial.unlink()  # its date is part of the prepared corpus' fingerprint
+    else:
+        partial.replace(file)
+    return file
+
+
+def _not_json(value: Any) -> Any:
+    """Numbers of numpy stay numbers; anything else becomes something the corpus' audit rejects as no text."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return {"not a text": type(value).__name__}

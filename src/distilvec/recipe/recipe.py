@@ -1,0 +1,337 @@
+"""The recipe: what a run is made of, as typed models of its YAML file.
+
+Unknown keys are errors that name the nearest known key and, for a file, the line. A method's options are
+resolved through the table of methods, so that this file does not know any method.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
+
+from distilvec import plain_yaml
+from distilvec.errors import DistilvecError
+from distilvec.recipe.places import find_files, home, is_url
+from distilvec.recipe.sections import (
+    CorpusSection,
+    JudgingSection,
+    MethodSection,
+    OptimizerSection,
+    Section,
+    StudentSection,
+    TeacherSection,
+    TrainingSection,
+)
+from distilvec.recipe.training_keys import check_keys
+from distilvec.tasks.fitting import check_writing
+from distilvec.tasks.section import TaskSection
+from distilvec.validation import refusal
+
+T = TypeVar("T")
+
+__all__ = ["Recipe", "given"]
+
+
+def given(section: T | None, key: str) -> T:
+    """A section that a command needs.
+
+    Raises:
+        DistilvecError: the recipe lacks it.
+    """
+    if section is None:
+        raise DistilvecError("this key is missing", where=key, remedy="Add it to the recipe.")
+    return section
+
+
+class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have none
+    """All that a command may be told. `Recipe.load(path)` reads YAML; `Recipe.build(dict)` takes Python values.
+
+    Every section is optional here; each command says what it must find (`distilvec.flow.job.REQUIRED`).
+    """
+
+    corpus: CorpusSection | None = None
+    teachers: list[TeacherSection] = Field(default_factory=list)
+    combine: Literal["separate", "concatenate", "average"] = Field(
+        "separate",
+        description="several teachers: each with terms and heads of its own, or as one whose vectors are theirs "
+        "side by side, or averaged",
+    )
+    student: StudentSection | None = None
+    method: MethodSection = Field(default_factory=MethodSection)
+    optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
+    training: TrainingSection = Field(default_factory=TrainingSection)
+    task: TaskSection | None = Field(None, description="a supervised task beside the distillation")
+    judging: JudgingSection = Field(default_factory=JudgingSection)
+    output: str = "out"
+    cache: str | None = Field(None, description="where the prepared corpus and the stores are kept; null = output")
+    remote: str | None = Field(
+        None, description="address on object storage (s3://bucket/folder) where a copy of the stores is kept"
+    )
+
+    _source: Path | None = PrivateAttr(None)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all keys are equal, wherever the two were read from."""
+        return isinstance(other, Recipe) and self.model_dump() == other.model_dump()
+
+    @property
+    def source(self) -> Path | None:
+        """The file that it was read from; None for one made of values."""
+        return self._source
+
+    @property
+    def place(self) -> Path:
+        """Where the prepared corpus, token ids and stores are kept."""
+        return Path(self.cache or self.output)
+
+    @field_validator("output", "cache")
+    @classmethod
+    def _home(cls, place: str | None) -> str | None:
+        return place if place is None else home(place)
+
+    @model_validator(mode="after")
+    def _folders_are_local(self) -> Recipe:
+        for name in ("output", "cache"):
+            if is_url(getattr(self, name) or ""):
+                raise ValueError(f"{name} is a folder of this machine; a copy of the stores elsewhere is remote: URL")
+        if self.remote is not None and not is_url(self.remote):
+            raise ValueError("remote is an address such as s3://bucket/folder or file:///folder")
+        return self
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Recipe:
+        names = [teacher.name for teacher in self.teachers]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f'two teachers have the same name, "{twice}": give each a name of its own')
+        return self
+
+    @model_validator(mode="after")
+    def _task_fits(self) -> Recipe:
+        if self.task is None or self.corpus is None:
+            return self
+        if self.task.paired != (isinstance(self.corpus.text, list) and len(self.corpus.text) == 2):
+            needed = "two text columns in corpus.text" if self.task.paired else "one text column in corpus.text"
+            raise ValueError(f"a task of kind {self.task.kind} needs {needed}")
+        if self.student is not None and self.student.space == "teacher":
+            raise ValueError("a task's head reads the student's own space: leave student.space out")
+        return self
+
+    @model_validator(mode="after")
+    def _writing_fits(self) -> Recipe:
+        if self.task is not None and self.task.writes:
+            check_writing(self)
+        return self
+
+    @model_validator(mode="after")
+    def _a_head_to_fold(self) -> Recipe:
+        if self.student is None or not self.student.fold:
+            return self
+        if self.method.name != "distillmoe" or self.method.options.get("head") is False:
+            raise ValueError("student.fold: only distillmoe has a head that can be folded")
+        if self.task is not None:
+            raise ValueError("student.fold: the task's head reads what the expert head gives; it cannot be folded")
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_stay_here(self) -> Recipe:
+        if self.student is not None and self.student.lora and self.training.arguments.get("push_to_hub"):
+            raise ValueError("training.push_to_hub: adapters are merged at the end only; push the finished student")
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path, changes: list[str] | None = None, *, output: str | Path | None = None) -> Recipe:
+        """Read a YAML file, apply `key.key=value` changes, validate. An `output` replaces the file's, as it is.
+
+        Relative paths of corpora, models, vectors and task files are looked for in the recipe's folder, then in
+        the working folder, and become absolute where something is there; `output` is in the working folder.
+
+        Raises:
+            DistilvecError: a missing or broken file, an unknown key (with line and nearest key), a bad value.
+        """
+        file = Path(path)
+        try:
+            source = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DistilvecError(
+                f"the recipe cannot be read ({error})", where=str(path), remedy="Check the path."
+            ) from error
+        try:
+            data, lines = plain_yaml.read(source), plain_yaml.lines(source)
+        except yaml.YAMLError as error:
+            raise DistilvecError(f"this is not valid YAML: {error}", where=str(path)) from error
+        if not isinstance(data, dict):
+            raise DistilvecError("a recipe is a mapping with corpus, teachers, student, method ...", where=str(path))
+        for change in changes or []:
+            _apply(data, change)
+        if output is not None:
+            data["output"] = str(output)
+        find_files(data, file.parent)
+        recipe = cls.build(data, where=str(path), lines=lines)
+        recipe._source = file.absolute()
+        return recipe
+
+    @classmethod
+    def build(
+        cls, data: dict[str, Any], where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None
+    ) -> Recipe:
+        """Validate Python values; errors are `DistilvecError`s that name the key.
+
+        Raises:
+            DistilvecError: naming line, key and, for a misspelt one, the nearest.
+        """
+        try:
+            recipe = cls.model_validate(data)
+        except ValidationError as error:
+            raise refusal(error, cls, where, lines, whole="recipe") from error
+        recipe.resolve_method(where, lines or {})
+        recipe._check_items(where, lines or {})
+        recipe._check_training(where, lines or {})
+        recipe._settle_space(where, lines or {})
+        return recipe
+
+    def _check_items(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
+        """Refuse single texts for a method that trains on pairs."""
+        from distilvec.methods.table import resolve
+
+        if self.corpus is None or not resolve(self.method.name).trains_on_pairs:
+            return
+        if isinstance(self.corpus.text, list) and not self.task:
+            return
+        line = lines.get(("corpus", "text"), lines.get(("corpus",)))
+        raise DistilvecError(
+            f'method "{self.method.name}" trains on pairs or triplets of texts, without a task',
+            where=", ".join(part for part in (where, f"line {line}" if line else None, "corpus.text") if part),
+            remedy="Name the columns of anchor and positive (and negatives): text: [anchor, positive].",
+        )
+
+    def _settle_space(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
+        """Fill in the space that the method implies; refuse the teacher's where no map leads there."""
+        from distilvec.methods.base import Method
+        from distilvec.methods.table import resolve
+
+        if self.student is None:
+            return
+        method = resolve(self.method.name)
+        several = len(self.teachers) > 1 and self.combine == "separate"
+        if self.student.space is None:
+            self.student.space = "own" if several or not self.teachers else method.implied_space
+        if self.student.space != "teacher":
+            return
+        if self.teachers and not several and method.teacher_map is not Method.teacher_map:
+            return
+        line = lines.get(("student", "space"), lines.get(("student",)))
+        place = ", ".join(part for part in (where, f"line {line}" if line else None, "student.space") if part)
+        if not self.teachers:
+            raise DistilvecError(
+                "there is no teacher whose space it could live in", where=place, remedy="Use space: own, or add one."
+            )
+        if several:
+            raise DistilvecError(
+                f"{len(self.teachers)} teachers have a space each, and a student cannot live in all of them",
+                where=place,
+                remedy="Use space: own, one teacher, or combine: concatenate.",
+            )
+        raise DistilvecError(
+            f'method "{self.method.name}" has no linear map into its teacher\'s space',
+            where=place,
+            remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas, distilcse).",
+        )
+
+    def _check_training(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
+        """Refuse training keys now, not after hours of teaching."""
+        for key, value in self.training.arguments.items():
+            try:
+                check_keys({key: value})
+            except DistilvecError as error:
+                line = lines.get(("training", key))
+                place = ", ".join(part for part in (where, f"line {line}" if line else None, error.where) if part)
+                raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
+
+    def resolve_method(self, where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None) -> Any:
+        """The method's validated options (an instance of its own `Options`).
+
+        Raises:
+            DistilvecError: an unknown method or option, or a value out of range.
+        """
+        from distilvec.methods.table import build_options
+
+        try:
+            return build_options(self.method.name, self.method.options)
+        except DistilvecError as error:
+            option = (error.where or "").removeprefix(self.method.name).removeprefix(", ")
+            lines = lines or {}
+            line = lines.get(("method", option.partition(".")[0]), lines.get(("method",)))
+            key = f"method.{option}" if option else "method"
+            place = f"{where}, line {line}, {key}" if where and line else key
+            raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
+
+    def to_yaml(self) -> str:
+        """The resolved recipe; loading it again gives the same recipe.
+
+        Raises:
+            DistilvecError: values in it are nested too deeply to be written.
+        """
+        try:
+            content = self.model_dump(mode="json")
+        except ValueError as error:  # pydantic's limit
+            raise DistilvecError(f"values are nested too deeply ({error})", where="recipe") from error
+        if self.remote is None:  # a run that an earlier version began, which did not know the key, can be resumed
+            del content["remote"]
+        return plain_yaml.write(content)
+
+
+def _apply(data: dict[str, Any], change: str) -> None:
+    """Apply one `a.b.0.c=value`; the value is YAML."""
+    name, equals, value = change.partition("=")
+    if not equals or not name:
+        raise DistilvecError(f'"{change}" is not of the form key.key=value', where="--set")
+    target: Any = data
+    *parents, last = name.split(".")
+    for key in parents:
+        if isinstance(target, list):
+            target = target[_index(key, target, name)]
+            _check_section(target, key, name)
+            continue
+        if target.get(key) is None:
+            target[key] = {}
+        elif target is data and key == "student" and target[key] == "auto":  # the one section with a short form
+            target[key] = {"auto": {}}
+        target = target[key]
+        _check_section(target, key, name)
+    parsed = _value(name, value)
+    if isinstance(target, list):
+        target[_index(last, target, name)] = parsed
+    else:
+        target[last] = parsed
+
+
+def _value(name: str, text: str) -> Any:
+    """The value of a change, which is YAML; a folder, and a text that is not quoted, are taken as they stand."""
+    if name == "output":
+        return text
+    try:
+        found = plain_yaml.read(text)
+    except yaml.YAMLError as error:
+        problem = " ".join(str(error).split())
+        raise DistilvecError(
+            f'"{text[:80]}" is not valid YAML ({problem[:200]})',
+            where=f"--set {name}",
+            remedy="Put a text with special characters into quotation marks of its own: 'key=\"@home\"'.",
+        ) from error
+    # In "my run #3" a file's reader would take the end for a comment.
+    return text.strip() if isinstance(found, str) and text.strip().startswith(found) else found
+
+
+def _check_section(target: Any, key: str, name: str) -> None:
+    if not isinstance(target, dict | list):
+        raise DistilvecError(f'"{key}" in "{name}" holds a value, not a section', where="--set")
+
+
+def _index(key: str, target: list[Any], name: str) -> int:
+    if not key.isdecimal() or len(key) > 9 or int(key) >= len(target):
+        raise DistilvecError(f'"{name}": {key} is not an index below {len(target)}', where="--set")
+    return int(key)

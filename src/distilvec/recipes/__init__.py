@@ -1,1 +1,0 @@
-"""Recipes to start from, and the papers' settings: `distilvec recipes`."""

@@ -1,0 +1,59 @@
+"""What pydantic finds wrong, in a sentence that names line, key and the nearest key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from distilvec.errors import DistilvecError, nearest
+
+
+def refusal(
+    error: ValidationError,
+    model: type[BaseModel],
+    where: str | None,
+    lines: Mapping[tuple[Any, ...], int] | None = None,
+    *,
+    unknown: str = "unknown key",
+    whole: str = "",
+) -> DistilvecError:
+    """The first problem of a pydantic error.
+
+    Args:
+        model: what was validated against.
+        where: file or section.
+        lines: key path -> line of the file.
+        unknown: what is said before a key that there is not.
+        whole: the place where the problem is not one key's.
+    """
+    problems, known = error.errors(), lines or {}
+    first = problems[0]
+    if first["type"] == "missing":  # because it is misspelt?
+        beside = (each for each in problems if each["loc"][:-1] == first["loc"][:-1])
+        first = next((each for each in beside if each["type"] == "extra_forbidden"), first)
+    path = tuple(first["loc"])
+    line = next((known[path[:end]] for end in range(len(path), 0, -1) if path[:end] in known), None)
+    dotted = ".".join(str(part) for part in path) or whole
+    place = ", ".join(part for part in (where, f"line {line}" if line else None, dotted) if part) or None
+    if first["type"] == "extra_forbidden":
+        near = nearest(str(path[-1]), _known_keys(model, path[:-1]))
+        return DistilvecError(f'{unknown} "{path[-1]}"', where=place, remedy=near)
+    if first["type"] == "missing":
+        return DistilvecError("this key is missing", where=place, remedy="Add it.")
+    given = first.get("input")
+    shown = f" (got {given!r})" if isinstance(given, str | int | float | bool | list) else ""
+    return DistilvecError(first["msg"].removeprefix("Value error, ") + shown, where=place)
+
+
+def _known_keys(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
+    """Field names of the model found by following `path` through nested models."""
+    current: Any = model
+    for part in path:
+        if isinstance(part, int):
+            continue
+        annotation = current.model_fields[part].annotation
+        candidates = [annotation, *getattr(annotation, "__args__", ())]
+        current = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
+    return list(current.model_fields)

@@ -1,0 +1,101 @@
+"""Numbers as people read and write them: 5.67 M, 22 MB, 7 min 30 s."""
+
+from __future__ import annotations
+
+import math
+import re
+
+ABSENT = "—"
+_SUFFIX = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
+_AMOUNT = re.compile(r"(\d{1,18}(?:\.\d{0,18})?(?:e\d{1,2})?)\s*([kmgb]?)", re.I)
+
+
+def points(value: float | None) -> str:
+    """A fraction in points of hundred: 0.7812 -> "78.1"."""
+    return ABSENT if value is None or not math.isfinite(value) else _signless_zero(f"{100 * value:.1f}")
+
+
+def signed(value: float) -> str:
+    """A difference of fractions in points, with a true minus: "+3.2"."""
+    return ABSENT if not math.isfinite(value) else f"{100 * value:+.1f}".replace("-", "−")
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A number that already is in percent."""
+    return ABSENT if value is None or not math.isfinite(value) else f"{value:.{digits}f} %"
+
+
+def share(value: float | None) -> str:
+    """A fraction as percent, with more digits where it is small."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    return percent(100 * value, 2 if 0 < abs(value) < 0.01 else 1)
+
+
+def millions(count: int | None) -> str:
+    """Parameters: "5.46 M"."""
+    if count is None:
+        return ABSENT
+    return f"{count / 1e6:.2f} M" if count < 1e8 else f"{count / 1e6:,.0f} M"
+
+
+def size(count: float | None) -> str:
+    """Bytes with a decimal unit: "21.8 MB"."""
+    if count is None:
+        return ABSENT
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= limit:
+            return f"{count / limit:,.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def number(value: float | None) -> str:
+    """A count or a rate: three figures, thousands separated."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
+
+
+def duration(seconds: float | None) -> str:
+    """ "42 s", "7 min 30 s", "3 h 20 min", "5 d 2 h"."""
+    if seconds is None or not math.isfinite(seconds):
+        return ABSENT
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400:,} d {whole % 86400 // 3600} h"
+
+
+def milliseconds(value: float) -> str:
+    """8.1, or 1,250."""
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def amount(text: str, unit: str = "") -> float:
+    """A positive number, with k, M, G (or B) behind it, and perhaps its unit.
+
+    >>> amount("5.67M"), amount("22 MB", "MB"), amount("5ms", "ms")
+    (5670000.0, 22.0, 5.0)
+
+    Raises:
+        ValueError: it is none, or not above 0.
+    """
+    bare = text.strip()
+    if unit and bare.lower().endswith(unit.lower()):
+        bare = bare[: -len(unit)].strip()
+    found = _AMOUNT.fullmatch(bare)
+    value = float(found[1]) * _SUFFIX[found[2].lower()] if found else 0.0
+    if not 0 < value < math.inf:
+        example = f"5 {unit}" if unit else "5.67M"
+        raise ValueError(f'"{text[:100]}" is no amount, for example {example}')
+    return value
+
+
+def _signless_zero(text: str) -> str:
+    return text[1:] if text.startswith("-") and not text.strip("-0.") else text

@@ -1,0 +1,234 @@
+"""The best student within a budget: what fits is tried, the better half goes on, and the curves say what comes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settle
+from distilvec.choosing.budget import shapes
+from distilvec.choosing.curves import extrapolate, power
+from distilvec.choosing.halving import probe_method
+from distilvec.cli.main import main
+from distilvec.corpus import read_corpus
+from distilvec.errors import DistilvecError
+from distilvec.flow.run import run
+from distilvec.modules.blocks import parameters
+from distilvec.recipe import Recipe
+from distilvec.students import load_student, shrink, static
+from distilvec.words import amount
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_and_quick() -> Iterator[None]:
+    """Tiny models have few pieces and units; speed is measured for a moment only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("distilvec.choosing.measuring.SECONDS", 0.1)
+        patch.setattr("distilvec.choosing.measuring.TIMED", 16)
+        patch.setattr("distilvec.choosing.budget.FEWEST_PIECES", 300)
+        patch.setattr("distilvec.choosing.budget.STATIC_WIDTHS", (16, 32))
+        yield
+
+
+def recipe_for(folder: Path, teacher: Path, texts: list[str], student: Any = "auto", **sections: Any) -> Recipe:
+    (folder / "texts.txt").write_text("\n".join(" ".join(text.split()[:12]) for text in texts), encoding="utf-8")
+    values = {
+        "corpus": {"path": str(folder / "texts.txt"), "holdout": 0.3},
+        "teachers": [{"name": "big", "model": str(teacher)}],
+        "student": student,
+        "method": {"name": "cosine"},
+        "training": {"batch_size": 16, "epochs": 2},
+        "output": str(folder / "out"),
+    }
+    return Recipe.build(values | sections)
+
+
+# amounts
+
+
+@pytest.mark.parametrize(
+    "text", ["", "M", "0", "-3M", "5.67Q", "nan", "inf", "1e999", "5 ms", "9" * 5000, "5..6M", "½"]
+)
+def test_what_is_no_amount(text: str) -> None:
+    with pytest.raises(ValueError, match="5.67M"):
+        amount(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "read"), [({"parameters": "5.67M"}, 5.67e6), ({"megabytes": "22 MB"}, 22), ({"latency": "5ms"}, 5)]
+)
+def test_amounts_in_a_recipe(given: dict[str, Any], read: float, tmp_path: Path, tiny_bert: Path) -> None:
+    (key,) = given
+    auto = recipe_for(tmp_path, tiny_bert, ["a text"], {"auto": given}).student.auto
+    assert getattr(auto, key) == read
+    with pytest.raises(DistilvecError, match=r"student\.auto: .*keep"):
+        recipe_for(tmp_path, tiny_bert, ["a text"], {"auto": {**given, "keep": 0.9}})
+
+
+def test_the_smaller_limit_counts() -> None:
+    assert Budget(1_000_000, 2.0).most == 500_000 and Budget(latency=3.0).most is None
+    assert not Budget() and str(Budget(5_670_000, None, 5.0)) == "5.67 M parameters, 5 ms a text"
+
+
+# shapes
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "xlmr", "qwen3", "modernbert"])
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_candidates_use_a_budget_up_and_stay_within(
+    kind: str, share: float, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    source = load_student(tiny_model_folders[kind])
+    most = int(share * parameters(source))
+    try:
+        found = shapes("big", source, most)
+    except DistilvecError as refused:
+        assert kind in ("qwen3", "modernbert") and "at most" in str(refused)  # their blocks stay whole
+        return
+    assert len({candidate.name for candidate in found}) == len(found) >= 1
+    for candidate in found:
+        ((part, given),) = candidate.source.items()
+        options = {name: value for name, value in given.items() if name != "of"}
+        made = (
+            shrink(source, **options, texts=sentences)[0]
+            if part == "shrink"
+            else static(source, **options, texts=sentences)
+        )
+        assert parameters(made) <= most, candidate
+        whole = part == "static" or {"inner", "embedding"} - options.keys()  # nothing is left that could grow
+        assert whole or parameters(made) > 0.75 * most, (candidate, parameters(made), most)
+
+
+def test_a_budget_below_the_smallest_student(tiny_bert: Path) -> None:
+    with pytest.raises(DistilvecError, match=r"^parameters: .*0\.00 M.*300 word pieces"):
+        shapes("big", load_student(tiny_bert), 500)
+
+
+# curves
+
+
+def test_errors_that_fall_by_a_power_are_foretold() -> None:
+    curve = {0: 0.1, **{steps: 1 - 0.5 * steps**-0.25 for steps in (50, 100, 200)}}
+    assert power(curve) == pytest.approx(0.25)
+    found = extrapolate(curve, 6400, [0.2, 0.25, 0.3])
+    assert found.middle == pytest.approx(1 - 0.5 * 6400**-0.25)
+    assert found.low < found.middle < found.high < 1
+
+
+def test_a_curve_that_does_not_rise_promises_nothing() -> None:
+    found = extrapolate({0: 0.5, 50: 0.6, 100: 0.58}, 1000, [-0.07, 0.2])
+    assert found.middle == pytest.approx(0.58) and found.low <= found.middle < found.high
+    once = extrapolate({0: 0.5, 50: 0.6}, 25, [])
+    assert once.low == once.middle == once.high == pytest.approx(0.6), "a shorter training is not extrapolated"
+
+
+# the probes
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (None, ("cosine", {"map": False})),
+        ({"name": "mse"}, ("mse", {})),
+        ({"name": "cosine", "token_states": 1.0}, ("cosine", {"map": True})),
+        ({"name": "emo"}, ("cosine", {"map": False})),
+        ({"name": "simcse"}, ("cosine", {"map": False})),
+    ],
+)
+def test_candidates_are_trained_by_the_recipes_method_on_vectors(
+    method: Any, expected: tuple[str, dict[str, Any]], tmp_path: Path, tiny_bert: Path
+) -> None:
+    values = recipe_for(tmp_path, tiny_bert, ["a text"]).model_dump(exclude={"method"})
+    found = probe_method(Recipe.build(values | ({"method": method} if method else {})), 32, 32)
+    assert found.name == expected[0]
+    assert all(getattr(found.options, name) == value for name, value in expected[1].items())
+
+
+# the whole
+
+
+@pytest.fixture(scope="module")
+def compiled(
+    tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, sentences: list[str]
+) -> tuple[Recipe, Compiled]:
+    recipe = recipe_for(tmp_path_factory.mktemp("budget"), tiny_bert, sentences)
+    return recipe, compile_budget(recipe, Budget(20_000), sample=160, steps=2)
+
+
+def test_the_better_half_goes_on(compiled: tuple[Recipe, Compiled]) -> None:
+    _, found = compiled
+    assert found.rounds[:2] == [2, 4] and len(found.rows) > 4
+    for shorter, longer in zip(found.rounds, found.rounds[1:], strict=False):
+        began = sorted((row for row in found.rows if shorter in row.curve), key=lambda row: -row.curve[shorter])
+        assert [row for row in began if longer in row.curve] == sorted(
+            began[: max(3, len(began) // 2)], key=began.index
+        )
+    assert all(0 in row.curve and 2 in row.curve and (row.parameters or 0) <= 20_000 for row in found.rows)
+    assert found.rounds[-1] in found.best.curve
+    assert found.best.name in found.verdict() and "No test set" in found.text()
+    line = [(row.speed["latency_p50_ms"], found.prediction(row).middle) for row in found.frontier()]
+    assert line == sorted(line) and len({kept for _, kept in line}) == len(line)
+
+
+def test_the_numbers_are_those_of_the_student(compiled: tuple[Recipe, Compiled], tmp_path: Path) -> None:
+    from distilvec.flow.start import make_student
+    from distilvec.recipe import StudentSection
+
+    recipe, found = compiled
+    section = StudentSection.model_validate(found.best.section)
+    corpus = read_corpus(recipe.corpus.path, tmp_path, holdout=0.3)
+    student = make_student(section, recipe.teachers, corpus, recipe.training.seed)
+    assert parameters(student) == found.best.parameters
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    recipe = recipe_for(tmp_path, tiny_bert, sentences)
+    with pytest.raises(DistilvecError, match=r"^plan: no candidate fits .*a text takes [\d.]+ ms"):
+        compile_budget(recipe, Budget(20_000, latency=1e-6), sample=160, steps=2)
+
+
+def test_a_run_compiles_its_budget(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    student = {"auto": {"parameters": "20k", "probe_steps": 2}, "max_length": 16}
+    made = run(
+        settle(recipe_for(tmp_path, tiny_bert, sentences, student, judging={"speed": False, "agreement": False}))
+    )
+    plan = json.loads((made.folder / "plan.json").read_text())
+    assert parameters(made.student) <= 20_000
+    assert plan["budget"]["parameters"] == 20_000 and plan["chosen"] in plan["verdict"]
+    assert (made.folder / "plan.svg").read_text().lstrip().startswith("<?xml")
+    assert Recipe.load(made.folder / "recipe.yaml").student.auto is None
+
+
+@pytest.mark.parametrize("options", [["--keep", "0.9"], ["--layers", "1"], ["--parameters", "many"]])
+def test_options_that_do_not_go_together(
+    options: list[str], tmp_path: Path, tiny_bert: Path, sentences: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(recipe_for(tmp_path, tiny_bert, sentences).to_yaml())
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(tmp_path / "recipe.yaml"), "--parameters", "20k", *options])
+    assert ended.value.code == 2
+    assert ("--keep" if "many" not in options else '"many"') in capsys.readouterr().err
+
+
+def test_a_budget_on_the_command_line(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(recipe_for(tmp_path, tiny_bert, sentences).to_yaml())
+    with pytest.raises(SystemExit) as ended:
+        main([
+            *("plan", str(tmp_path / "recipe.yaml"), "--parameters", "20k", "--sample", "160", "--probe-steps", "2"),
+            *("-o", str(tmp_path / "planned")),
+        ])  # fmt: skip
+    shown = capsys.readouterr().out
+    assert not ended.value.code and "Best candidate within 0.02 M parameters" in shown
+    assert {"plan.json", "plan.svg"} <= {file.name for file in (tmp_path / "planned").iterdir()}
+
+
+def test_measured_rows_keep_their_curves() -> None:
+    row = Measured("a", 10, 40, curve={0: 0.5, 4: 0.75})
+    found = Compiled(Budget(10), Measured("t", 100, 400), [row], 100, 64)
+    assert found.to_dict()["rows"][0]["curve"] == {0: 0.5, 4: 0.75} and found.best is row

@@ -1,0 +1,378 @@
+"""Choosing before training: what is measured is what a run would measure, and what is named follows from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import distilvec
+from distilvec.choosing import Choice, Measured, choose, predict, settle
+from distilvec.choosing.prediction import LONG, RUNS, Kind, KnownRun, kind_of, residuals, shares
+from distilvec.choosing.sample import sampled
+from distilvec.corpus import read_corpus
+from distilvec.errors import DataError, DistilvecError
+from distilvec.flow.job import Job
+from distilvec.flow.run import run
+from distilvec.flow.start import make_student
+from distilvec.recipe import Recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = 30_000  # texts read
+CUT: Kind = "fewer pieces"
+
+
+@pytest.fixture(scope="module")
+def texts(sentences: list[str]) -> list[str]:
+    return [" ".join(text.split()[:12]) for text in sentences]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quickly() -> Iterator[None]:
+    """Speed is measured for a moment only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("distilvec.choosing.measuring.SECONDS", 0.1)
+        patch.setattr("distilvec.choosing.measuring.TIMED", 32)
+        yield
+
+
+def recipe_for(folder: Path, teacher: Path | str, texts: list[str], **sections: Any) -> Recipe:
+    corpus = folder / "texts.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    values = {
+        "corpus": {"path": str(corpus), "holdout": 0.3},
+        "teachers": [{"name": "big", "model": str(teacher)}],
+        "student": "auto",
+        "method": {"name": "cosine"},
+        "output": str(folder / "out"),
+    }
+    return Recipe.build(values | sections)
+
+
+# the prediction
+
+
+def committed(experiment: str) -> dict[str, Any]:
+    """Name -> result of an experiment's committed rows."""
+    file = ROOT / "experiments/results" / experiment / "results.jsonl"
+    found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {record["name"]: record["result"] for record in found}
+
+
+def test_the_known_runs_are_the_committed_ones() -> None:
+    rows = committed("talas_table")
+
+    def average(scores: dict[str, Any]) -> float:
+        return float(scores["averages"]["all"])
+
+    teacher = average(rows["teacher"]["models"]["teacher"])
+    for known in RUNS:
+        if known.read != 27_000:
+            continue
+        before = rows[f"{known.student}/references"]["models"]
+        start = max(average(before["untrained student"]), average(before["free baseline"])) / teacher
+        runs = [run for name, run in rows.items() if name.rpartition("-")[0] == f"{known.student}/{known.method}"]
+        kept = np.mean([average(run) for run in runs]) / teacher
+        assert runs and (known.start, known.kept) == pytest.approx((start, kept), abs=6e-5), known
+
+
+def test_the_known_runs_on_the_large_pool_are_the_committed_ones() -> None:
+    headline, compression = committed("headline"), committed("compression")
+    long = [known for known in RUNS if known.read > LONG and known.kind != "static"]
+    static = [known for known in RUNS if known.read > LONG and known.kind == "static"]
+    assert {known.method for known in long} == {"cosine", "distilcse"} and len(static) == 3
+    for known in long:
+        averages = headline[known.method]["averages"]
+        assert known.kept == pytest.approx(averages["student"]["all"] / averages["teacher"]["all"], abs=6e-5)
+    teacher = headline["cosine"]["averages"]["teacher"]["all"]
+    for known in static:
+        averages = compression[known.student]["averages"]
+        found = [averages[model]["all"] / teacher for model in ("untrained", "trained")]
+        assert [known.start, known.kept] == pytest.approx(found, abs=1.1e-4), known
+
+
+def test_the_known_runs_of_the_candidates_are_the_committed_ones() -> None:
+    made = committed("choosing")
+    teacher, rows = made["teacher"]["average"], made["plan"]["rows"]
+    # The two cut ones are, but for the corpus' held-out part, students of the other runs.
+    twins = {"2 layers, 5,000 pieces": "cut", "3 layers, 5,000 pieces": "cut3"}
+    found = {known.student: known for known in RUNS if known.read < LONG}  # the last of a name
+    assert len(rows) == 13
+    for each in rows:
+        trained = made[each["name"]]
+        known = found[twins.get(each["name"], each["name"])]
+        start = max(ways["all"] for ways in each["kept"].values() if "all" in ways)
+        assert (known.start, known.kept) == pytest.approx((start, trained["average"] / teacher), abs=6e-5), known
+        assert known.kind == kind_of(each["section"])
+        assert known.read == pytest.approx(32 * trained["steps"], rel=0.01)
+
+
+def test_the_interval_covers_the_runs_that_it_is_made_of() -> None:
+    for known in RUNS:
+        found = predict(known.start, known.read, known.kind)
+        assert found.low - 1e-9 <= known.kept <= found.high + 1e-9
+    assert {"bpe", "cut", "cut3"} < set(residuals())
+
+
+def test_runs_of_the_kind_and_length_count() -> None:
+    def of(student: str, kind: Kind, read: int, share: float) -> KnownRun:
+        return KnownRun(student, kind, "cosine", read, 0.5, 0.5 + share / 2)
+
+    short = [of(f"s{n}", "all pieces", 1000, share) for n, share in enumerate((-0.1, 0.2, 0.3))]
+    runs = [*short, of("l", "all pieces", 10**6, 0.6), of("p", "other", 1000, 0.9), of("t", "static", 1000, 0.05)]
+    assert shares(2000, "all pieces", runs) == pytest.approx((-0.1, 0.2, 0.3))
+    assert shares(10**7, "all pieces", runs) == pytest.approx((-0.1, 0.6, 0.6)), "one student alone makes no range"
+    assert shares(10**7, "other", runs) == pytest.approx((-0.1, 0.9, 0.9)), "nor does it for a kind"
+    assert shares(10**7, "static", runs) == pytest.approx((0.05, 0.05, 0.05)), "tables are no relatives of the others"
+    assert predict(0.8, 2000, "all pieces", runs=runs).low == pytest.approx(0.78), "it may end below its start"
+
+
+def test_the_kind_of_a_section() -> None:
+    cut = {"of": "bge"}
+    assert kind_of({"shrink": {**cut, "layers": 1, "vocabulary": 5000}}) == "one block"
+    assert kind_of({"shrink": {**cut, "layers": [6]}}) == "one block"
+    assert kind_of({"shrink": {**cut, "layers": [1, 6]}}) == "all pieces"
+    assert kind_of({"shrink": {**cut, "vocabulary": 5000}}) == "fewer pieces"
+    assert kind_of({"fresh": {"layers": 1}}) == kind_of({"model": "m"}) == "other"
+    assert kind_of({"static": cut}) == "static"
+
+
+def test_a_prediction_grows_with_its_start_and_a_probe_is_a_floor() -> None:
+    starts = [0.2, 0.5, 0.8, 0.95, 1.0]
+    found = [predict(start, SHORT, CUT) for start in starts]
+    assert all(each.low <= each.middle <= each.high <= 1 for each in found)
+    assert [each.middle for each in found] == sorted(each.middle for each in found)
+    longer = [predict(start, 10 * LONG, CUT) for start in starts]
+    assert all(one.middle < other.middle for one, other in list(zip(found, longer, strict=True))[:-1])
+    assert predict(1.1, SHORT, CUT).low == predict(1.1, SHORT, CUT).high == 1.1, "above the teacher it stays there"
+    probed = predict(0.5, SHORT, CUT, probe=0.9)
+    assert (probed.low, probed.middle) == (0.9, 0.9) and 0.9 < probed.high < 1
+    assert predict(0.5, SHORT, CUT, probe=0.1) == predict(0.5, SHORT, CUT), "a worse probe says nothing"
+
+
+# the choice
+
+
+def row(name: str, parameters: int, start: float, **more: float) -> Measured:
+    kept = {"untrained": {"all": start / 2}, "free": {"agreement": 0.5, "all": start, **more}}
+    section = {"shrink": {"of": "big", "layers": 2, "vocabulary": 5000}}
+    return Measured(name, parameters, 4 * parameters, {}, 0.5, kept, section)
+
+
+def choice(*rows: Measured, keep: float = 0.95, **more: Any) -> Choice:
+    return Choice(keep, Measured("big", 10**8, 4 * 10**8), list(rows), 1000, SHORT, ["answers"], **more)
+
+
+def test_the_smallest_that_keeps_enough_is_named() -> None:
+    found = choice(row("tiny", 10**6, 0.7), row("small", 2 * 10**6, 0.93), row("middle", 10**7, 0.96))
+    assert found.chosen is not None and found.chosen.name == "small"
+    assert "small, 95 % (93–96)" in found.verdict() and "at the low end of its interval is middle" in found.verdict()
+    only = choice(row("middle", 10**7, 0.96))
+    assert "it does so even at the low end" in only.verdict()
+
+
+def test_retrieval_is_not_hidden_in_the_average() -> None:
+    found = choice(row("small", 10**6, 0.97, retrieval=0.6), row("middle", 10**7, 0.97, retrieval=0.95))
+    assert found.chosen is not None and found.chosen.name == "middle"
+    assert found.prediction(found.rows[0]) == predict(0.6, SHORT, CUT)
+
+
+def test_where_none_keeps_enough_the_most_promising_is_named_as_such() -> None:
+    found = choice(row("tiny", 10**6, 0.4), row("small", 10**7, 0.7), row("odd", 2 * 10**7, 0.6))
+    assert found.chosen is None and found.best.name == "small"
+    assert found.verdict().startswith("No candidate is predicted to keep 95 %")
+    assert json.loads(json.dumps(found.to_dict()))["chosen"] == "small"
+
+
+def test_a_training_shorter_than_every_committed_one_is_told() -> None:
+    found = choice(row("small", 10**6, 0.9))
+    assert "of those as long as this one, which reads" in found.text() and "as short" not in found.text()
+    found.read = 96
+    assert "of the shortest ones; this one reads 96 texts" in found.text()
+    assert "the shortest read 26,000 texts, and this training reads 96." in found.text()
+
+
+# the sample
+
+
+def test_a_sample_is_the_same_texts_under_new_numbers(tmp_path: Path, texts: list[str]) -> None:
+    corpus = read_corpus([{"text": text} for text in texts], tmp_path / "corpus", holdout=0.3)
+    few = sampled(corpus, 100)
+    assert len(few) == 100 and len(few.holdout_rows) == 20 and len(few.train_rows) == 80
+    whole = {key.tobytes(): text for key, text in zip(corpus.keys, corpus.texts())}
+    assert [whole[key.tobytes()] for key in few.keys] == few.texts()
+    held = set(corpus.texts(corpus.holdout_rows))
+    assert set(few.texts(few.holdout_rows)) <= held and not set(few.texts(few.train_rows)) & held
+    assert few.fingerprint != corpus.fingerprint and few.modality == "text"
+
+
+def test_without_held_out_texts_some_training_texts_stand_in(tmp_path: Path, texts: list[str]) -> None:
+    corpus = read_corpus([{"text": text} for text in texts], tmp_path / "corpus", holdout=0.0)
+    few = sampled(corpus, 150)
+    assert len(few.holdout_rows) == 30 and not set(few.holdout_rows) & set(few.train_rows)
+    small = read_corpus([{"text": text} for text in texts[:30]], tmp_path / "small", holdout=0.0)
+    with pytest.raises(DataError, match=r"^corpus: 10 .*\b20\b"):
+        sampled(small, 150)
+
+
+# measured with the real teacher
+
+
+@pytest.fixture(scope="module")
+def measured(
+    tmp_path_factory: pytest.TempPathFactory, real_teacher_folder: Path, texts: list[str], quickly: None
+) -> Any:
+    """A recipe with its own one-layer student and a task of pairs, and the choice between it and a few others."""
+    folder = tmp_path_factory.mktemp("choosing")
+    rows = [{"text1": a, "text2": b, "score": len(a) / (1 + len(b))} for a, b in zip(texts[:40], texts[40:80])]
+    recipe = recipe_for(
+        folder,
+        real_teacher_folder,
+        texts,
+        student={"shrink": {"of": "big", "layers": 1, "vocabulary": 2500}, "max_length": 32},
+        judging={"tasks": [{"name": "alike", "kind": "similarity", "test": rows}]},
+    )
+    return recipe, choose(recipe, sample=160, layers=[1, 3], vocabularies=[2500])
+
+
+def test_the_table_has_all_kinds_of_candidates_from_small_to_large(measured: tuple[Recipe, Choice]) -> None:
+    recipe, found = measured
+    names = [each.name for each in found.rows]
+    for name in ("the recipe's", "1 layer, 2,500 pieces", "3 layers, 2,500 pieces", "fresh, 2 layers of 192"):
+        assert name in names
+    assert any(name.startswith("static, 256 dimensions, 2,500") for name in names), names
+    sizes = [each.parameters for each in found.rows]
+    assert sizes == sorted(sizes) and all(each.size_bytes > 3.9 * each.parameters for each in found.rows)
+    for each in [found.teacher, *found.rows]:
+        assert 0 < each.speed["latency_p50_ms"] <= each.speed["latency_p95_ms"] and each.speed["texts_per_second"] > 0
+    for each in found.rows:  # what is written down makes the very candidate that was measured
+        section = Recipe.build({"corpus": {"path": "x"}, "teachers": [{"model": "y"}], "student": each.section}).student
+        corpus = Job(recipe).corpus
+        again = make_student(section, recipe.teachers, corpus, recipe.training.seed)
+        assert sum(parameter.numel() for parameter in again.parameters()) == each.parameters, each.name
+    shown = found.text()
+    assert all(name in shown for name in names) and "tasks %: untrained / free" in shown
+    static = next(each for each in found.rows if each.name.startswith("static"))
+    assert found.prediction(static) == predict(found.start(static, "all"), found.read, "static")
+    assert f"this one reads {found.read:,} texts: static" in shown and found.verdict() in shown
+
+
+def test_the_free_score_is_what_a_ridge_map_by_hand_gives(measured: tuple[Recipe, Choice]) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    recipe, found = measured
+    own = next(each for each in found.rows if each.name == "the recipe's")
+    corpus = Job(recipe).corpus
+    student = make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed)
+    assert own.parameters == sum(parameter.numel() for parameter in student.parameters())
+    teacher = SentenceTransformer(recipe.teachers[0].model)
+    few = sampled(corpus, 160)
+    train, held = few.texts(few.train_rows), few.texts(few.holdout_rows)
+    source, target = student.encode(train).astype(np.float64), teacher.encode(train).astype(np.float64)
+    gram = source.T @ source
+    free = np.linalg.solve(gram + 1e-2 * np.trace(gram) / len(gram) * np.eye(len(gram)), source.T @ target)
+    mapped, wanted = student.encode(held) @ free, teacher.encode(held)
+    lengths = np.linalg.norm(mapped, axis=1) * np.linalg.norm(wanted, axis=1)
+    cosine = float(((mapped * wanted).sum(1) / lengths).mean())
+    assert own.agreement == pytest.approx(cosine, abs=2e-3)
+
+    from distilvec.judging import judge, load_tasks
+
+    judged = judge({"student": student, "teacher": teacher}, load_tasks(recipe.judging.tasks))
+    kept = judged.retention("student", "teacher")["average:all"] / 100
+    assert own.kept["untrained"]["all"] == pytest.approx(kept, abs=5e-3)
+
+
+def test_the_teachers_vectors_stay_for_the_run(measured: tuple[Recipe, Choice]) -> None:
+    from distilvec.store import SignalStore
+
+    recipe, _ = measured
+    assert len(SignalStore.open(Path(recipe.output) / "stores" / "big")) == 160
+
+
+# student: auto
+
+
+def test_auto_is_chosen_trained_and_saved(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+    auto = {"auto": {"keep": 0.5, "probe_steps": 2}, "max_length": 16}
+    recipe = recipe_for(tmp_path, tiny_bert, texts, student=auto, training={"max_steps": 2}, judging={"speed": False})
+    finished = run(settle(recipe))
+    saved = Recipe.load(tmp_path / "out/recipe.yaml")
+    plan = json.loads((tmp_path / "out/plan.json").read_text())
+    chosen = next(each for each in plan["rows"] if each["name"] == plan["chosen"])
+    assert saved.student.auto is None and saved.student.max_length == 16
+    assert saved.student == Recipe.build(saved.model_dump() | {"student": chosen["section"]}).student
+    assert chosen["parameters"] == sum(p.numel() for p in finished.student.parameters())
+    assert set(chosen["kept"]) == {"untrained", "free", "probe"}
+    (tmp_path / "out/plan.json").unlink()
+    assert settle(recipe, resume=True) == saved and not (tmp_path / "out/plan.json").exists()
+    assert run(settle(recipe, resume=True), resume=True).folder == finished.folder
+
+
+def test_auto_has_to_be_chosen_before_anything_is_made_of_it(
+    tmp_path: Path, tiny_bert: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distilvec.choosing.dry_run import plan
+
+    recipe = recipe_for(tmp_path, tiny_bert, texts)
+    assert recipe.student.auto is not None and recipe.student.auto.keep is None
+    with pytest.raises(DistilvecError, match=r"^student\.auto: .*`distilvec plan RECIPE`"):
+        plan(recipe)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(DistilvecError, match=r"^student\.auto: 2 processes .*`distilvec plan RECIPE`"):
+        settle(recipe)
+
+
+def test_candidates_that_the_method_cannot_train_are_left_out(
+    tmp_path: Path, tiny_bert: Path, texts: list[str]
+) -> None:
+    recipe = recipe_for(tmp_path, tiny_bert, texts, method={"name": "talas", "anchored_layers": 2})
+    found = choose(recipe, sample=100, layers=[1, 2])
+    names = [each.name for each in found.rows]
+    assert "2 layers, all pieces" in names and "1 layer, all pieces" not in names
+    assert any(note.startswith("1 layer, all pieces: left out") for note in found.notes)
+
+
+def test_from_python_nothing_stays_unless_asked(
+    tmp_path: Path, tiny_bert: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found = distilvec.choose(str(tiny_bert), texts, keep=0.9, sample=100, layers=[1])
+    assert not any(tmp_path.iterdir())
+    assert found.keep == 0.9 and not found.tasks and "predicted to keep" in found.verdict()
+    student = Recipe.build({"corpus": {"path": "x"}, "teachers": [{"model": "y"}], "student": found.best.section})
+    assert student.student.auto is None
+
+
+def test_the_teachers_own_search_can_be_the_task(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+    rows = [{"text": text} for text in texts[:40]]
+    task = {"name": "search", "kind": "neighbours", "corpus": rows}
+    found = choose(recipe_for(tmp_path, tiny_bert, texts, judging={"tasks": [task]}), sample=100, layers=[1])
+    assert found.measures == ["retrieval"] and found.tasks == ["search"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [({"keep": 0.0}, r"keep is 0\.?0?,"), ({"keep": 95}, "keep is 95,"), ({"sample": 10}, r"sample of 10\b.*\b100")],
+)
+def test_what_is_out_of_range_is_refused(
+    tmp_path: Path, tiny_bert: Path, texts: list[str], options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(DistilvecError, match=f"^plan: .*{told}"):
+        choose(recipe_for(tmp_path, tiny_bert, texts), **options)
+
+
+def test_images_are_refused_before_anything_is_encoded(tmp_path: Path, tiny_bert: Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "pictures").mkdir()
+    for number in range(3):
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / f"pictures/{number}.png")
+    recipe = recipe_for(tmp_path, tiny_bert, [], corpus={"path": str(tmp_path / "pictures")})
+    with pytest.raises(DistilvecError, match=r"^plan: .*\bimages\b.*docs/images\.md"):
+        choose(recipe)
+    assert not (tmp_path / "out/stores").exists()

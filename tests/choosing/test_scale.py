@@ -1,0 +1,137 @@
+"""The calculator: its arithmetic by hand, its bytes against a real store, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distilvec.choosing.scale import PEAKS, Devices, Rates, Scale, scale
+from distilvec.cli.main import main
+from distilvec.errors import DistilvecError
+from distilvec.recipe import Recipe
+
+RATES = Rates(
+    machine="a machine",
+    teaching=100.0,
+    text_bytes=84.0,
+    vector_bytes=800,
+    parts=["384 x 2 + 16 key + 16 index"],
+    peak=0.989,
+    peak_from="measured",
+    training=50.0,
+    token_bytes=40.0,
+    parameters=10**6,
+    epochs=2.0,
+)
+
+
+def test_the_arithmetic_by_hand() -> None:
+    found = Scale(RATES, Devices(4, None), 10**6, 3.0).estimate(10**6)
+    assert found.teaching == (2500.0, 2500.0) and found.training == (10_000.0, 10_000.0)
+    assert found.disk == 10**6 * (84 + 16 + 800 + 40)
+    assert found.network == 10**6 * (84 + 800) + 2 * 10**6 * (800 + 40)
+    assert found.hours[0] == pytest.approx(12_500 * 4 / 3600)
+
+
+def test_another_device_is_a_range_and_marked_as_an_estimate() -> None:
+    answer = Scale(RATES, Devices.read("8xh100"), 10**9, 2.0)
+    assert answer.factors == pytest.approx((1000, 100))
+    found = answer.estimate(10**9)
+    assert found.teaching == pytest.approx((10**9 / (100 * 1000 * 8), 10**9 / (100 * 100 * 8)))
+    shown = answer.text()
+    assert "8 x H100 (estimated)" in shown and "989 TFLOPS (data sheet) / 0.989 TFLOPS (measured)" in shown
+    assert "1,000,000,000 x (384 x 2 + 16 key + 16 index) bytes = 800.0 GB" in shown
+    assert f"x 2 = {2 * found.hours[0] * 1:,.2f} to {2 * found.hours[1]:,.0f}" in shown.replace("device hours ", "")
+    assert "cost" not in Scale(RATES, Devices(), 10**9).text()
+
+
+@pytest.mark.parametrize("kind", PEAKS)
+def test_devices_are_read_by_name_and_number(kind: str) -> None:
+    assert Devices.read(kind.lower()) == Devices(1, kind)
+    assert Devices.read(f"16x{kind}") == Devices(16, kind)
+    assert Devices.read("4") == Devices(4, None)
+
+
+@pytest.mark.parametrize("text", ["", "x", "8x", "0", "0xH100", "H100x8", "8 H100", "8xH1000"])
+def test_other_words_are_no_devices(text: str) -> None:
+    with pytest.raises(DistilvecError, match=rf'^--devices: .*"({re.escape(text)}|H1000)"'):
+        Devices.read(text)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    monkeypatch.setattr("distilvec.choosing.scale.rates.SECONDS", 0.1)
+    monkeypatch.setattr("distilvec.choosing.measuring.SECONDS", 0.1)
+    corpus = tmp_path / "texts.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in sentences), encoding="utf-8")
+    return Recipe.build(
+        {
+            "corpus": {"path": str(corpus), "holdout": 0.2},
+            "teachers": [{"name": "tiny", "model": str(tiny_bert)}],
+            "student": {"shrink": {"of": "tiny", "layers": 1}},
+            "method": {"name": "cosine"},
+            "training": {"epochs": 3, "batch_size": 16},
+            "output": str(tmp_path / "out"),
+        }
+    )
+
+
+@pytest.mark.parametrize("storage", ["float16", "float32", "int8"])
+def test_bytes_of_a_vector_are_those_of_a_real_store(recipe: Recipe, tmp_path: Path, storage: Any) -> None:
+    from distilvec.flow.job import Job
+
+    recipe.teachers[0].storage = storage
+    answer = scale(recipe, 10**6)
+    taught = Job(recipe).teach(vectors_only=True)[0]
+    files = [*taught.store.path.glob("sentence-*.arrow"), *taught.store.path.glob("derived/*.npy")]
+    rows = len(taught.store)
+    # Headers of a few hundred bytes each are all that comes on top.
+    assert 0 <= sum(file.stat().st_size for file in files) - rows * answer.rates.vector_bytes < 3000 * len(files)
+
+
+def test_rates_are_measured_and_the_student_counts(recipe: Recipe) -> None:
+    answer = scale(recipe, 10**7, Devices(2), 1.5)
+    rates = answer.rates
+    assert rates.teaching > 0 and rates.training is not None and rates.training > 0 and rates.peak > 0
+    assert rates.epochs == 3 and rates.batch_size == 16 and rates.parameters > 0
+    assert rates.token_bytes is not None and 2 < rates.token_bytes < rates.text_bytes * 2
+    assert "10,000,000 x 3 / (" in answer.text() and "gradients per device and step" in answer.text()
+    assert "max_steps" not in answer.text()
+    stepped = recipe.training.model_dump() | {"max_steps": 5}
+    short = Recipe.build(recipe.model_dump() | {"training": stepped})
+    assert "reckoned by epochs; the recipe's max_steps would end it" in scale(short, 10**7).text()
+    recipe.student = Recipe.build(recipe.model_dump() | {"student": "auto"}).student
+    assert scale(recipe, 10**7).rates.training is None
+
+
+def test_what_costs_nothing_is_refused(recipe: Recipe) -> None:
+    with pytest.raises(DistilvecError, match="^--rows: 0 "):
+        scale(recipe, 0)
+    with pytest.raises(DistilvecError, match="^--price-per-hour: .*-1"):
+        scale(recipe, 1, price=-1.0)
+
+
+def called(*words: Any) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+def test_the_command(tmp_path: Path, recipe: Recipe, tiny_bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ["--teacher", tiny_bert, "--corpus", recipe.corpus.path]
+    assert called("plan", *texts, "--rows", "1e9", "--devices", "8xA100", "--price-per-hour", "2") == 0
+    assert "8 x A100 (estimated)" in capsys.readouterr().out
+    assert called("plan", *texts, "--sample", "100", "--layers", "1", "--keep", "0.9") == 0
+    assert "predicted to keep 90 %" in capsys.readouterr().out
+    for words, told in [
+        (["plan"], "Give a recipe, or both --teacher and --corpus"),
+        (["plan", "--teacher", tiny_bert], "Give a recipe, or both"),
+        (["plan", *texts, "--layers", "two"], "--layers"),
+        (["plan", *texts, "--rows", "1e6", "--devices", "8xH10"], 'Did you mean "H100"?'),
+    ]:
+        assert called(*words) == 2
+        assert told in capsys.readouterr().err

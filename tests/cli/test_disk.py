@@ -1,0 +1,131 @@
+"""What lies on the disk after a run, and what can go."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+import distilvec
+from distilvec.cli.disk import clean, pieces, text
+from distilvec.errors import DistilvecError
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, sentences: list[str]) -> Path:
+    """A small run."""
+    out = tmp_path_factory.mktemp("run") / "out"
+    distilvec.distill(
+        teacher=str(tiny_bert),
+        student={"shrink": {"of": str(tiny_bert), "layers": 1}},
+        corpus=sentences[:80],
+        method="cosine",
+        output=str(out),
+        training={"epochs": 1, "batch_size": 16},
+    )
+    return out
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "out"))
+
+
+def kinds(folder: Path) -> dict[str, str]:
+    return {str(piece.path.relative_to(folder)): piece.kind for piece in pieces(folder)}
+
+
+def everything(folder: Path) -> dict[str, int]:
+    return {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}
+
+
+def test_everything_a_run_leaves_is_listed_once(run: Path) -> None:
+    found = kinds(run)
+    (start,) = (run / "start").iterdir()
+    assert found == {
+        f"start/{start.name}": "checkpoints",
+        ".": "report",
+        "checkpoints": "checkpoints",
+        "corpus": "corpus",
+        "stores/teacher": "store",
+        "stores/teacher/derived": "derived",
+        "student": "student",
+        "tokens": "tokens",
+    }
+    assert sum(piece.size for piece in pieces(run)) == sum(everything(run).values())
+    assert kinds(run.parent) == {f"out/{name}".removesuffix("/."): kind for name, kind in found.items()}
+    shown = text(pieces(run), run)
+    assert "in all" in shown and "taught again when needed" in shown and str(run) not in shown
+
+
+def test_cleaning_takes_checkpoints_and_the_rest_works_on(run: Path) -> None:
+    before = everything(run)
+    assert [piece.kind for piece in clean(run)] == ["checkpoints", "checkpoints"]
+    assert everything(run) == before
+    clean(run, dry_run=False)
+    assert everything(run) == {
+        name: size for name, size in before.items() if not name.startswith(("checkpoints/", "start/"))
+    }
+    assert distilvec.load(run / "student").encode(["a text"]).shape[0] == 1
+
+
+def test_what_is_derived_comes_back(run: Path) -> None:
+    store = run / "stores/teacher"
+    rows = len(distilvec.SignalStore.open(store))
+    clean(run, ["derived", "tokens", "corpus"], dry_run=False)
+    assert "derived" not in kinds(run).values() and len(distilvec.SignalStore.open(store)) == rows
+    clean(run, ["store"], dry_run=False)
+    assert set(kinds(run).values()) == {"report", "checkpoints", "student"} and not store.exists()
+
+
+def test_checkpoints_of_an_unfinished_run_stay(run: Path) -> None:
+    (run / "report.json").unlink()
+    assert clean(run, dry_run=False) == [] and (run / "checkpoints").is_dir()
+    assert "of an unfinished run: kept" in text(pieces(run), run)
+
+
+def test_leftovers_go_once_they_are_old(run: Path) -> None:
+    old, young = run / "checkpoints-before", run / "stores/teacher/sentence-a-000009.arrow.bad"
+    shutil.copytree(run / "checkpoints", old)
+    young.write_bytes(b"x" * 1000)
+    half = run / ".report-k1lled0_"
+    shutil.copytree(run / "figures", half / "figures")
+    (half / "report.md").write_text("# Half of")
+    past = time.time() - 7200
+    for file in (old, *old.rglob("*"), half, *half.rglob("*")):
+        os.utime(file, (past, past))
+    assert {piece.path for piece in clean(run, ["left over"], dry_run=False)} == {old, half}
+    assert young.exists() and not old.exists() and not half.exists()
+    os.utime(young, (past, past))
+    clean(run, ["left over"], dry_run=False)
+    assert not young.exists() and len(distilvec.SignalStore.open(run / "stores/teacher")) > 0
+
+
+def test_what_is_not_ours_is_neither_listed_nor_removed(run: Path) -> None:
+    for name in ("notes/checkpoints/model.bin", "corpus-of-mine/tokens/a.txt", "checkpoints.txt", "student-2/a.bin"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("mine")
+    outside = run.parent / "elsewhere"
+    outside.mkdir()
+    (outside / "keep.txt").write_text("mine")
+    (run / "tokens" / "link").symlink_to(outside)
+    (run / "stores" / "linked").symlink_to(outside)
+    removable = ["checkpoints", "left over", "store", "derived", "corpus", "tokens"]
+    clean(run, removable, dry_run=False)
+    left = everything(run)
+    assert {"notes/checkpoints/model.bin", "corpus-of-mine/tokens/a.txt", "checkpoints.txt", "student-2/a.bin"} <= set(
+        left
+    )
+    assert (outside / "keep.txt").exists()
+
+
+def test_errors(tmp_path: Path) -> None:
+    with pytest.raises(DistilvecError, match="/nowhere: "):
+        pieces(tmp_path / "nowhere")
+    with pytest.raises(DistilvecError, match='^clean: "student"') as caught:
+        clean(tmp_path, ["student"])
+    assert "checkpoints, left over" in str(caught.value.remedy)
+    assert text(pieces(tmp_path), tmp_path).startswith("Nothing of distilvec's")

@@ -1,0 +1,183 @@
+"""`compare`: the same work for every method, resumable run by run, and a table that claims no more than it may."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distilvec.errors import DistilvecError
+from distilvec.flow import compare as comparison
+from distilvec.flow.compare import compare
+from distilvec.flow.job import Job
+from distilvec.recipe import Recipe
+
+METHODS = ["cosine", "mse:init=random", {"name": "talas", "anchored_layers": 1, "lasd_weight": 0.0}]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, sentences: list[str]) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    texts = [text for text in sentences if len(text) < 90][:100]
+    rows = [{"text": text, "label": "long" if len(text) > 45 else "short"} for text in texts]
+    (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder / "texts.jsonl"
+
+
+def make_recipe(data: Path, teacher: Path, folder: Path, **sections: Any) -> Recipe:
+    return Recipe.build(
+        {
+            "corpus": {"path": str(data), "label": "label", "holdout": 0.4},
+            "teachers": [{"name": "tiny", "model": str(teacher)}],
+            "student": {"shrink": {"of": "tiny", "layers": 1}},
+            "optimizer": {"lr": 1e-3},
+            "training": {"epochs": 1, "batch_size": 16, "seed": 4},
+            "output": str(folder / "out"),
+            "cache": str(folder / "cache"),
+            **sections,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def compared(
+    tmp_path_factory: pytest.TempPathFactory, data: Path, tiny_bert: Path
+) -> tuple[Recipe, comparison.Comparison]:
+    recipe = make_recipe(data, tiny_bert, tmp_path_factory.mktemp("compared"))
+    return recipe, compare(recipe, METHODS, seeds=2)
+
+
+def test_every_method_and_seed_is_there(compared: tuple[Recipe, comparison.Comparison]) -> None:
+    recipe, found = compared
+    table = found.compared
+    names = ["cosine", "mse:init=random", "talas:anchored_layers=1,lasd_weight=0.0"]
+    assert list(table.entries) == ["tiny", "untrained student", "free baseline", *names]
+    assert table.reference == "cosine"
+    for name in names:
+        entry = table.entries[name]["label"]
+        assert entry.seeds == 2 and entry.deviation is not None and 0 <= entry.value <= 1
+    for name, differences in table.differences.items():
+        assert name != "cosine"
+        gap = differences["label"]
+        assert gap.low <= gap.value <= gap.high
+        expected = table.entries[name]["label"].value - table.entries["cosine"]["label"].value
+        assert gap.value == pytest.approx(expected, abs=1e-9)
+    runs = Path(recipe.output) / "runs"
+    first = runs / "mse-init=random" / "seed-4"
+    assert (first / "student" / "modules.json").is_file() and not (first / "checkpoints").exists()
+    assert (runs / "cosine" / "seed-5" / "run.jsonl").is_file()
+    seeds = [Recipe.load(runs / "cosine" / f"seed-{seed}" / "recipe.yaml") for seed in (4, 5)]
+    assert [each.training.seed for each in seeds] == [4, 5] and seeds[0].place == recipe.place
+
+
+def test_what_is_written_and_said(compared: tuple[Recipe, comparison.Comparison]) -> None:
+    recipe, found = compared
+    saved = json.loads((Path(recipe.output) / "compare.json").read_text(encoding="utf-8"))
+    assert saved["entries"]["cosine"]["label"]["seeds"] == 2 and saved["differences"]["mse:init=random"]["label"]
+    page = (Path(recipe.output) / "compare.md").read_text(encoding="utf-8")
+    assert "| cosine |" in page and "not tuned per method" in page and "held-out items" in page
+    shown = found.table()
+    assert "2 seed(s) per method" in shown and "interval" in shown
+    told = {sentence for sentence in found.compared.statements() if "better" in sentence or "worse" in sentence}
+    supported = [
+        gap for gaps in found.compared.differences.values() for gap in (gaps["all"],) if gap.low > 0 or gap.high < 0
+    ]
+    assert len(told) == len(supported), "a winner is named exactly where the interval leaves out zero"
+
+
+def test_finished_runs_are_read_back_and_lost_ones_made_again(
+    compared: tuple[Recipe, comparison.Comparison], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, found = compared
+    trained: list[str] = []
+    train_student = comparison.train_student
+
+    def watched(job: Job) -> Any:
+        trained.append(str(job.output))
+        return train_student(job)
+
+    monkeypatch.setattr(comparison, "train_student", watched)
+    again = compare(recipe, METHODS, seeds=2)
+    assert trained == [] and again.compared.to_dict() == found.compared.to_dict()
+    lost = Path(recipe.output) / "runs" / "cosine" / "seed-5" / "scores.json"
+    lost.write_text(lost.read_text()[:100])
+    again = compare(recipe, METHODS, seeds=2)
+    assert trained == [str(lost.parent)]
+    assert again.compared.to_dict() == found.compared.to_dict(), "the same run gives the same scores"
+    other = compare(recipe, METHODS[:2], seeds=1, reference="mse:init=random")
+    assert len(trained) == 1 and other.compared.reference == "mse:init=random"
+
+
+def test_another_recipe_in_the_same_folder_is_refused(compared: tuple[Recipe, comparison.Comparison]) -> None:
+    recipe, _ = compared
+    longer = recipe.model_copy(update={"training": recipe.training.model_copy(update={"epochs": 2})})
+    with pytest.raises(DistilvecError, match=r"/runs/cosine/seed-\d+/recipe\.yaml: .*output"):
+        compare(longer, ["cosine"], seeds=1)
+
+
+def test_the_length_of_the_training_is_told_as_it_was(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    recipe = make_recipe(data, tiny_bert, tmp_path, training={"max_steps": 2, "batch_size": 16})
+    table = compare(recipe, ["cosine"], seeds=1).table()
+    assert "2 steps, batches of 16" in table and "epochs" not in table
+
+
+def test_tuning_takes_the_best_of_three_rates(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    recipe = make_recipe(data, tiny_bert, tmp_path)
+    found = compare(recipe, ["cosine"], seeds=1, tune=True)
+    values = {
+        float(file.parent.name.removeprefix("lr-")): json.loads(file.read_text())["value"]
+        for file in (tmp_path / "out" / "tuning" / "cosine").glob("*/agreement.json")
+    }
+    assert sorted(values) == pytest.approx([3.33e-4, 1e-3, 3e-3])
+    assert found.rates == {"cosine": max(values, key=lambda rate: values[rate])}
+    used = Recipe.load(tmp_path / "out" / "runs" / "cosine" / "seed-4" / "recipe.yaml")
+    assert used.optimizer.lr == found.rates["cosine"]
+    assert "chosen on held-out agreement" in found.table()
+
+
+def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    recipe = make_recipe(data, tiny_bert, tmp_path, method={"name": "talas", "anchored_layers": 1})
+    words = ["talas", "talas:temperature=0.1,optimizer.sharpness.kind=asam", "leaf", "jasper_stella:prefixes=[8, 16]"]
+    found = comparison._variants(recipe, words)
+    assert found["talas"].method.options == {"anchored_layers": 1}, "the recipe's own options"
+    sharp = found[words[1]]
+    assert sharp.method.options == {"anchored_layers": 1, "temperature": 0.1}
+    assert sharp.optimizer.sharpness is not None and sharp.optimizer.sharpness.kind == "asam"
+    assert recipe.optimizer.sharpness is None
+    assert found["leaf"].student.space == "teacher" and found["leaf"].method.options == {}
+    assert found[words[3]].method.options == {"prefixes": [8, 16]}
+
+
+@pytest.mark.parametrize(
+    ("methods", "reference", "told"),
+    [
+        (["cosin"], None, '^method: .*"cosin".*"cosine"'),
+        (["cosine:inti=random"], None, '^method.inti: .*"inti".*"init"'),
+        (["cosine:init"], None, '^methods: "init" in "cosine:init" .*key=value'),
+        (["cosine", "cosine"], None, '^methods: "cosine" .*twice'),
+        (["cosine"], "mse", '^reference: .*"mse".*cosine'),
+        ([], None, "^methods: .*methods to compare"),
+    ],
+)
+def test_mistakes_are_said_before_anything_is_trained(
+    data: Path, tiny_bert: Path, tmp_path: Path, methods: list[str], reference: str | None, told: str
+) -> None:
+    recipe = make_recipe(data, tiny_bert, tmp_path)
+    with pytest.raises(DistilvecError, match=told):
+        compare(recipe, methods, reference=reference)
+    assert not (tmp_path / "out").exists() and not (tmp_path / "cache").exists()
+
+
+def test_a_method_that_cannot_work_is_said_first(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    recipe = make_recipe(data, tiny_bert, tmp_path)
+    with pytest.raises(DistilvecError, match=r"^student: anchored_layers is 2, .*\b1\. "):
+        compare(recipe, ["cosine", "talas"])
+    assert not (tmp_path / "out" / "runs").exists()
+
+
+def test_nothing_to_judge_on(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    recipe = make_recipe(data, tiny_bert, tmp_path, corpus={"path": str(data)})
+    with pytest.raises(DistilvecError, match=r"^judging\.tasks: "):
+        compare(recipe, ["cosine"])

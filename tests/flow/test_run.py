@@ -1,0 +1,240 @@
+"""Parts of the whole flow that no package sees alone: pooling, routers, languages, folders, damaged stores."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from tests.modules import nomic_moe
+
+from distilvec.corpus import Corpus
+from distilvec.errors import DistilvecError
+from distilvec.flow.job import Job
+from distilvec.flow.run import Run, run, train
+from distilvec.judging.geometry import mixture_geometry
+from distilvec.modules.moe_folder import open_moe
+from distilvec.recipe import Recipe
+from distilvec.store import SignalStore
+from distilvec.students import load_student
+
+
+@pytest.fixture(scope="module")
+def bare(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A transformers folder without a word about pooling."""
+    folder = tmp_path_factory.mktemp("bare")
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    model[0].model.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def recipe(folder: Path, sentences: list[str], teacher: dict[str, Any], student: dict[str, Any]) -> Recipe:
+    (folder / "texts.txt").write_text("".join(" ".join(text.split()[:8]) + "\n" for text in sentences[:60]))
+    return Recipe.build(
+        {
+            "corpus": {"path": str(folder / "texts.txt"), "holdout": 0.0},
+            "teachers": [{"name": "tiny", **teacher}],
+            "student": student,
+            "method": {"name": "talas", "anchored_layers": 1},
+            "training": {"epochs": 1, "batch_size": 16, "use_cpu": True},
+            "output": str(folder / "out"),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("teacher", "student", "found"),
+    [
+        (None, {"model": "bare"}, "mean"),
+        (None, {"model": "bare", "pooling": "cls"}, "cls"),
+        ("last", {"shrink": {"of": "tiny", "layers": 2}}, "lasttoken"),
+        ("last", {"shrink": {"of": "tiny", "layers": 2}, "pooling": "cls"}, "cls"),
+        ("last", {"shrink": {"of": "bare", "layers": 2}}, "mean"),
+    ],
+)
+def test_the_students_pooling(
+    tmp_path: Path, bare: Path, sentences: list[str], teacher: str | None, student: dict[str, Any], found: str
+) -> None:
+    named = json.loads(json.dumps(student).replace('"bare"', json.dumps(str(bare))))
+    given = recipe(tmp_path, sentences, {"model": str(bare), "pooling": teacher}, named)
+    made = Job(given).student()
+    assert made[1].pooling_mode == found
+
+
+def test_a_run_with_first_token_pooling_ships_it(
+    tmp_path: Path, tiny_bert: Path, bare: Path, sentences: list[str]
+) -> None:
+    pooled = {"model": str(bare), "pooling": "cls"}
+    folder = train(recipe(tmp_path, sentences, pooled, pooled))
+    assert SentenceTransformer(str(folder), device="cpu")[1].pooling_mode == "cls"
+    card = json.loads((tmp_path / "out/stores/tiny/store.json").read_text())
+    assert "cls" in json.dumps(card)
+    with pytest.raises(DistilvecError, match="/bert: .*mean.*pooling: cls"):
+        train(recipe(tmp_path, sentences, pooled, {"model": str(tiny_bert), "pooling": "cls"}))
+
+
+def test_another_language_is_learnt_from_the_teachers_own(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    """The student reads the teacher's language in a cipher; equal lessons are no negatives of each other."""
+    texts = [" ".join(text.split()[:8]) for text in sentences[:200]]
+    lines = [{"plain": text, "cipher": codecs.encode(text, "rot13")} for text in dict.fromkeys(texts)]
+    (tmp_path / "parallel.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = Recipe.build(
+        {
+            "corpus": {
+                "path": str(tmp_path / "parallel.jsonl"),
+                "text": ["plain", "cipher"],
+                "teacher_text": "plain",
+                "holdout": 0.2,
+            },
+            "teachers": [{"name": "tiny", "model": str(tiny_bert), "storage": "float32"}],
+            "student": {"static": {"of": "tiny"}},
+            "method": {"name": "distilcse"},
+            "training": {"epochs": 8, "batch_size": 16, "use_cpu": True, "seed": 0},
+            "optimizer": {"lr": 1e-2},
+            "output": str(tmp_path / "out"),
+        }
+    )
+    record = run(given).record
+    scores = {model.name: model.scores["retrieval"].value for model in record.models if "retrieval" in model.scores}
+    assert scores["student"] > scores["untrained student"] + 0.2, scores
+    assert scores["student"] > scores[record.models[0].name] + 0.2, "the teacher does not know the cipher"
+
+
+def test_a_run_that_began_before_a_key_existed_goes_on(tmp_path: Path) -> None:
+    """A newer release saves more keys; what they say by default is what the older one did."""
+    from distilvec.flow.run import output_folder
+
+    data = {
+        "corpus": {"path": "x.txt"},
+        "teachers": [{"model": "t"}],
+        "student": {"model": "s"},
+        "output": str(tmp_path),
+    }
+    recipe = Recipe.build(data)
+    saved = output_folder(recipe, resume=False) / "recipe.yaml"
+    lines = saved.read_text().splitlines()
+    older = [line for line in lines if not line.strip().startswith(("remember:", "mini_batch_size:", "compression:"))]
+    assert len(older) == len(lines) - 3
+    saved.write_text("\n".join(older) + "\n")
+    output_folder(recipe, resume=True)
+    assert "mini_batch_size" in saved.read_text()
+    for content in ("\n".join(lines).replace("remember: 0.0", "remember: 1.0"), "- not a recipe\n", "a: [\n"):
+        saved.write_text(content)
+        with pytest.raises(DistilvecError, match=r"/recipe\.yaml: .*output"):
+            output_folder(recipe, resume=True)
+
+
+def test_the_router_opens_without_poolers(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    part = {"model": str(tiny_bert), "router": True}
+    train(recipe(tmp_path, sentences, {"model": str(tiny_bert)}, part))
+    both = SentenceTransformer(str(tmp_path / "out/router"), device="cpu")
+    assert [name for name, _ in both.named_parameters() if "pooler" in name] == []
+    assert both.encode_query(["a cat"]).shape == both.encode_document(["a cat"]).shape
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny folder as nomic-embed-text-v2-moe is published."""
+    return nomic_moe.write(tmp_path_factory.mktemp("nomic") / "published")
+
+
+def whole_run(folder: Path, sentences: list[str], teacher: Path, student: dict[str, Any]) -> Run:
+    """A run with held-out texts, by cosine."""
+    given = recipe(folder, sentences, {"model": str(teacher), "storage": "float32"}, student).model_dump()
+    given["corpus"]["holdout"] = 0.4
+    return run(Recipe.build(given | {"method": {"name": "cosine"}}))
+
+
+def test_a_published_mixture_of_experts_teaches(
+    tmp_path: Path, published: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    done = whole_run(tmp_path, sentences, published, {"model": str(tiny_bert)})
+    corpus = Corpus.open(tmp_path / "out/corpus")
+    store = SignalStore.open(tmp_path / "out/stores/tiny")
+    expected = open_moe(published, device="cpu").encode(corpus.texts())
+    np.testing.assert_allclose(store.read(store.rows(corpus.keys)), expected, atol=1e-5)
+    untrained = load_student(tiny_bert, device="cpu").state_dict()
+    assert any(not torch.equal(value, untrained[name]) for name, value in done.student.state_dict().items())
+    (facts,) = done.record.mixtures
+    assert facts.model == "tiny" and facts.texts == len(corpus.holdout_rows) >= 20
+    geometry = mixture_geometry(open_moe(published, device="cpu"), corpus.texts(corpus.holdout_rows))
+    assert [(each.layer, each.load, each.angle) for each in facts.layers] == [
+        (each.layer, pytest.approx(each.load), pytest.approx(each.angle.median)) for each in geometry[1:]
+    ]
+    assert [each.layer for each in facts.layers] == [2, 4]
+    page = (tmp_path / "out/report.html").read_text()
+    assert "Inside the mixtures of experts" in page and "tiny, layer 4" in page
+
+
+def test_a_published_mixture_of_experts_learns(
+    tmp_path: Path, published: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    student = {"model": str(published), "router_balance": 0.5, "aggregation": "sba"}
+    done = whole_run(tmp_path, sentences, tiny_bert, student)
+    before, after = open_moe(published, device="cpu").state_dict(), done.student.state_dict()
+    assert before.keys() == after.keys()
+    moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert {f"0.model.encoder.layers.1.mlp.{part}" for part in ("router.layer.weight", "experts.mlp.w1")} <= moved
+    assert any("term/router_balance" in line for line in done.record.log)
+    again = load_student(tmp_path / "out/student", device="cpu")
+    assert again[0].model.config.aggregation == "sba"
+    assert np.array_equal(again.encode(sentences[:5]), done.student.encode(sentences[:5]))
+    assert [facts.model for facts in done.record.mixtures] == ["student"]
+    assert [each.layer for each in done.record.mixtures[0].layers] == [2, 4]
+
+
+def test_a_folder_that_is_no_student_is_refused_before_teaching(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    (tmp_path / "out/student").mkdir(parents=True)
+    (tmp_path / "out/student/notes.txt").write_text("mine")
+    with pytest.raises(DistilvecError, match="/out: .*: student\\. .*-o"):
+        train(recipe(tmp_path, sentences, {"model": str(tiny_bert)}, {"model": str(tiny_bert)}))
+    assert not (tmp_path / "out/stores").exists()
+
+
+def test_a_run_does_not_learn_from_a_damaged_store(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = {"model": str(tiny_bert)}
+    first = recipe(tmp_path, sentences, model, model)
+    train(first)
+    part = next((tmp_path / "out/stores/tiny").glob("sentence-*.arrow"))
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 0x40
+    part.write_bytes(content)
+    caplog.clear()
+    train(first.model_copy(update={"output": str(tmp_path / "again"), "cache": str(tmp_path / "out")}))
+    assert "is set aside: the checksum does not agree" in caplog.text
+    assert part.with_suffix(".arrow.bad").exists()
+    weights = [(tmp_path / name / "student/model.safetensors").read_bytes() for name in ("out", "again")]
+    assert weights[0] == weights[1], "what was damaged is taught again"
+
+
+def test_a_method_on_layers_and_a_table_are_refused_at_once(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distilvec.flow.start.make_student", lambda *_: pytest.fail("the table was made first"))
+    model = {"model": str(tiny_bert)}
+    with pytest.raises(DistilvecError, match="^a static student: talas .*lasd_weight: 0 and anchored_layers: 1"):
+        train(recipe(tmp_path, sentences, model, {"static": {"of": "tiny"}}))
+
+
+def test_few_held_out_items_are_still_compared_or_said_to_be_too_few(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    model = {"model": str(tiny_bert)}
+    given = recipe(tmp_path, sentences, model, model).model_dump()
+    given["corpus"]["holdout"] = 0.2
+    given["training"]["batch_size"] = 32
+    run(Recipe.build(given | {"method": {"name": "gaussian"}}))
+    page = (tmp_path / "out/report.md").read_text()
+    assert "Each teacher" in page and "held-out items are too few" in page

@@ -1,0 +1,178 @@
+"""The recipe: what is refused and how it is said, changes from the command line, files, and the way back to YAML."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from distilvec.errors import DistilvecError
+from distilvec.recipe import Recipe
+from distilvec.training.arguments import training_arguments
+
+MINIMAL = """\
+corpus: {path: texts.txt}
+teachers: [{name: tiny, model: some/teacher}]
+student:
+  shrink: {of: tiny, layers: 2}
+method: {name: talas, anchored_layers: 1}
+training:
+  epochs: 2
+"""
+
+
+def written(folder: Path, text: str = MINIMAL) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "recipe.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def refused(folder: Path, text: str, changes: list[str] | None = None) -> str:
+    with pytest.raises(DistilvecError) as caught:
+        Recipe.load(written(folder, text), changes)
+    return str(caught.value)
+
+
+def test_defaults_and_resolution(tmp_path: Path) -> None:
+    recipe = Recipe.load(written(tmp_path))
+    assert recipe.student.space == "own"
+    assert recipe.method.options == {"anchored_layers": 1}
+    assert recipe.optimizer.lr == 2e-5 and recipe.training.seed == 0
+    assert recipe.place == Path("out")
+
+
+def test_the_method_implies_the_space(tmp_path: Path) -> None:
+    leaf = MINIMAL.replace("{name: talas, anchored_layers: 1}", "{name: leaf}")
+    assert Recipe.load(written(tmp_path, leaf)).student.space == "teacher"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "told"),
+    [
+        ("epochs: 2", "epochs: 0", 7, r"training\.epochs: .*\(got 0\)"),
+        ("epochs: 2", "epochs: many", 7, r"training\.epochs: .*\bmany\b"),
+        ("shrink: {of: tiny, layers: 2}", "shrnk: {of: tiny}", 4, r'student\.shrnk: .*"shrink"'),
+        ("shrink: {of: tiny, layers: 2}", "shrink: {of: tiny, layer: 2}", 4, r'student\.shrink\.layer: .*"layers"'),
+        ("corpus: {path: texts.txt}", "corpus: {}", 1, r"corpus\.path: "),
+        (
+            "corpus: {path: texts.txt}",
+            "corpus: {pth: texts.txt}",
+            1,
+            r'corpus\.pth: .*"pth".*"path"',
+        ),
+        ("anchored_layers: 1", "anchored_layer: 1", 5, 'method.anchored_layer: .*"anchored_layer".*"anchored_layers"'),
+        ("layers: 1}", "layers: 1, temperature: -1}", 5, r"method\.temperature: .*\b0 \(got -1\)"),
+        ("layers: 1}", "layers: 1,\n  preset: papper}", 6, r"method\.preset: .*'papper'"),
+        ("name: talas", "name: tallas", 5, 'method: .*"tallas".*"talas"'),
+        ("model: some/teacher", "model: a, call: m:f", 2, r"teachers\.0: .*model, call, api and vectors"),
+        ("epochs: 2", "bset: task_accuracy", 7, r'training\.bset: .*"best"'),
+        ("training:", "trainig:", 6, 'trainig: .*"training"'),
+    ],
+)
+def test_mistakes_name_line_and_remedy(tmp_path: Path, before: str, after: str, line: int, told: str) -> None:
+    message = refused(tmp_path, MINIMAL.replace(before, after))
+    assert re.match(re.escape(str(tmp_path / "recipe.yaml")) + rf", line {line}, {told}", message), message
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    assert "not valid YAML" in refused(tmp_path, "corpus: [")
+    assert "mapping" in refused(tmp_path, "- one\n- two\n")
+    with pytest.raises(DistilvecError, match=r"/missing\.yaml: "):
+        Recipe.load(tmp_path / "missing.yaml")
+    unsafe = MINIMAL.replace("texts.txt", '!!python/object/apply:os.system ["true"]')
+    assert "not valid YAML" in refused(tmp_path, unsafe)
+
+
+def test_changes(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    changes = [
+        "training.epochs=0.5",
+        'teachers.0.prompt="query: "',
+        "student.shrink.layers=[1, 3]",
+        "optimizer.lr=1.0e-3",
+    ]
+    recipe = Recipe.load(file, changes)
+    assert recipe.training.epochs == 0.5 and recipe.optimizer.lr == 1e-3
+    assert recipe.student.shrink is not None and recipe.student.shrink.layers == [1, 3]
+    assert "not of the form" in refused(tmp_path, MINIMAL, ["training.epochs"])
+    assert "not an index below 1" in refused(tmp_path, MINIMAL, ["teachers.1.name=x"])
+    assert "holds a value" in refused(tmp_path, MINIMAL, ["training.epochs.more=x"])
+    auto = Recipe.load(file, ["student=auto", "student.max_length=64"]).student
+    assert auto.auto is not None and auto.max_length == 64
+
+
+def test_a_change_of_an_unknown_key_is_refused(tmp_path: Path) -> None:
+    assert 'Did you mean "lr"?' in refused(tmp_path, MINIMAL, ["optimizer.lrr=2"])
+
+
+def test_saved_and_read_again_it_is_the_same(tmp_path: Path) -> None:
+    text = MINIMAL + "judging: {tasks: [{name: t, kind: clustering, test: [{text: a, label: b}]}]}\n"
+    recipe = Recipe.load(written(tmp_path, text), ["training.warmup_steps=3"])
+    again = Recipe.load(written(tmp_path / "saved", recipe.to_yaml()))
+    assert again.to_yaml() == recipe.to_yaml()
+    assert again.training.arguments == {"warmup_steps": 3}
+
+
+@pytest.mark.parametrize("number", ["1e-8", "1.0e-8", "1.e-8", ".1e-7", "+1E-8", "100e-10"])
+def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, number: str) -> None:
+    """YAML 1.1 asks for a point and a sign, and most people leave them out."""
+    text = MINIMAL + f"  adam_epsilon: {number}\n"
+    for recipe in (Recipe.load(written(tmp_path, text)), Recipe.load(tmp_path / "recipe.yaml", ["optimizer.lr=1e3"])):
+        found = recipe.training.arguments["adam_epsilon"]
+        assert isinstance(found, float) and found == pytest.approx(1e-8)
+        args = training_arguments(recipe.training, recipe.optimizer, tmp_path, 10)
+        assert args.adam_epsilon == found
+    assert recipe.optimizer.lr == 1000
+    changed = Recipe.load(tmp_path / "recipe.yaml", [f"training.max_grad_norm={number}"])
+    assert changed.training.arguments["max_grad_norm"] == pytest.approx(1e-8)
+
+
+def test_texts_that_look_like_such_numbers_stay_texts(tmp_path: Path) -> None:
+    recipe = Recipe.load(written(tmp_path, MINIMAL), ["corpus.text='1e5'", "teachers.0.name='2e-3'", "output=e5"])
+    again = Recipe.load(written(tmp_path / "saved", recipe.to_yaml()))
+    assert again == recipe and (again.corpus.text, again.teachers[0].name, again.output) == ("1e5", "2e-3", "e5")
+
+
+@pytest.mark.parametrize("student", ["{fresh: {}, pooling: cls}", "{model: m, pooling: first}"])
+def test_poolings_that_do_not_exist(tmp_path: Path, student: str) -> None:
+    message = refused(tmp_path, MINIMAL.replace("student:\n  shrink: {of: tiny, layers: 2}", f"student: {student}"))
+    assert "pooling" in message and "line 3" in message
+
+
+def test_files_beside_the_recipe_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, elsewhere = tmp_path / "recipes", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    file = written(
+        place, MINIMAL + "judging: {tasks: [task.yaml, stsb, {name: x, kind: clustering, test: rows.jsonl}]}\n"
+    )
+    for name in ("texts.txt", "task.yaml", "rows.jsonl", "tiny"):
+        (place / name).write_text("x\n")
+    (elsewhere / "stsb").mkdir()
+    monkeypatch.chdir(elsewhere)
+    recipe = Recipe.load(file)
+    assert recipe.corpus.path == str(place / "texts.txt")
+    assert recipe.judging.tasks == [
+        str(place / "task.yaml"),
+        "stsb",
+        {"name": "x", "kind": "clustering", "test": str(place / "rows.jsonl")},
+    ]
+    assert recipe.student.shrink is not None and recipe.student.shrink.of == "tiny", "a teacher's name is no file"
+    assert recipe.teachers[0].model == "some/teacher"
+    (place / "texts.txt").unlink()
+    (elsewhere / "texts.txt").write_text("x\n")
+    assert Recipe.load(file).corpus.path == str(elsewhere / "texts.txt")
+
+
+def test_a_function_is_kept_and_named() -> None:
+    data = {"corpus": {"path": "x"}, "student": {"model": "m"}, "teachers": [{"call": written}]}
+    recipe = Recipe.build(data)
+    assert recipe.teachers[0].call is written
+    assert f"call: {written.__module__}:written" in recipe.to_yaml()
+
+
+def test_two_teachers_of_one_name() -> None:
+    data = {"corpus": {"path": "x"}, "student": {"model": "m"}, "teachers": [{"model": "a"}, {"model": "b"}]}
+    with pytest.raises(DistilvecError, match='^recipe: .*"teacher"'):
+        Recipe.build(data)
