@@ -127,12 +127,27 @@ def kept(scores: dict[str, Score]) -> dict[str, Any]:
 
 
 def measured(model: Any) -> dict[str, Any]:
-    """A model on the tests, and by what rates are chosen."""
-    chosen = task("validation", part("validation", CHOOSING), "in", samples=0)
-    scores = judge({"model": model}, [chosen, *tests()]).scores["model"]
-    validation = kept({"validation": scores.pop("validation")})["validation"]
-    shown = {name: score.details["written"] for name, score in scores.items()}
-    return {"tasks": kept(scores), "validation": validation, "written": shown}
+    """A model on the tests."""
+    scores = judge({"model": model}, tests()).scores["model"]
+    return {"tasks": kept(scores), "written": {name: score.details["written"] for name, score in scores.items()}}
+
+
+def chosen_by(model: Any) -> dict[str, Any]:
+    """A model on the items by which rates are chosen."""
+    scores = judge({"model": model}, [task("validation", part("validation", CHOOSING), "in", samples=0)])
+    return {"validation": kept(scores.scores["model"])["validation"]}
+
+
+def facts_of(fitted: Any) -> dict[str, Any]:
+    """Of a training: steps, seconds, and each term's mean over the last three entries of the log."""
+    logged = [entry for entry in fitted.log if "loss" in entry]
+    names = [name for name in (logged[-1] if logged else {}) if name.startswith(("term/", "loss"))]
+    terms = {name: float(np.mean([entry[name] for entry in logged[-3:] if name in entry])) for name in names}
+    return {
+        "steps": fitted.steps,
+        "training_seconds": round(fitted.seconds, 1),
+        "terms": {name: round(value, 5) for name, value in terms.items()},
+    }
 
 
 class Bench:
@@ -177,41 +192,37 @@ class Bench:
     def row(self, row: str, seed: int) -> None:
         """The grid with seed 0, and the best rate with this seed."""
         for lr in GRID:
-            self.run(row, lr, 0)
+            self._keep(f"{row}-{lr:g}-grid", self._tried, row, lr, 0)
         lr = best_rate(self.results.rows(), row)
         assert lr is not None
-        self.run(row, lr, seed)
+        self._keep(f"{row}-{lr:g}-{seed}", self._tested, row, lr, seed)
+        for lr in GRID:
+            shutil.rmtree(recipe(row, lr, seed).output, ignore_errors=True)
 
-    def run(self, row: str, lr: float, seed: int) -> None:
-        made = recipe(row, lr, seed)
-        options = {**settings_of(made, "teachers"), "teacher": self.teacher.card.fingerprint}
-        make = functools.partial(self._run, row, lr, seed)
-        self.results.run(f"{row}-{lr:g}-{seed}", make, row=row, lr=lr, seed=seed, **options)
+    def _keep(self, name: str, make: Any, row: str, lr: float, seed: int) -> None:
+        options = {**settings_of(recipe(row, lr, seed), "teachers"), "teacher": self.teacher.card.fingerprint}
+        self.results.run(name, functools.partial(make, row, lr, seed), row=row, lr=lr, seed=seed, **options)
 
-    def _run(self, row: str, lr: float, seed: int) -> dict[str, Any]:
+    def _tried(self, row: str, lr: float, seed: int) -> dict[str, Any]:
+        model, facts = self._trained(row, lr, seed)
+        return {**facts, **chosen_by(model)}
+
+    def _tested(self, row: str, lr: float, seed: int) -> dict[str, Any]:
+        model, facts = self._trained(row, lr, seed)
+        return {**facts, **measured(model)}
+
+    def _trained(self, row: str, lr: float, seed: int) -> tuple[Any, dict[str, Any]]:
+        """A student as it ships, and what its training says; trained where it is not there."""
         made = recipe(row, lr, seed)
         out = Path(made.output)
-        shutil.rmtree(out, ignore_errors=True)
-        job = self.job(made)
-        job.taught = [self._asking(job)]
-        student, fitted = train_student(job)
-        ship_student(job, student, fitted.method, out / "student")
-        found = measured(open_shipped(made, out / "student"))
-        shutil.rmtree(out, ignore_errors=True)
-        logged = [entry for entry in fitted.log if "loss" in entry]
-        return {
-            "row": row,
-            "lr": lr,
-            "seed": seed,
-            "steps": fitted.steps,
-            "training_seconds": round(fitted.seconds, 1),
-            "terms": {
-                name: round(float(np.mean([entry[name] for entry in logged[-3:] if name in entry])), 5)
-                for name in (logged[-1] if logged else {})
-                if name.startswith(("term/", "loss"))
-            },
-            **found,
-        }
+        if not (out / "facts.json").exists():
+            shutil.rmtree(out, ignore_errors=True)
+            job = self.job(made)
+            job.taught = [self._asking(job)]
+            student, fitted = train_student(job)
+            ship_student(job, student, fitted.method, out / "student")
+            (out / "facts.json").write_text(json.dumps({"row": row, "lr": lr, "seed": seed, **facts_of(fitted)}))
+        return open_shipped(made, out / "student"), json.loads((out / "facts.json").read_text())
 
     def _asking(self, job: Job) -> Taught:
         """The taught teacher, asked for what this row wants."""

@@ -66,7 +66,7 @@ def _line(name: str, lr: str, runs: list[dict[str, Any]]) -> str:
 
 def best_rate(rows: Rows, row: str) -> float | None:
     """The learning rate with the best ROUGE-L on validation items of seed 0; of equals the smallest."""
-    runs = [run for run in rows.values() if run.get("row") == row and run.get("seed") == 0]
+    runs = [run for name, run in rows.items() if run.get("row") == row and name.endswith("-grid")]
     runs.sort(key=lambda run: run["lr"])
     return max(runs, key=lambda run: run["validation"]["value"])["lr"] if runs else None
 
