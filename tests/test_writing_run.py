@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,16 @@ from typing import Any
 import pytest
 from tests.writing import built, items
 
-from distilvec.errors import DistilvecError
+import distilvec
+from distilvec import marker
+from distilvec.choosing import choose
+from distilvec.cli.disk import pieces
+from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.compare import compare
+from distilvec.flow.finetune import finetune
+from distilvec.flow.push import push
 from distilvec.flow.run import Run, run
+from distilvec.judging.writing import asked, write, writer_of
 from distilvec.recipe import Recipe
 from distilvec.report import Record
 
@@ -170,3 +178,34 @@ def test_a_dry_run_says_what_would_happen(home: Path) -> None:
     text = plan(Recipe.build(recipe(home, "dskd", output=str(home / "dry")))).text()
     assert "held-out answers" in text and "MB" in text
     assert not (home / "dry").exists()
+
+
+def test_a_run_with_such_a_student_is_known_as_one(done: Run) -> None:
+    assert marker.is_finished(done.folder)
+    with pytest.raises(DistilvecError, match=str(done.folder / "student")):
+        distilvec.load(done.folder)
+    with pytest.raises(EnvironmentProblem, match="switched off"):  # so there is a student with its card
+        push(done.folder, "me/small")
+    shutil.copytree(done.folder / "student", done.folder / ".student.old-1")
+    found = {piece.kind for piece in pieces(done.folder.parent)}
+    shutil.rmtree(done.folder / ".student.old-1")
+    assert {"student", "left over"} <= found
+
+
+def test_training_from_python_gives_a_student_that_writes(home: Path) -> None:
+    made = recipe(home, "sft", output=str(home / "python"))
+    sections = {name: made[name] for name in ("task", "training", "optimizer")}
+    student = distilvec.train(None, made["student"], made["corpus"], "sft", home / "python", **sections)
+    writer = writer_of(student)
+    with asked(writer):
+        answers, count = write(writer, ["a prompt"], 2)
+    assert len(answers) == 1 and 1 <= count <= 2
+
+
+def test_what_chooses_or_fine_tunes_embedders_is_refused(home: Path) -> None:
+    made = Recipe.build(recipe(home, "sft", output=str(home / "chosen")))
+    with pytest.raises(DistilvecError, match="task.kind"):
+        choose(made)
+    with pytest.raises(DistilvecError, match="recipe with method sft"):
+        finetune(home / "models" / "gpt2", home / "train.jsonl", home / "tuned", task="generation")
+    assert not (home / "chosen").exists() and not (home / "tuned").exists()

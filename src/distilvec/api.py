@@ -76,10 +76,12 @@ def train(
     """As `distill`, without judging and report; returns the student as it ships (`output/student`)."""
     from distilvec.choosing import settle
     from distilvec.flow.run import train as start
+    from distilvec.flow.writing import open_shipped, writes
     from distilvec.tasks.answering import finished_student
 
-    recipe = recipe_of(teacher, student, corpus, method, output, **sections)
-    return finished_student(start(settle(recipe, resume=resume), resume=resume))
+    recipe = settle(recipe_of(teacher, student, corpus, method, output, **sections), resume=resume)
+    folder = start(recipe, resume=resume)
+    return open_shipped(recipe, folder) if writes(recipe) else finished_student(folder)
 
 
 def teach(

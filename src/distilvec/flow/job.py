@@ -16,7 +16,7 @@ from distilvec.errors import DistilvecError
 from distilvec.flow.combine import CombinedTeacher, combine
 from distilvec.flow.start import Start, student_start
 from distilvec.flow.teach import Taught, class_order, open_teacher, teach_one, teacher_info
-from distilvec.flow.writing import check_method, writing_tasks
+from distilvec.flow.writing import check_writing, writing_tasks
 from distilvec.judging import automatic_tasks, load_tasks
 from distilvec.judging import settle as settle_tasks
 from distilvec.judging.tasks import Task as JudgingTask
@@ -81,7 +81,7 @@ class Job:
         """
         for key in REQUIRED[command]:
             given(getattr(self.recipe, key) or None, key)
-        check_method(self.recipe)
+        check_writing(self.recipe, command)
         method = resolve(self.recipe.method.name)
         if "teachers" not in REQUIRED[command] and method.needs_teacher and not self.recipe.teachers:
             raise DistilvecError(

@@ -41,13 +41,21 @@ def writes(recipe: Recipe) -> bool:
     return recipe.task is not None and recipe.task.writes
 
 
-def check_method(recipe: Recipe) -> None:
-    """Refuse a method that cannot teach a student to write.
+def check_writing(recipe: Recipe, command: str) -> None:
+    """Refuse a method that cannot teach a student to write, and a command that chooses embedders.
 
     Raises:
-        DistilvecError: naming those that can.
+        DistilvecError: naming the methods that can.
     """
-    if writes(recipe) and not resolve(recipe.method.name).writes:
+    if not writes(recipe):
+        return
+    if command in ("plan", "scale"):
+        raise DistilvecError(
+            "students are measured here by the vectors that they give, and the task is generation",
+            where="task.kind",
+            remedy="Choose the student's size yourself; `distilvec run --dry-run` says what a run takes.",
+        )
+    if not resolve(recipe.method.name).writes:
         able = ", ".join(name for name in TABLE if resolve(name).writes)
         raise DistilvecError(
             f'method "{recipe.method.name}" teaches embedders, and the task is generation',

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.marker import holds_student
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
 from distilvec.modules.projection import is_identity
@@ -90,7 +91,7 @@ def check_place(target: Path) -> None:
     Raises:
         DistilvecError: the place holds something else.
     """
-    if target.exists() and not _is_model(target) and (target.is_file() or any(target.iterdir())):
+    if target.exists() and not holds_student(target) and (target.is_file() or any(target.iterdir())):
         raise DistilvecError(
             "this place holds something that is not a model, and it would be lost",
             where=str(target),
@@ -105,7 +106,7 @@ def refuse_model(target: Path) -> None:
         DistilvecError: something lies there.
     """
     check_place(target)
-    if _is_model(target):
+    if holds_student(target):
         raise DistilvecError(
             "this folder holds a model, and it would be lost",
             where=str(target),
@@ -230,12 +231,6 @@ def say_without_pooler(folder: Path) -> None:
             settings = json.loads(file.read_text(encoding="utf-8"))
             settings["model_kwargs"] = {**settings.get("model_kwargs", {}), "add_pooling_layer": False}
             file.write_text(json.dumps(settings, indent=4) + "\n", encoding="utf-8")
-
-
-def _is_model(folder: Path) -> bool:
-    """Whether it is one of sentence-transformers, or a causal model of transformers."""
-    causal = (folder / "config.json").is_file() and (folder / "generation_config.json").is_file()
-    return (folder / "modules.json").is_file() or causal
 
 
 def put_in_place(partial: Path, target: Path, *, keep: bool = False) -> None:
