@@ -16,6 +16,7 @@ from distilvec.modules.guarded import (
     lacks_pooler,
     no_questions,
     open_modules,
+    open_writing,
 )
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
 from distilvec.modules.pipeline import item_kinds
@@ -160,14 +161,10 @@ def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = Fals
         EnvironmentProblem: the hub cannot be reached.
     """
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder, name = locate(model, trust_remote_code), str(model)
-    plain = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
     try:
-        with no_questions():
-            causal = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, use_safetensors=True, **plain)
-            return causal, AutoTokenizer.from_pretrained(str(folder), **plain)
+        return open_writing(folder, dtype, trust_remote_code)
     except SafetensorError as problem:
         raise DataError(
             f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
