@@ -38,8 +38,10 @@ from distilvec.flow.train import ship_student, train_student
 from distilvec.flow.writing import open_shipped
 from distilvec.judging import GenerationTask, Score, judge
 from distilvec.recipe import Recipe, TeacherSection
+from distilvec.store import SignalStore
+from distilvec.store.ragged import RaggedSignal
 from distilvec.teachers import Teacher
-from distilvec.teachers.signals import NOTHING, Wanted
+from distilvec.teachers.signals import NEXT, NOTHING, Wanted
 from distilvec.training import bfloat16_pays
 
 HOME = WORK / EXPERIMENT
@@ -150,6 +152,15 @@ def facts_of(fitted: Any) -> dict[str, Any]:
     }
 
 
+def left_over(store: SignalStore) -> dict[str, Any]:
+    """What the candidates of the store leave of the teacher's mass, over all places of all answers."""
+    kept = RaggedSignal(store.path, NEXT[0])
+    rest = np.exp(np.concatenate([logs[:, -1] for logs in kept.read(np.arange(len(kept)))]).astype(np.float64))
+    shown = {"mean": rest.mean(), "p99": np.quantile(rest, 0.99)}
+    counts = {"places": len(rest), "candidates": kept.width - 1}
+    return {"rest": {**counts, **{name: round(float(value), 5) for name, value in shown.items()}}}
+
+
 class Bench:
     """The teacher, its store, and what all runs share."""
 
@@ -188,6 +199,9 @@ class Bench:
         self.taught = [
             teach_one(self.section, self.corpus, HOME / "cache" / "stores", teacher=self.teacher, wanted=wanted)
         ]
+        if wanted.next:
+            make = functools.partial(left_over, self.taught[0].store)
+            self.results.run("store", make, teacher=self.teacher.card.fingerprint)
 
     def row(self, row: str, seed: int) -> None:
         """The grid with seed 0, and the best rate with this seed."""

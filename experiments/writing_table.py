@@ -46,6 +46,11 @@ def write_page(rows: Rows, folder: Path) -> str:
         runs = list(seeds(rows, f"{name}-{lr:g}").values()) if lr else []
         if runs:
             lines.append(_line(name, f"{lr:g}", runs))
+    if "store" in rows:
+        rest = rows["store"]["rest"]
+        mean, most = (f"{100 * rest[name]:.2f} %" for name in ("mean", "p99"))
+        kept = f"The store keeps {rest['candidates']} next tokens a place, at {rest['places']:,} places."
+        lines += ["", f"{kept} They leave {mean} of the teacher's mass on average, and more than {most} at one in 100."]
     page = "\n".join([*lines, *_differences(rows), *_examples(rows)]) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(page, encoding="utf-8")
