@@ -36,7 +36,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from distilvec.modules.aggregation import set_aggregation
-from distilvec.modules.moe_encoder import MixtureOfExperts, MoeEncoder, MoeEncoderConfig
+from distilvec.modules.moe_encoder import MoeEncoder, MoeEncoderConfig
+from distilvec.modules.moe_experts import MixtureOfExperts
 from distilvec.modules.sphere import AGGREGATIONS, aggregate
 
 RESULTS = Path(__file__).parent / "results"

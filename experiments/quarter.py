@@ -2,13 +2,14 @@
 
     python experiments/quarter.py --sizes quarter --seeds 0     # half an hour of one core, and to judge
     python experiments/quarter.py --probe                       # the shapes beside others, 40,000 texts each
+    python experiments/quarter.py --rivals                      # tables of the same sizes: ours, and model2vec's
     python experiments/quarter.py --table
 
 Teacher: all-MiniLM-L6-v2 (22.7 M parameters). Students: `shrink` with a factorised table of word pieces, some of the
 six blocks and fewer inner units. Lesson: cosine without a map and the last token states. Corpus: 100,000 texts of
 headline.py's pool, without labels (the corpus of TALAS's protocol, the first shared sentences and texts of pairs); with
---larger all shared sentences and what installed packages say of themselves. The teacher reads each once; its vectors and token states come
-from the store. Training can be interrupted and goes on with the same command.
+--larger all shared sentences and what installed packages say of themselves. The teacher reads each once; its vectors
+and token states come from the store. Training can be interrupted and goes on with the same command.
 
 Shapes are compared by agreement on held-out texts after 40,000 texts (`--probe`), on nothing else; that of the quarter
 was found so elsewhere, with parts of the nine sets in view. Judged after training, on what chose nothing here: the nine
@@ -22,21 +23,33 @@ import functools
 import gzip
 import hashlib
 import json
+import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import headline
 import numpy as np
 from common import WORK, Results, arguments, finished, settings_of, shared
-from quarter_shapes import SIZES
+from quarter_shapes import SIZES, TABLES
 from quarter_table import write_page
+from safetensors.numpy import load_file
 
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.corpus.similar import NearDuplicates
 from distilvec.flow.demo import demo_teacher
 from distilvec.flow.run import run
-from distilvec.judging import CachedEncoder, Judgement, RetrievalTask, Task, judge, load_task, talas_tasks
+from distilvec.judging import (
+    CachedEncoder,
+    Judgement,
+    RetrievalTask,
+    Task,
+    agreement,
+    judge,
+    load_task,
+    talas_tasks,
+)
 from distilvec.recipe import Recipe
 from distilvec.report import Record
 from distilvec.teachers import load_teacher
@@ -52,6 +65,7 @@ LONG = (100, 180)
 #: Pairs of docstrings that the demo takes: the first 600 are its tests, and ours.
 DEMO = 2600
 _PARTS = ("summary", "description")
+HOLDOUT = 0.01
 EPOCHS, PROBE_EPOCHS = 3.84, 0.404
 #: Others of the same sizes.
 OTHERS: dict[str, dict[str, Any]] = {
@@ -144,7 +158,7 @@ def recipe(
     """The run of a shape; its folder is named after all that it is made of."""
     fast = bfloat16_pays()
     made: dict[str, Any] = {
-        "corpus": {"path": str(texts or pool()), "domain": "source", "holdout": 0.01},
+        "corpus": {"path": str(texts or pool()), "domain": "source", "holdout": HOLDOUT},
         "teachers": [{"name": NAME, "model": demo_teacher(), "dtype": "bfloat16" if fast else None}],
         "student": {"shrink": {"of": NAME, "positions": 256, **shape}, "max_length": 256, "dropout": 0.0},
         "method": {"name": "cosine", "map": False, "token_states": token_states},
@@ -166,6 +180,42 @@ def recipe(
     return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest}")}
 
 
+def table_recipe(size: str, seed: int, epochs: float) -> dict[str, Any]:
+    """The run of a static student of a size, on the larger corpus."""
+    made = recipe({}, seed, epochs, texts=larger())
+    made["student"] = {
+        "static": {"of": NAME, **{key: TABLES[size][key] for key in ("vocabulary", "dimensions")}},
+        "max_length": 256,
+    }
+    made["method"] = {"name": "cosine"}
+    made["optimizer"] = {"lr": 3e-3, "heads_lr": 3e-3}
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
+    return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest}")}
+
+
+def rival_run(made: Recipe, numbers: int | None) -> dict[str, Any]:
+    """A static student on all tasks; or, with so many numbers a piece, what model2vec makes of the teacher itself."""
+    if numbers is None:
+        folder, about = trained(made)
+        model = folder / "student"
+    else:
+        model, about = distilled(numbers)
+    return {**about, **likeness(model), **scores(made, model, groups())}
+
+
+def distilled(numbers: int) -> tuple[Path, dict[str, Any]]:
+    """Folder of model2vec's own distillation of the teacher, and what it is and resembles."""
+    from model2vec.distill import distill
+
+    folder = WORK / EXPERIMENT / f"model2vec-{numbers}" / "model"
+    begun = time.perf_counter()
+    if not folder.exists():
+        distill(demo_teacher(), pca_dims=numbers).save_pretrained(folder)
+    took = time.perf_counter() - begun
+    table = max(np.prod(tensor.shape) for tensor in load_file(folder / "model.safetensors").values())
+    return folder, {"parameters": int(table), "training_seconds_of_last_call": took}
+
+
 def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
     """Folder of the run, which is made or gone on with where it is not whole, and what it cost and resembles."""
     folder = Path(made.output)
@@ -174,7 +224,6 @@ def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
     record = Record.load(folder)
     student = record.model("student")
     return folder, {
-        "agreement": record.agreement,
         "parameters": student.parameters,
         "bytes": student.size_bytes,
         "steps": record.cost.steps if record.cost else None,
@@ -186,17 +235,17 @@ def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
 def probed(made: Recipe) -> dict[str, Any]:
     """How much a shape resembles the teacher after a short training."""
     folder, about = trained(made)
-    return {**about, "cosine": held_out_cosine(made, folder)}
+    return {**about, **likeness(folder / "student")}
 
 
-def held_out_cosine(made: Recipe, folder: Path) -> float:
-    """Mean cosine of student and teacher, which share a space, on the texts that are held out."""
-    texts = corpus_of(made).texts(corpus_of(made).holdout_rows)
-    student, teacher = (
-        CachedEncoder(load_teacher(model=model, dtype=DTYPE))(texts) for model in (folder / "student", demo_teacher())
-    )
-    lengths = np.linalg.norm(student, axis=1) * np.linalg.norm(teacher, axis=1)
-    return float(((student * teacher).sum(1) / lengths).mean())
+def likeness(model: Path) -> dict[str, Any]:
+    """What a model shares with the teacher on the pool's held-out texts, which the larger corpus holds out too."""
+    corpus = _read(WORK / EXPERIMENT / "corpus", str(pool()), HOLDOUT)
+    texts = corpus.texts(corpus.holdout_rows)
+    teacher, student = (CachedEncoder(load_teacher(model=each, dtype=DTYPE))(texts) for each in (demo_teacher(), model))
+    alike = teacher.shape == student.shape
+    found = agreement(teacher, student, shared_space=alike)
+    return {"agreement": found, "cosine": found["cosine"] if alike else None, "held_out": len(texts)}
 
 
 @functools.cache
@@ -212,7 +261,7 @@ def corpus_of(made: Recipe) -> Corpus:
 def judged_run(made: Recipe) -> dict[str, Any]:
     """A trained student on all tasks, beside the teacher."""
     folder, about = trained(made)
-    return {**about, "cosine": held_out_cosine(made, folder), **scores(made, folder / "student", groups())}
+    return {**about, **likeness(folder / "student"), **scores(made, folder / "student", groups())}
 
 
 def start_run(made: Recipe) -> dict[str, Any]:
@@ -302,6 +351,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--epochs", type=float, default=EPOCHS)
     parser.add_argument("--larger", action="store_true", help="all sentences, and docstrings")
+    parser.add_argument("--rivals", action="store_true", help="static students and model2vec's, of the same sizes")
     parser.add_argument("--probe", action="store_true", help="only compare shapes, trained on 40,000 texts")
     options = parser.parse_args()
     results = Results(EXPERIMENT)
@@ -316,6 +366,17 @@ def main() -> None:
                 if name == "quarter":
                     row = f"probe/{name}, without token states-0"
                     results.run(row, functools.partial(probed, made), recipe=settings_of(made))
+    elif options.rivals:
+        for size in options.sizes:
+            for seed in options.seeds:
+                made = Recipe.build(table_recipe(size, seed, options.epochs))
+                name = f"rival/table, {size}-{seed}"
+                results.run(name, functools.partial(rival_run, made, None), recipe=settings_of(made))
+            numbers = TABLES[size]["model2vec"]
+            made = Recipe.build(table_recipe(size, 0, 1.0))
+            chosen = {"numbers": numbers, "version": version("model2vec")}
+            results.run(f"rival/model2vec, {size}-0", functools.partial(rival_run, made, numbers), **chosen)
+            write_page(results.rows(), results.home)
     else:
         for seed in options.seeds:
             for size in options.sizes:

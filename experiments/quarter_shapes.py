@@ -10,3 +10,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "eighth": {"layers": [1, 3, 6], "vocabulary": 14_000, "embedding": 50, "inner": 128},
     "twentieth": {"layers": [1], "vocabulary": 9_000, "embedding": 44, "inner": 96},
 }
+#: Static students of the same sizes, and the numbers a piece that model2vec may have of all 30,522 pieces.
+TABLES: dict[str, dict[str, int]] = {
+    "quarter": {"vocabulary": 22_000, "dimensions": 256, "model2vec": 185},
+    "eighth": {"vocabulary": 11_000, "dimensions": 256, "model2vec": 93},
+    "twentieth": {"vocabulary": 8_500, "dimensions": 128, "model2vec": 36},
+}

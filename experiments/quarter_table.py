@@ -19,7 +19,7 @@ _LIKENESS = ("cosine", "order", "ten nearest")
 def write_page(rows: Rows, folder: Path) -> str:
     """What is there, as Markdown; also written to `table.md`."""
     whole = {name: row for name, row in rows.items() if "/" not in name}
-    probes, speeds = below(rows, "probe"), below(rows, "speed")
+    probes, speeds, rivals = below(rows, "probe"), below(rows, "speed"), below(rows, "rival")
     lines = ["# Students of a quarter, an eighth and a twentieth", ""]
     lines += ["Made by `python experiments/quarter.py` (its header says what was trained and judged on what)."]
     if whole:
@@ -34,6 +34,8 @@ def write_page(rows: Rows, folder: Path) -> str:
         lines += [*_head(*_COLUMNS, *_LIKENESS), *(_line(name, row) for name, row in sorted(whole.items()))]
         lines += ["", "## Over seeds", "", *_ABOUT, ""]
         lines += _over_seeds(whole, below(rows, "start"))
+        if rivals:
+            lines += ["", "### Tables of the same sizes", "", *_over_seeds(rivals, {})]
         for name, row in sorted(whole.items()):
             lines += ["", f"### {name}", "", *_sets(row)]
             if name in speeds:
@@ -104,10 +106,9 @@ def _size(row: dict[str, Any]) -> str:
 
 
 def _likeness(row: dict[str, Any]) -> str:
-    found = row["agreement"]
-    return " | ".join(
-        [f"{row['cosine']:.3f}", f"{found['similarity_spearman']:.3f}", f"{100 * found['neighbours']:.1f} %"]
-    )
+    found, cosine = row["agreement"], row["cosine"]
+    shown = "" if cosine is None else f"{cosine:.3f}"
+    return " | ".join([shown, f"{found['similarity_spearman']:.3f}", f"{100 * found['neighbours']:.1f} %"])
 
 
 def _sets(row: dict[str, Any]) -> list[str]:

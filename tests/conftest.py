@@ -8,6 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, w
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -60,6 +61,27 @@ def tiny_model_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny BERT alone, for tests that need no other kind."""
     return once(tmp_path_factory, "bert")
+
+
+@pytest.fixture(scope="session")
+def tiny_static(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 16 numbers of the tiny BERT's pieces that reads 20 of them, with Normalize. Do not write."""
+    from distilvec.modules.pipeline import limit_length
+    from distilvec.students import load_student, ship, static
+
+    teacher = load_student(tiny_bert, device="cpu")
+    teacher.append(_normalize())
+    student = static(teacher, dimensions=16)
+    limit_length(student, 20)
+    folder = tmp_path_factory.mktemp("tiny-static") / "static"
+    ship(student, folder)
+    return folder
+
+
+def _normalize() -> Any:
+    from sentence_transformers.base.modules import Normalize
+
+    return Normalize()
 
 
 @pytest.fixture(scope="session")

@@ -162,11 +162,9 @@ def test_a_graph_that_disagrees_is_refused_and_nothing_is_left(
 
     from distilvec.export import convert
 
-    good = convert._write_graph
     (tmp_path / "kept.txt").write_text("mine")
 
-    def damaged(model: object, file: Path) -> list[str]:
-        assert callable(good)
+    def damaged(model: object, file: Path, *, states: bool) -> list[str]:
         shutil.copyfile(exported[0] / "model.onnx", file)
         graph = onnx.load(str(file))
         rng = np.random.default_rng(0)
@@ -178,7 +176,7 @@ def test_a_graph_that_disagrees_is_refused_and_nothing_is_left(
         onnx.save(graph, str(file))
         return json.loads((exported[0] / CONFIG).read_text())["inputs"]
 
-    monkeypatch.setattr(convert, "_write_graph", damaged)
+    monkeypatch.setattr(convert, "write_graph", damaged)
     with pytest.raises(DistilvecError, match=r"/model: .*'a text'.*0\.999"):
         export_onnx(student, tmp_path, quantize=False, texts=["a text", "another one"])
     assert [file.name for file in tmp_path.iterdir()] == ["kept.txt"]
@@ -201,6 +199,18 @@ def test_a_full_disk_is_no_fault_of_the_model(tmp_path: Path, tiny_bert: Path) -
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_openvino_gives_the_same_vectors(exported: tuple[Path, ExportReport], sentences: list[str]) -> None:
+    pytest.importorskip("openvino", reason="the extra openvino is not installed")
+    folder = exported[0]
+    wanted = load_onnx(folder).encode(sentences[:50])
+    found = load_onnx(folder, engine="openvino", threads=1).encode(sentences[:50])
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    small = load_onnx(folder, precision="int8", engine="openvino").encode(sentences[:50])
+    assert 1e-4 < np.abs(small - wanted).max() < 0.5
+    with pytest.raises(DistilvecError, match='"openvin".*"openvino"'):
+        load_onnx(folder, engine="openvin")  # type: ignore[arg-type]
+
+
 def test_what_cannot_be_opened(tmp_path: Path, exported: tuple[Path, ExportReport]) -> None:
     import shutil
 
@@ -216,16 +226,26 @@ def test_what_cannot_be_opened(tmp_path: Path, exported: tuple[Path, ExportRepor
         load_onnx(exported[0]).encode("a text")
 
 
-def test_a_model_without_transformer_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_starts_with_neither_is_refused(tmp_path: Path, tiny_bert: Path) -> None:
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-    from tokenizers import Tokenizer, models
 
-    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
-    model.save(str(tmp_path / "static"), create_model_card=False)
-    with pytest.raises(DistilvecError, match=r"/static: .*\bStaticEmbedding\b"):
-        export_onnx(tmp_path / "static", tmp_path / "out")
+    from distilvec.students import router
+
+    router(SentenceTransformer(str(tiny_bert)), SentenceTransformer(str(tiny_bert))).save(
+        str(tmp_path / "router"), create_model_card=False
+    )
+    with pytest.raises(DistilvecError, match=r"/router: .*\bRouter\b"):
+        export_onnx(tmp_path / "router", tmp_path / "out")
+
+
+def test_a_static_table_is_exported(tmp_path: Path, tiny_static: Path, sentences: list[str]) -> None:
+    """Texts of unknown pieces only, no piece at all and more pieces than are read too."""
+    texts = [*sentences[:40], "", "漢字かな", "the cat " * 40]
+    report = export_onnx(tiny_static, tmp_path / "out", texts=sentences[:24])
+    wanted = expected(tiny_static, texts)
+    np.testing.assert_allclose(load_onnx(tmp_path / "out").encode(texts), wanted, atol=2e-6)
+    np.testing.assert_allclose(load_onnx(tmp_path / "out").encode([""]), np.zeros((1, wanted.shape[1])))
+    assert report.variant("onnx int8").cosine_min > 0.99
 
 
 def test_mixtures_of_experts_are_refused(tiny_bert: Path, tmp_path: Path) -> None:

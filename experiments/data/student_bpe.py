@@ -27,6 +27,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, get_cosine_schedule_with_warmup
 
+from distilvec.training import bfloat16_pays
+
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 START, PAD, END, _, MASK = range(5)
 ENTRIES = 8192
@@ -109,6 +111,7 @@ def shape() -> BertConfig:
         intermediate_size=1024,
         max_position_embeddings=LONGEST,
         pad_token_id=PAD,
+        attn_implementation="eager",  # on processors the fused kernel's backward pass is slower for short texts
     )
 
 
@@ -152,9 +155,11 @@ def masked(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def loss_of(model: BertForMaskedLM, batch: torch.Tensor) -> torch.Tensor:
     """Cross-entropy over the chosen tokens; the output layer is computed for these alone."""
     tokens, told = (part.to(model.device) for part in masked(batch.long()))
-    hidden = model.bert(tokens, attention_mask=(tokens != PAD).long()).last_hidden_state
     chosen = told != -100
-    return cross_entropy(model.cls(hidden[chosen]), told[chosen])
+    with torch.autocast(model.device.type, torch.bfloat16, enabled=bfloat16_pays()):
+        hidden = model.bert(tokens, attention_mask=(tokens != PAD).long()).last_hidden_state
+        logits = model.cls(hidden[chosen])
+    return cross_entropy(logits.float(), told[chosen])
 
 
 def train(model: BertForMaskedLM, plan: list[torch.Tensor], state: Path, seed: int) -> None:

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from distilvec.api import choose, distill, evaluate, load, teach, train
+    from distilvec.api import choose, distill, evaluate, load, mine, teach, train
     from distilvec.errors import DistilvecError
     from distilvec.flow.compare import compare
     from distilvec.indexes import adapt, check_index
@@ -26,6 +26,7 @@ __all__ = [
     "distill",
     "evaluate",
     "load",
+    "mine",
     "shrink",
     "teach",
     "train",
@@ -44,6 +45,7 @@ _HOMES = {
     "distill": "distilvec.api",
     "evaluate": "distilvec.api",
     "load": "distilvec.api",
+    "mine": "distilvec.api",
     "shrink": "distilvec.students",
     "teach": "distilvec.api",
     "train": "distilvec.api",

@@ -1,4 +1,4 @@
-"""What people call from Python: `distill`, `choose`, `teach`, `train`, `evaluate`, `load`."""
+"""What people call from Python: `distill`, `choose`, `mine`, `teach`, `train`, `evaluate`, `load`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.errors import DistilvecError
 from distilvec.files import read_object, refuse_foreign, write_text
 from distilvec.judging.loading import read_tasks
-from distilvec.recipe.from_python import recipe_of
+from distilvec.recipe.from_python import GIVEN, corpus_section, recipe_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distilvec.export import OnnxEncoder
     from distilvec.flow.run import Run
     from distilvec.judging import Judgement
+    from distilvec.mining.outcome import Mined
     from distilvec.store import SignalStore
 
 
@@ -47,8 +48,8 @@ def distill(
         method: name, or a dictionary with `name` and its options.
         output: folder of the run.
         resume: go on where an interrupted run in that folder stopped.
-        **sections: `optimizer`, `training`, `judging` and `task` as dictionaries, and `cache`. The task's `validation`
-            and `test` may be values as `corpus` may.
+        **sections: `optimizer`, `training`, `judging` and `task` as dictionaries, `scorers` as a list of them, and
+            `cache`. The task's `validation` and `test`, and a scorer's `scores`, may be values as `corpus` may.
 
     Returns:
         The run: `student` (a plain SentenceTransformer), `report` (the table a person reads), `folder`, `record`.
@@ -106,6 +107,46 @@ def teach(
     return Job(recipe).teach(shard=shard, vectors_only=True)[0].store
 
 
+def mine(
+    teacher: Any,
+    corpus: Any,
+    output: str | Path = "mined",
+    *,
+    documents: Any = None,
+    seed: int = 0,
+    cache: str | Path | None = None,
+    **options: Any,
+) -> Mined:
+    """Hard negatives for a corpus of pairs from one teacher's vectors: `distilvec mine`.
+
+    Exact, in bounded memory; killed and called again it goes on where it was.
+
+    Args:
+        teacher: as for `distill`; its store is filled with what it lacks. The folder of a student, or
+            `{"vectors": ..., "texts": ...}`, are teachers as well.
+        corpus: as for `distill`, with the columns of query and answer: `{"path": ..., "text": ["query", "answer"]}`.
+        output: folder for mined.jsonl, mining.md, mining.json and, without `cache`, the store.
+        documents: more documents that may be negatives: a file, a list of texts, or a corpus section.
+        seed: of what is drawn at random.
+        cache: where the prepared corpus and the store are kept, to be shared with runs.
+        **options: keys of the recipe's `mining` section: negatives, ranks, absolute_margin, relative_margin, max_score,
+            duplicates, random.
+
+    Returns:
+        What was found: `file`, `columns` (for `corpus.text` of a recipe), `text()`.
+
+    Raises:
+        DistilvecError: a corpus without pairs, an unknown option, or whatever teaching raises.
+    """
+    from distilvec.flow.mine import mine_recipe
+
+    if documents is not None:
+        options["documents"] = corpus_section(documents, Path(output) / GIVEN, "documents.jsonl")
+    sections = {"mining": options, "training": {"seed": seed}}
+    recipe = recipe_of(teacher, None, corpus, None, output, **sections, cache=None if cache is None else str(cache))
+    return mine_recipe(recipe)
+
+
 def choose(
     teacher: Any,
     corpus: Any,
@@ -149,16 +190,25 @@ def kept_or_temporary(output: str | Path | None) -> Iterator[str]:
         yield place
 
 
-def evaluate(model: Any, tasks: Any, output: str | Path | None = None, *, name: str | None = None) -> Judgement:
+def evaluate(
+    model: Any,
+    tasks: Any,
+    output: str | Path | None = None,
+    *,
+    name: str | None = None,
+    results: str | Path | None = None,
+) -> Judgement:
     """Score any model with the evaluators that score teachers and students.
 
     Args:
         model: folder or hub id, exported ONNX folder, `SentenceTransformer`, teacher, or a function from texts to
             vectors [n, d]; a causal language model's folder where all tasks are of kind generation.
-        tasks: one or several of: name of a benchmark, description (dictionary), file with one description or with
-            a list of them.
+        tasks: one or several of: name of a task or a whole benchmark of MTEB's ("MTEB(eng, v2)"), description
+            (dictionary), file with one description or with a list of them.
         output: JSON file for the scores, with per-item results.
         name: of the model in the result; default from its folder.
+        results: folder for MTEB's result files, one for each of its tasks, written as they finish; a task whose file
+            is there already, of a model with these weights, is not run again.
 
     Raises:
         DistilvecError: no such model, a task that cannot be read, or `output` holds something else than scores.
@@ -167,12 +217,14 @@ def evaluate(model: Any, tasks: Any, output: str | Path | None = None, *, name: 
 
     if output is not None:
         refuse_foreign(Path(output).parent, [Path(output).name], lambda _: "scores" in read_object(Path(output)))
-    asked = read_tasks(tasks)
+    chosen = read_tasks(tasks)
     opened: Any = model
     if isinstance(model, str | Path):
-        opened = _writer(model) if asked and all(task.kind == "generation" for task in asked) else load(model)
-    called = name or (Path(model).name if isinstance(model, str | Path) else "model")
-    found = judge({called or "model": opened}, asked)
+        opened = _writer(model) if chosen and all(task.kind == "generation" for task in chosen) else load(model)
+    called = name or (Path(model).resolve().name if isinstance(model, str | Path) else "model") or "model"
+    if results is not None:
+        _keep_results(chosen, Path(results), called, model)
+    found = judge({called: opened}, chosen)
     if output is not None:
         write_text(Path(output), json.dumps(found.to_dict(outputs=True)) + "\n")
     return found
@@ -183,6 +235,23 @@ def _writer(model: str | Path) -> SentenceTransformer:
     from distilvec.modules.writing import open_writer
 
     return open_writer(model).eval()
+
+
+def _keep_results(tasks: Sequence[Any], folder: Path, name: str, model: Any) -> None:
+    """Let MTEB's tasks find and keep their result files.
+
+    Raises:
+        DistilvecError: none of the tasks is MTEB's, or the model has no files that tell it from others.
+    """
+    from distilvec.judging import MtebTask
+    from distilvec.judging.results import ResultFiles, revision_of
+
+    own = [task for task in tasks if isinstance(task, MtebTask)]
+    if not own:
+        raise DistilvecError("only tasks of MTEB have result files", where="results", remedy="Leave it out.")
+    files = ResultFiles(folder, name, revision_of(model))
+    for task in own:
+        task.results = files
 
 
 def load(path: str | Path) -> SentenceTransformer | OnnxEncoder:

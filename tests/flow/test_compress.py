@@ -32,13 +32,14 @@ def student(real_teacher_folder: Path, texts: list[str]) -> SentenceTransformer:
     return static(load_student(real_teacher_folder, device="cpu"), dimensions=64, vocabulary=1500, texts=texts)
 
 
+@onnx
 def test_a_static_student(student: SentenceTransformer, texts: list[str]) -> None:
     task = RetrievalTask.from_pairs("pairs", texts[::2], texts[1::2])
     weights = student[0].embedding.weight.clone()
     found = compress(student, texts[:80], texts[80:], [task])
     names = [(row.name, row.width) for row in found.rows]
     vectors = [(f"{kind} vectors", width) for width in (64, 32) for kind in ("float32", "int8", "binary")]
-    assert names == [*vectors, ("float16 weights", 64)]
+    assert names == [*vectors, ("float16 weights", 64), ("onnx float32", 64), ("onnx int8", 64)]
     rows = {(row.name, row.width): row for row in found.rows}
     whole, half = found.rows[0], rows["float16 weights", 64]
     assert (whole.neighbours, whole.bytes_per_million) == (1.0, 256_000_000)
@@ -50,7 +51,7 @@ def test_a_static_student(student: SentenceTransformer, texts: list[str]) -> Non
     assert half.neighbours > 0.98 and half.texts_per_second and whole.latency_p50_ms
     assert whole.scores["pairs"].value == pytest.approx(task.score(student.encode).value)
     assert rows["binary vectors", 32].scores["pairs"].value < whole.scores["pairs"].value
-    assert any("ONNX" in note for note in found.notes)  # there is no graph to export, and the table says so
+    assert rows["onnx float32", 64].neighbours == 1.0 and rows["onnx int8", 64].neighbours > 0.9
     assert (student[0].embedding.weight == weights).all()
 
 

@@ -161,12 +161,12 @@ def test_pairs_train_without_a_teacher_from_python(tmp_path: Path, tiny_bert: Pa
 
 @pytest.mark.parametrize(
     ("command", "lacking", "where"),
-    [("run", "student", "student"), ("run", "corpus", "corpus"), ("teach", "teachers", "teachers")],
+    [("run", "student", "student"), ("run", "corpus", "corpus"), ("teach", "teachers", "teachers or scorers")],
 )
 def test_a_command_names_the_section_that_it_misses(
     command: str, lacking: str, where: str, tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
-    assert lacking in REQUIRED[command]
+    assert any(lacking in key for key in REQUIRED[command])
     content = recipe(tmp_path, tiny_bert, sentences).model_dump(mode="json")
     content[lacking] = [] if lacking == "teachers" else None
     with pytest.raises(DistilvecError) as caught:

@@ -107,6 +107,12 @@ CASES = [
     Case("distillmoe", {**MOE, "moe_weight": 1}),
     Case("mnrl"),
     Case("mnrl", {"preset": "paper"}),
+    Case("mnrl", {"teacher_margin": 0.0}),
+    Case("margin_mse"),
+    Case("margin_mse", {"preset": "paper"}, [4]),
+    Case("score_kl"),
+    Case("score_kl", {"raw": True, "teacher_temperature": 2.0}),
+    Case("cosine", {"beside": {"name": "score_kl", "weight": 0.5}}),
     Case("sft", task="classes"),
     Case("uld", task="classes"),
     Case("uld", {"preset": "code", "temperature": 2.0}, task="classes"),
@@ -175,7 +181,7 @@ ONE_TERM_PER_TEACHER = over(
 
 def about_teacher(terms: dict[str, Any]) -> dict[str, Any]:
     """The terms that say something of a teacher."""
-    own = ("simcse", "lasd", "ranking", "diversity", "gate")
+    own = ("simcse", "lasd", "ranking", "margin", "listwise", "diversity", "gate")
     return {name: term for name, term in terms.items() if not re.split("[@:]", name)[0].startswith(own)}
 
 

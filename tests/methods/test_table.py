@@ -107,6 +107,8 @@ def test_the_list_says_what_each_method_needs() -> None:
     assert "needs class logits and a classification task;" in needs["uld"]
     assert "needs no teacher and a task;" in needs["sft"]
     inside = {name for name in available() if resolve(name).inside} | {"simcse", "mnrl", "sft"}
+    for name in ("margin_mse", "score_kl"):
+        assert "needs scores but pairs or triplets;" in needs.pop(name)
     assert all("needs sentence vectors;" in line for name, line in needs.items() if name not in inside)
 
 

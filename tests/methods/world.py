@@ -82,6 +82,7 @@ class World:
         self.inputs = [torch.randn(n + 2, width, generator=draw) for n in self.lengths]
         self.keys = torch.randint(0, 256, (items, 16), generator=draw, dtype=torch.uint8)
         self.labels = torch.randint(0, CLASSES, (items,), generator=draw)
+        self.scores = 3 * torch.randn(items, generator=draw)
         self.weights = [1.0] * teachers
         self.readers: list[Encoder] = []
         self.theirs: list[list[Tensor]] = []
@@ -173,16 +174,20 @@ class World:
         alone = aligned([one_to_one(len(self.inputs[row]) - 2, len(theirs[row]) - 2) for row in rows], shifts)
         return {"full": aligned(paths, shifts), **dict.fromkeys(("strict", "path", "spans", "reciprocal"), alone)}
 
-    def batch(self, rows: Sequence[int], pairs: bool = False) -> Batch:
-        """`pairs`: the first half of the rows are anchors, the second half what belongs to them."""
-        keys = self.keys[list(rows)]
-        half = len(rows) // 2
+    def batch(self, rows: Sequence[int], pairs: bool = False, scores: bool = False) -> Batch:
+        """`pairs`: the first half of the rows are anchors, the second half what belongs to them.
+
+        `scores`: the first quarter are anchors, then their positives, then two negatives of each, with scores.
+        """
+        keys, parts = self.keys[list(rows)], 4 if scores else 2
+        size = len(rows) // parts
         return Batch(
             keys,
             Batch.equal_items(keys),
             self.labels[list(rows)],
-            group=torch.arange(half).repeat(2) if pairs else None,
-            role=torch.arange(2).repeat_interleave(half) if pairs else None,
+            group=torch.arange(size).repeat(parts) if pairs else None,
+            role=torch.arange(parts).clamp_max(2).repeat_interleave(size) if pairs else None,
+            scores=self.scores[list(rows)] if scores else None,
         )
 
     def method(
@@ -202,9 +207,12 @@ class World:
                 for rows in (range(start, start + 8) for start in range(0, min(self.items, 24), 8))
                 if needs.inside or needs.logits
             ]
+            pairs = (
+                [(self.output(range(self.items)), self.batch(range(self.items), True, True))] if needs.scores else []
+            )
         torch.manual_seed(0)
         seen = StudentOutput(whole.embedding, layers=whole.layers)
-        method.build(info, self.teachers, Sample(seen, self.signals(range(self.items), inside=False), batches))
+        method.build(info, self.teachers, Sample(seen, self.signals(range(self.items), inside=False), batches, pairs))
         self.encoder.train()
         return method
 
@@ -219,7 +227,7 @@ class World:
         for one in signals:
             one.present[list(absent)] = False
         mixed(method, output)
-        return *self._asked(output, signals, needs), self.batch(rows, method.trains_on_pairs)
+        return *self._asked(output, signals, needs), self.batch(rows, needs.companions != 0, needs.scores)
 
     def step(self, method: Method, rows: Sequence[int] = range(8), **more: Any) -> dict[str, Any]:
         """The terms of one step."""

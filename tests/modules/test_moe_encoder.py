@@ -14,13 +14,12 @@ from torch.nn import functional
 
 from distilvec.functional import spherical_aggregate
 from distilvec.modules.moe_encoder import (
-    ExpertLayers,
-    MixtureOfExperts,
     MoeEncoder,
     MoeEncoderConfig,
     rotary_tables,
     rotate,
 )
+from distilvec.modules.moe_experts import ExpertLayers, MixtureOfExperts
 from distilvec.modules.moe_folder import open_moe
 from distilvec.modules.sphere import AGGREGATIONS, aggregate
 from distilvec.students import StudentTap
@@ -138,7 +137,7 @@ def test_grouped_products_are_the_loop(bias: bool, half: bool, monkeypatch: pyte
     real = torch.tensor([[True] * 8, [True] * 3 + [False] * 5])
     results = []
     for grouped in (False, True):
-        monkeypatch.setattr("distilvec.modules.moe_encoder._has_grouped_product", lambda *_, grouped=grouped: grouped)
+        monkeypatch.setattr("distilvec.modules.moe_experts._has_grouped_product", lambda *_, grouped=grouped: grouped)
         states = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(1)).requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             output = layer(states, real)

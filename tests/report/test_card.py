@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 from tests.report.example import example
 
 from distilvec.report import model_card, write_card
+from distilvec.report.front_matter import front_matter
+from distilvec.report.record import ScoreEntry
 
 
 def test_a_new_card_can_be_read_by_hubs(tmp_path: Path) -> None:
@@ -20,6 +23,45 @@ def test_a_new_card_can_be_read_by_hubs(tmp_path: Path) -> None:
     for part in ("layers 1 and 6 of all-MiniLM-L6-v2", "9f3c1a52d07be8846a1f0c2b7d95e310", "apache-2.0", "talas"):
         assert part in body
     assert "somebody" not in body
+
+
+def test_scores_are_a_model_index_that_the_hub_reads(tmp_path: Path) -> None:
+    """By the hub's own reader, there and back."""
+    from huggingface_hub import ModelCard
+
+    record = example()
+    student = record.model("student")
+    assert student is not None
+    first, *others = student.scores
+    student.scores[first].dataset = "mteb/some-set"
+    student.scores["mine, too"] = ScoreEntry(metric="ndcg@10", value=0.25, kind="retrieval")
+    student.scores["broken"] = ScoreEntry(metric="accuracy", value=float("nan"), kind="classification")
+    card = ModelCard.load(write_card(record, tmp_path))
+    found = {each.dataset_name: each for each in card.data.eval_results or ()}
+    assert found.keys() == {first, *others, "mine, too"}
+    assert len({each.unique_identifier for each in found.values()}) == len(found)
+    for name, each in found.items():
+        assert each.metric_value == round(student.scores[name].value, 6)
+    assert found[first].dataset_type == "mteb/some-set"
+    mine = found["mine, too"]
+    assert (mine.dataset_type, mine.metric_type, mine.task_type) == ("mine-too", "ndcg_at_10", "Retrieval")
+    assert card.data.model_name == record.title
+
+
+def test_data_sets_and_licences() -> None:
+    def told(**parts: Any) -> dict[str, Any]:
+        return dict(yaml.safe_load(front_matter(example(**parts)).split("---\n")[1]))
+
+    def licence(*names: str | None) -> dict[str, Any]:
+        found = told(teachers=[{"name": f"t{number}", "licence": name} for number, name in enumerate(names)])
+        return {key: value for key, value in found.items() if key.startswith("license")}
+
+    assert told(corpus={"source": "hub:me/texts@en:train"})["datasets"] == ["me/texts"]
+    assert "datasets" not in told(corpus={"source": "texts.jsonl"})
+    assert licence("apache-2.0", "mit") == {} and licence("mit", None) == {} and licence(None) == {}
+    assert licence("Apache-2.0", "apache-2.0") == {"license": "apache-2.0"}
+    assert licence("Jina Research: only") == {"license": "other", "license_name": "jina-research-only"}
+    assert told(teachers=[], student={"provenance": "x", "licence": "mit"})["license"] == "mit"
 
 
 def test_writing_again_replaces_the_section_and_keeps_the_rest(tmp_path: Path) -> None:

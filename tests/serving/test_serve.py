@@ -127,6 +127,7 @@ def test_a_student_can_be_a_teacher_over_the_wire(
         ({"input": ["a", " "]}, 400, "input 1"),
         (b'{"input": "\\ud800"}', 400, "half a character"),
         ({"input": ["a"] * 3000}, 413, "3,000"),
+        ({"input": ["a", "a" * 200_001]}, 413, "200,001"),
         (b'{"input": "' + b"a" * (17 << 20) + b'"}', 413, "16 MiB"),
         ({"input": "a", "model": "large"}, 404, '"small"'),
         ({"input": "a", "dimensions": 0}, 400, "dimensions"),

@@ -17,6 +17,7 @@ from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, Task, judge
 from distilvec.judging import settle as settle_tasks
 from distilvec.recipe import Recipe
+from distilvec.recipe.places import at_revision
 from distilvec.students import load_student
 from distilvec.teachers import Teacher
 
@@ -149,8 +150,8 @@ def source_of(recipe: Recipe) -> tuple[str | None, SentenceTransformer | None]:
         return None, None
     section = teachers.get(of)
     if section is None:
-        return of, load_student(of, pooling=pooling)
-    return of, load_student(str(section.model), pooling=pooling or section.pooling)
+        return of, load_student(at_revision(of, None if student is None else student.revision), pooling=pooling)
+    return of, load_student(str(section.address), pooling=pooling or section.pooling)
 
 
 def _measure_all(wanted: Sequence[Candidate], bench: Bench) -> tuple[list[Measured], list[str]]:

@@ -20,6 +20,8 @@ from distilvec.corpus.groups import rows_with_companions
 from distilvec.evenly import evenly_spaced
 from distilvec.flow.job import Job
 from distilvec.flow.judge import check_measures
+from distilvec.flow.mine import mining_cost
+from distilvec.flow.score import STORAGE, Pairs, score_one, scores_of
 from distilvec.flow.teach import Taught
 from distilvec.flow.train import adapted
 from distilvec.recipe import Recipe
@@ -64,19 +66,20 @@ class Plan:
         return "\n".join([*lines, *self.examples, *(f"note: {note}" for note in self.notes)])
 
 
-def plan(recipe: Recipe, *, teaching_only: bool = False) -> Plan:
+def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -> Plan:
     """Probe a recipe without leaving anything behind.
 
     Args:
         teaching_only: stop before the student.
+        mining: stop there too, and say what mining takes.
 
     Raises:
         DistilvecError: whatever the run itself would refuse before its first expensive step.
     """
-    found = Plan()
+    found, teaching_only = Plan(), teaching_only or mining
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as name:
         job = Job(recipe.model_copy(update={"cache": name, "output": name}))
-        job.require("teach" if teaching_only else "dry-run")
+        job.require("mine" if mining else "teach" if teaching_only else "dry-run")
         if not teaching_only:
             _ = job.named_tasks
             check_measures(job)
@@ -85,9 +88,19 @@ def plan(recipe: Recipe, *, teaching_only: bool = False) -> Plan:
         train = np.asarray(job.corpus.train_rows)
         chosen = evenly_spaced(len(train), PROBE_TEXTS)
         rows = _whole_groups(job.corpus, train[chosen])
-        taught, seconds, disk = _probe_teachers(job, rows, recipe.place, found)
+        taught, seconds, disk = _probe_teachers(job, rows, recipe.place, found) if recipe.teachers else ([], 0.0, 0.0)
+        scored, scores = (0.0, None) if mining else _probe_scorers(job, rows, recipe.place, found)
+        seconds += scored
+        if mining:
+            cost = mining_cost(job)
+            found.add(
+                "mining",
+                f"{cost.queries:,} queries in {cost.documents:,} documents, {cost.products:,.3g} products of vectors: "
+                f"{duration(cost.seconds)}",
+            )
+            seconds += cost.seconds
         if not teaching_only:
-            trained, kept = _probe_student(job, rows, taught, found)
+            trained, kept = _probe_student(job, rows, taught, scores, found)
             seconds, disk = seconds + trained, disk + kept
             own = "" if job.named_tasks else " (of the corpus)"
             extra = ", agreement with the teacher" if recipe.judging.agreement and recipe.teachers else ""
@@ -190,7 +203,40 @@ def _examples(name: str, seen: TeacherReport) -> list[str]:
     ]
 
 
-def _probe_student(job: Job, rows: np.ndarray, taught: Sequence[Taught], found: Plan) -> tuple[float, float]:
+def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tuple[float, np.ndarray | None]:
+    """Score a few pairs with each scorer; returns the seconds of scoring all, and what was said of these pairs.
+
+    Args:
+        kept: where the run itself will keep its stores.
+    """
+    if not job.recipe.scorers:
+        return 0.0, None
+    seconds, scored = 0.0, []
+    pairs = Pairs.of(job.corpus, rows)
+    for section, scorer in zip(job.recipe.scorers, job.scorers, strict=True):
+        begun = time.perf_counter()
+        one = score_one(section, scorer, pairs, job.place / "probe")
+        rate = one.filled.distinct / max(time.perf_counter() - begun, 1e-9)
+        scored.append(one)
+        keys = np.unique(job.pairs.keys, axis=0)
+        missing = len(keys)
+        if (kept / "stores" / section.name / "store.json").exists():
+            there = SignalStore.create(kept / "stores" / section.name, scorer.card, 1, STORAGE)
+            missing = int(there.missing(keys).sum())
+        absent = (
+            f", {one.filled.absent:,} of {one.filled.distinct:,} tried without a score" if one.filled.absent else ""
+        )
+        found.add(
+            f"scorer {section.name}",
+            f"{missing:,} of {len(keys):,} pairs to score at {rate:,.0f}/s: {duration(missing / rate)}{absent}",
+        )
+        seconds += missing / rate
+    return seconds, scores_of(scored, pairs)
+
+
+def _probe_student(
+    job: Job, rows: np.ndarray, taught: Sequence[Taught], scores: np.ndarray | None, found: Plan
+) -> tuple[float, float]:
     """Take a few steps; returns the seconds of the whole training and the bytes it leaves."""
     recipe, corpus, place = job.recipe, job.corpus, job.place
     accumulation = recipe.training.arguments.get("gradient_accumulation_steps", 1)
@@ -209,6 +255,7 @@ def _probe_student(job: Job, rows: np.ndarray, taught: Sequence[Taught], found: 
             recipe.optimizer,
             task=job.task,
             place=place,
+            scores=scores,
         )
     setup = time.perf_counter() - begun - fitted.seconds
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))

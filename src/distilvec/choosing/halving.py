@@ -17,7 +17,7 @@ from distilvec.choosing.probe import short_training
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import likeness
 from distilvec.methods.base import Method
-from distilvec.methods.table import TOKEN_STATES, build_method, resolve
+from distilvec.methods.table import HELD, build_method, resolve
 from distilvec.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def probe_method(recipe: Recipe, width: int, teacher: int) -> Method:
     section = recipe.method
     cls = resolve(section.name)
     if "method" in recipe.model_fields_set and cls.needs_teacher and not cls.inside:
-        options = {name: value for name, value in section.options.items() if name != TOKEN_STATES}
+        options = {name: value for name, value in section.options.items() if name not in HELD}
         return build_method(section.name, options, section.matryoshka)
     return build_method("cosine", {"map": width != teacher})
 

@@ -34,6 +34,7 @@ def short_training(
     *,
     task: Task | None = None,
     place: Path | None = None,
+    scores: np.ndarray | None = None,
 ) -> Fitted:
     """Train a student in place for a few steps, and leave nothing behind but the trained student.
 
@@ -42,6 +43,7 @@ def short_training(
         corpus: a few items.
         training: keys of the recipe's section, with `max_steps`.
         place: a folder that is thrown away later; None = one that is thrown away now.
+        scores: float32 [rows of the corpus], of methods that learn from scores.
     """
     rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") if place is None else nullcontext(place) as folder:
@@ -55,4 +57,5 @@ def short_training(
             optimizer=optimizer,
             folder=Path(folder) / "probe-run",
             task=task,
+            scores=scores,
         )

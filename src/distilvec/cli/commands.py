@@ -189,17 +189,22 @@ def _integers(text: str) -> list[int] | None:
 def evaluate(
     model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id, or an exported folder")],
     tasks: Annotated[
-        list[str], typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")
+        list[str],
+        typer.Option("--task", "-t", help="task or benchmark of MTEB, task file, or a YAML list of tasks"),
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", callback=at_home, help="write the scores as JSON here")
+    ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(callback=at_home, help="folder for MTEB's result files; finished tasks are taken from it"),
     ] = None,
 ) -> None:
     """Score any model with the evaluators that score teachers and students."""
     from distilvec.api import evaluate as start
     from distilvec.report import show_scores
 
-    show_scores(start(model, tasks, output))
+    show_scores(start(model, tasks, output, results=results))
 
 
 def shrink(
@@ -236,11 +241,27 @@ def export(
     model: Annotated[Path, typer.Argument(help="student folder")],
     output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder for the ONNX files")],
     quantize: Annotated[bool, typer.Option(help="also int8")] = True,
+    web: Annotated[bool, typer.Option("--web", help="in the layout that transformers.js opens")] = False,
+    model2vec: Annotated[bool, typer.Option("--model2vec", help="of a static student: for model2vec instead")] = False,
+    texts: Annotated[Path | None, typer.Option(help="with --web: also a page that searches these texts")] = None,
+    text: Annotated[str, typer.Option(help="text column of --texts")] = "text",
+    library: Annotated[
+        Path | None, typer.Option(callback=at_home, help="folder with transformers.js, where there is no npm")
+    ] = None,
 ) -> None:
-    """The whole pipeline as ONNX, float and int8, with agreement, size and speed."""
-    from distilvec.export import export_onnx
+    """The whole pipeline as ONNX, float and int8, with agreement, size and speed; or a table for model2vec."""
+    if model2vec:
+        from distilvec.export import export_model2vec
 
-    say(export_onnx(model, output, quantize=quantize).table())
+        if web or texts or library or not quantize:
+            raise DistilvecError(
+                "a folder of model2vec holds a table alone", where="--model2vec", remedy="Give no other."
+            )
+        say(export_model2vec(model, output).text())
+        return
+    from distilvec.cli.measures import export_student
+
+    say(export_student(model, output, quantize=quantize, web=web, texts=texts, text=text, library=library))
 
 
 def push(

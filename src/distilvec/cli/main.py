@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from distilvec.cli import commands, index_commands
+from distilvec.cli import commands, index_commands, mining_commands
 from distilvec.cli.commands import Changes, Engine, Output, at_home, say
 from distilvec.errors import DistilvecError, printable
 
@@ -240,6 +240,7 @@ for _command in (
     commands.drift,
     index_commands.check_index,
     index_commands.adapt,
+    mining_commands.mine,
     commands.finetune,
     commands.methods,
     commands.new_method,

@@ -1,4 +1,4 @@
-"""What the commands that look at a model or at texts print."""
+"""What the commands that look at a model or at texts print, and `distilvec export`."""
 
 from __future__ import annotations
 
@@ -79,3 +79,34 @@ def look_at_drift(model: str, old: Path, new: Path, *, text: str = "text", limit
         lines += ["", "Most unlike the old texts (cosine to the nearest of them):"]
         lines += [f"{cosine:6.2f}  {clip(each, 100)}" for each, _, cosine in found.examples]
     return printable("\n".join(lines))
+
+
+def export_student(
+    model: Path,
+    output: Path,
+    *,
+    quantize: bool = True,
+    web: bool = False,
+    texts: Path | None = None,
+    text: str = "text",
+    library: Path | None = None,
+) -> str:
+    """A student as ONNX, in our layout or for the web, and what came of it: `distilvec export`."""
+    from distilvec.corpus import read_corpus
+    from distilvec.export import export_onnx, export_web
+    from distilvec.export.page import PAGE, page_bytes
+
+    if not web:
+        for name, value in (("--texts", texts), ("--library", library)):
+            if value is not None:
+                raise DistilvecError("this is about the page of an export for the web", where=name, remedy="Add --web.")
+        return export_onnx(model, output, quantize=quantize).table()
+    if texts is None:
+        return export_web(model, output, quantize=quantize).table()
+    with tempfile.TemporaryDirectory(prefix="distilvec-texts-") as place:
+        found = read_corpus(str(texts), place, text=text, holdout=0.0).texts()
+    title = f"Search in {texts.name.split('.')[0]}"
+    report = export_web(model, output, quantize=quantize, search=found, title=title, library=library)
+    page = output / PAGE
+    told = f"page        {page}: {len(found):,} texts, {page_bytes(page) / 1e6:.1f} MB"
+    return printable(f"{report.table()}\n\n{told}\nlook at it  python3 -m http.server 8000 --directory {page}")

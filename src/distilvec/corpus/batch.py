@@ -20,6 +20,7 @@ class Batch:
         domain: int64 [B] index into the corpus' domain names, or None.
         group: int64 [B], equal for the rows of one pair or triplet, or None.
         role: int64 [B], anchor 0, positive 1, negative 2, or None.
+        scores: float32 [B], what the scorers say of a document and its anchor; NaN where nothing, or None.
     """
 
     keys: Tensor
@@ -28,6 +29,7 @@ class Batch:
     domain: Tensor | None = None
     group: Tensor | None = None
     role: Tensor | None = None
+    scores: Tensor | None = None
 
     @staticmethod
     def equal_items(keys: Tensor) -> Tensor:

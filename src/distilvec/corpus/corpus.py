@@ -160,6 +160,7 @@ def read_corpus(
     modality: Modality | None = None,
     components: Components = "largest",
     repeated: bool = False,
+    revision: str | None = None,
 ) -> Corpus:
     """Read, audit and split a corpus, or open what an equal call has left in `folder`.
 
@@ -194,6 +195,7 @@ def read_corpus(
             keeps all, "reject" leaves the row out.
         repeated: keep an item each time that it occurs, with its label there; a joint pair is one item. Pairs that are
             not joint are kept anyway.
+        revision: of a data set of the hub: a commit, branch or tag; None = its newest.
 
     Raises:
         DistilvecError: arguments that make no sense.
@@ -205,7 +207,8 @@ def read_corpus(
     if limit is not None and limit < 1:
         raise DistilvecError(f"limit is at least 1, not {limit}", where="corpus.limit")
     check_modality(modality)
-    folder, found = Path(folder), find_source(source, modality)
+    folder = Path(folder)
+    found = find_source(source, modality, folder=folder, revision=revision)
     wanted = what_is_wanted(
         text,
         label=label,
@@ -226,6 +229,8 @@ def read_corpus(
     with new_files(folder) as partial:
         manifest = _prepare(found, partial, wanted, holdout=holdout, strict=strict, limit=limit)
         publish(partial, folder, {"source": {"name": found.name, "digest": digest}, "options": options, **manifest})
+    if found.forget is not None:
+        found.forget(wanted.columns)
     corpus = Corpus.open(folder)
     _LOG.info("%s: %s", found.name, corpus.audit)
     return corpus

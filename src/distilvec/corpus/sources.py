@@ -10,14 +10,14 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from distilvec.corpus import hub
 from distilvec.corpus.folders import IMAGE_SUFFIXES, folder_fingerprint, holds_images, image_rows, unchanged
 from distilvec.corpus.keys import Modality
 from distilvec.corpus.readers import SUFFIXES, file_kind, read_file
 from distilvec.corpus.rows import Row, require_columns, shown
 from distilvec.corpus.tables import check_iterable, chosen_split, is_dataset, is_table, table_rows
-from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+from distilvec.errors import DataError, DistilvecError
 
-HUB = "hub:"
 NPZ = ".npz"
 _BATCH = 1000
 _IMAGES = 32  # of which each may have megabytes
@@ -35,15 +35,19 @@ class Source:
         fingerprint: equal where nothing has changed; None where that cannot be known.
         rows: (columns, longest text) -> rows.
         modality: text, image or molecule: the one asked for, or what the source says.
+        forget: removes what reading these columns has kept, once the corpus holds it; None where nothing is kept.
     """
 
     name: str
     fingerprint: str | None
     rows: Callable[[Sequence[str], int], Iterator[Row]]
     modality: Modality = "text"
+    forget: Callable[[Sequence[str]], None] | None = None
 
 
-def find_source(source: Any, modality: Modality | None = "text") -> Source:
+def find_source(
+    source: Any, modality: Modality | None = "text", *, folder: Path | None = None, revision: str | None = None
+) -> Source:
     """Make out what was given.
 
     Args:
@@ -51,14 +55,20 @@ def find_source(source: Any, modality: Modality | None = "text") -> Source:
             a `datasets` data set, or anything that iterates over texts or mappings. Of images also a folder of image
             files, and a list of paths, bytes, arrays or Pillow images.
         modality: of the items. None: images in a folder of image files and in .npz, molecules in .smi, else texts.
+        folder: where rows of the hub are kept until all have come; None = nowhere.
+        revision: of a data set of the hub: a commit, branch or tag; None = its newest.
 
     Raises:
-        DistilvecError: it is none of these, or may be read as images and as texts.
+        DistilvecError: it is none of these, may be read as images and as texts, or has no revisions.
         DataError: it is not there, or a data set has no split "train" and several others.
         EnvironmentProblem: the hub cannot be reached.
     """
-    if isinstance(source, str) and source.startswith(HUB):
-        return _dataset(_from_hub(source), source, modality or "text")
+    if isinstance(source, str) and source.startswith(hub.HUB):
+        return _hub(hub.Address.read(source, revision), modality or "text", folder)
+    if revision is not None:
+        raise DistilvecError(
+            "only a data set of the hub (hub:NAME) has revisions", where="corpus.revision", remedy="Leave it out."
+        )
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
         if not _exists(path) and not path.suffix and not path.is_symlink():
@@ -286,27 +296,25 @@ def _dataset_rows(dataset: Any, name: str, at_once: int) -> Iterator[Row]:
             yield Row(name, number, dict(zip(names, values, strict=True)))
 
 
-def _from_hub(address: str) -> Any:
-    """Load "hub:NAME[@CONFIG][:SPLIT]"; split train where none is given."""
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetNotFoundError
+def _hub(address: hub.Address, modality: Modality, folder: Path | None) -> Source:
+    identity = hub.fingerprint(address)
 
-    name, _, split = address.removeprefix(HUB).partition(":")
-    name, _, config = name.partition("@")
-    try:
-        splits = load_dataset(name, config or None)
-    except DatasetNotFoundError as error:
-        raise DataError(
-            f"this data set is not on the hub, or needs a login ({error})", where=address, remedy="Check the name."
-        ) from error
-    except ValueError as error:
-        raise DataError(f"the data set cannot be loaded ({error})", where=address) from error
-    except OSError as error:  # of which every connection error is one
-        raise EnvironmentProblem(
-            f"the data set cannot be fetched ({error})",
-            where=address,
-            remedy="Without a network, download it first and give the file.",
-        ) from error
-    if split and split not in splits:
-        raise DataError(f'there is no split "{split}"', where=address, remedy=nearest(split, list(splits)))
-    return splits[split] if split else splits
+    def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
+        del longest
+        prepare = _undecoded if modality == "image" else _as_it_is
+        found = hub.stream(address, columns, prepare, folder, _key(identity, columns, modality))
+        return _with_columns(found, columns, modality)
+
+    def forget(columns: Sequence[str]) -> None:
+        if folder is not None:
+            hub.forget(folder, _key(identity, columns, modality))
+
+    return Source(address.text, identity, rows, modality, forget)
+
+
+def _key(identity: str, columns: Sequence[str], modality: Modality) -> str:
+    return hashlib.blake2b(json.dumps([identity, list(columns), modality]).encode(), digest_size=8).hexdigest()
+
+
+def _as_it_is(dataset: Any) -> Any:
+    return dataset

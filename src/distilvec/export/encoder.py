@@ -12,14 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+from distilvec.export.openvino import OpenVinoSession
 
 if TYPE_CHECKING:
     import onnxruntime
     from tokenizers import Encoding, Tokenizer
 
 CONFIG = "distilvec_onnx.json"
-FILES = {"float32": "model.onnx", "int8": "model_int8.onnx"}
+#: Precision -> file, by layout: ours, and the one that transformers.js opens.
+LAYOUTS = {
+    "plain": {"float32": "model.onnx", "int8": "model_int8.onnx"},
+    "web": {"float32": "onnx/model.onnx", "int8": "onnx/model_quantized.onnx"},
+}
 Precision = Literal["float32", "int8"]
+Engine = Literal["onnxruntime", "openvino"]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -45,9 +51,13 @@ class OnnxEncoder:
         prompts: name -> what is put before a text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, session: onnxruntime.InferenceSession, config: dict[str, Any]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, session: onnxruntime.InferenceSession | OpenVinoSession, config: dict[str, Any]
+    ) -> None:
         self._tokenizer, self._session = tokenizer, session
         self._inputs: list[str] = config["inputs"]
+        self._output: list[str] = [config["output"]]
+        self._special = bool(config.get("add_special_tokens", True))
         self._left = config["padding_side"] == "left"
         self._pad = {"input_ids": config["pad_id"], "attention_mask": 0, "token_type_ids": config["pad_type_id"]}
         self.width: int = config["width"]
@@ -71,12 +81,12 @@ class OnnxEncoder:
         if isinstance(texts, str):
             raise DistilvecError(f"encode takes a list of texts, not the string {texts[:40]!r}", remedy="Write [text].")
         prompt = self._prompt(prompt_name)
-        rows = self._tokenizer.encode_batch([prompt + text for text in texts])
+        rows = self._tokenizer.encode_batch([prompt + text for text in texts], add_special_tokens=self._special)
         order = sorted(range(len(rows)), key=lambda row: -len(rows[row].ids))
         vectors = np.empty((len(rows), self.width), dtype=np.float32)
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
-            vectors[chosen] = self._session.run(None, self._batch([rows[row] for row in chosen]))[0]
+            vectors[chosen] = self._session.run(self._output, self._batch([rows[row] for row in chosen]))[0]
         return vectors
 
     def _prompt(self, name: str | None) -> str:
@@ -90,7 +100,7 @@ class OnnxEncoder:
 
     def _batch(self, rows: Sequence[Encoding]) -> dict[str, npt.NDArray[np.int64]]:
         """Padded to the longest row, on the model's own side."""
-        length = max(len(row.ids) for row in rows)
+        length = max(1, *(len(row.ids) for row in rows))
         batch = {name: np.full((len(rows), length), self._pad[name], dtype=np.int64) for name in self._inputs}
         for place, row in enumerate(rows):
             count = len(row.ids)
@@ -101,44 +111,58 @@ class OnnxEncoder:
         return batch
 
 
-def load_onnx(path: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> OnnxEncoder:
-    """Open a folder that `export_onnx` wrote.
+def _onnxruntime(file: Path, threads: int | None) -> onnxruntime.InferenceSession:
+    need("onnxruntime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+
+
+ENGINES = {"onnxruntime": _onnxruntime, "openvino": OpenVinoSession}
+
+
+def load_onnx(
+    path: str | Path, *, precision: Precision = "float32", threads: int | None = None, engine: Engine = "onnxruntime"
+) -> OnnxEncoder:
+    """Open a folder that `export_onnx` wrote, in either layout.
 
     Args:
         path: the folder.
         precision: which of its models.
-        threads: of onnxruntime; default is its own choice.
+        threads: of the engine; default is its own choice.
+        engine: what computes: onnxruntime, or openvino (extra `openvino`).
 
     Raises:
         DistilvecError: the folder, or the model of this precision, is not there.
         DataError: a file is damaged.
-        EnvironmentProblem: onnxruntime is not installed.
+        EnvironmentProblem: the engine is not installed.
     """
-    need("onnxruntime")
-    import onnxruntime
     from tokenizers import Tokenizer
 
     folder = Path(path)
-    if precision not in FILES:
-        raise DistilvecError(f'"{precision}" is not a precision', remedy=nearest(precision, FILES))
-    for file in (CONFIG, "tokenizer.json", FILES[precision]):
+    files = LAYOUTS["web" if (folder / LAYOUTS["web"]["float32"]).is_file() else "plain"]
+    if precision not in files:
+        raise DistilvecError(f'"{precision}" is not a precision', remedy=nearest(precision, files))
+    for file in (CONFIG, "tokenizer.json", files[precision]):
         if not (folder / file).is_file():
             raise DistilvecError(
                 f"there is no {file}", where=str(folder), remedy="Give a folder that `distilvec export` has written."
             )
-    options = onnxruntime.SessionOptions()
-    if threads is not None:
-        options.intra_op_num_threads = threads
+    if engine not in ENGINES:
+        raise DistilvecError(f'"{engine}" is not an engine', remedy=nearest(engine, ENGINES))
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        session = onnxruntime.InferenceSession(
-            str(folder / FILES[precision]), options, providers=["CPUExecutionProvider"]
-        )
+        session = ENGINES[engine](folder / files[precision], threads)
         tokenizer.no_padding()
         tokenizer.no_truncation()
         if config["max_length"]:
             tokenizer.enable_truncation(config["max_length"], direction=config["truncation_side"])
         return OnnxEncoder(tokenizer, session, config)
+    except EnvironmentProblem:
+        raise
     except Exception as error:  # both libraries raise their own kinds, some of them plain Exception
         raise DataError(f"the exported model cannot be opened ({error})", where=str(folder)) from error

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.evenly import evenly_spaced
+from distilvec.flow.job import Job
 from distilvec.judging import CachedEncoder, speed
 from distilvec.judging.agreement import likeness
 from distilvec.judging.compression import CompressedEncoder, Form, calibrated, forms
 from distilvec.judging.tasks import Task
-from distilvec.recipe import Recipe
 from distilvec.report.compressed import CompressedRow, Compression
 from distilvec.report.table import entry_of
 from distilvec.students import load_student, ship
@@ -87,13 +86,12 @@ def compress(
     return Compression(rows=rows, texts=len(texts), calibrated_on=len(calibration), notes=notes)
 
 
-def compress_run(
-    recipe: Recipe, student: SentenceTransformer, corpus: Corpus, tasks: Sequence[Task]
-) -> Compression | None:
+def compress_run(job: Job, student: SentenceTransformer) -> Compression | None:
     """The table for a run's report: held-out texts, calibrated on training texts; prefixes are the method's.
 
     None where the recipe does not ask for it, or where fewer than 20 texts are held out.
     """
+    recipe, corpus = job.recipe, job.corpus
     held, trained = np.asarray(corpus.holdout_rows)[:MOST], np.asarray(corpus.train_rows)
     if not recipe.judging.compression or len(held) < FEWEST:
         return None
@@ -102,7 +100,7 @@ def compress_run(
         student,
         corpus.texts(held),
         corpus.texts(some),
-        tasks,
+        job.tasks,
         widths=recipe.method.matryoshka,
         with_speed=recipe.judging.speed,
     )

@@ -14,6 +14,7 @@ import torch
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.flow.combine import CombinedTeacher, combine
+from distilvec.flow.score import Pairs, Scored, open_scorer, score_one, scores_of
 from distilvec.flow.start import Start, student_start
 from distilvec.flow.teach import Taught, class_order, open_teacher, teach_one, teacher_info
 from distilvec.flow.writing import check_writing, writing_tasks
@@ -25,7 +26,8 @@ from distilvec.methods.base import Method, Needs
 from distilvec.methods.table import build_method, resolve
 from distilvec.methods.token_states import check_pieces
 from distilvec.modules.lora import check_lora
-from distilvec.recipe import CorpusSection, Recipe, StudentSection, TeacherSection, given
+from distilvec.recipe import CorpusSection, Recipe, ScorerSection, StudentSection, TeacherSection, given
+from distilvec.scorers.base import Scorer
 from distilvec.store import SignalStore
 from distilvec.store.remote import mirrored
 from distilvec.students import StudentTap
@@ -41,13 +43,14 @@ from distilvec.training.items import check_modality
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-#: What each command must find in a recipe. `teachers` is for the methods that learn from one.
+#: What each command must find in a recipe, "or" of two. `teachers` is for the methods that learn from one.
 REQUIRED: dict[str, tuple[str, ...]] = {
     "run": ("corpus", "student"),
     "train": ("corpus", "student"),
     "compare": ("corpus", "student"),
     "dry-run": ("corpus", "student"),
-    "teach": ("corpus", "teachers"),
+    "teach": ("corpus", "teachers or scorers"),
+    "mine": ("corpus", "teachers"),
     "plan": ("corpus", "teachers"),
     "scale": ("corpus", "teachers"),
 }
@@ -80,12 +83,14 @@ class Job:
             DistilvecError: naming the section that is missing.
         """
         for key in REQUIRED[command]:
-            given(getattr(self.recipe, key) or None, key)
+            first, _, other = key.partition(" or ")
+            given(getattr(self.recipe, first) or (getattr(self.recipe, other) if other else None) or None, key)
         check_writing(self.recipe, command)
-        method = resolve(self.recipe.method.name)
-        if "teachers" not in REQUIRED[command] and method.needs_teacher and not self.recipe.teachers:
+        if "student" not in REQUIRED[command]:
+            return
+        if resolve(self.recipe.method.name).needs_teacher and not self.recipe.teachers:
             raise DistilvecError(
-                f'this key is missing, and method "{method.name}" learns from a teacher',
+                f'this key is missing, and method "{self.recipe.method.name}" learns from a teacher',
                 where="teachers",
                 remedy="Add one, or take a method without a teacher (simcse, mnrl, sft).",
             )
@@ -233,6 +238,16 @@ class Job:
             first, pieces = self.teachers[0], list(self._kept().tokenizer.get_vocab())
             check_pieces(pieces, first.vocabulary, first.card.name)
         check_caching(self.method, needs, self.recipe.training.mini_batch_size)
+        if needs.scores != bool(self.recipe.scorers):
+            raise DistilvecError(
+                f'method "{self.method.name}" learns from scores, and there is no scorer'
+                if needs.scores
+                else f'method "{self.method.name}" has no use for scores',
+                where="scorers",
+                remedy="Name one: a model, a function, or a table of scores."
+                if needs.scores
+                else "Leave them out, or take margin_mse or score_kl, alone or beside another (method.beside).",
+            )
         return needs
 
     @cached_property
@@ -310,6 +325,38 @@ class Job:
         teacher, store, filled, seen = combine(taught, how, self.corpus, stores, storage, ticker)
         return [Taught(teacher, seen, store, filled)]
 
+    @cached_property
+    def scorers(self) -> list[Scorer]:
+        """Opened, in the recipe's order; [] where it names none."""
+        return [open_scorer(section) for section in self.recipe.scorers]
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Every document beside its query."""
+        return Pairs.of(self.corpus)
+
+    @cached_property
+    def scored(self) -> list[Scored]:
+        """The scorers with filled stores; [] where the recipe names none."""
+        return self.score()
+
+    def score(self, *, shard: tuple[int, int] | None = None) -> list[Scored]:
+        """Fill the stores of all scorers with what they lack; only a share of it with `shard` = (i, n).
+
+        Raises:
+            Interrupted: Ctrl-C or SIGTERM; all that was scored is kept.
+        """
+        stores, found = self.place / "stores", []
+        for section, scorer in zip(self.recipe.scorers, self.scorers, strict=True):
+            with copied(self.recipe, section):
+                found.append(score_one(section, scorer, self.pairs, stores, shard))
+        return found
+
+    @property
+    def scores(self) -> np.ndarray | None:
+        """float32 [rows of the corpus], what the scorers say of each document and its query; None without scorers."""
+        return scores_of(self.scored, self.pairs) if self.recipe.scorers else None
+
     def settle_tasks(self) -> None:
         """Tasks whose truth is the first teacher's own search take it."""
         from distilvec.judging import CachedEncoder
@@ -334,8 +381,8 @@ class Job:
         return self.corpus.texts(rows), store.read(numbers)
 
 
-def copied(recipe: Recipe, section: TeacherSection) -> AbstractContextManager[None]:
-    """While the block teaches, the store of a teacher and its copy on `remote`, where there is one, grow together."""
+def copied(recipe: Recipe, section: TeacherSection | ScorerSection) -> AbstractContextManager[None]:
+    """While the block fills the store of a teacher or scorer, its copy on `remote`, where there is one, grows too."""
     if recipe.remote is None:
         return nullcontext()
     return mirrored(recipe.place / "stores" / section.name, f"{recipe.remote.rstrip('/')}/{section.name}")

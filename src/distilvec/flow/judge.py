@@ -110,12 +110,13 @@ def check_measures(job: Job) -> None:
         if job.recipe.task is not None and job.recipe.task.validation:
             read_items(job.recipe, job.recipe.task.validation)
     elif job.recipe.task is not None:
-        _check_task_files(job.recipe, job.corpus)
+        _check_task_files(job)
     if job.recipe.training.best is not None:
         _check_best(job, job.recipe.training.best.removeprefix("eval_"))
 
 
-def _check_task_files(recipe: Recipe, corpus: Corpus) -> None:
+def _check_task_files(job: Job) -> None:
+    recipe, corpus = job.recipe, job.corpus
     assert recipe.task is not None
     head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
     assert head is not None
@@ -268,6 +269,7 @@ def make_record(
         overlap={task.name: job.corpus.overlap(_judged_texts(task)) for task in tasks},
         texts=job.held_out()[0],
         folder=job.output,
+        scorers=[(each.scorer.card, each.filled) for each in job.scored],
     )
 
 

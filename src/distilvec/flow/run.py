@@ -16,6 +16,7 @@ from distilvec.files import write_text
 from distilvec.flow.compress import compress_run
 from distilvec.flow.job import Job
 from distilvec.flow.judge import aligned_text, check_measures, judge_all, judge_task, make_record, show_inside
+from distilvec.flow.pin import pin
 from distilvec.flow.train import ship_student, train_student
 from distilvec.flow.writing import open_shipped, writes
 from distilvec.judging import Verdict
@@ -80,7 +81,7 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     record.alignment = aligned_text(job, shipped)
     show_inside(record, job, untrained, student, fitted)
     record.supervised = judge_task(job, job.output / "student")
-    record.compression = compress_run(job.recipe, shipped, job.corpus, job.tasks)
+    record.compression = compress_run(job, shipped)
     write_report(record, job.output)
     write_card(record, job.output / "student")
     marker.finish(job.output)
@@ -103,6 +104,7 @@ def opened(command: str, recipe: Recipe, resume: bool) -> Job:
     """The job of a recipe with its output folder, checked before any teaching."""
     job = Job(recipe, resume=resume)
     job.require(command)
+    job = Job(pin(recipe), resume=resume)
     output_folder(job.recipe, resume)
     _ = job.named_tasks
     check_measures(job)

@@ -22,6 +22,7 @@ from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import limit_length
 from distilvec.recipe import StudentSection, TeacherSection
+from distilvec.recipe.places import at_revision
 from distilvec.students import fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
 from distilvec.students.ship import say_without_pooler
 from distilvec.students.writing import load_writing_student
@@ -82,7 +83,7 @@ def student_start(
 
 def _writing(section: StudentSection, separator: str) -> SentenceTransformer:
     student = load_writing_student(
-        str(section.model),
+        at_revision(str(section.model), section.revision),
         max_length=section.max_length,
         separator=separator,
         pooling=section.pooling,
@@ -159,15 +160,15 @@ def make_student(
 
     def source(name: str) -> SentenceTransformer:
         if name in named:
-            return load_student(str(named[name].model), pooling=section.pooling or named[name].pooling)
-        return load_student(name, pooling=section.pooling)
+            return load_student(str(named[name].address), pooling=section.pooling or named[name].pooling)
+        return load_student(at_revision(name, section.revision), pooling=section.pooling)
 
     texts = LazyTexts(corpus.texts, corpus.train_rows)
     torch.manual_seed(seed)
     if section.model is not None:
         longest = section.max_length if section.extend_length else None
         student = load_student(
-            section.model,
+            at_revision(section.model, section.revision),
             max_length=longest,
             pooling=section.pooling,
             trust_remote_code=section.trust_remote_code,

@@ -105,7 +105,8 @@ def open_teacher(
     """The teacher of a section, for items of a modality; `components` is of molecules, as in the corpus section, and
     `separator` of a task that is to write.
     """
-    options = section.model_dump(exclude={"storage", "live", "weight", "token_axes"})
+    options = section.model_dump(exclude={"storage", "live", "weight", "token_axes", "revision"})
+    options["model"] = section.address
     return load_teacher(**options, modality=modality, components=components, separator=separator)
 
 

@@ -36,7 +36,7 @@ def train_student(job: Job) -> tuple[SentenceTransformer, Fitted]:
         DistilvecError: whatever teaching and training refuse.
         Interrupted: Ctrl-C or SIGTERM, after a checkpoint is saved.
     """
-    taught, student, recipe = job.taught, job.student(), job.recipe
+    taught, scores, student, recipe = job.taught, job.scores, job.student(), job.recipe
 
     def save(folder: Path, method: Method) -> None:
         ship_student(job, student, method, folder)
@@ -60,6 +60,7 @@ def train_student(job: Job) -> tuple[SentenceTransformer, Fitted]:
             task=job.task,
             router_balance=job.student_section.router_balance,
             remember=job.student_section.remember,
+            scores=scores,
         )
     return student, fitted
 
@@ -115,6 +116,6 @@ def ship_student(job: Job, student: SentenceTransformer, method: Method, folder:
         job.task.head.save(folder)
     if section.router:
         first = job.recipe.teachers[0]
-        pair = router(load_student(str(folder)), load_student(str(first.model), pooling=first.pooling))
+        pair = router(load_student(str(folder)), load_student(str(first.address), pooling=first.pooling))
         ship(pair, folder.parent / "router")
     return kept

@@ -42,18 +42,18 @@ def writes(recipe: Recipe) -> bool:
 
 
 def check_writing(recipe: Recipe, command: str) -> None:
-    """Refuse a method that cannot teach a student to write, and a command that chooses embedders.
+    """Refuse a method that cannot teach a student to write, and a command that is about embedders.
 
     Raises:
         DistilvecError: naming the methods that can.
     """
     if not writes(recipe):
         return
-    if command in ("plan", "scale"):
+    if command in ("plan", "scale", "mine"):
         raise DistilvecError(
-            "students are measured here by the vectors that they give, and the task is generation",
+            f"{command} goes by vectors of texts, and the task is generation",
             where="task.kind",
-            remedy="Choose the student's size yourself; `distilvec run --dry-run` says what a run takes.",
+            remedy="Leave the task out, or choose the student's size yourself.",
         )
     if not resolve(recipe.method.name).writes:
         able = ", ".join(name for name in TABLE if resolve(name).writes)

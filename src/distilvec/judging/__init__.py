@@ -10,7 +10,7 @@ from distilvec.judging.drift import Drift, drift
 from distilvec.judging.encoder import CachedEncoder, RidgeMapped, apply_map
 from distilvec.judging.generation import GenerationTask
 from distilvec.judging.hardest import HardItem, hardest
-from distilvec.judging.loading import load_task, load_tasks
+from distilvec.judging.loading import expand, load_task, load_tasks
 from distilvec.judging.neighbours import NeighbourTask
 from distilvec.judging.perceptron import PerceptronTask, disagreement
 from distilvec.judging.perceptron_parts import PerceptronSettings
@@ -57,6 +57,7 @@ __all__ = [
     "collapse",
     "disagreement",
     "drift",
+    "expand",
     "hardest",
     "judge",
     "judge_run",

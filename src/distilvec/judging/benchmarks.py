@@ -1,17 +1,28 @@
-"""Registered benchmarks by name, through MTEB where it is installed."""
+"""Registered benchmarks by name, through MTEB where it is installed: single tasks, and whole benchmarks of them."""
 
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, ClassVar
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
-from distilvec.judging.encoder import Encode
+from distilvec.judging.encoder import CachedEncoder, Encode
 from distilvec.judging.scores import Score
 from distilvec.judging.talas_sets import TALAS_SETS
-from distilvec.judging.tasks import Task, side
+from distilvec.judging.tasks import Task
+
+if TYPE_CHECKING:
+    from distilvec.judging.results import ResultFiles
+
+logger = logging.getLogger(__name__)
+#: Types of tasks whose corpora are too large to keep their vectors.
+_LARGE = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
+_CHUNK, _SECONDS_BETWEEN_LINES = 4096, 30.0
 
 
 class MtebTask(Task):
@@ -19,13 +30,19 @@ class MtebTask(Task):
 
     Args:
         task: an `mteb` task object.
+        domain: as of any task.
+        benchmark: name of the benchmark that it stands for here.
+
+    Attributes:
+        results: where its result file lies or goes; None = nowhere.
     """
 
     kind: ClassVar[str] = "mteb"
 
-    def __init__(self, task: Any, domain: str | None = None) -> None:
+    def __init__(self, task: Any, domain: str | None = None, benchmark: str | None = None) -> None:
         super().__init__(task.metadata.name, domain)
-        self.task = task
+        self.task, self.benchmark = task, benchmark
+        self.results: ResultFiles | None = None
 
     def texts(self) -> list[str]:
         """MTEB loads its texts when it scores; none are known before."""
@@ -35,41 +52,61 @@ class MtebTask(Task):
         return []
 
     def score(self, encode: Encode) -> Score:
-        """Run MTEB's own evaluation.
+        """Run MTEB's own evaluation, or take what a result file says.
 
         Raises:
             EnvironmentProblem: the benchmark's data cannot be loaded.
         """
         import mteb
 
-        try:
-            result = mteb.evaluate(_MtebEncoder(encode), self.task, cache=None, show_progress_bar=False)
-        except (OSError, ConnectionError) as error:
-            raise EnvironmentProblem(
-                f"MTEB could not run ({error})",
-                where=f"task {self.name}",
-                remedy="Its data comes from the hub.",
-            ) from error
-        found = result.task_results[0]
-        kind = "retrieval" if self.task.metadata.type in ("Retrieval", "Reranking") else self.kind
-        details = {"mteb": mteb.__version__, "type": self.task.metadata.type, "splits": list(found.scores)}
-        metric = str(self.task.metadata.main_score)
-        return Score(self.name, kind, metric, float(found.get_score()), None, 0, details, self.domain)
+        found = self._result(self.task, encode)
+        about = self.task.metadata
+        kind = "retrieval" if about.type in ("Retrieval", "Reranking") else self.kind
+        details = {"mteb": found.mteb_version or mteb.__version__, "type": about.type, "splits": list(found.scores)}
+        dataset = about.dataset or {}
+        details |= {key: str(dataset[name]) for key, name in _ABOUT_DATA if dataset.get(name)}
+        if self.benchmark is not None:
+            details["benchmark"] = self.benchmark
+        return Score(self.name, kind, str(about.main_score), float(found.get_score()), None, 0, details, self.domain)
+
+    def _result(self, task: Any, encode: Encode) -> Any:
+        """MTEB's result of a task, or of one that others are joined to."""
+        import mteb
+        from mteb.abstasks.aggregated_task import AbsTaskAggregate
+
+        kept = None if self.results is None else self.results.find(task)
+        if kept is not None:
+            logger.info("%s: taken from %s", task.metadata.name, self.results)
+            return kept
+        if isinstance(task, AbsTaskAggregate):
+            found = task.combine_task_results([self._result(each, encode) for each in task.metadata.tasks])
+        else:
+            try:
+                model = _MtebEncoder(encode, task.metadata.name, large=task.metadata.type in _LARGE)
+                found = mteb.evaluate(model, task, cache=None, show_progress_bar=False).task_results[0]
+            except (OSError, ConnectionError) as error:
+                left = "" if self.results is None else " What is finished is kept; the same command goes on from it."
+                raise EnvironmentProblem(
+                    f"MTEB could not run ({error})",
+                    where=f"task {task.metadata.name}",
+                    remedy=f"Its data comes from the hub.{left}",
+                ) from error
+        if self.results is not None:
+            self.results.keep(found)
+        return found
+
+
+_ABOUT_DATA = (("dataset", "path"), ("revision", "revision"))
 
 
 def mteb_task(name: str) -> MtebTask:
-    """A benchmark that MTEB registers.
+    """A task that MTEB registers.
 
     Raises:
         EnvironmentProblem: MTEB is not installed.
         DistilvecError: MTEB has no task of this name.
     """
-    if importlib.util.find_spec("mteb") is None:
-        raise EnvironmentProblem(
-            f'"{name}" is neither a file nor one of {", ".join(TALAS_SETS)}; '
-            "other benchmarks come from MTEB, which is not installed",
-            remedy="pip install 'distilvec[mteb]', or describe the task in a YAML file.",
-        )
+    _need(name)
     import mteb
 
     try:
@@ -79,21 +116,90 @@ def mteb_task(name: str) -> MtebTask:
         raise DistilvecError(f'MTEB has no task "{name}"', remedy=nearest(name, known)[:300]) from error
 
 
+def benchmark_tasks(benchmark: Any) -> list[MtebTask] | None:
+    """The tasks of a benchmark of MTEB's, by its name or the object; None where there is none of this name.
+
+    Raises:
+        EnvironmentProblem: MTEB is not installed.
+    """
+    if isinstance(benchmark, str):
+        _need(benchmark)
+        import mteb
+
+        try:
+            benchmark = mteb.get_benchmark(benchmark)
+        except KeyError:
+            return None
+    return [MtebTask(task, benchmark=benchmark.name) for task in benchmark.tasks]
+
+
+def is_benchmark(found: Any) -> bool:
+    """Whether this is a benchmark object of MTEB's."""
+    return hasattr(found, "tasks") and type(found).__module__.startswith("mteb.")
+
+
+def benchmark_means(scores: Sequence[Score]) -> dict[str, tuple[float, int, float, int]]:
+    """Benchmark -> mean over its tasks, their number, mean over the means of types of task, their number.
+
+    Both means are those of MTEB's leaderboards.
+    """
+    found = {}
+    for name in dict.fromkeys(score.details.get("benchmark") for score in scores):
+        if name is None:
+            continue
+        own = [score for score in scores if score.details.get("benchmark") == name]
+        types: dict[str, list[float]] = {}
+        for score in own:
+            types.setdefault(str(score.details.get("type")), []).append(score.value)
+        means = [float(np.mean(values)) for values in types.values()]
+        found[str(name)] = (float(np.mean([s.value for s in own])), len(own), float(np.mean(means)), len(means))
+    return found
+
+
+def _need(name: str) -> None:
+    if importlib.util.find_spec("mteb") is None:
+        raise EnvironmentProblem(
+            f'"{name}" is neither a file nor one of {", ".join(TALAS_SETS)}; '
+            "other benchmarks come from MTEB, which is not installed",
+            remedy="pip install 'distilvec[mteb]', or describe the task in a YAML file.",
+        )
+
+
 class _MtebEncoder:
-    """An encoder as MTEB wants it: batches of a data loader in, an array out, queries told from documents."""
+    """An encoder as MTEB wants it: batches of a data loader in, an array out, queries told from documents.
 
-    def __init__(self, encode: Encode) -> None:
-        from mteb.models.model_meta import ModelMeta
+    Vectors are kept for the one task alone, and those of large corpora not at all.
+    """
 
-        name = str(getattr(encode, "name", "model")).replace("/", "_").replace("\\", "_")
-        self._encode = encode
-        self.mteb_model_meta = ModelMeta.create_empty({"name": f"distilvec/{name}", "revision": "local"})
+    def __init__(self, encode: Encode, task: str, *, large: bool) -> None:
+        from distilvec.judging.results import model_meta
+
+        name = str(getattr(encode, "name", "model"))
+        self._encode = encode.apart() if isinstance(encode, CachedEncoder) else CachedEncoder(encode, name=name)
+        self._task, self._large = task, large
+        self.mteb_model_meta = model_meta(name, "local")
 
     def encode(self, inputs: Any, *, prompt_type: Any = None, **ignored: Any) -> Any:
-        texts = [text for batch in inputs for text in batch["text"]]
+        texts = [text for batch in inputs for text in self._texts(batch)]
         name = getattr(prompt_type, "value", prompt_type)
-        call = side(self._encode, name) if name in ("query", "document") else self._encode
-        return np.asarray(call(texts))
+        side = name if name in ("query", "document") else ""
+        found, begun, told = [], time.monotonic(), time.monotonic()
+        for start in range(0, len(texts), _CHUNK):
+            chunk = texts[start : start + _CHUNK]
+            found.append(self._encode.once(chunk, side) if self._large else self._encode.on_side(chunk, side))
+            now, done = time.monotonic(), start + len(chunk)
+            if now - told >= _SECONDS_BETWEEN_LINES:
+                told = now
+                rate = done / (now - begun)
+                logger.info("%s: %s/%s texts, %.0f/s", self._task, f"{done:,}", f"{len(texts):,}", rate)
+        return np.concatenate(found)
+
+    def _texts(self, batch: Any) -> list[str]:
+        if "text" not in batch:
+            raise DistilvecError(
+                f"this task holds {', '.join(sorted(batch))}, and only texts are read", where=f"task {self._task}"
+            )
+        return list(batch["text"])
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         from mteb.similarity_functions import cos_sim

@@ -47,8 +47,7 @@ class CachedEncoder:
             )
         self.model, self.name = model, name
         self.batch_size, self.chunk = batch_size, chunk
-        self.seconds = 0.0
-        self.encoded = 0
+        self._spent = _Spent()
         self._sides: dict[str, _Side] = {}
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
@@ -56,13 +55,40 @@ class CachedEncoder:
 
     encode = __call__
 
+    @property
+    def seconds(self) -> float:
+        """Time spent encoding."""
+        return self._spent.seconds
+
+    @property
+    def encoded(self) -> int:
+        """How many texts the model has read."""
+        return self._spent.texts
+
     def query(self, texts: Sequence[str]) -> Vectors:
         """Vectors of search queries."""
-        return self._vectors("query" if self._has_side("query") else "", texts)
+        return self.on_side(texts, "query")
 
     def document(self, texts: Sequence[str]) -> Vectors:
         """Vectors of documents to be found."""
-        return self._vectors("document" if self._has_side("document") else "", texts)
+        return self.on_side(texts, "document")
+
+    def on_side(self, texts: Sequence[str], side: str) -> Vectors:
+        """Vectors of a side, "query" or "document", where the model has it; "" is no side."""
+        return self._vectors(side if side and self._has_side(side) else "", texts)
+
+    def once(self, texts: Sequence[str], side: str = "") -> Vectors:
+        """As `on_side`, of texts that are not asked for again: their vectors are not kept."""
+        begun = time.perf_counter()
+        vectors = self._ask(side if side and self._has_side(side) else "", list(texts))
+        self._spent.add(time.perf_counter() - begun, len(texts))
+        return vectors
+
+    def apart(self) -> CachedEncoder:
+        """The same model with vectors of its own, which go when it goes; what it reads counts here too."""
+        other = CachedEncoder(self.model, name=self.name, batch_size=self.batch_size, chunk=self.chunk)
+        other._spent = self._spent
+        return other
 
     def _has_side(self, side: str) -> bool:
         if not hasattr(self.model, f"encode_{side}"):
@@ -80,8 +106,7 @@ class CachedEncoder:
             part = new[start : start + self.chunk]
             begun = time.perf_counter()
             vectors = self._ask(side, part)
-            self.seconds += time.perf_counter() - begun
-            self.encoded += len(part)
+            self._spent.add(time.perf_counter() - begun, len(part))
             store.add(part, vectors, self.name)
             logger.debug("%s: %d of %d new texts encoded", self.name, start + len(part), len(new))
         return store.take(texts)
@@ -152,6 +177,17 @@ def apply_map(vectors: npt.NDArray[Any], matrix: npt.NDArray[Any]) -> Vectors:
         )
     mapped = vectors.astype(np.float32, copy=False) @ matrix[:width].astype(np.float32, copy=False)
     return np.asarray(mapped + matrix[width] if len(matrix) > width else mapped, dtype=np.float32)
+
+
+class _Spent:
+    """Time and texts."""
+
+    def __init__(self) -> None:
+        self.seconds, self.texts = 0.0, 0
+
+    def add(self, seconds: float, texts: int) -> None:
+        self.seconds += seconds
+        self.texts += texts
 
 
 class _Side:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
-from distilvec.judging.benchmarks import mteb_task
+from distilvec.judging.benchmarks import benchmark_tasks, is_benchmark, mteb_task
 from distilvec.judging.building import build_task
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.talas_sets import TALAS_SETS, talas_spec
@@ -55,7 +55,7 @@ def load_tasks(specs: Sequence[str | Path | Mapping[str, Any]], folder: str | Pa
     Raises:
         DistilvecError: as `load_task`, or two tasks of one name.
     """
-    tasks = [load_task(spec, folder) for spec in specs]
+    tasks = [task for spec in specs for task in expand(spec, folder)]
     unique(tasks)
     return tasks
 
@@ -80,9 +80,20 @@ def read_tasks(tasks: Any) -> list[Any]:
             if isinstance(listed, list):
                 found += [load_task(each, file.parent) for each in listed]
                 continue
-        found.append(load_task(spec))
+        found += expand(spec)
     unique(found)
     return found
+
+
+def expand(spec: Any, folder: str | Path | None = None) -> list[Task]:
+    """The tasks of a benchmark that MTEB registers, by its name or the object itself; of anything else, `load_task`."""
+    if is_benchmark(spec):
+        return list(benchmark_tasks(spec) or ())
+    name = spec if isinstance(spec, str) else None
+    if name is None or name in TALAS_SETS or Path(name).suffix in (".yaml", ".yml", ".json") or Path(name).exists():
+        return [load_task(spec, folder)]
+    found = benchmark_tasks(name)
+    return [load_task(name, folder)] if found is None else list(found)
 
 
 def unique(tasks: Sequence[Task]) -> None:

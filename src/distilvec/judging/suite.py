@@ -18,6 +18,8 @@ from distilvec.judging.scores import Score
 from distilvec.judging.tasks import Task
 
 logger = logging.getLogger(__name__)
+#: From so many tasks on, lines say which of how many is finished.
+MANY = 10
 
 
 @dataclass
@@ -167,12 +169,13 @@ def judge(
     for name, model in models.items():
         encoder = model if isinstance(model, CachedEncoder) else CachedEncoder(model, name=name, batch_size=batch_size)
         result.scores[name] = {}
-        for task in tasks:
+        for number, task in enumerate(tasks, start=1):
             begun = time.perf_counter()
             score = task.score(encoder)
             result.scores[name][task.name] = score
             taken = time.perf_counter() - begun
-            logger.info("%s, %s: %s %.4f (%.1f s)", name, task.name, score.metric, score.value, taken)
+            place = f" {number}/{len(tasks)}" if len(tasks) >= MANY else ""
+            logger.info("%s,%s %s: %s %.4f (%.1f s)", name, place, task.name, score.metric, score.value, taken)
             if progress is not None:
                 progress(name, score)
         result.seconds[name], result.texts[name] = encoder.seconds, encoder.encoded

@@ -65,6 +65,7 @@ class Needs(NamedTuple):
             the B anchors and all their companions.
         states: whether any term looks at the student's vectors or token states; False where all are about class
             logits or attention, or there is none. A prefix of the vector changes nothing then.
+        scores: whether the scorers' numbers for an anchor and its documents are needed.
     """
 
     student: WantedOfStudent = WantedOfStudent()
@@ -73,6 +74,7 @@ class Needs(NamedTuple):
     coupled: bool = False
     companions: int | None = 0
     states: bool = True
+    scores: bool = False
 
     def of(self, teacher: int) -> Wanted:
         """What is asked of one teacher besides its sentence vectors."""
@@ -134,11 +136,13 @@ class Sample:
         teachers: sentence vectors of all of them.
         batches: at most 1,024 of them in batches padded each to its own length, with the token states, attention,
             alignments and logits that the method's needs name; empty where it needs none.
+        pairs: at most 1,024 items in batches of anchors with all their documents; empty where no scores are needed.
     """
 
     student: StudentOutput
     teachers: list[TeacherSignals]
     batches: list[tuple[StudentOutput, list[TeacherSignals]]] = field(default_factory=list)
+    pairs: list[tuple[StudentOutput, Batch]] = field(default_factory=list)
 
 
 class Options(BaseModel):

@@ -83,7 +83,8 @@ class Matryoshka(Method):
         for dim, method in zip(self.dims, self.methods, strict=False):
             info = replace(student, width=dim, hidden=min(dim, student.hidden))
             batches = [(_prefix(output, dim), signals) for output, signals in sample.batches]
-            cast(Method, method).build(info, teachers, Sample(_prefix(shipped, dim), sample.teachers, batches))
+            pairs = [(_prefix(output, dim), batch) for output, batch in sample.pairs]
+            cast(Method, method).build(info, teachers, Sample(_prefix(shipped, dim), sample.teachers, batches, pairs))
 
     def attach(self, student: Any) -> None:
         self.full.attach(student)

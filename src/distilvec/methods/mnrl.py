@@ -3,11 +3,16 @@
     L = mean_i -log exp(cos(a_i, p_i) / tau) / sum_c exp(cos(a_i, c) / tau)
 
 over the candidates c: the positives of the batch and, with `hard_negatives`, all the negatives that its triplets bring.
-No teacher is used: this is ordinary fine-tuning on pairs and triplets. A candidate that is the anchor or its positive
-once more, or the positive of an equal anchor, is no negative; one that stands in the batch twice counts once.
+This is ordinary fine-tuning on pairs and triplets, and no teacher is needed. A candidate that is the anchor or its
+positive once more, or the positive of an equal anchor, is no negative; one that stands in the batch twice counts once.
+With `teacher_margin` teachers say which negatives are none: a candidate c is left out where
+
+    t(a_i, c) > t(a_i, p_i) - margin
+
+t being the cosine of a teacher's vectors, of several their weighted mean.
 
 Source: Henderson et al. 2017 (arXiv:1705.00652), eq. 4; in this form the fine-tuning of the paper on spherical
-aggregation, eq. 12.
+aggregation, eq. 12. The teacher's say: Solatorio 2024 (arXiv:2402.16829), between anchors and documents only.
 """
 
 from __future__ import annotations
@@ -15,16 +20,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from distilvec.errors import DistilvecError
-from distilvec.functional import info_nce
+from distilvec.functional import info_nce, relation_matrix
 from distilvec.methods.base import (
     Batch,
     Method,
     Needs,
     Options,
+    Sample,
     StudentInfo,
     StudentOutput,
     TeacherInfo,
@@ -40,6 +47,13 @@ class MNRLOptions(Options):
     hard_negatives: bool = Field(
         True, description="triplets' negatives are candidates of every anchor [C, S]; in-batch positives alone [P]"
     )
+    teacher_margin: float | None = Field(
+        None,
+        ge=-2,
+        le=2,
+        description="candidates that the teachers find nearer to the anchor than its positive less this are left out; "
+        "null = the teachers are not asked [S]",
+    )
 
 
 class MNRL(Method):
@@ -53,19 +67,58 @@ class MNRL(Method):
     trains_on_pairs = True
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        return Needs(sentence=False, coupled=True, companions=None if self.options.hard_negatives else 1)
+        asked = self.options.teacher_margin is not None
+        if asked and not teachers:
+            raise DistilvecError(
+                "a teacher is to say which negatives are none, and there is no teacher",
+                where="mnrl, teacher_margin",
+                remedy="Name one in teachers, or leave teacher_margin out.",
+            )
+        return Needs(sentence=asked, coupled=True, companions=None if self.options.hard_negatives else 1)
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        self.weights = [teacher.weight for teacher in teachers]
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         if batch.group is None or batch.role is None:
             raise DistilvecError(
                 "this method trains on pairs or triplets, and the batch has single texts", where="mnrl"
             )
-        values = ranking_loss(student.embedding[0], batch.group, batch.role, batch.duplicate, self.options.temperature)
+        margin = self.options.teacher_margin
+        guide = None if margin is None else _similarities(teachers, self.weights)
+        values = ranking_loss(
+            student.embedding[0],
+            batch.group,
+            batch.role,
+            batch.duplicate,
+            self.options.temperature,
+            guide,
+            margin or 0.0,
+        )
         anchors = batch.role.eq(0)
         return {"ranking": Term(values.new_zeros(len(anchors)).masked_scatter(anchors, values), anchors)}
 
 
-def ranking_loss(embedding: Tensor, group: Tensor, role: Tensor, duplicate: Tensor, temperature: float) -> Tensor:
+def _similarities(teachers: Sequence[TeacherSignals], weights: Sequence[float]) -> Tensor:
+    """[N, N], weighted mean of the teachers' cosines; NaN where none of them has both items."""
+    total, known = torch.zeros(()), torch.zeros(())
+    for teacher, weight in zip(teachers, weights, strict=True):
+        assert teacher.sentence is not None
+        both = (teacher.present[:, None] & teacher.present).float() * weight
+        vectors = teacher.sentence.float().masked_fill(~teacher.present[:, None], 0.0)
+        total, known = total + both * relation_matrix(vectors), known + both
+    return total / known
+
+
+def ranking_loss(
+    embedding: Tensor,
+    group: Tensor,
+    role: Tensor,
+    duplicate: Tensor,
+    temperature: float,
+    guide: Tensor | None = None,
+    margin: float = 0.0,
+) -> Tensor:
     """-log softmax over the candidates of cos(anchor, candidate) / temperature, at each anchor's positive.
 
     Args:
@@ -74,6 +127,9 @@ def ranking_loss(embedding: Tensor, group: Tensor, role: Tensor, duplicate: Tens
         role: int [N], anchor 0, positive 1, negative 2.
         duplicate: bool [N, N], True where two rows are equal items.
         temperature: > 0.
+        guide: [N, N], teachers' similarities; a candidate above the anchor's positive less `margin` is no negative.
+            NaN = they say nothing.
+        margin: of `guide`.
 
     Returns:
         [A], >= 0, one value for each of the A anchors in their order.
@@ -86,4 +142,8 @@ def ranking_loss(embedding: Tensor, group: Tensor, role: Tensor, duplicate: Tens
     equal = duplicate[anchors[:, None], candidates] | duplicate[candidates[targets][:, None], candidates]
     answers = duplicate[anchors[:, None], owners] & positive
     again = duplicate[candidates[:, None], candidates].tril(-1).any(1)
-    return info_nce(embedding[anchors], embedding[candidates], temperature, targets, equal | answers | again)
+    exclude = equal | answers | again
+    if guide is not None:
+        seen = guide[anchors[:, None], candidates]
+        exclude = exclude | (seen > seen.gather(1, targets[:, None]) - margin)
+    return info_nce(embedding[anchors], embedding[candidates], temperature, targets, exclude)

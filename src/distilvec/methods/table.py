@@ -21,8 +21,9 @@ from distilvec.validation import refusal
 __all__ = ["available", "build_method", "build_options", "resolve", "show_method", "show_methods"]
 
 GROUP = "distilvec.methods"
-#: An option of every method, see `TokenStates`.
-TOKEN_STATES = "token_states"
+#: Options of every method, see `TokenStates` and `Beside`.
+TOKEN_STATES, BESIDE = "token_states", "beside"
+HELD = (TOKEN_STATES, BESIDE)
 
 TABLE = {
     "talas": "distilvec.methods.talas:TALAS",
@@ -40,6 +41,8 @@ TABLE = {
     "emo": "distilvec.methods.emo:EMO",
     "distillmoe": "distilvec.methods.distillmoe:DistillMoE",
     "mnrl": "distilvec.methods.mnrl:MNRL",
+    "margin_mse": "distilvec.methods.margin_mse:MarginMSE",
+    "score_kl": "distilvec.methods.score_kl:ScoreKL",
     "sft": "distilvec.methods.sft:SFT",
     "uld": "distilvec.methods.uld:ULD",
     "mined": "distilvec.methods.mined:MinED",
@@ -94,7 +97,7 @@ def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
     """
     schema = resolve(name).Options
     try:
-        return schema.model_validate({key: value for key, value in mapping.items() if key != TOKEN_STATES})
+        return schema.model_validate({key: value for key, value in mapping.items() if key not in HELD})
     except ValidationError as error:
         raise refusal(error, schema, name, unknown="there is no option") from error
 
@@ -102,7 +105,8 @@ def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
 def build_method(name: str, options: Mapping[str, Any], matryoshka: Sequence[int] | None = None) -> Method:
     """A method with validated options, not built yet; at several prefixes where `matryoshka` names them.
 
-    With `token_states` among the options, a weight, it is held by `TokenStates`.
+    With `token_states` among the options, a weight, it is held by `TokenStates`; with `beside`, a second method with
+    its weight and options, by `Beside`.
 
     Raises:
         DistilvecError: as `build_options`, or prefixes that the method cannot have.
@@ -117,7 +121,37 @@ def build_method(name: str, options: Mapping[str, Any], matryoshka: Sequence[int
         from distilvec.methods.token_states import TokenStates
 
         method = TokenStates(method, float(options[TOKEN_STATES]))
+    beside = method_beside(options)
+    if beside is not None:
+        from distilvec.methods.beside import Beside
+
+        method = Beside(method, *beside)
     return method
+
+
+def method_beside(options: Mapping[str, Any]) -> tuple[Method, float] | None:
+    """The method that stands beside another one by its options, not built yet, and its weight; None without one.
+
+    Raises:
+        DistilvecError: it has no name, its weight is not a positive number, or as `build_options`.
+    """
+    if not options.get(BESIDE):
+        return None
+    own = dict(options[BESIDE])
+    name, weight = own.pop("name", None), own.pop("weight", 1.0)
+    if not isinstance(name, str):
+        raise DistilvecError("it needs the name of a method", where=BESIDE, remedy="For example {name: score_kl}.")
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
+        raise DistilvecError(f"its weight is a positive number, not {weight!r}", where=BESIDE)
+    return resolve(name)(build_options(name, own)), float(weight)
+
+
+def on_pairs(name: str, options: Mapping[str, Any]) -> str | None:
+    """Which of a method and the one beside it trains on pairs or triplets; None where neither does."""
+    if resolve(name).trains_on_pairs:
+        return name
+    beside = method_beside(options)
+    return beside[0].name if beside is not None and beside[0].trains_on_pairs else None
 
 
 def show_methods() -> str:
@@ -165,6 +199,7 @@ def _asks_for(cls: type[Method]) -> str:
         "token states": any(wanted.tokens for wanted in needs.teachers),
         "attention": any(wanted.attention for wanted in needs.teachers),
         "class logits": needs.logits,
+        "scores": needs.scores,
     }
     items = " but pairs or triplets" if cls.trains_on_pairs else ""
     return (", ".join(word for word, wanted in asked.items() if wanted) or "no teacher") + items + where

@@ -18,6 +18,7 @@ from distilvec.modules.guarded import (
     open_modules,
     open_writing,
 )
+from distilvec.modules.model2vec import is_model2vec, open_model2vec
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
 from distilvec.modules.pipeline import item_kinds
 from distilvec.modules.vision import is_vision, open_vision
@@ -27,14 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = ["locate", "locate_adapters", "module_folders", "open_causal", "open_model", "open_pipeline"]
 
-_HUB_ID = re.compile(r"[\w\-][\w.\-]*(/[\w\-][\w.\-]*)?")
+_HUB_ID = re.compile(r"[\w\-][\w.\-]*(/[\w\-][\w.\-]*)?(@[\w.\-/]+)?")
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*.md", "*.jinja"]
 
 
 def locate(model: str | Path, trust_remote_code: bool = False) -> Path:
     """The folder of a model, fetched from the hub where `model` is a hub id, once it is clear that it can be opened.
 
-    Pickled weights are never fetched.
+    A hub id may have a revision behind it: a commit, branch or tag (`BAAI/bge-m3@main`). Pickled weights are never
+    fetched.
 
     Raises:
         DistilvecError: no such folder or hub model, no model in it, or one that is not safe to open
@@ -54,6 +56,9 @@ def locate(model: str | Path, trust_remote_code: bool = False) -> Path:
             "a model is a folder, and this is a file", where=str(model), remedy="Give the folder that holds it."
         )
     if not is_folder:
+        before = Path(str(model).rpartition("@")[0])
+        if before.name and before.expanduser().is_dir():
+            raise DistilvecError("a folder has no revisions", where=str(model), remedy="Leave the revision out.")
         looks_local = isinstance(model, Path) or str(model).startswith((".", "/", "~"))
         if looks_local or not _HUB_ID.fullmatch(str(model)) or len(str(model)) > 200:
             raise DistilvecError(
@@ -90,8 +95,8 @@ def open_model(
 ) -> SentenceTransformer:
     """A model folder or hub id as a `SentenceTransformer`.
 
-    A bare transformers model gets mean pooling here, a vision model the pooling of its kind. Where the weights hold no
-    pooler none is made up.
+    A bare transformers model gets mean pooling here, a vision model the pooling of its kind, a folder of model2vec
+    becomes a stock static table. Where the weights hold no pooler none is made up.
 
     Args:
         model: folder, or model id on the hub.
@@ -111,6 +116,8 @@ def open_model(
     folder, name = locate(model, trust_remote_code), name or str(model)
     if is_vision(folder):
         return open_vision(folder, device=device, model_kwargs={"dtype": dtype})
+    if is_model2vec(folder):
+        return open_model2vec(folder, name=name, device=device)
     arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
     if not trust_remote_code and lacks_pooler(folder):
         arguments["add_pooling_layer"] = False
@@ -130,7 +137,7 @@ def open_model(
             f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
         ) from problem
     except Exception as problem:  # whatever libraries raise over files that are not what they expect
-        raise _explain(name, problem) from problem
+        raise explain_opening(name, problem) from problem
     if not len(opened) or not (hasattr(opened[0], "preprocess") or hasattr(opened[0], "tokenize")):
         raise DataError(
             "its first module reads nothing: no text, image or molecule", where=name, remedy="See its modules.json."
@@ -170,7 +177,7 @@ def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = Fals
             f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
         ) from problem
     except Exception as problem:  # whatever libraries raise over files that are not what they expect
-        raise _explain(name, problem, "Does it load as an AutoModelForCausalLM of transformers?") from problem
+        raise explain_opening(name, problem, "Does it load as an AutoModelForCausalLM of transformers?") from problem
 
 
 def check_table(model: SentenceTransformer, name: str) -> None:
@@ -223,11 +230,13 @@ def _fetch(model: str, trust_remote_code: bool) -> Path:
         LocalEntryNotFoundError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
+        RevisionNotFoundError,
     )
 
     patterns = [*_HUB_FILES, "*.py"] if trust_remote_code else _HUB_FILES
+    name, _, revision = model.partition("@")
     try:
-        return Path(snapshot_download(model, allow_patterns=patterns))
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=patterns))
     except GatedRepoError as problem:
         raise EnvironmentProblem(
             "the hub gives this model only to people who accepted its terms",
@@ -240,6 +249,8 @@ def _fetch(model: str, trust_remote_code: bool) -> Path:
             where=model,
             remedy="Check the spelling; for a private model, log in with `hf auth login`.",
         ) from problem
+    except RevisionNotFoundError as problem:
+        raise DistilvecError(f'the model has no revision "{revision}"', where=model) from problem
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as problem:
         raise EnvironmentProblem(
             "there is no folder of this name, the hub's cache does not hold the model, and the hub cannot be reached",
@@ -248,7 +259,9 @@ def _fetch(model: str, trust_remote_code: bool) -> Path:
         ) from problem
 
 
-def _explain(name: str, problem: Exception, remedy: str = "Does it load in sentence-transformers?") -> DistilvecError:
+def explain_opening(
+    name: str, problem: Exception, remedy: str = "Does it load in sentence-transformers?"
+) -> DistilvecError:
     if "trust_remote_code" in str(problem):
         return DistilvecError(
             "this model runs code that comes with it",

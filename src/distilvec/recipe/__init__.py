@@ -1,6 +1,7 @@
 """The recipe: what a run is made of, as typed models of its YAML file."""
 
 from distilvec.recipe.recipe import Recipe, given
+from distilvec.recipe.score_sections import MiningSection, ScorerSection
 from distilvec.recipe.sections import (
     ApiSection,
     AutoSection,
@@ -31,10 +32,12 @@ __all__ = [
     "JudgingSection",
     "LoraSection",
     "MethodSection",
+    "MiningSection",
     "MoleculeSection",
     "OptimizerSection",
     "Recipe",
     "ResnetSection",
+    "ScorerSection",
     "Section",
     "SharpnessSection",
     "ShrinkSection",

@@ -42,8 +42,10 @@ def recipe_of(
     names = ["teacher"] if len(teachers) == 1 else [f"teacher{number}" for number in range(1, len(teachers) + 1)]
     if isinstance(sections.get("task"), Mapping):
         sections["task"] = _task_section(sections["task"], given)
+    if isinstance(sections.get("scorers"), list | tuple):
+        sections["scorers"] = [_scorer_section(each, given) for each in sections["scorers"]]
     data = {
-        "corpus": _corpus_section(corpus, given),
+        "corpus": corpus_section(corpus, given),
         "teachers": [_teacher_section(each, name, given) for each, name in zip(teachers, names, strict=True)],
         "student": None if student is None else _student_section(student),
         "method": None if method is None else dict(method) if isinstance(method, Mapping) else {"name": method},
@@ -61,8 +63,8 @@ def _check_names(teachers: Any) -> None:
         name = each["name"]
         if not (isinstance(name, str) and NAME.fullmatch(name)):
             raise DistilvecError(
-                f"{str(name)[:80]!r} is no name for a teacher",
-                where="teachers.name",
+                f"{str(name)[:80]!r} is no name for a teacher or scorer",
+                where="name",
                 remedy="Use letters, digits, dots, hyphens and underscores, and begin with a letter or digit.",
             )
 
@@ -73,7 +75,8 @@ def _student_section(student: Any) -> dict[str, Any]:
     return {"auto": {}} if str(student) == "auto" else {"model": str(student)}
 
 
-def _corpus_section(corpus: Any, given: Path) -> dict[str, Any]:
+def corpus_section(corpus: Any, given: Path, name: str = "corpus.jsonl") -> dict[str, Any]:
+    """The corpus section that a value means; rows are written into a file of this name."""
     section = dict(corpus) if isinstance(corpus, Mapping) and "path" in corpus else {"path": corpus}
     source = section["path"]
     if isinstance(source, str | Path):
@@ -81,7 +84,7 @@ def _corpus_section(corpus: Any, given: Path) -> dict[str, Any]:
         return section
     text, limit = section.get("text", "text"), section.get("limit")
     limit = limit if isinstance(limit, int) and limit > 0 else None  # what else it may be, the recipe refuses
-    section["path"] = str(_write_rows(given / "corpus.jsonl", source, text if isinstance(text, str) else "text", limit))
+    section["path"] = str(_write_rows(given / name, source, text if isinstance(text, str) else "text", limit))
     return section
 
 
@@ -93,6 +96,21 @@ def _task_section(task: Mapping[str, Any], given: Path) -> dict[str, Any]:
             is_file = isinstance(source, str | Path)
             section[name] = str(source if is_file else _write_rows(given / f"{name}.jsonl", source, "text"))
     return section
+
+
+def _scorer_section(scorer: Any, given: Path) -> dict[str, Any]:
+    if isinstance(scorer, str | Path):
+        return {"model": str(scorer)}
+    if callable(scorer):
+        return {"call": scorer}
+    if not isinstance(scorer, Mapping):
+        raise DistilvecError(f"a {type(scorer).__name__} is no scorer", where="scorers")
+    section = dict(scorer)
+    _check_names(section)
+    source = section.get("scores")
+    if source is not None and not isinstance(source, str | Path):
+        section["scores"] = _write_rows(given / f"{section.get('name', 'scorer')}-scores.jsonl", source, "query")
+    return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
 
 
 def _teacher_section(teacher: Any, name: str, given: Path) -> dict[str, Any]:

@@ -24,6 +24,11 @@ def home(path: str) -> str:
         return path
 
 
+def at_revision(model: str, revision: str | None) -> str:
+    """A hub id with the revision behind it, as everything that opens models takes it; without one, as it is."""
+    return model if revision is None else f"{model}@{revision}"
+
+
 def find_files(data: dict[str, Any], folder: Path) -> None:
     """Make the paths of a recipe absolute where they exist, so that a saved recipe runs from anywhere."""
 
@@ -46,6 +51,12 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
     replace(data.get("corpus"), ("path",))
     for teacher in listed(data.get("teachers")):
         replace(teacher, ("model", "vectors", "texts", "keys"))
+    for scorer in listed(data.get("scorers")):
+        replace(scorer, ("model", "scores"))
+    mining = data.get("mining")
+    if isinstance(mining, dict):
+        replace(mining, ("documents",))
+        replace(mining.get("documents"), ("path",))
     student, judging = data.get("student"), data.get("judging")
     replace(student, ("model",))
     replace(data.get("task"), ("validation", "test"))

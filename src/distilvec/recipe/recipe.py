@@ -15,6 +15,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.recipe.places import find_files, home, is_url
+from distilvec.recipe.score_sections import MiningSection, ScorerSection
 from distilvec.recipe.sections import (
     CorpusSection,
     JudgingSection,
@@ -59,6 +60,12 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         description="several teachers: each with terms and heads of its own, or as one whose vectors are theirs "
         "side by side, or averaged",
     )
+    scorers: list[ScorerSection] = Field(
+        default_factory=list,
+        description="what says a number for a query and a document, for methods that learn from scores; of several the "
+        "mean of their standardised scores",
+    )
+    mining: MiningSection = Field(default_factory=MiningSection, description="of `distilvec mine`")
     student: StudentSection | None = None
     method: MethodSection = Field(default_factory=MethodSection)
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
@@ -103,10 +110,11 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
 
     @model_validator(mode="after")
     def _names_differ(self) -> Recipe:
-        names = [teacher.name for teacher in self.teachers]
+        names = [each.name for each in self.teachers] + [each.name for each in self.scorers]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ValueError(f'two teachers have the same name, "{twice}": give each a name of its own')
+            kind = "scorers" if twice in [each.name for each in self.scorers] else "teachers"
+            raise ValueError(f'two {kind} have the same name, "{twice}": give each a name of its own')
         return self
 
     @model_validator(mode="after")
@@ -195,15 +203,16 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
 
     def _check_items(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
         """Refuse single texts for a method that trains on pairs."""
-        from distilvec.methods.table import resolve
+        from distilvec.methods.table import on_pairs
 
-        if self.corpus is None or not resolve(self.method.name).trains_on_pairs:
+        name = on_pairs(self.method.name, self.method.options)
+        if self.corpus is None or name is None:
             return
         if isinstance(self.corpus.text, list) and not self.task:
             return
         line = lines.get(("corpus", "text"), lines.get(("corpus",)))
         raise DistilvecError(
-            f'method "{self.method.name}" trains on pairs or triplets of texts, without a task',
+            f'method "{name}" trains on pairs or triplets of texts, without a task',
             where=", ".join(part for part in (where, f"line {line}" if line else None, "corpus.text") if part),
             remedy="Name the columns of anchor and positive (and negatives): text: [anchor, positive].",
         )
@@ -257,9 +266,11 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         Raises:
             DistilvecError: an unknown method or option, or a value out of range.
         """
-        from distilvec.methods.table import build_options
+        from distilvec.methods.table import build_method, build_options
 
         try:
+            if self.method.beside:
+                build_method(self.method.name, self.method.options)
             return build_options(self.method.name, self.method.options)
         except DistilvecError as error:
             option = (error.where or "").removeprefix(self.method.name).removeprefix(", ")
@@ -281,6 +292,9 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             raise DistilvecError(f"values are nested too deeply ({error})", where="recipe") from error
         if self.remote is None:  # a run that an earlier version began, which did not know the key, can be resumed
             del content["remote"]
+        for key, nothing in (("scorers", []), ("mining", MiningSection().model_dump(mode="json"))):
+            if content[key] == nothing:
+                del content[key]
         return plain_yaml.write(content)
 
 

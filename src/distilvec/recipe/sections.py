@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_serializer, field_validator, model_validator
 
 from distilvec.modules.pipeline import PoolingChoice
+from distilvec.recipe.places import at_revision
 from distilvec.words import amount
 
 #: Of a teacher: it becomes the name of a folder.
@@ -41,6 +42,9 @@ class CorpusSection(Section):
     )
     holdout: float = Field(0.02, ge=0, lt=0.5, description="share kept out of training, by content hash")
     limit: int | None = Field(None, gt=0, description="stop after so many rows")
+    revision: str | None = Field(
+        None, description="of hub:NAME: commit, branch or tag; the saved recipe names the commit that was read"
+    )
     max_characters: int = Field(20_000, gt=0, description="longer texts are rejected")
     repeated: bool = Field(
         False, description="keep a text each time that it occurs, with the label it has there; pairs are kept anyway"
@@ -75,6 +79,9 @@ class TeacherSection(Section):
 
     name: str = Field("teacher", pattern=NAME.pattern)
     model: str | None = Field(None, description="sentence-transformers or transformers folder or hub id")
+    revision: str | None = Field(
+        None, description="of a hub id: commit, branch or tag; the saved recipe names the commit that was read"
+    )
     call: str | Callable[[list[str]], Any] | None = Field(
         None, description="module:function from a list of texts to vectors; from Python also the function itself"
     )
@@ -119,13 +126,22 @@ class TeacherSection(Section):
             raise ValueError("token_axes is about the store, which a live teacher's token states never see")
         return self
 
+    @property
+    def address(self) -> str | None:
+        """The model with its revision, as whatever opens models takes it."""
+        return None if self.model is None else at_revision(self.model, self.revision)
+
     @field_serializer("call", when_used="json")
     def _name_the_function(self, call: str | Callable[[list[str]], Any] | None) -> str | None:
-        """A saved recipe names a function as module:function; it runs again where that can be imported."""
-        if call is None or isinstance(call, str):
-            return call
-        owner = call if hasattr(call, "__qualname__") else type(call)
-        return f"{owner.__module__}:{owner.__qualname__}"
+        return name_of_function(call)
+
+
+def name_of_function(call: Any) -> str | None:
+    """A saved recipe names a function as module:function; it runs again where that can be imported."""
+    if call is None or isinstance(call, str):
+        return call
+    owner = call if hasattr(call, "__qualname__") else type(call)
+    return f"{owner.__module__}:{owner.__qualname__}"
 
 
 class ShrinkSection(Section):
@@ -260,6 +276,9 @@ class StudentSection(Section):
         description="sentence-transformers or transformers folder or hub id; or the .safetensors file of a pretrained "
         "network of images or molecules",
     )
+    revision: str | None = Field(
+        None, description="of the hub id that it is, or is made of: commit, branch or tag, as of a teacher"
+    )
     shrink: ShrinkSection | None = None
     fresh: FreshSection | None = None
     static: StaticSection | None = None
@@ -344,11 +363,14 @@ class MethodSection(BaseModel):
         description="weight of a term that holds the student's last token states to the teacher's, where both cut a "
         "text alike; for a student as wide as its teacher (shrink)",
     )
+    beside: dict[str, Any] | None = Field(
+        None, description="a second method on pairs or scores at the same time: its name, weight (1) and options"
+    )
 
     @property
     def options(self) -> dict[str, Any]:
-        beside = {"token_states": self.token_states} if self.token_states else {}
-        return {**(self.__pydantic_extra__ or {}), **beside}
+        held = {"token_states": self.token_states, "beside": self.beside}
+        return {**(self.__pydantic_extra__ or {}), **{name: value for name, value in held.items() if value}}
 
 
 class SharpnessSection(Section):

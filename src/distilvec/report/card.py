@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from distilvec.errors import EnvironmentProblem
 from distilvec.files import write_text
@@ -14,10 +11,13 @@ from distilvec.report.facts import (
     Fact,
     corpus_facts,
     forbids_commercial_use,
+    scorer_facts,
+    scorer_title,
     student_facts,
     teacher_facts,
     teacher_title,
 )
+from distilvec.report.front_matter import front_matter
 from distilvec.report.grid import escape_markdown
 from distilvec.report.markdown import fact_table
 from distilvec.report.record import Record
@@ -47,6 +47,8 @@ def model_card(record: Record) -> str:
         parts += ["### Provenance", fact_table(student_facts(record.student))]
     for teacher in record.teachers:
         parts += [f"### {escape_markdown(teacher_title(teacher))}", fact_table(teacher_facts(teacher))]
+    for scorer in record.scorers:
+        parts += [f"### {escape_markdown(scorer_title(scorer))}", fact_table(scorer_facts(scorer))]
     if record.corpus is not None:
         parts += ["### Training data", fact_table(corpus_facts(record.corpus))]
     method = record.recipe.get("method")
@@ -66,7 +68,11 @@ def write_card(record: Record, folder: str | Path) -> Path:
     """
     file = Path(folder) / "README.md"
     try:
-        old = file.read_text(encoding="utf-8") if file.exists() else _front_matter(record)
+        old = (
+            file.read_text(encoding="utf-8")
+            if file.exists()
+            else f"{front_matter(record)}\n# {escape_markdown(record.title)}\n"
+        )
     except OSError as error:
         raise EnvironmentProblem(f"the model card cannot be read ({error.strerror})", where=str(file)) from error
     section = f"{BEGIN}\n{model_card(record)}{END}\n"
@@ -74,33 +80,6 @@ def write_card(record: Record, folder: str | Path) -> Path:
     after = rest.partition(END)[2].lstrip("\n") if found else ""
     write_text(file, f"{before.rstrip()}\n\n{section}{after}")
     return file
-
-
-_EMBEDDER = {
-    "library_name": "sentence-transformers",
-    "pipeline_tag": "sentence-similarity",
-    "tags": ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec"],
-}
-_WRITER = {
-    "library_name": "transformers",
-    "pipeline_tag": "text-generation",
-    "tags": ["text-generation", "distilvec"],
-}
-
-
-def _front_matter(record: Record) -> str:
-    """What hubs read. The licence is only given where one teacher states one; without a teacher, that of the model that
-    was trained.
-    """
-    data: dict[str, Any] = dict(_WRITER if record.student is not None and record.student.writes else _EMBEDDER)
-    if record.student is not None and record.student.base:
-        data["base_model"] = record.student.base
-    licences = {teacher.licence for teacher in record.teachers}
-    if not record.teachers and record.student is not None:
-        licences = {record.student.licence}
-    if len(licences) == 1 and None not in licences:
-        data["license"] = licences.pop()
-    return f"---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}---\n\n# {escape_markdown(record.title)}\n"
 
 
 _EXAMPLES = {
@@ -156,17 +135,17 @@ def _writing_use(record: Record) -> str:
 
 
 def _licences(record: Record) -> Sequence[str]:
-    """What the teachers' licences mean for whoever uses the student."""
+    """What the teachers' and scorers' licences mean for whoever uses the student."""
     lines = []
-    for teacher in record.teachers:
-        name, licence = escape_markdown(teacher.name), escape_markdown(teacher.licence or "")
-        if forbids_commercial_use(teacher.licence):
+    given = [("teacher", "vectors", each.name, each.licence) for each in record.teachers]
+    given += [("scorer", "scores", each.name, each.licence) for each in record.scorers]
+    for kind, lessons, name, licence in given:
+        who = f"the {kind} {escape_markdown(name)}"
+        if licence and forbids_commercial_use(licence):
             lines.append(
-                f"> **Warning:** the teacher {name} is licensed as {licence}, which forbids commercial use. "
-                "A student made from its vectors may be bound by that."
+                f"> **Warning:** {who} is licensed as {escape_markdown(licence)}, which forbids commercial use. "
+                f"A student made from its {lessons} may be bound by that."
             )
         elif not licence:
-            lines.append(
-                f"> The licence of the teacher {name} is not known. Find out before you publish or sell this student."
-            )
+            lines.append(f"> The licence of {who} is not known. Find out before you publish or sell this student.")
     return lines

@@ -19,6 +19,7 @@ from distilvec.report.record import (
     Record,
     Role,
     ScoreEntry,
+    ScorerFacts,
     StudentFacts,
     TeacherFacts,
 )
@@ -41,6 +42,7 @@ def describe_run(
     overlap: Mapping[str, int],
     texts: Sequence[str],
     folder: Path,
+    scorers: Sequence[tuple[Any, Any]] = (),
 ) -> Record:
     """The record of a run of the main job.
 
@@ -54,6 +56,7 @@ def describe_run(
         overlap: task -> training texts among its texts.
         texts: held-out texts, those of `verdict.vectors`.
         folder: the run's folder, with `student/`.
+        scorers: (card, report of the filling) per scorer.
     """
     from distilvec.students import describe_student
     from distilvec.students.ship import brings_its_code
@@ -64,14 +67,17 @@ def describe_run(
     judged = verdict.judged
     others = [name for name in (judged.scores if judged else ()) if name != TRAINED]
     names = [each[0].name for each in teachers]
-    taught_by = " and ".join(names) if len(names) <= 3 else f"{len(names)} teachers"
+    told = [*names, *(card.name for card, _ in scorers)]
+    taught_by = " and ".join(told) if len(told) <= 3 else f"{len(told)} teachers"
+    beside = recipe["method"].get("beside")
+    method = recipe["method"]["name"] + (f" beside {beside['name']}" if beside else "")
     made = f"a student of {_short(size['parameters'])}"
     first = names[0] if names else None
     filled = [each[3] for each in teachers]
     encoded = sum(each.taught for each in filled)
     teaching = sum(each.seconds for each in filled)
     return Record(
-        title=f"{recipe['method']['name']}: " + (f"{taught_by} to {made}" if names else f"{made}, no teacher"),
+        title=f"{method}: " + (f"{taught_by} to {made}" if told else f"{made}, no teacher"),
         versions=library_versions(),
         git=git_state(),
         seed=recipe["training"]["seed"],
@@ -79,6 +85,7 @@ def describe_run(
         recipe=recipe,
         corpus=_corpus_facts(corpus, recipe, teachers[0][1] if teachers else None, fitted, overlap),
         teachers=[_teacher_facts(card, seen, store) for card, seen, store, _ in teachers],
+        scorers=[_scorer_facts(card, scored) for card, scored in scorers],
         student=StudentFacts(
             provenance=_provenance(recipe["student"]),
             **_origin(recipe["student"]["model"]),
@@ -205,6 +212,11 @@ def _teacher_facts(card: Any, seen: Any, store: Any) -> TeacherFacts:
     )
 
 
+def _scorer_facts(card: Any, scored: Any) -> ScorerFacts:
+    known = {key: value for key, value in card.to_dict().items() if key in ScorerFacts.model_fields}
+    return ScorerFacts(**known, pairs=scored.distinct, absent=scored.absent)
+
+
 def _token_states(axes: Mapping[int, TokenAxes]) -> str | None:
     """How much of the token states a store keeps; None where it keeps them whole, or has none."""
     if not axes:
@@ -305,6 +317,7 @@ def model_row(
             high=score.interval[1] if score.interval else None,
             kind=score.kind,
             domain=score.domain,
+            dataset=score.details.get("dataset"),
         )
         for task, score in scores.items()
     }

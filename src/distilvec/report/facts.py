@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from distilvec.report.parts import CorpusFacts, StudentFacts, TeacherFacts, clip, short_source
+from distilvec.report.parts import CorpusFacts, ScorerFacts, StudentFacts, TeacherFacts, clip, short_source
 from distilvec.report.record import Record
 from distilvec.report.sentences import about
 from distilvec.words import duration, millions, number, share, size
@@ -104,14 +104,11 @@ def cost_facts(record: Record) -> list[Fact]:
 
 def teacher_facts(teacher: TeacherFacts) -> list[Fact]:
     """The teacher's card."""
-    licence = teacher.licence or "not stated"
-    if forbids_commercial_use(teacher.licence):
-        licence += ": commercial use is not allowed, and that may bind the student too"
     prompt = f"“{clip(teacher.prompt, 300)}”" if teacher.prompt else "none"
     normalized = {True: "yes", False: "no", None: None}[teacher.normalized]
     lines: list[tuple[str, str | None]] = [
         ("source", teacher.source or None),
-        ("licence", licence),
+        ("licence", _licence(teacher.licence)),
         ("parameters", millions(teacher.parameters) if teacher.parameters else None),
         ("dimensions", _count(teacher.width)),
         ("layers", _count(teacher.layers)),
@@ -130,6 +127,25 @@ def teacher_facts(teacher: TeacherFacts) -> list[Fact]:
 def teacher_title(teacher: TeacherFacts) -> str:
     """The heading of a teacher's facts; one that is called "teacher" is not called so twice."""
     return "Teacher" if teacher.name == "teacher" else f"Teacher {teacher.name}"
+
+
+def scorer_facts(scorer: ScorerFacts) -> list[Fact]:
+    """The scorer's card, and what it judged."""
+    lines: list[tuple[str, str | None]] = [
+        ("source", scorer.source or None),
+        ("licence", _licence(scorer.licence)),
+        ("parameters", millions(scorer.parameters) if scorer.parameters else None),
+        ("longest pair, tokens", _count(scorer.max_length)),
+        ("pairs of query and document", _count(scorer.pairs)),
+        ("of these without a score", _count(scorer.absent) if scorer.absent else None),
+        ("fingerprint", scorer.fingerprint),
+    ]
+    return [Fact(name, value) for name, value in lines if value]
+
+
+def scorer_title(scorer: ScorerFacts) -> str:
+    """The heading of a scorer's facts; one that is called "scorer" is not called so twice."""
+    return "Scorer" if scorer.name == "scorer" else f"Scorer {scorer.name}"
 
 
 def student_facts(student: StudentFacts) -> list[Fact]:
@@ -179,6 +195,11 @@ def _shown(value: Any) -> Any:
     if isinstance(value, str):
         return clip(short_source(value), 500)
     return value if isinstance(value, bool | int | float) or value is None else str(value)
+
+
+def _licence(licence: str | None) -> str:
+    bound = ": commercial use is not allowed, and that may bind the student too"
+    return (licence or "not stated") + (bound if forbids_commercial_use(licence) else "")
 
 
 def _count(value: int | None) -> str | None:

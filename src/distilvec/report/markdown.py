@@ -10,6 +10,8 @@ from distilvec.report.facts import (
     agreement_facts,
     corpus_facts,
     cost_facts,
+    scorer_facts,
+    scorer_title,
     student_facts,
     teacher_facts,
     teacher_title,
@@ -66,6 +68,7 @@ def render_markdown(record: Record, figures: Sequence[Path] = ()) -> str:
             (f"## {escape_markdown(teacher_title(t))}", [fact_table(teacher_facts(t)), _list(t.warnings)])
             for t in record.teachers
         ),
+        *((f"## {escape_markdown(scorer_title(s))}", [fact_table(scorer_facts(s))]) for s in record.scorers),
         ("## Student", [fact_table(student_facts(record.student))] if record.student else []),
         ("## Versions", [fact_table([Fact(name, version) for name, version in record.versions.items()])]),
         ("## Notes", [_list(record.notes)]),

@@ -29,7 +29,10 @@ class Part(BaseModel):
 
 
 class ScoreEntry(Part):
-    """A score as a fraction (0.84, not 84), with its 95 % interval where there is one."""
+    """A score as a fraction (0.84, not 84), with its 95 % interval where there is one.
+
+    `dataset` is the hub id of the data set that it was measured on, where it has one.
+    """
 
     metric: str = ""
     value: float
@@ -37,6 +40,7 @@ class ScoreEntry(Part):
     high: float | None = None
     kind: str = ""
     domain: str | None = None
+    dataset: str | None = None
 
     @model_validator(mode="after")
     def _both_edges(self) -> ScoreEntry:
@@ -146,6 +150,26 @@ class TeacherFacts(Part):
     token_states: str | None = None
     examples: list[str] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
+
+    @field_validator("source")
+    @classmethod
+    def _no_path(cls, source: str) -> str:
+        return short_source(source)
+
+
+class ScorerFacts(Part):
+    """A scorer's card, and how many pairs it judged."""
+
+    model_config = ConfigDict(extra="ignore", ser_json_inf_nan="strings")
+
+    name: str
+    source: str = ""
+    licence: str | None = None
+    parameters: int | None = None
+    max_length: int | None = None
+    fingerprint: str | None = None
+    pairs: int | None = None
+    absent: int | None = None
 
     @field_validator("source")
     @classmethod

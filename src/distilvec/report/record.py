@@ -29,6 +29,7 @@ from distilvec.report.parts import (
     Part,
     Role,
     ScoreEntry,
+    ScorerFacts,
     SpaceMap,
     StudentFacts,
     TeacherFacts,
@@ -49,6 +50,7 @@ __all__ = [
     "Record",
     "Role",
     "ScoreEntry",
+    "ScorerFacts",
     "SpaceMap",
     "StudentFacts",
     "TeacherFacts",
@@ -75,6 +77,7 @@ class Record(Part):
     recipe: dict[str, Any] = Field(default_factory=dict)
     corpus: CorpusFacts | None = None
     teachers: list[TeacherFacts] = Field(default_factory=list)
+    scorers: list[ScorerFacts] = Field(default_factory=list)
     student: StudentFacts | None = None
     models: list[ModelRow] = Field(default_factory=list)
     comparisons: list[Comparison] = Field(default_factory=list)

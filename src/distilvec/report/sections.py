@@ -13,6 +13,8 @@ from distilvec.report.facts import (
     corpus_facts,
     cost_facts,
     recipe_text,
+    scorer_facts,
+    scorer_title,
     student_facts,
     teacher_facts,
     teacher_title,
@@ -215,6 +217,7 @@ def _data(record: Record) -> str:
 
 def _models(record: Record) -> str:
     cards = [_teacher(teacher) for teacher in record.teachers]
+    cards += [f"<h3>{escape(scorer_title(each))}</h3>{fact_table(scorer_facts(each))}" for each in record.scorers]
     if record.student is not None:
         cards.append(f"<h3>Student</h3>{fact_table(student_facts(record.student))}")
     return card_row(cards)

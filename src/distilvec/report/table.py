@@ -157,13 +157,38 @@ def scores_grid(scores: Judgement | Mapping[str, Score] | Sequence[Score]) -> Gr
         name = GROUP_NAMES[group] if group in ("all", "retrieval") else f"{GROUP_NAMES[group]} average"
         if len(grid.rows) > 1 or len(shown_groups(rows)) > 1:
             grid.rows.append([Cell(name), *(Cell(points(score.value if score else None)) for score in made)])
+    grid.rows.extend(_benchmark_rows(models))
     return grid
+
+
+def _benchmark_rows(models: Mapping[str, list[Score]]) -> list[list[Cell]]:
+    """The two means of each benchmark that was run as a whole, as its leaderboard has them."""
+    from distilvec.judging.benchmarks import benchmark_means
+
+    means = [benchmark_means(found) for found in models.values()]
+    rows = []
+    for name in dict.fromkeys(name for found in means for name in found):
+        have = [found.get(name) for found in means]
+        first = next(each for each in have if each is not None)
+        over = ((f"{name}, mean of {first[1]} tasks", 0), (f"{name}, mean of {first[3]} types of task", 2))
+        rows += [
+            [Cell(words), *(Cell(points(each[place] if each else None)) for each in have)] for words, place in over
+        ]
+    return rows
 
 
 def entry_of(score: Score) -> ScoreEntry:
     """A score of `judging` as the record keeps it."""
     low, high = score.interval if score.interval else (None, None)
-    return ScoreEntry(metric=score.metric, value=score.value, low=low, high=high, kind=score.kind, domain=score.domain)
+    return ScoreEntry(
+        metric=score.metric,
+        value=score.value,
+        low=low,
+        high=high,
+        kind=score.kind,
+        domain=score.domain,
+        dataset=score.details.get("dataset"),
+    )
 
 
 def shown_groups(models: Sequence[ModelRow]) -> list[str]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 #: Of a request.
 MOST_TEXTS, MOST_BYTES = 2048, 16 << 20
+#: Of a text, most of which no model reads; cutting it into pieces holds everybody up.
+MOST_CHARACTERS = 200_000
 #: Seconds after which a client that was turned away may ask again.
 LATER = 1
 
@@ -200,6 +202,9 @@ def _texts(given: Any) -> list[str]:
             raise _Refusal(
                 400, f"input {index} is no text; token ids of other models mean nothing here", "invalid_value"
             )
+        if len(text) > MOST_CHARACTERS:
+            told = f"input {index} has {len(text):,} characters, and a text has at most {MOST_CHARACTERS:,}"
+            raise _Refusal(413, told, "too_large")
         if not text.strip():
             raise _Refusal(400, f"input {index} is empty", "invalid_value")
         if any("\ud800" <= character <= "\udfff" for character in text):

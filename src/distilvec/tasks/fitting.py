@@ -15,19 +15,13 @@ def check_writing(recipe: Any) -> None:
         ValueError: naming the key.
     """
     task = "a task of kind generation"
-    student, method = recipe.student, recipe.method
-    if student is not None:
-        if student.model is None:
-            raise ValueError(f"student: {task} needs a causal language model: give student.model")
-        for name in ("upcycle", "aggregation", "router_balance", "remember", "fold", "router", "extend_length", "lora"):
-            if getattr(student, name):
-                raise ValueError(f"student.{name}: not for {task}")
-        if student.pooling == "cls":
-            raise ValueError("student.pooling: of a model that writes it is last or mean, of the answer's tokens")
-        if student.space == "teacher":
-            raise ValueError(f"student.space: the student of {task} is no embedder")
+    method = recipe.method
+    if recipe.student is not None:
+        _check_student(recipe.student, task)
     if method.matryoshka or method.token_states:
         raise ValueError(f"method: matryoshka and token_states are not for {task}")
+    if recipe.scorers:
+        raise ValueError(f"scorers: methods on scores are not for {task}")
     if recipe.combine != "separate":
         raise ValueError(f"combine: teachers of {task} are separate")
     if recipe.training.mini_batch_size is not None:
@@ -37,3 +31,15 @@ def check_writing(recipe: Any) -> None:
     for teacher in recipe.teachers:
         if teacher.model is None:
             raise ValueError(f"teachers: a teacher of {task} is a causal language model: give its model")
+
+
+def _check_student(student: Any, task: str) -> None:
+    if student.model is None:
+        raise ValueError(f"student: {task} needs a causal language model: give student.model")
+    for name in ("upcycle", "aggregation", "router_balance", "remember", "fold", "router", "extend_length", "lora"):
+        if getattr(student, name):
+            raise ValueError(f"student.{name}: not for {task}")
+    if student.pooling == "cls":
+        raise ValueError("student.pooling: of a model that writes it is last or mean, of the answer's tokens")
+    if student.space == "teacher":
+        raise ValueError(f"student.space: the student of {task} is no embedder")

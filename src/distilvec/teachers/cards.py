@@ -35,8 +35,8 @@ class TeacherCard:
 
     Attributes:
         name: the name in the recipe.
-        kind: "model", "callable", "service", "vectors", "molecule" (a network over molecules) or "combined" (of several
-            teachers).
+        kind: "model", "callable", "service", "vectors", "molecule" (a network over molecules), "combined" (of several
+            teachers) or "scorer" (of queries and documents).
         source: folder, hub id, module:function, "model at host" or file.
         fingerprint: hash over weights, tokenizer, pooling, prompt, maximum length and normalisation. The dtype of
             the computation is not part of it, so that machines with and without bfloat16 can fill one store.
@@ -52,7 +52,7 @@ class TeacherCard:
     """
 
     name: str
-    kind: Literal["model", "callable", "service", "vectors", "molecule", "combined"]
+    kind: Literal["model", "callable", "service", "vectors", "molecule", "combined", "scorer"]
     source: str
     fingerprint: str
     width: int

@@ -65,6 +65,7 @@ class Collator:
         sources: one per teacher, in the recipe's order.
         companions: int64 [n, m], corpus rows of the rest of each anchor's pair or triplet; where given, a batch of
             anchors is followed by all their positives, then by all their negatives.
+        scores: float32 [rows of the corpus], what the scorers say of each document and its anchor; NaN where nothing.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Collator:
         tokens: TokenizedCorpus | PreparedCorpus,
         sources: Sequence[SignalSource],
         companions: np.ndarray | None = None,
+        scores: np.ndarray | None = None,
     ) -> None:
         self.tokens, self.sources, self.companions = tokens, list(sources), companions
         # An item is what the teacher reads: a text and its translation, which have one lesson, are no negatives.
@@ -84,6 +86,7 @@ class Collator:
                 ("domain", corpus.domains),
                 ("group", corpus.groups),
                 ("role", corpus.roles),
+                ("scores", scores),
             )
             if values is not None
         }
@@ -102,14 +105,17 @@ class Collator:
             return lengths
         return np.maximum(lengths, self.tokens.lengths[self.companions[rows]].max(1))
 
+    def known(self, index: np.ndarray) -> dict[str, torch.Tensor]:
+        """What the corpus and the scorers say of its rows: keys uint8 [n, 16], and columns [n] by name."""
+        columns = {name: torch.from_numpy(np.asarray(values[index])) for name, values in self.columns.items()}
+        return {"keys": torch.from_numpy(np.array(self.keys[index])), **columns}
+
     def __call__(self, rows: Sequence[int]) -> dict[str, Any]:
         index = self.expand(rows)
-        columns = {name: torch.from_numpy(np.asarray(values[index])) for name, values in self.columns.items()}
         features = self.tokens.features(index)
         return {
             "features": features,
             "teachers": fetch_all(self.sources, index, features),
-            "keys": torch.from_numpy(np.array(self.keys[index])),
             "rows": torch.from_numpy(index),
-            **columns,
+            **self.known(index),
         }

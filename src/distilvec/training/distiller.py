@@ -103,6 +103,7 @@ class Distiller(nn.Module):
         domain: Tensor | None = None,
         group: Tensor | None = None,
         role: Tensor | None = None,
+        scores: Tensor | None = None,
     ) -> dict[str, Any]:
         """Features and signals of one batch -> `loss` [], `terms` (name -> unweighted mean), `counts`, `items` [B].
 
@@ -121,13 +122,13 @@ class Distiller(nn.Module):
             former = None if former is None else gather_rows(former)
             output, signals = gather_student(output), [gather_teacher(signal) for signal in signals]
             keys = gather_rows(keys)
-            labels, domain, group, role = (
-                None if column is None else gather_rows(column) for column in (labels, domain, group, role)
+            labels, domain, group, role, scores = (
+                None if column is None else gather_rows(column) for column in (labels, domain, group, role, scores)
             )
         if self.task is not None:
             output.logits = self.task.read(output, group, role)
         codes = labels if self.task is None or labels is None else self.task.codes(labels)
-        batch = Batch(keys, Batch.equal_items(keys), codes, domain, group, role)
+        batch = Batch(keys, Batch.equal_items(keys), codes, domain, group, role, scores)
         terms = self._with_task(self.method(output, signals, batch), output, labels, batch)
         if former is not None:
             terms["remember"] = Term(cosine_distance(output.embedding, former), None, self.remember)

@@ -30,7 +30,8 @@ from distilvec.training.callbacks import Progress, RunLog, StopPolitely, Ticker
 from distilvec.training.checkpoints import load_strictly, newest_checkpoint, refuse_other_data, tidy
 from distilvec.training.data import Collator, SignalSource
 from distilvec.training.distiller import Distiller, describe
-from distilvec.training.distributed import apart, barrier, first_rank_first, rank
+from distilvec.training.distributed import barrier, first_rank_first, rank
+from distilvec.training.held_out import held_out_terms
 from distilvec.training.items import PreparedCorpus, student_items
 from distilvec.training.sample import SAMPLE, TOKEN_SAMPLE, make_sample, on_device
 from distilvec.training.tokens import TokenizedCorpus
@@ -98,6 +99,7 @@ def fit(
     router_balance: float = 0.0,
     remember: float = 0.0,
     needs: Needs | None = None,
+    scores: np.ndarray | None = None,
 ) -> Fitted:
     """Train `student` in place.
 
@@ -116,6 +118,7 @@ def fit(
         task: a supervised task beside the method; its head is trained in place.
         router_balance, remember: see `Distiller`.
         needs: what the method wants, where it has been asked already.
+        scores: float32 [rows of the corpus], see `Collator`.
 
     Raises:
         DistilvecError: a method that cannot work with this student or these teachers, a refused training key, a
@@ -127,8 +130,11 @@ def fit(
     _check(rows, corpus, optimizer, training.evaluate_every is not None and evaluate is None)
     # First, because it also joins the other processes of a distributed run.
     args = training_arguments(training, optimizer, folder / "checkpoints", len(rows))
-    tokens, sample = _observe(
-        student, needs, corpus, sources, seed=training.seed, device=args.device, cache=cache or folder
+    tokens = _tokens(student, needs, corpus, sources, seed=training.seed, device=args.device, cache=cache or folder)
+    collator = Collator(corpus, tokens, sources, companions, scores)
+    limit = SAMPLE if find_writer(student) is None else TOKEN_SAMPLE  # an answer's vector is nobody's embedding
+    sample = make_sample(
+        student, tokens, sources, corpus.train_rows, seed=training.seed, needs=needs, limit=limit, collator=collator
     )
     data = data_mark(corpus)
     checkpoint = _open_checkpoints(folder / "checkpoints", resume, data)
@@ -151,7 +157,7 @@ def fit(
         distiller.to(args.device),
         args,
         rows=rows,
-        collator=Collator(corpus, tokens, sources, companions),
+        collator=collator,
         heads_lr=optimizer.heads_lr,
         sharpness=optimizer.sharpness.model_dump() if optimizer.sharpness else None,
         evaluate=None if evaluate is None else (lambda: evaluate(student, method)),
@@ -172,31 +178,6 @@ def fit(
         held = rows_with_companions(corpus, corpus.holdout_rows, needs.companions)[0][:HELD_OUT]
         fitted.held_out = held_out_terms(trainer.distiller, trainer.collator, held, training.batch_size)
     return fitted
-
-
-@torch.no_grad()
-def held_out_terms(distiller: Distiller, collator: Collator, rows: np.ndarray, batch_size: int) -> dict[str, float]:
-    """Means of the method's terms over rows that were not trained on, in eval mode.
-
-    A term in which not every item counts is the mean over those that do, and left out where none does. Terms that
-    couple the rows of a batch are those of full batches, and empty where there is none. Every rank computes all of
-    them.
-    """
-    end = len(rows) // batch_size * batch_size if distiller.needs.coupled else len(rows)
-    if end == 0:
-        return {}
-    was_training, device = distiller.training, next(distiller.parameters()).device
-    distiller.eval()
-    found: dict[str, list[tuple[float, float]]] = {}
-    for start in range(0, end, batch_size):
-        part = rows[start : min(start + batch_size, end)]
-        with apart():
-            result = distiller(**on_device(collator(part.tolist()), device))
-        for name, value in result["terms"].items():
-            found.setdefault(name, []).append((float(value), float(result["counts"].get(name, len(part)))))
-    distiller.train(was_training)
-    pooled = {name: np.array(pairs).T for name, pairs in found.items()}
-    return {name: float(values @ counts / counts.sum()) for name, (values, counts) in pooled.items() if counts.sum()}
 
 
 @torch.no_grad()
@@ -231,7 +212,7 @@ def companions_of(needs: Needs, task: Task | None, corpus: Corpus) -> int | None
     return needs.companions
 
 
-def _observe(
+def _tokens(
     student: SentenceTransformer,
     needs: Needs,
     corpus: Corpus,
@@ -240,8 +221,8 @@ def _observe(
     seed: int,
     device: torch.device,
     cache: Path,
-) -> tuple[TokenizedCorpus | PreparedCorpus, Sample]:
-    """Token ids of the corpus, and what the untrained student and the teachers say about a sample of it."""
+) -> TokenizedCorpus | PreparedCorpus:
+    """Token ids of the corpus; the sources hear what is wanted of them."""
     from transformers import set_seed
 
     set_seed(seed)
@@ -252,8 +233,7 @@ def _observe(
         tokens = student_items(student, corpus, cache / "tokens")
         for number, source in enumerate(sources):
             source.prepare(needs.of(number), tokens)
-    limit = SAMPLE if find_writer(student) is None else TOKEN_SAMPLE  # an answer's vector is nobody's embedding
-    return tokens, make_sample(student, tokens, sources, corpus.train_rows, seed=seed, needs=needs, limit=limit)
+    return tokens
 
 
 def _build(

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.evenly import evenly_spaced
-from distilvec.methods.base import Needs, Sample
+from distilvec.methods.base import Batch, Needs, Sample
 from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherSignals
-from distilvec.training.data import SignalSource, fetch_all
+from distilvec.training.data import Collator, SignalSource, fetch_all
 from distilvec.training.items import PreparedCorpus
 from distilvec.training.tokens import TokenizedCorpus
 
@@ -36,6 +36,7 @@ def make_sample(
     *,
     seed: int,
     needs: Needs,
+    collator: Collator | None = None,
     limit: int = SAMPLE,
     batch_size: int = 64,
 ) -> Sample:
@@ -47,6 +48,7 @@ def make_sample(
         student: untrained.
         rows: corpus rows to draw from, without replacement, seeded.
         needs: of the method: whether pooled states of every block, token states and the like are wanted too.
+        collator: of the training, where the method needs scores.
 
     Returns:
         A sample on the CPU: embedding [1, N, d], layers [1, L, N, d] or None, sentence vectors [N, D], and batches
@@ -71,11 +73,12 @@ def make_sample(
             if output.layers is not None:
                 states.append(output.layers.float().cpu())
         batches = token_batches(tap, tokens, sources, chosen, needs, device)
+        pairs = paired_batches(tap, collator, rows, seed, device) if collator is not None and needs.scores else []
     student.train(training)
     observed = StudentOutput(torch.cat(embeddings, 1), torch.cat(states, 2) if states else None)
     # Token signals come along where there are any, and those of all rows at once may be more than memory holds.
     size = batch_size if batches else len(chosen)
-    return Sample(observed, [_sentences(source, chosen, size) for source in sources], batches)
+    return Sample(observed, [_sentences(source, chosen, size) for source in sources], batches, pairs)
 
 
 @torch.no_grad()
@@ -134,6 +137,32 @@ def token_batches(
         )
         signals = [TeacherSignals(**each) for each in fetch_all(sources, part, features)]
         found.append((_on_cpu(output), signals))
+    return found
+
+
+def paired_batches(
+    tap: StudentTap, collator: Collator, rows: np.ndarray, seed: int, device: torch.device
+) -> list[tuple[StudentOutput, Batch]]:
+    """At most 1,024 rows, anchors among `rows` with all their documents, in batches; on the CPU."""
+    assert collator.companions is not None
+    anchors = rows[collator.companions[rows, 0] >= 0]
+    documents = collator.companions.shape[1]
+    anchors = np.random.default_rng([seed, 2]).permutation(anchors)[: max(1, TOKEN_SAMPLE // (1 + documents))]
+    found = []
+    for part in np.array_split(anchors, max(1, len(anchors) * (1 + documents) // TOKEN_BATCH)):
+        if not len(part):
+            continue
+        index = collator.expand(part)
+        output = tap(on_device(collator.tokens.features(index), device), views=1)
+        known = collator.known(index)
+        batch = Batch(
+            known["keys"],
+            Batch.equal_items(known["keys"]),
+            group=known["group"],
+            role=known["role"],
+            scores=known.get("scores"),
+        )
+        found.append((_on_cpu(output), batch))
     return found
 
 

@@ -94,7 +94,7 @@ def measure_rates(job: Job) -> Rates:
 def _training_rate(job: Job, taught: Sequence[Any]) -> dict[str, Any]:
     """Texts per second of a few steps of the recipe's own training; empty where it needs more than vectors."""
     recipe, sample, method = job.recipe, job.corpus, job.method
-    if method.inside or recipe.task is not None:
+    if method.inside or recipe.task is not None or recipe.scorers:
         return {}
     student = make_student(job.student_section, recipe.teachers, sample, recipe.training.seed)
     batch = min(recipe.training.batch_size, len(sample.train_rows))

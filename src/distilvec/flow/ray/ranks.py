@@ -15,13 +15,13 @@ from distilvec.training.distributed import launched
 
 
 def teach_alone(recipe: Recipe, shard: tuple[int, int] | None = None) -> list[tuple[SignalStore, FillReport]]:
-    """Fill the stores of all teachers in this process; where it is one of torchrun's, with its share.
+    """Fill the stores of all teachers and scorers in this process; where it is one of torchrun's, with its share.
 
     Args:
         shard: (i, n), for processes that were started in another way.
 
     Returns:
-        Per teacher its store and what was done.
+        Per teacher, and then per scorer, its store and what was done.
 
     Raises:
         DistilvecError: `shard` under torchrun, and whatever teaching raises.
@@ -35,7 +35,9 @@ def teach_alone(recipe: Recipe, shard: tuple[int, int] | None = None) -> list[tu
     job.require("teach")
     with taking_turns(recipe) if own else nullcontext():
         _ = job.corpus
-    return [(taught.store, taught.filled) for taught in job.teach(shard=own or shard)]
+    taught = job.teach(shard=own or shard) if recipe.teachers else []
+    scored = job.score(shard=own or shard)
+    return [(each.store, each.filled) for each in taught] + [(each.store, each.filled) for each in scored]
 
 
 def share_of_rank() -> tuple[int, int] | None:

@@ -63,6 +63,12 @@ def teach_with_ray(
     """
     place = {"output": str(Path(recipe.output).absolute()), "cache": str(recipe.place.absolute())}
     recipe = recipe.model_copy(update=place)
+    if recipe.scorers:
+        raise DistilvecError(
+            "Ray's workers teach vectors, and this recipe has scorers",
+            where="scorers",
+            remedy="Fill their stores with `distilvec teach`, in parts with --shard.",
+        )
     job = Job(recipe)
     job.require("teach")
     corpus = job.corpus

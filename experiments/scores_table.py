@@ -1,0 +1,85 @@
+"""The page of scores.py's results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from records import Rows, below, seeds
+
+ARMS = {
+    "start": "the student before training",
+    "vectors": "vectors alone",
+    "scores": "scores alone",
+    "both": "both",
+    "teacher": "the teacher of vectors",
+}
+
+
+def write_page(rows: Rows, folder: Path) -> str:
+    """What is there, as Markdown; also written to `table.md`."""
+    lines = ["# Scores as lessons", ""]
+    lines += ["Made by `python experiments/scores.py` (its header says what was trained and judged on what)."]
+    tasks = list(next((row["tasks"] for row in rows.values() if "tasks" in row), {}))
+    if tasks:
+        lines += ["", "## Retrieval", "", "nDCG@10 in percent, mean over seeds, with the least and the largest.", ""]
+        lines += _head("student", *tasks, "mean")
+        for name, words in ARMS.items():
+            found = list(seeds(rows, name).values())
+            if found:
+                lines.append(_line(words, [[100 * row["tasks"][task]["value"] for task in tasks] for row in found]))
+        first = next(row["tasks"] for row in rows.values() if "tasks" in row)
+        if all(first[task]["bm25"] is not None for task in tasks):
+            lines.append(_line("BM25, words alone", [[100 * first[task]["bm25"] for task in tasks]]))
+    differences = below(rows, "difference")
+    if differences:
+        lines += ["", "## Differences", "", "In points of nDCG@10, with paired 95 % intervals over test queries.", ""]
+        lines += _head("", *tasks, "mean of the three")
+        for name, row in differences.items():
+            cells = [_between(row[task]) for task in (*tasks, "all")]
+            lines.append(f"| {name.rpartition('-')[0]} | {' | '.join(cells)} |")
+    if "scorer-0" in rows:
+        lines += ["", "## The scorer itself", "", *_scorer(rows["scorer-0"])]
+    probes = below(rows, "probe")
+    if probes:
+        lines += ["", "## Chosen by the validation pairs", "", "nDCG@10 after a quarter of the training.", ""]
+        lines += _head("setting", "validation")
+        lines += [f"| {name.rpartition('-')[0]} | {100 * row['validation']:.2f} |" for name, row in probes.items()]
+    text = "\n".join(lines) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def _scorer(row: dict[str, Any]) -> list[str]:
+    found, share = row["sorted"], row["among_them"]
+    lines = [
+        "300 test queries, the teacher's 20 nearest documents of 2,000 sorted anew by the scorer; the answer is among",
+        f"them for {100 * share:.1f} % of the queries.",
+        "",
+        *_head("order", "answer first, %", "reciprocal rank"),
+    ]
+    lines += [f"| {name} | {100 * each['first']:.1f} | {each['reciprocal']:.3f} |" for name, each in found.items()]
+    accuracy = row.get("validation", {}).get("accuracy")
+    if accuracy is not None:
+        lines += ["", f"Accuracy on labelled validation pairs, a third of them answers: {100 * accuracy:.1f} %."]
+    return lines
+
+
+def _head(*columns: str) -> list[str]:
+    return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+
+
+def _line(name: str, runs: list[list[float]]) -> str:
+    columns = [*zip(*runs, strict=True), [sum(run) / len(run) for run in runs]]
+    return f"| {name} | {' | '.join(_range(list(column)) for column in columns)} |"
+
+
+def _range(values: list[float]) -> str:
+    mean = sum(values) / len(values)
+    return f"{mean:.2f}" + (f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else "")
+
+
+def _between(found: dict[str, Any]) -> str:
+    low, high = (100 * bound for bound in found["interval"])
+    return f"{100 * found['value']:+.2f} ({low:+.2f} to {high:+.2f})"

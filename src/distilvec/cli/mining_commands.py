@@ -1,0 +1,32 @@
+"""The command that mines. `distilvec.cli.main` puts it into the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from distilvec.cli.commands import Changes, Output, say
+
+
+def mine(
+    recipe: Annotated[Path, typer.Argument(help="recipe in YAML with corpus and teachers", metavar="RECIPE")],
+    changes: Changes = None,
+    output: Output = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="say how much would be encoded and compared; do nothing")
+    ] = False,
+) -> None:
+    """Hard negatives for a corpus of pairs, from the first teacher's vectors; run again, it goes on where it was."""
+    from distilvec.recipe import Recipe
+
+    loaded = Recipe.load(recipe, changes, output=output)
+    if dry_run:
+        from distilvec.choosing.dry_run import plan
+
+        say(plan(loaded, mining=True).text())
+        return
+    from distilvec.flow.mine import mine_recipe
+
+    say(mine_recipe(loaded).text())

@@ -1,0 +1,198 @@
+"""A static student as a folder that the package model2vec opens, with equal vectors."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.export.convert import check_texts, row_cosines
+from distilvec.export.graph import is_static
+from distilvec.files import refuse_foreign
+from distilvec.modules.model2vec import ROWS, WEIGHTS, unknown_piece
+from distilvec.modules.pipeline import token_limit
+from distilvec.sealing import SEAL, remove, seal, sealed
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
+LEAST_COSINE = 0.9999
+_NAMES = (SEAL, WEIGHTS, "config.json", "modules.json", "tokenizer.json", "README.md")
+#: Texts of which a tokenizer of English knows little.
+_STRANGE = ("漢字かな交じり文", "🚀🎉 to the moon", "مرحبا بالعالم")
+
+
+@dataclass(frozen=True)
+class Model2VecReport:
+    """The outcome of `export_model2vec`.
+
+    Attributes:
+        folder: where it lies.
+        pieces, width: of the table.
+        cosine_min: of model2vec's vectors to the student's, over `texts` texts.
+        folded: whether a linear map behind the mean went into the table.
+    """
+
+    folder: Path
+    pieces: int
+    width: int
+    cosine_min: float
+    texts: int
+    folded: bool
+
+    def text(self) -> str:
+        """What a person reads."""
+        map_ = "; the linear map behind its mean is part of the table" if self.folded else ""
+        return (
+            f"model2vec   {self.folder}: {self.pieces:,} pieces of {self.width} numbers{map_}\n"
+            f"agreement   cosine {self.cosine_min:.6f} or more over {self.texts} texts, opened with model2vec"
+        )
+
+
+def export_model2vec(
+    model_folder: str | Path, out_folder: str | Path, *, texts: Sequence[str] | None = None
+) -> Model2VecReport:
+    """Write a static student as a model2vec folder, and check it with model2vec itself.
+
+    A linear map behind the mean (`space: teacher`) goes into the table: the mean of mapped rows is the mapped mean.
+    model2vec also cuts a text after as many characters as `max_length` median pieces have, before it reads pieces.
+
+    Args:
+        model_folder: a sentence-transformers folder that starts with `StaticEmbedding`.
+        out_folder: where it goes; an older export there is replaced.
+        texts: what agreement is measured on; default are sentences of many lengths and other scripts.
+
+    Raises:
+        DistilvecError: it has a part that model2vec has no place for (a Dense with a bias or an activation, prompts, a
+            vector for unknown pieces), model2vec's vectors differ, or the folder holds what no export wrote.
+        EnvironmentProblem: the extra `model2vec` is not installed, or the folder cannot be written.
+    """
+    if importlib.util.find_spec("model2vec") is None:
+        raise EnvironmentProblem(
+            "an export for model2vec is checked with it, and it is not installed",
+            remedy="pip install 'distilvec[model2vec]'",
+        )
+    from distilvec.students import load_student
+
+    out = Path(out_folder)
+    refuse_foreign(out, _NAMES, lambda folder: sealed(folder) is not None)
+    student = load_student(model_folder, device="cpu").eval()
+    table, normalized, folded = _parts(student, str(model_folder))
+    chosen = list(texts) if texts is not None else [*check_texts(student), *_STRANGE]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
+            made = Path(name)
+            _write(student, table, normalized, Path(model_folder), made)
+            least = _agreement(student, made, chosen, str(model_folder))
+            seal(made)
+            remove(out)
+            for file in sorted(made.iterdir(), key=lambda file: (file.name != SEAL, file.name == "config.json")):
+                os.replace(file, out / file.name)
+    except OSError as error:
+        raise EnvironmentProblem(f"the export cannot be written ({error.strerror or error})", where=str(out)) from error
+    return Model2VecReport(out, len(table), table.shape[1], least, len(chosen), folded)
+
+
+def _parts(student: SentenceTransformer, where: str) -> tuple[npt.NDArray[np.float32], bool, bool]:
+    """Table [n, d] with all linear maps in it, whether vectors are brought to length 1, and whether there was a map.
+
+    Raises:
+        DistilvecError: something has no place in a folder of model2vec.
+    """
+    from sentence_transformers.base.modules import Dense, Normalize
+    from torch import nn
+
+    def refuse(what: str, remedy: str = "Export it as ONNX (without --model2vec).") -> DistilvecError:
+        return DistilvecError(f"model2vec has no place for {what}", where=where, remedy=remedy)
+
+    if not is_static(student):
+        raise refuse(f"a model that starts with {type(student[0]).__name__}: it holds static tables alone")
+    prompts = [name for name, text in student.prompts.items() if text]
+    if prompts:
+        raise refuse(f"prompts, and this model has {', '.join(prompts)}")
+    first: Any = student[0]
+    table = first.embedding.weight.detach().numpy().astype(np.float64)
+    rest: list[Any] = list(student.children())[1:]
+    normalized = bool(rest) and isinstance(rest[-1], Normalize)
+    for part in rest[:-1] if normalized else rest:
+        linear = isinstance(part, Dense) and isinstance(part.activation_function, nn.Identity)
+        if not linear or part.linear.bias is not None or getattr(part, "use_residual", False):
+            raise refuse(f"a {type(part).__name__} that is more than a linear map")
+        table = table @ part.linear.weight.detach().numpy().astype(np.float64).T
+    unknown = unknown_piece(first.tokenizer)
+    if unknown is not None and np.abs(table[unknown]).max() > 0:
+        raise refuse(
+            f'a vector of unknown pieces, and that of "{first.tokenizer.id_to_token(unknown)}" is not zero: training '
+            "has moved it",
+        )
+    pieces = first.tokenizer.get_vocab_size(with_added_tokens=True)
+    if pieces != len(table):
+        raise refuse(f"a table of {len(table):,} rows for {pieces:,} pieces")
+    return table.astype(np.float32), normalized, len(rest) > normalized
+
+
+def _write(
+    student: SentenceTransformer, table: npt.NDArray[np.float32], normalized: bool, source: Path, made: Path
+) -> None:
+    """The files of a model2vec folder; sentence-transformers opens it too."""
+    from safetensors.numpy import save_file
+
+    first: Any = student[0]
+    save_file({ROWS: np.ascontiguousarray(table)}, made / WEIGHTS)
+    first.tokenizer.save(str(made / "tokenizer.json"))
+    config = {
+        "model_type": "model2vec",
+        "architectures": ["StaticModel"],
+        "hidden_dim": table.shape[1],
+        "normalize": normalized,
+        "max_length": token_limit(student),
+        "embedding_dtype": "float32",
+    }
+    kinds = ["StaticEmbedding", *(["Normalize"] if normalized else [])]
+    modules = [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": "." if number == 0 else f"{number}_{kind}",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for number, kind in enumerate(kinds)
+    ]
+    for name, content in (("config.json", config), ("modules.json", modules)):
+        (made / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if (source / "README.md").is_file():
+        shutil.copyfile(source / "README.md", made / "README.md")
+
+
+def _agreement(student: SentenceTransformer, made: Path, texts: Sequence[str], where: str) -> float:
+    """The least cosine between what model2vec gives and the student's own vectors.
+
+    Raises:
+        DistilvecError: it is below 0.9999.
+    """
+    from model2vec import StaticModel
+
+    found = np.asarray(StaticModel.from_pretrained(made).encode(list(texts), use_multiprocessing=False))
+    cosines = row_cosines(found, np.asarray(student.encode(list(texts), show_progress_bar=False)))
+    if not cosines.min() >= LEAST_COSINE:
+        worst = texts[int(np.argmin(np.nan_to_num(cosines, nan=-1)))]
+        raise DistilvecError(
+            f"model2vec gives other vectors: cosine {cosines.min():.5f} for the text {worst[:80]!r}, at least "
+            f"{LEAST_COSINE} is needed",
+            where=where,
+            remedy="Nothing was written.",
+        )
+    return float(cosines.min())

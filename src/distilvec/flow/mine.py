@@ -1,0 +1,216 @@
+"""A corpus of pairs mined: the first teacher's vectors from the store, the nearest documents, and a file of pairs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from distilvec.corpus import Corpus, read_corpus
+from distilvec.errors import DataError, DistilvecError, Interrupted
+from distilvec.files import whole, write_text
+from distilvec.flow.job import Job
+from distilvec.interruption import StopSignals
+from distilvec.marker import claim
+from distilvec.mining.choosing import Chooser, Chosen
+from distilvec.mining.nearest import DOCUMENTS, nearest
+from distilvec.mining.outcome import PAGE, PAIRS, SUMMARY, Mined
+from distilvec.mining.sides import Side
+from distilvec.mining.writing import PairsWriter, Texts
+from distilvec.recipe import Recipe
+from distilvec.store import SignalStore
+from distilvec.store.files import locked
+from distilvec.teachers.cards import fingerprint
+from distilvec.training import Ticker
+
+logger = logging.getLogger(__name__)
+#: Queries of a block; fewer where many neighbours of each are wanted.
+QUERIES, _NEIGHBOURS = 4096, 1 << 20
+
+
+def mine_recipe(recipe: Recipe) -> Mined:
+    """Mine the corpus of a recipe; killed and started again, it goes on where it was.
+
+    Raises:
+        DistilvecError: a corpus without pairs, no teacher, another mining at work in this folder, or whatever teaching
+            raises.
+        Interrupted: Ctrl-C or SIGTERM; the blocks that are done are kept.
+    """
+    Job(recipe).require("mine")
+    job = Job(recipe.model_copy(update={"teachers": recipe.teachers[:1]}))
+    folder = claim(job.output)
+    work = folder / "mining"
+    with locked(folder / "mining.lock", wait=False) as alone:
+        if not alone:
+            raise DistilvecError("another process is mining in this folder", where=str(folder), remedy="Wait for it.")
+        for left in folder.glob(f".{PAIRS}.*.tmp"):  # by a call that was killed
+            left.unlink(missing_ok=True)
+        corpus, further = job.corpus, _further(job, work)
+        if corpus.groups is None:
+            raise _single_texts()
+        store = job.teach(vectors_only=True)[0].store
+        if further is not None:
+            store = job.on(further).teach(vectors_only=True)[0].store
+        columns = list(job.corpus_section.text)[:2]
+        columns += [f"negative_{number + 1}" for number in range(recipe.mining.negatives)]
+        result = Mined(folder, columns, job.teachers[0].card.name, _digest(job, further))
+        if (folder / SUMMARY).is_file() and result.file.is_file():
+            before = Mined.read(folder)
+            if before.digest == result.digest:
+                logger.info("%s is mined already, by an equal call", result.file)
+                return before
+        _mine(job, corpus, further, store, work / result.digest, result)
+        write_text(folder / PAGE, result.page())
+        write_text(folder / SUMMARY, result.to_json())
+    shutil.rmtree(work, ignore_errors=True)
+    return result
+
+
+def _further(job: Job, work: Path) -> Corpus | None:
+    section = job.recipe.mining.documents
+    if section is None:
+        return None
+    return read_corpus(section.path, work / "documents", **section.model_dump(exclude={"path", "holdout"}), holdout=0.0)
+
+
+def _digest(job: Job, further: Corpus | None) -> str:
+    """Of all that decides which negatives are found."""
+    return fingerprint(
+        job.corpus.fingerprint,
+        [len(job.corpus.train_rows), len(job.corpus.holdout_rows)],
+        None if further is None else further.fingerprint,
+        job.teachers[0].card.fingerprint,
+        [job.recipe.teachers[0].storage, job.recipe.training.seed, QUERIES, DOCUMENTS],
+        job.recipe.mining.model_dump(mode="json", exclude={"documents"}),
+        list(job.corpus_section.text),
+    )
+
+
+class Cost(NamedTuple):
+    """What a mining would take: queries, documents, products of two vectors, and seconds of this machine."""
+
+    queries: int
+    documents: int
+    products: float
+    seconds: float
+
+
+def mining_cost(job: Job) -> Cost:
+    """Of a job's mining once the vectors are there; the rate is that of a matrix product here and now."""
+    corpus, further = job.corpus, _further(job, job.place)
+    if corpus.groups is None:
+        raise _single_texts()
+    roles = np.asarray(corpus.roles)
+    queries, documents = int((roles == 0).sum()), int((roles != 0).sum()) + (0 if further is None else len(further))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    one, other = (torch.rand(size, job.teachers[0].card.width, device=device) for size in (1024, DOCUMENTS))
+    begun = time.perf_counter()
+    float((one @ other.T).sum())
+    rate = 1024 * DOCUMENTS / max(time.perf_counter() - begun, 1e-9)
+    products = float(queries) * documents
+    return Cost(queries, documents, products, products / rate)
+
+
+def _single_texts() -> DistilvecError:
+    return DistilvecError(
+        "negatives are mined for queries with an answer, and the corpus has single texts",
+        where="corpus.text",
+        remedy="Name the columns of query and answer: text: [query, answer].",
+    )
+
+
+def _mine(job: Job, corpus: Corpus, further: Corpus | None, store: SignalStore, work: Path, result: Mined) -> None:
+    """Search and choose block by block, then write the file."""
+    begun = time.monotonic()
+    sides = [Side(corpus, store, np.asarray(corpus.train_rows), further)]
+    if len(corpus.holdout_rows):
+        sides.append(Side(corpus, store, np.asarray(corpus.holdout_rows), None))
+    result.pairs, result.documents = sum(len(side.anchors) for side in sides), len(sides[0].documents)
+    result.unknown = sum(int((~side.known).sum()) for side in sides)
+    if result.unknown == result.pairs:
+        raise DataError("the teacher has no vectors for any of the pairs", where="teachers", remedy="See its texts.")
+    ticker, done = Ticker("mining", "queries"), 0
+    total = sum(len(side.asked) for side in sides)
+    texts = Texts(corpus, further)
+    with StopSignals() as signals, whole(result.file) as temporary, temporary.open("w", encoding="utf-8") as out:
+        writer = PairsWriter(out, texts, result, total)
+        for number, side in enumerate(sides):
+            for start, asked, found in _blocks(job, side, number, work, signals, ticker, (done, total)):
+                writer.block(side, side.asked[start : start + len(asked)], found)
+            done += len(side.asked)
+            writer.rest(side)
+    writer.close()
+    result.seconds = round(time.monotonic() - begun, 1)
+
+
+def _blocks(
+    job: Job, side: Side, number: int, work: Path, signals: StopSignals, ticker: Ticker, so_far: tuple[int, int]
+) -> Iterator[tuple[int, np.ndarray, Chosen]]:
+    """Start, queries and negatives of every block of a side, from the work folder where it is there already.
+
+    Raises:
+        Interrupted: a signal came.
+    """
+    chooser = Chooser(side.documents, job.recipe.mining)
+    deepest = job.recipe.mining.ranks[1]
+    size = max(64, min(QUERIES, _NEIGHBOURS // deepest))
+    before, total = so_far
+    for start in range(0, len(side.asked), size):
+        file = work / f"side-{number}-from-{start}.npz"
+        chosen = side.asked[start : start + size]
+        found = _kept(file)
+        if found is None:
+            asked = side.block(start, start + size)
+
+            def told(share: float, start: int = start, size: int = len(chosen)) -> None:
+                ticker(before + start + int(share * size), total)
+
+            met = nearest(
+                asked.vectors,
+                side.documents,
+                chooser.depth(asked),
+                progress=told,
+                stop=lambda: signals.number is not None,
+            )
+            if met is None:
+                raise Interrupted(
+                    f"mining was stopped by {signals.name}; {before + start:,} of {total:,} queries are kept",
+                    where=str(work),
+                    remedy="Run the same command again to go on.",
+                    number=signals.number or signal.SIGINT,
+                )
+            draw = np.random.default_rng([job.recipe.training.seed, number, start])
+            found = chooser.choose(asked, *met, draw)
+            _keep(file, found)
+        else:
+            ticker(before + start + len(chosen), total)
+        yield start, chosen, found
+
+
+def _keep(file: Path, found: Chosen) -> None:
+    """Write a block's negatives, whole or not at all."""
+    taken = json.dumps([found.candidates, found.taken])
+    with whole(file) as temporary, temporary.open("wb") as out:
+        np.savez(
+            out, numbers=found.numbers, scores=found.scores, ranks=found.ranks, positives=found.positives, taken=taken
+        )
+
+
+def _kept(file: Path) -> Chosen | None:
+    """A block that was written before; None where there is none, or it is damaged."""
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            candidates, taken = json.loads(str(found["taken"]))
+            numbers, scores, ranks, positives = (found[name] for name in ("numbers", "scores", "ranks", "positives"))
+    except Exception:  # damaged bytes lead numpy to errors of zipfile, too
+        return None
+    return Chosen(numbers, scores, ranks, positives, Counter(taken), candidates)

@@ -1,0 +1,159 @@
+"""Scorers opened and asked about a corpus' pairs, their stores filled, and what training gets of them."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from distilvec.corpus import Corpus
+from distilvec.corpus.keys import join_pair
+from distilvec.corpus.lazy import LazyTexts
+from distilvec.errors import DataError, DistilvecError, Interrupted
+from distilvec.interruption import StopSignals
+from distilvec.recipe import ScorerSection
+from distilvec.scorers.base import Scorer, pair_keys
+from distilvec.scorers.load import load_scorer
+from distilvec.scorers.table import TableScorer
+from distilvec.store import FillReport, SignalStore, fill
+from distilvec.store.turns import alone
+from distilvec.training import Ticker
+
+logger = logging.getLogger(__name__)
+#: Scores are differences of large numbers as often as not, and there is one for a pair.
+STORAGE = "float32"
+
+
+@dataclass
+class Scored:
+    """A scorer, its store, and what scoring cost."""
+
+    scorer: Scorer
+    store: SignalStore
+    filled: FillReport
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Every document of a corpus of pairs or triplets, beside its query.
+
+    Attributes:
+        queries, documents: int64 [n], corpus rows.
+        keys: uint8 [n, 16], of both.
+    """
+
+    corpus: Corpus
+    queries: np.ndarray
+    documents: np.ndarray
+    keys: np.ndarray
+
+    @classmethod
+    def of(cls, corpus: Corpus, rows: np.ndarray | None = None) -> Pairs:
+        """Those of a corpus, or of some of its rows.
+
+        Raises:
+            DistilvecError: it has single texts.
+        """
+        if corpus.groups is None or corpus.roles is None:
+            raise DistilvecError(
+                "scorers judge queries and documents, and the corpus has single texts",
+                where="corpus.text",
+                remedy="Name the columns of query and document (and negatives): text: [query, document].",
+            )
+        groups, roles = np.asarray(corpus.groups), np.asarray(corpus.roles)
+        places = np.arange(len(groups)) if rows is None else np.sort(np.asarray(rows))
+        anchors, documents = places[roles[places] == 0], places[roles[places] != 0]
+        order = np.argsort(groups[anchors], kind="stable")
+        at = np.searchsorted(groups[anchors], groups[documents], sorter=order)
+        at = np.minimum(at, max(len(anchors) - 1, 0))
+        queries = anchors[order][at] if len(anchors) else documents[:0]
+        own = groups[queries] == groups[documents[: len(queries)]]
+        queries, documents = queries[own], documents[: len(own)][own]
+        return cls(corpus, queries, documents, pair_keys(corpus.keys[queries], corpus.keys[documents]))
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    @property
+    def texts(self) -> LazyTexts:
+        """Joint texts, read when they are asked for."""
+        return LazyTexts(self._joined, np.arange(len(self)))
+
+    def _joined(self, places: np.ndarray) -> list[str]:
+        sides = (self.corpus.texts(rows[places]) for rows in (self.queries, self.documents))
+        return [join_pair(*pair) for pair in zip(*sides, strict=True)]
+
+
+def open_scorer(section: ScorerSection) -> Scorer:
+    """The scorer of a section."""
+    return load_scorer(**section.model_dump())
+
+
+def score_one(
+    section: ScorerSection, scorer: Scorer, pairs: Pairs, stores: Path, shard: tuple[int, int] | None = None
+) -> Scored:
+    """Fill the store of one scorer with what it lacks for these pairs.
+
+    Raises:
+        Interrupted: Ctrl-C or SIGTERM; all that was scored is kept.
+        DataError: it has no score for any of them.
+    """
+    store = SignalStore.create(stores / section.name, scorer.card, 1, STORAGE)
+    store.verify(changed=True)
+    ticker = Ticker(f"scoring with {section.name}", "pairs")
+    with StopSignals() as signals:
+
+        def stop() -> bool:
+            return signals.number is not None
+
+        with alone(store.path, signals) if shard is None else nullcontext():
+            filled = fill(store, scorer, pairs.texts, pairs.keys, shard, progress=ticker, stop=stop)
+    if signals.number is not None:
+        raise Interrupted(
+            f"scoring was stopped by {signals.name}; the scores of {filled.present + filled.taught:,} of "
+            f"{filled.distinct:,} pairs are kept",
+            where=str(store.path),
+            remedy="Run the same command again to go on.",
+            number=signals.number,
+        )
+    if filled.distinct and filled.absent == filled.distinct:
+        raise DataError(
+            f"it has no score for any of the {filled.distinct:,} pairs",
+            where=f"scorer {section.name}",
+            remedy="Query and document have to be the corpus' own texts, letter by letter.",
+        )
+    if isinstance(scorer, TableScorer) and shard is None:
+        unknown = len(scorer) - (filled.distinct - filled.absent)
+        if unknown > 0:
+            logger.warning(
+                "%s: %s of its %s scores are about no pair of the corpus",
+                section.name,
+                f"{unknown:,}",
+                f"{len(scorer):,}",
+            )
+    return Scored(scorer, store, filled)
+
+
+def scores_of(scored: list[Scored], pairs: Pairs) -> np.ndarray:
+    """What the scorers say of each document and its query.
+
+    Of several scorers it is the mean of their scores, each of zero mean and unit deviation over the pairs; a pair that
+    one of them has nothing for has none.
+
+    Returns:
+        float32 [rows of the corpus], NaN for queries and where there is none.
+    """
+    each = []
+    for one in scored:
+        rows = one.store.rows(pairs.keys)
+        values = np.full(len(pairs), np.nan, np.float64)
+        values[rows >= 0] = one.store.read(rows[rows >= 0])[:, 0]
+        if len(scored) > 1:
+            values = (values - np.nanmean(values)) / max(float(np.nanstd(values)), 1e-12)
+        each.append(values)
+    found = np.full(len(pairs.corpus), np.nan, np.float32)
+    found[pairs.documents] = np.mean(each, axis=0)
+    return found

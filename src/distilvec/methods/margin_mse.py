@@ -1,0 +1,64 @@
+"""Margin-MSE: the student keeps how much better a scorer finds the positive than each negative.
+
+    L = mean over triplets (q, p, n) of ((s'(q, p) - s'(q, n)) - a (s(q, p) - s(q, n)))²
+
+s' is the student's cosine (or dot product), s the scorer's number. The factor a brings the scores' deviation within a
+query to that of the untrained student's similarities, once, on a sample; with `raw` it is 1.
+
+Source: Hofstätter et al. 2020 (arXiv:2010.02666), section 3, where s' is the dot product and a = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distilvec.methods.base import (
+    Batch,
+    Method,
+    Needs,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+from distilvec.methods.score_parts import ScoreOptions, deviations, margins, scored
+
+
+class MarginMSE(Method):
+    """Terms: `margin` [B], counted at the negatives."""
+
+    name = "margin_mse"
+    summary = "a scorer's margins between the positive and each mined negative; no teacher of vectors"
+    paper = "Hofstätter et al. 2020, Improving efficient neural ranking models (arXiv:2010.02666)"
+    needs_teacher = False
+    Options = ScoreOptions
+    trains_on_pairs = True
+    scale: Tensor
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self.register_buffer("scale", torch.tensor(1.0))
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        return Needs(sentence=False, coupled=True, companions=None, scores=True)
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        if not self.options.raw:
+            own, theirs = deviations(sample, self.options.similarity)
+            self.scale.fill_(own / theirs)
+
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
+        found = scored(student.embedding[0], batch, self.options.similarity)
+        own, real = margins(found.student, found)
+        theirs, _ = margins(found.scores, found)
+        # A document stands in one query's row.
+        missed = ((own - self.scale.to(own.dtype) * theirs).square() * real).sum(0)
+        values = missed.new_zeros(len(batch.keys)).index_copy(0, found.documents, missed)
+        counted = torch.zeros_like(values, dtype=torch.bool).index_copy(0, found.documents, real.any(0))
+        return {"margin": Term(values, counted)}

@@ -1,0 +1,81 @@
+"""Listwise scores: the student orders a query's documents with the probabilities that a scorer gives them.
+
+    L = mean over queries of KL(softmax(a s(q, d) / T_t) || softmax(s'(q, d) / T_s))
+
+over the query's own documents d, the positive and its mined negatives. s' is the student's cosine (or dot product), s
+the scorer's number; a brings the scores to unit deviation within a query, once, on a sample; with `raw` it is 1.
+
+Source: Lin et al. 2020, TCT-ColBERT (arXiv:2010.11386), eq. 4, over mined documents instead of the batch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from distilvec.methods.base import (
+    Batch,
+    Method,
+    Needs,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+)
+from distilvec.methods.score_parts import ScoreOptions, deviations, scored
+
+
+class ScoreKLOptions(ScoreOptions):
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"similarity": "dot", "raw": True, "student_temperature": 1.0}
+    }
+
+    teacher_temperature: float = Field(1.0, gt=0, description="T_t, of the scores [S]; 1 with raw [P]")
+    student_temperature: float = Field(0.05, gt=0, description="T_s, of the student's similarities [S]; 1 [P]")
+
+
+class ScoreKL(Method):
+    """Terms: `listwise` [B], counted at the queries."""
+
+    name = "score_kl"
+    summary = "a scorer's order of each query's mined documents, as probabilities; no teacher of vectors"
+    paper = "Lin et al. 2020, Distilling dense representations for ranking (arXiv:2010.11386)"
+    needs_teacher = False
+    Options = ScoreKLOptions
+    trains_on_pairs = True
+    scale: Tensor
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self.register_buffer("scale", torch.tensor(1.0))
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        return Needs(sentence=False, coupled=True, companions=None, scores=True)
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        if not self.options.raw:
+            self.scale.fill_(1 / deviations(sample, self.options.similarity)[1])
+
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
+        found = scored(student.embedding[0], batch, self.options.similarity)
+        wanted = _log_softmax(
+            self.scale.to(found.scores.dtype) * found.scores / self.options.teacher_temperature, found
+        )
+        own = _log_softmax(found.student / self.options.student_temperature, found)
+        missed = (wanted.exp() * (wanted - own)).masked_fill(~found.real, 0.0).sum(1)
+        values = missed.new_zeros(len(batch.keys)).index_copy(0, found.anchors, missed)
+        several = found.real.sum(1) > 1
+        counted = torch.zeros_like(values, dtype=torch.bool).index_copy(0, found.anchors, several)
+        return {"listwise": Term(values, counted)}
+
+
+def _log_softmax(values: Tensor, found: Any) -> Tensor:
+    """[A, C] over the query's own documents; 0 elsewhere, so that no gradient is lost in infinities."""
+    lowest = torch.finfo(values.dtype).min
+    return values.masked_fill(~found.real, lowest).log_softmax(1).masked_fill(~found.real, 0.0)

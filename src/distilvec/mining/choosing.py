@@ -1,0 +1,203 @@
+"""Which of a query's nearest documents become its negatives, and what each filter takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from distilvec.mining.nearest import Vectors
+from distilvec.recipe import MiningSection
+
+#: Vectors of candidates that are held beside each other to be compared with positives.
+_AT_ONCE = 16_384
+#: Random documents tried for each that is wanted.
+_DRAWS = 4
+
+
+@dataclass
+class Asked:
+    """A block of Q queries.
+
+    Attributes:
+        vectors: float32 [Q, D], of unit length.
+        positives: int64 [Q], number of each query's own positive.
+        rows, own: int64 [m], pairs of a query and a document that answers it: its positive, and those that an equal
+            query has elsewhere; by query.
+        equal: int64 [Q], the document that is the query's own text; -1 where there is none.
+    """
+
+    vectors: np.ndarray
+    positives: np.ndarray
+    rows: np.ndarray
+    own: np.ndarray
+    equal: np.ndarray
+
+    @property
+    def most(self) -> int:
+        """How many documents one query can lose for being its own."""
+        return 1 + int(np.bincount(self.rows, minlength=1).max())
+
+
+@dataclass
+class Chosen:
+    """The negatives of Q queries.
+
+    Attributes:
+        numbers: int64 [Q, k], of the documents, the hardest first, then those drawn at random; -1 where there is none.
+        scores: float32 [Q, k], their similarities.
+        ranks: int64 [Q, k], among the documents that are no answers; 0 of those drawn at random.
+        positives: float32 [Q], similarity of the positive.
+        taken: filter -> how many candidates it took, in the order of the filters.
+        candidates: how many there were.
+    """
+
+    numbers: np.ndarray
+    scores: np.ndarray
+    ranks: np.ndarray
+    positives: np.ndarray
+    taken: Counter[str] = field(default_factory=Counter)
+    candidates: int = 0
+
+
+class Chooser:
+    """Applies the filters of a mining section.
+
+    Args:
+        documents: all that can be negatives.
+        section: the filters.
+    """
+
+    def __init__(self, documents: Vectors, section: MiningSection) -> None:
+        self.documents, self.section = documents, section
+
+    def depth(self, asked: Asked) -> int:
+        """How many of the nearest documents have to be known."""
+        return min(self.section.ranks[1] + asked.most, len(self.documents))
+
+    def choose(self, asked: Asked, scores: np.ndarray, numbers: np.ndarray, draw: np.random.Generator) -> Chosen:
+        """Negatives of a block.
+
+        Args:
+            scores, numbers: [Q, depth], what `nearest` found.
+            draw: for the random ones.
+        """
+        section, size = self.section, len(asked.vectors)
+        positives = np.einsum("qd,qd->q", asked.vectors, self.documents.read(asked.positives))
+        taken: Counter[str] = Counter()
+        there = numbers >= 0
+        alive = there & ~self._own(asked, numbers)
+        taken["the query's own: its positives, its text"] = int((there & ~alive).sum())
+        ranks = np.where(alive, alive.cumsum(1), 0)
+        first, last = section.ranks
+        alive &= ranks <= last
+        candidates = int(alive.sum())
+        if first > 1:
+            taken[f"nearer than rank {first}"] = int((alive & (ranks < first)).sum())
+            alive &= ranks >= first
+        alive = self._filtered(asked, scores, numbers, positives, alive, taken)
+        found = Chosen(
+            np.full((size, section.negatives), -1, np.int64),
+            np.full((size, section.negatives), np.nan, np.float32),
+            np.zeros((size, section.negatives), np.int64),
+            positives.astype(np.float32),
+            taken,
+            candidates,
+        )
+        wanted = round(section.random * section.negatives)
+        drawn = self._drawn(asked, positives, wanted, draw) if wanted else (scores[:, :0], numbers[:, :0])
+        rows, columns = (drawn[1] >= 0).nonzero()  # what was drawn may be among the nearest too
+        alive &= ~self._among(numbers, rows, drawn[1][rows, columns])
+        kept = (drawn[1] >= 0).sum(1)
+        place = alive.cumsum(1) - 1
+        alive &= place < (section.negatives - kept)[:, None]
+        rows, columns = alive.nonzero()
+        at = place[rows, columns]
+        found.scores[rows, at], found.numbers[rows, at] = scores[rows, columns], numbers[rows, columns]
+        found.ranks[rows, at] = ranks[rows, columns]
+        rows, columns = (drawn[1] >= 0).nonzero()
+        at = alive.sum(1)[rows] + ((drawn[1] >= 0).cumsum(1) - 1)[rows, columns]
+        found.scores[rows, at], found.numbers[rows, at] = drawn[0][rows, columns], drawn[1][rows, columns]
+        return found
+
+    def _own(self, asked: Asked, numbers: np.ndarray) -> np.ndarray:
+        """bool [Q, n], documents that answer their query, or are it."""
+        answers = self._among(numbers, asked.rows, asked.own)
+        return answers | (numbers == np.where(asked.equal < 0, -2, asked.equal)[:, None])
+
+    def _among(self, numbers: np.ndarray, rows: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        """bool [Q, n], which numbers stand in the pairs of a row and a document."""
+        span = len(self.documents) + 1
+        return np.isin(np.arange(len(numbers))[:, None] * span + numbers, rows * span + documents)
+
+    def _filtered(
+        self,
+        asked: Asked,
+        scores: np.ndarray,
+        numbers: np.ndarray,
+        positives: np.ndarray,
+        alive: np.ndarray,
+        taken: Counter[str],
+    ) -> np.ndarray:
+        """bool [Q, n], those of `alive` that pass all filters but the ranks; what each took is counted."""
+        section, own = self.section, positives[:, None]
+        limits: list[tuple[str, np.ndarray | float]] = []
+        if section.max_score is not None:
+            limits.append((f"max_score {section.max_score:g}", section.max_score))
+        if section.absolute_margin is not None:
+            limits.append((f"absolute_margin {section.absolute_margin:g}", own - section.absolute_margin))
+        if section.relative_margin is not None:
+            margin = np.abs(own) * section.relative_margin
+            limits.append((f"relative_margin {section.relative_margin:g}", own - margin))
+        for name, limit in limits:
+            taken[name] += int((alive & (scores > limit)).sum())
+            alive = alive & (scores <= limit)
+        if section.duplicates is not None:
+            near = self._near(asked, numbers, alive, section.duplicates)
+            taken[f"nearer than {section.duplicates:g} to a positive"] += int((alive & near).sum())
+            alive = alive & ~near
+        return alive
+
+    def _near(self, asked: Asked, numbers: np.ndarray, alive: np.ndarray, limit: float) -> np.ndarray:
+        """bool [Q, n], whether a document that is `alive` resembles a positive of its query more than `limit`."""
+        found = np.zeros_like(alive)
+        starts = np.searchsorted(asked.rows, np.arange(len(numbers) + 1))
+        rows, columns = alive.nonzero()
+        for start in range(0, len(rows), _AT_ONCE):
+            chunk = slice(start, start + _AT_ONCE)
+            row, column = rows[chunk], columns[chunk]
+            different, back = np.unique(numbers[row, column], return_inverse=True)
+            vectors = self.documents.read(different)[back]
+            nearest = np.full(len(row), -np.inf, np.float32)
+            for number in range(int((starts[row + 1] - starts[row]).max())):
+                have = starts[row] + number < starts[row + 1]
+                answers, again = np.unique(asked.own[starts[row[have]] + number], return_inverse=True)
+                answer = self.documents.read(answers)[again]
+                nearest[have] = np.maximum(nearest[have], np.einsum("nd,nd->n", vectors[have], answer))
+            found[row, column] = nearest > limit
+        return found
+
+    def _drawn(
+        self, asked: Asked, positives: np.ndarray, wanted: int, draw: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and numbers [Q, wanted] of documents drawn at random that pass the filters; -1 where too few did."""
+        size, tried = len(asked.vectors), _DRAWS * wanted + _DRAWS
+        numbers = draw.integers(len(self.documents), size=(size, tried))
+        order = np.sort(numbers, axis=1)
+        numbers = np.where(np.diff(order, axis=1, prepend=-1) > 0, order, -1)  # each once
+        numbers = draw.permuted(numbers, axis=1)
+        scores = np.full(numbers.shape, np.nan, np.float32)
+        for start in range(0, size, max(1, _AT_ONCE // tried)):
+            chunk = slice(start, start + max(1, _AT_ONCE // tried))
+            different, back = np.unique(numbers[chunk].clip(0), return_inverse=True)
+            vectors = self.documents.read(different)[back.reshape(-1)].reshape(*numbers[chunk].shape, -1)
+            scores[chunk] = np.einsum("qd,qnd->qn", asked.vectors[chunk], vectors)
+        alive = (numbers >= 0) & ~self._own(asked, numbers)
+        alive = self._filtered(asked, scores, numbers, positives, alive, Counter())
+        alive &= alive.cumsum(1) <= wanted
+        rows, columns = alive.nonzero()
+        found = np.full((size, wanted), np.nan, np.float32), np.full((size, wanted), -1, np.int64)
+        at = alive.cumsum(1)[rows, columns] - 1
+        found[0][rows, at], found[1][rows, at] = scores[rows, columns], numbers[rows, columns]
+        return found

@@ -1,0 +1,113 @@
+"""The documents and the queries of a corpus, by the places of their vectors in a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distilvec.corpus import Corpus
+from distilvec.corpus.groups import companion_rows
+from distilvec.mining.choosing import Asked
+from distilvec.store import SignalStore
+
+
+@dataclass
+class Collection:
+    """Distinct documents of a side of the corpus, by the place of their vectors in the store.
+
+    Attributes:
+        rows: int64 [n], of the store, ascending.
+        corpus: int64 [n], row of the corpus, or of the further documents after all of it.
+        keys: V16 [n], sorted.
+        order: int64 [n], number of the document of each key.
+    """
+
+    store: SignalStore
+    rows: np.ndarray
+    corpus: np.ndarray
+    keys: np.ndarray
+    order: np.ndarray
+
+    @classmethod
+    def of(cls, store: SignalStore, keys: np.ndarray, places: np.ndarray) -> Collection:
+        """Those with these keys uint8 [n, 16], which stand at these places int64 [n]; without those of no vector."""
+        words, first = np.unique(_words(keys), return_index=True)
+        rows = store.rows(keys[first])
+        known = rows >= 0
+        by_row = np.argsort(rows[known])
+        number = np.empty(len(by_row), np.int64)
+        number[by_row] = np.arange(len(by_row))
+        return cls(store, rows[known][by_row], places[first][known][by_row], words[known], number)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def numbers(self, keys: np.ndarray) -> np.ndarray:
+        """int64 [n], the document of each key; -1 where there is none."""
+        if not len(self):
+            return np.full(len(keys), -1, np.int64)
+        words = _words(keys)
+        place = np.searchsorted(self.keys, words).clip(max=len(self) - 1)
+        return np.where(self.keys[place] == words, self.order[place], -1)
+
+    def read(self, numbers: np.ndarray) -> np.ndarray:
+        """float32 [n, D], of unit length."""
+        return _unit(self.store.read(self.rows[numbers]))
+
+
+def _words(keys: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(keys).view("V16")[:, 0]
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    found: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+    return found
+
+
+class Side:
+    """The queries of one side of the corpus, those trained on or those held out, and the documents that they search.
+
+    What is held out stays apart: a text of a held-out pair that a training pair had for a negative would be left out
+    of both.
+
+    Args:
+        rows: of the corpus.
+        further: more documents.
+    """
+
+    def __init__(self, corpus: Corpus, store: SignalStore, rows: np.ndarray, further: Corpus | None) -> None:
+        assert corpus.groups is not None and corpus.roles is not None
+        positives = companion_rows(np.asarray(corpus.groups), np.asarray(corpus.roles), 1)[:, 0]
+        self.anchors = rows[positives[rows] >= 0]
+        self.positives = positives[self.anchors]
+        documents = rows[np.asarray(corpus.roles)[rows] != 0]
+        keys = [corpus.teacher_keys[documents]]
+        places = [documents]
+        if further is not None:
+            keys.append(np.asarray(further.teacher_keys))
+            places.append(len(corpus) + np.arange(len(further)))
+        self.documents = Collection.of(store, np.concatenate(keys), np.concatenate(places))
+        self._store, self._keys = store, corpus.teacher_keys[self.anchors]
+        self._vectors = store.rows(self._keys)
+        self._positive = self.documents.numbers(corpus.teacher_keys[self.positives])
+        self.known = (self._vectors >= 0) & (self._positive >= 0)
+        #: Which of the anchors can be asked; in the order of their vectors.
+        self.asked = np.flatnonzero(self.known)
+        self._same = np.unique(_words(self._keys), return_inverse=True)[1]
+        self._by_text = np.argsort(self._same, kind="stable")
+
+    def block(self, start: int, stop: int) -> Asked:
+        """The queries `asked[start:stop]`."""
+        chosen = self.asked[start:stop]
+        low, high = (np.searchsorted(self._same[self._by_text], self._same[chosen], side) for side in ("left", "right"))
+        rows = np.repeat(np.arange(len(chosen)), high - low)
+        within = np.arange(len(rows)) - np.repeat((high - low).cumsum() - (high - low), high - low)
+        own = self._positive[self._by_text[np.repeat(low, high - low) + within]]
+        return Asked(
+            _unit(self._store.read(self._vectors[chosen])),
+            self._positive[chosen],
+            rows[own >= 0],
+            own[own >= 0],
+            self.documents.numbers(self._keys[chosen]),
+        )

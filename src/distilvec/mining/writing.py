@@ -1,0 +1,98 @@
+"""Writes the mined pairs, and counts and shows some of what it writes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from distilvec.corpus import Corpus
+from distilvec.mining.choosing import Chosen
+from distilvec.mining.outcome import SHOWN, Mined
+from distilvec.mining.sides import Side
+
+_ROWS = 4096
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+class Texts:
+    """Texts of corpus and further documents, numbered through."""
+
+    def __init__(self, corpus: Corpus, further: Corpus | None) -> None:
+        self.corpus, self.further = corpus, further
+
+    def __call__(self, places: np.ndarray) -> list[str]:
+        found: list[str] = [""] * len(places)
+        inside = places < len(self.corpus)
+        for at, text in zip(inside.nonzero()[0].tolist(), self.corpus.texts(places[inside]), strict=True):
+            found[at] = text
+        if self.further is not None:
+            rows = places[~inside] - len(self.corpus)
+            for at, text in zip((~inside).nonzero()[0].tolist(), self.further.texts(rows), strict=True):
+                found[at] = text
+        return found
+
+
+class PairsWriter:
+    """Writes rows of the mined file and counts what it writes.
+
+    Args:
+        out: an open file.
+        total: rows to come, of which some are shown.
+    """
+
+    def __init__(self, out: Any, texts: Texts, result: Mined, total: int) -> None:
+        self.out, self.texts, self.result = out, texts, result
+        self._show = set(np.linspace(0, total - 1, min(SHOWN, total)).astype(int).tolist())
+        self._written = 0
+        self._similar: dict[str, list[np.ndarray]] = {"positive": [], "negative": []}
+
+    def block(self, side: Side, chosen: np.ndarray, found: Chosen) -> None:
+        """The pairs of a block."""
+        result, there = self.result, found.numbers >= 0
+        result.count(found.taken)
+        result.candidates += found.candidates
+        counts = there.sum(1)
+        result.whole += int((counts == there.shape[1]).sum())
+        result.none += int((counts == 0).sum())
+        result.negatives += int(counts.sum())
+        result.random += int((there & (found.ranks == 0)).sum())
+        self._similar["positive"].append(found.positives)
+        self._similar["negative"].append(found.scores[there])
+        queries, answers = self.texts(side.anchors[chosen]), self.texts(side.positives[chosen])
+        negatives = iter(self.texts(side.documents.corpus[found.numbers[there]]))
+        for row, (query, answer) in enumerate(zip(queries, answers, strict=True)):
+            own = [next(negatives) for _ in range(int(counts[row]))]
+            scores = [round(float(value), 4) for value in (found.positives[row], *found.scores[row][there[row]])]
+            self._line(query, answer, own, scores)
+            if self._written in self._show:
+                ranks = found.ranks[row][there[row]].tolist()
+                told = [
+                    {"text": text, "score": score, "rank": rank}
+                    for text, score, rank in zip(own, scores[1:], ranks, strict=True)
+                ]
+                result.shown.append({"query": query, "positive": answer, "score": scores[0], "negatives": told})
+            self._written += 1
+
+    def rest(self, side: Side) -> None:
+        """Pairs that the teacher has no vectors for."""
+        unknown = np.flatnonzero(~side.known)
+        for start in range(0, len(unknown), _ROWS):
+            rows = unknown[start : start + _ROWS]
+            self.result.none += len(rows)
+            for query, answer in zip(self.texts(side.anchors[rows]), self.texts(side.positives[rows]), strict=True):
+                self._line(query, answer, [], [])
+
+    def _line(self, query: str, answer: str, negatives: list[str], scores: list[float]) -> None:
+        texts = [query, answer, *negatives]
+        texts += [None] * (len(self.result.columns) - len(texts))  # type: ignore[list-item]
+        row = {**dict(zip(self.result.columns, texts, strict=True)), "similarities": scores}
+        self.out.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        """Say how similar what was found is."""
+        for name, values in self._similar.items():
+            every = np.concatenate(values) if values else np.zeros(0)
+            if len(every):
+                self.result.quantiles[name] = [round(float(x), 4) for x in np.quantile(every, _QUANTILES)]

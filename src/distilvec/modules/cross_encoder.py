@@ -1,0 +1,62 @@
+"""The guarded way to open a cross-encoder: a model that reads two texts together and says a number, or classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from distilvec.errors import DataError, DistilvecError
+from distilvec.files import read_object
+from distilvec.modules.guarded import no_questions
+from distilvec.modules.opening import explain_opening
+
+__all__ = ["open_cross_encoder"]
+
+#: Kinds of models that judge a pair; others would get a head of random numbers.
+_JUDGES = ("ForSequenceClassification", "ForCausalLM")
+
+
+def open_cross_encoder(
+    folder: str | Path,
+    *,
+    name: str,
+    device: str | None,
+    max_length: int | None = None,
+    trust_remote_code: bool = False,
+) -> Any:
+    """A folder that `opening.locate` has checked as a `CrossEncoder` of sentence-transformers; it predicts logits.
+
+    Raises:
+        DistilvecError: it cannot be opened, or has no head that judges pairs.
+        DataError: the weights are damaged.
+    """
+    from safetensors import SafetensorError
+    from sentence_transformers import CrossEncoder
+    from torch.nn import Identity
+
+    kinds = read_object(Path(folder) / "config.json").get("architectures")
+    if not any(str(kind).endswith(_JUDGES) for kind in (kinds if isinstance(kinds, list) else [])):
+        raise DistilvecError(
+            f"this model has no head that judges a pair: its config.json names {kinds}",
+            where=name,
+            remedy="Give a cross-encoder, or make one with distilvec finetune --task pairs.",
+        )
+    try:
+        with no_questions():
+            opened = CrossEncoder(
+                str(folder),
+                device=device,
+                max_length=max_length,
+                trust_remote_code=trust_remote_code,
+                local_files_only=not trust_remote_code,
+                model_kwargs={"use_safetensors": True},
+                activation_fn=Identity(),  # given, so that none is imported by the name that the folder says
+            )
+        opened.predict([("a query", "a document")], show_progress_bar=False)
+    except SafetensorError as problem:
+        raise DataError(
+            f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
+        ) from problem
+    except Exception as problem:  # whatever libraries raise over files that are not what they expect
+        raise explain_opening(name, problem) from problem
+    return opened.eval()

@@ -1,0 +1,79 @@
+"""What every scorer can do, whatever it is made of."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from distilvec.corpus.keys import KEY_BYTES, PAIR, content_keys, join_pair, split_pair
+from distilvec.errors import DistilvecError
+from distilvec.teachers.cards import TeacherCard
+
+#: A query and a document.
+Pair = tuple[str, str]
+
+
+class Scorer(Protocol):
+    """What judges pairs. A pair travels as one joint text (`corpus.keys.join_pair`), and a score as a vector of width
+    1, so that a store keeps scores as it keeps vectors.
+
+    Attributes:
+        card: who it is; its width is 1.
+        gaps: whether NaN says that it has no score for a pair; otherwise it is a mistake.
+    """
+
+    card: TeacherCard
+    gaps: bool
+
+    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Joint texts -> pairs (int64 [b] positions, float32 [b, 1]) until every one was given once."""
+        ...
+
+
+def pair_keys(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    """Keys uint8 [n, 16] of pairs, under which a store keeps their scores, from the keys uint8 [n, 16] of both items.
+
+    >>> one, other = content_keys(["a query"]), content_keys(["a document"])
+    >>> bool((pair_keys(one, other) == pair_keys(other, one)).all())
+    False
+    """
+    start = hashlib.blake2b(b"pair", digest_size=KEY_BYTES)
+    found = []
+    for both in np.concatenate([queries, documents], axis=1):
+        state = start.copy()
+        state.update(both.tobytes())
+        found.append(state.digest())
+    return np.frombuffer(b"".join(found), np.uint8).reshape(-1, KEY_BYTES)
+
+
+def text_pair_keys(pairs: Sequence[Pair]) -> np.ndarray:
+    """As `pair_keys`, of texts; surrounding white space does not count."""
+    # A joint text has a space for a separator within one of the two.
+    sides = ([text.replace(PAIR, " ") for text in side] for side in zip(*pairs, strict=True))
+    return pair_keys(*(content_keys(side) for side in sides)) if pairs else np.zeros((0, KEY_BYTES), np.uint8)
+
+
+def parted(texts: Sequence[str]) -> list[Pair]:
+    """Joint texts as pairs.
+
+    Raises:
+        DistilvecError: one of them is a single text.
+    """
+    found: list[Pair] = []
+    for text in texts:
+        pair = split_pair(text)
+        if isinstance(pair, str):
+            raise DistilvecError(f"a scorer judges a query and a document, not one text, {text[:80]!r}")
+        found.append(pair)
+    return found
+
+
+def score_pairs(scorer: Scorer, pairs: Sequence[Pair]) -> np.ndarray:
+    """float32 [n], NaN where the scorer has nothing."""
+    found = np.full(len(pairs), np.nan, np.float32)
+    for rows, scores in scorer.stream([join_pair(*pair) for pair in pairs]):
+        found[rows] = scores[:, 0]
+    return found

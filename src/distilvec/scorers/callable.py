@@ -1,0 +1,63 @@
+"""A function as a scorer, such as a client of a paid service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from distilvec.corpus.keys import join_pair
+from distilvec.errors import DataError
+from distilvec.scorers.base import parted
+from distilvec.teachers.callable import CallTeacher
+
+
+class CallScorer(CallTeacher):
+    """A function from a list of (query, document) to as many numbers; None or NaN where it has none.
+
+    Patience and rate limit are those of `CallTeacher`.
+
+    Args:
+        call: the function, or "module:function".
+        name: in messages.
+        batch_size: pairs per call.
+        rate_limit: calls per second, None = no limit.
+
+    Raises:
+        DistilvecError, EnvironmentProblem: as `CallTeacher`.
+        DataError: it does not give one number per pair.
+    """
+
+    def __init__(
+        self,
+        call: str | Callable[[list[tuple[str, str]]], Any],
+        *,
+        name: str = "scorer",
+        batch_size: int = 64,
+        rate_limit: float | None = None,
+    ) -> None:
+        probe = join_pair("a query", "a document")
+        super().__init__(call, name=name, batch_size=batch_size, rate_limit=rate_limit, probe=probe)  # type: ignore[arg-type]
+        self.card = replace(self.card, kind="scorer", normalized=None)
+
+    def _patiently(self, texts: list[str]) -> Any:
+        return super()._patiently(parted(texts))  # type: ignore[arg-type]
+
+    def _checked(self, found: Any, texts: list[str]) -> np.ndarray:
+        try:
+            if isinstance(found, list | tuple):
+                found = [np.nan if score is None else score for score in found]
+            scores = np.asarray(found, dtype=np.float32)
+        except (TypeError, ValueError) as problem:
+            raise DataError(
+                f"{len(texts)} numbers were expected, found {type(found).__name__}: {problem}", where=self._where
+            ) from problem
+        if scores.shape not in ((len(texts),), (len(texts), 1)):
+            raise DataError(
+                f"expected one number for each of {len(texts)} pairs, found {list(scores.shape)}",
+                where=self._where,
+                remedy="The function must return one number per (query, document), in their order.",
+            )
+        return super()._checked(scores.reshape(-1, 1), texts)

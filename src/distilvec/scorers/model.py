@@ -1,0 +1,139 @@
+"""A cross-encoder as a scorer: a model that reads query and document together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from distilvec.corpus.keys import split_pair
+from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.modules.cross_encoder import open_cross_encoder
+from distilvec.modules.opening import locate, module_folders
+from distilvec.modules.task_head import has_head
+from distilvec.tasks.predictor import Predictor
+from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, hash_files, licence_of
+
+#: Pairs between two looks at whether somebody wants to stop.
+_CHUNK = 512
+
+
+class ModelScorer:
+    """A cross-encoder of sentence-transformers, or a model that `distilvec finetune` made on pairs (read jointly).
+
+    One number is the model's logit. Of two classes it is the log-odds of the second, of more that of `label`.
+
+    Args:
+        model: folder or hub id.
+        name: in messages.
+        label: class whose log-odds are the score.
+        max_length: tokens per pair, default the model's own.
+        batch_size: pairs per forward pass.
+        device: default is the best there is.
+        trust_remote_code: whether code that comes with the model may run.
+
+    Attributes:
+        card: who it is.
+
+    Raises:
+        DistilvecError: no such model, one that is not safe to open, that reads single texts, or of several classes
+            without a `label` that it has.
+        DataError: damaged weights.
+        EnvironmentProblem: the hub cannot be reached.
+    """
+
+    gaps = False
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        name: str = "scorer",
+        label: str | None = None,
+        max_length: int | None = None,
+        batch_size: int = 64,
+        device: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> None:
+        folder = locate(model, trust_remote_code)
+        self._name = name
+        self._model: Any
+        if has_head(folder):
+            self._model = Predictor.load(folder, device=device, trust_remote_code=trust_remote_code)
+            self._model.batch_size = batch_size
+            if self._model.head.encoding == "single":
+                raise DistilvecError(
+                    "this model answers about single texts, and a scorer reads a query and a document",
+                    where=name,
+                    remedy="Fine-tune one on pairs: distilvec finetune --task pairs.",
+                )
+            if max_length is not None:
+                self._model.model.max_seq_length = max_length
+            labels, read = self._model.labels, self._model.logits
+            parameters = sum(each.numel() for each in self._model.model.parameters())
+        else:
+            self._model = open_cross_encoder(
+                folder, name=str(model), device=device, max_length=max_length, trust_remote_code=trust_remote_code
+            )
+            config = self._model.config
+            labels = [str(config.id2label[number]) for number in range(config.num_labels)]
+            labels = labels if config.num_labels > 1 else None
+            parameters = sum(each.numel() for each in self._model.parameters())
+
+            def read(pairs: list[Any]) -> np.ndarray:
+                return self._model.predict(pairs, batch_size=batch_size, show_progress_bar=False)
+
+        self._read = read
+        self._column = _column(labels, label, name)
+        described = describe_folder(folder, module_folders(folder))
+        head = hash_files(folder, [file for file in (folder / "task").glob("*") if file.is_file()])
+        read_by = self._model.model if has_head(folder) else self._model
+        length = getattr(read_by, "max_seq_length", None)
+        self.card = TeacherCard(
+            name=name,
+            kind="scorer",
+            source=str(model),
+            fingerprint=fingerprint(described, head, self._column, length),
+            width=1,
+            max_length=length if isinstance(length, int) else None,
+            licence=licence_of(folder),
+            parameters=parameters,
+        )
+
+    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Joint texts -> pairs (positions int64 [b], float32 [b, 1]), in their order."""
+        for start in range(0, len(texts), _CHUNK):
+            part = [split_pair(text) for text in texts[start : start + _CHUNK]]
+            logits = np.asarray(self._read(part), np.float64).reshape(len(part), -1)
+            scores = logits[:, 0] if self._column is None else _log_odds(logits, self._column)
+            if not np.isfinite(scores).all():
+                row = int(np.flatnonzero(~np.isfinite(scores))[0])
+                raise DataError(f"its score of {part[row]!r:.200} is not finite", where=self._name)
+            yield np.arange(start, start + len(part)), scores.astype(np.float32)[:, None]
+
+
+def _log_odds(logits: np.ndarray, column: int) -> np.ndarray:
+    """[n, C] -> [n], log p / (1 - p) of a class."""
+    return logits[:, column] - logsumexp(np.delete(logits, column, axis=1), axis=1)
+
+
+def _column(labels: list[str] | None, label: str | None, name: str) -> int | None:
+    """Which logit counts; None = there is only one number."""
+    if labels is None:
+        if label is not None:
+            raise DistilvecError(f'this model says one number, and has no class "{label}"', where=name)
+        return None
+    if label is None:
+        if len(labels) == 2:
+            return 1
+        raise DistilvecError(
+            f"this model knows {len(labels)} classes ({', '.join(labels)}), and one has to be the score",
+            where=name,
+            remedy=f"Say which: label: {labels[-1]}.",
+        )
+    if label not in labels:
+        raise DistilvecError(f'this model has no class "{label}"', where=name, remedy=nearest(label, labels))
+    return labels.index(label)

@@ -1,0 +1,120 @@
+"""Revisions: of models and data of the hub, asked for and written into the saved recipe; with a hub's cache on disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distilvec.corpus import hub
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.flow.pin import pin
+from distilvec.modules.opening import locate
+from distilvec.recipe import Recipe
+
+OLD, NEW, DATA = "a" * 40, "b" * 40, "c" * 40
+
+
+@pytest.fixture
+def cache(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A hub's cache with two commits of me/tiny, the newer one without its head's last layer."""
+    import huggingface_hub.constants as constants
+
+    place = tmp_path / "hub" / "models--me--tiny"
+    for commit in (OLD, NEW):
+        shutil.copytree(tiny_bert, place / "snapshots" / commit)
+    (place / "refs").mkdir()
+    for name, commit in (("main", NEW), ("v1", OLD)):
+        (place / "refs" / name).write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return place
+
+
+def recipe(output: Path, **sections: Any) -> Recipe:
+    parts = {
+        "corpus": {"path": "texts.txt"},
+        "teachers": [{"model": "me/tiny"}],
+        "student": {"shrink": {"of": "teacher", "layers": 1}},
+        "method": {"name": "cosine"},
+        "output": str(output),
+    }
+    return Recipe.build(parts | sections)
+
+
+def test_a_revision_behind_a_hub_id(cache: Path, tiny_bert: Path) -> None:
+    assert locate("me/tiny").name == NEW and locate("me/tiny@v1").name == OLD and locate(f"me/tiny@{OLD}").name == OLD
+    with pytest.raises(EnvironmentProblem, match="me/tiny@v9"):
+        locate("me/tiny@v9")
+    with pytest.raises(DistilvecError, match="a folder has no revisions"):
+        locate(f"{tiny_bert}@main")
+
+
+def test_models_are_pinned_to_commits(cache: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    found = pin(recipe(tmp_path / "out"))
+    assert found.teachers[0].revision == NEW and found.teachers[0].address == f"me/tiny@{NEW}"
+    assert found.student is not None and found.student.revision is None  # it is made of the teacher
+    own = pin(recipe(tmp_path / "out", student={"shrink": {"of": "me/tiny", "layers": 1}, "revision": "v1"}))
+    assert own.student is not None and own.student.revision == OLD
+    local = recipe(tmp_path / "out", teachers=[{"model": str(tiny_bert)}])
+    assert pin(local) == local
+
+
+def test_what_was_read_is_read_again(cache: Path, tmp_path: Path) -> None:
+    """The saved recipe's commits hold, whatever the branch means by now; a revision that is asked for wins."""
+    first = pin(recipe(tmp_path, teachers=[{"model": "me/tiny", "revision": "v1"}]))
+    (tmp_path / "recipe.yaml").write_text(first.to_yaml())
+    assert pin(recipe(tmp_path)).teachers[0].revision == OLD
+    assert pin(recipe(tmp_path, teachers=[{"model": "me/tiny", "revision": "main"}])).teachers[0].revision == NEW
+    (tmp_path / "recipe.yaml").write_text("what: is this")
+    assert pin(recipe(tmp_path)).teachers[0].revision == NEW
+
+
+def test_a_pinned_teacher_and_student_open(cache: Path, tmp_path: Path) -> None:
+    from distilvec.flow.start import make_student
+    from distilvec.flow.teach import open_teacher
+
+    config = cache / "snapshots" / OLD / "config_sentence_transformers.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"prompts": {"query": "old: "}}))
+    asked = recipe(tmp_path, teachers=[{"model": "me/tiny", "revision": "v1"}])
+    teacher = open_teacher(asked.teachers[0])
+    assert teacher.prompts == {"query": "old: "}  # type: ignore[attr-defined]
+    assert teacher.card.source == "me/tiny@v1"
+    student = recipe(tmp_path, student={"model": "me/tiny", "revision": OLD}).student
+    assert student is not None
+    made = make_student(student, [], _NoTexts(), 0)  # type: ignore[arg-type]
+    assert made.prompts["query"] == "old: "
+
+
+class _NoTexts:
+    texts = train_rows = ()
+
+
+def test_data_are_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "_builder", lambda address: _Builder())
+    asked = recipe(tmp_path, corpus={"path": "hub:me/texts@en"}, teachers=[], student=None, method={"name": "simcse"})
+    found = pin(asked)
+    assert found.corpus is not None and found.corpus.revision == DATA
+    monkeypatch.setattr(hub, "_builder", lambda address: pytest.fail("the hub is asked for what is known"))
+    assert hub.fingerprint(hub.Address.read("hub:me/texts@en", DATA)) != hub.fingerprint(
+        hub.Address.read("hub:me/texts@de", DATA)
+    )
+    assert pin(found).corpus == found.corpus
+    with pytest.raises(DistilvecError, match=r"^corpus\.revision: "):
+        from distilvec.corpus import read_corpus
+
+        read_corpus(["a text"], tmp_path / "corpus", revision="main")
+
+
+class _Builder:
+    """As `datasets` describes files of the hub."""
+
+    hash = "h"
+
+    class config:
+        class files:
+            origin_metadata = [("me/texts", DATA), ("me/texts", DATA)]
+
+        data_files = {"train": files}
