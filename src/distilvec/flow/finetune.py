@@ -165,8 +165,14 @@ def _columns(task: Kind, text: str | Sequence[str] | None) -> str | list[str]:
     """The text columns.
 
     Raises:
-        DistilvecError: more or fewer than the task reads.
+        DistilvecError: more or fewer than the task reads, or a model that is to write.
     """
+    if task == "generation":
+        raise DistilvecError(
+            "a model that writes is fine-tuned by a recipe",
+            where="task",
+            remedy="Run a recipe with method sft, no teachers, and a task of kind generation.",
+        )
     paired = task != "classification"
     columns = text if text is not None else ("text1", "text2") if paired else "text"
     columns = columns if isinstance(columns, str) else list(columns)

@@ -18,6 +18,7 @@ from distilvec.flow.combine import CombinedTeacher, combine
 from distilvec.flow.score import Pairs, Scored, open_scorer, score_one, scores_of
 from distilvec.flow.start import Start, student_start
 from distilvec.flow.teach import Taught, class_order, open_teacher, teach_one, teacher_info
+from distilvec.flow.writing import check_writing, writing_tasks
 from distilvec.judging import automatic_tasks, load_tasks
 from distilvec.judging import settle as settle_tasks
 from distilvec.judging.tasks import Task as JudgingTask
@@ -86,6 +87,7 @@ class Job:
         for key in REQUIRED[command]:
             first, _, other = key.partition(" or ")
             given(getattr(self.recipe, first) or (getattr(self.recipe, other) if other else None) or None, key)
+        check_writing(self.recipe, command)
         if "student" not in REQUIRED[command]:
             return
         if resolve(self.recipe.method.name).needs_teacher and not self.recipe.teachers:
@@ -137,13 +139,21 @@ class Job:
     @cached_property
     def tasks(self) -> list[JudgingTask]:
         """What students are judged by: the named tasks, or those that the corpus' held-out items allow."""
+        if self.separator is not None:
+            return writing_tasks(self.recipe, self.corpus, self.named_tasks)
         return self.named_tasks or automatic_tasks(self.corpus)
 
     @cached_property
     def teachers(self) -> list[Teacher]:
         """Opened, in the recipe's order; [] where it names none."""
         components = self.recipe.corpus.components if self.recipe.corpus else "largest"
-        return [open_teacher(section, components, self.corpus.modality) for section in self.recipe.teachers]
+        modality, separator = self.corpus.modality, self.separator
+        return [open_teacher(section, components, modality, separator) for section in self.recipe.teachers]
+
+    @property
+    def separator(self) -> str | None:
+        """Between prompt and answer, where the student is to write; None elsewhere."""
+        return self.recipe.task.separator if self.recipe.task is not None else None
 
     @cached_property
     def each_info(self) -> list[TeacherInfo]:
@@ -168,7 +178,8 @@ class Job:
     def start(self) -> Start:
         """The untrained student on disk."""
         section = self.student_section
-        return student_start(section, self.recipe.teachers, self.corpus, self.recipe.training.seed, self.output)
+        seed = self.recipe.training.seed
+        return student_start(section, self.recipe.teachers, self.corpus, seed, self.output, self.separator)
 
     def student(self) -> SentenceTransformer:
         """A fresh copy of the untrained student; the same recipe always gives the same one."""

@@ -8,6 +8,7 @@ from distilvec.judging.clustering import ClusteringTask
 from distilvec.judging.collapse import collapse
 from distilvec.judging.drift import Drift, drift
 from distilvec.judging.encoder import CachedEncoder, RidgeMapped, apply_map
+from distilvec.judging.generation import GenerationTask
 from distilvec.judging.hardest import HardItem, hardest
 from distilvec.judging.loading import expand, load_task, load_tasks
 from distilvec.judging.neighbours import NeighbourTask
@@ -33,6 +34,7 @@ __all__ = [
     "ClusteringTask",
     "Difference",
     "Drift",
+    "GenerationTask",
     "HardItem",
     "Judgement",
     "MtebTask",

@@ -7,6 +7,7 @@ from typing import Any
 
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.clustering import ClusteringTask
+from distilvec.judging.generation import GenerationTask
 from distilvec.judging.neighbours import NeighbourTask
 from distilvec.judging.perceptron import IMAGES, MOLECULES, PerceptronTask
 from distilvec.judging.probe_items import ProbeItems, image_table
@@ -215,7 +216,14 @@ def _texts(table: Table, *columns: str) -> list[str]:
     return table.texts(next((column for column in columns if table.has(column)), columns[0]))
 
 
+def _generation(spec: TaskSpec, files: _Files) -> Task:
+    table = files.test(spec.prompt, spec.answer)
+    options = {name: getattr(spec, name) for name in ("separator", "longest", "samples")}
+    return GenerationTask(spec.name, table.texts(spec.prompt), table.texts(spec.answer), **options, **_common(spec))
+
+
 _BUILDERS = {
+    "generation": _generation,
     "classification": _classification,
     "regression": _regression,
     "pairs": _pairs,

@@ -20,7 +20,7 @@ class Task(ABC):
 
     Attributes:
         name: unique among the tasks of a run; the bootstrap's draws depend on it.
-        kind: classification, regression, pairs, similarity, clustering, retrieval, perceptron.
+        kind: classification, regression, pairs, similarity, clustering, retrieval, perceptron, generation.
         domain: "in" or "out" of the training corpus's domain, None where the distinction makes no sense.
     """
 

@@ -64,7 +64,7 @@ class Standardize(nn.Module):
 
 def has_task(student: StudentInfo) -> bool:
     """Whether a task's loss stands beside the method's terms; where none does, SimCSE takes its place."""
-    return student.classes is not None or student.regression
+    return student.classes is not None or student.regression or student.pieces is not None
 
 
 def check_layers(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo], count: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
 from distilvec.judging.verdict import FEWEST
+from distilvec.modules.blocks import find_writer
 from distilvec.report.parts import short_source
 from distilvec.report.record import (
     Comparison,
@@ -24,6 +25,7 @@ from distilvec.report.record import (
 )
 from distilvec.report.spaces import labels_of, layers_of, spaces_of
 from distilvec.report.surroundings import folder_bytes, git_state, library_versions, machine
+from distilvec.report.writing import writing_facts, written_answers
 from distilvec.store.axes import TokenAxes, axes_of
 from distilvec.teachers.cards import licence_of
 
@@ -94,6 +96,7 @@ def describe_run(
             vocabulary=size["vocabulary"],
             max_length=size["max_length"],
             space=recipe["student"]["space"],
+            writes=find_writer(student) is not None,
             remote_code=any(brings_its_code(module) for module in student.children()),
         ),
         models=rows,
@@ -116,6 +119,8 @@ def describe_run(
         notes=_notes(fitted, corpus, filled, names, verdict),
         log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
         spaces=spaces_of(verdict, first, labels_of(texts, corpus.modality), corpus),
+        writing=writing_facts(judged.scores) if judged else [],
+        written=written_answers(judged.scores) if judged else [],
         layers=layers_of(untrained, student, verdict.vectors.get(first) if first else None, texts),
     )
 

@@ -180,7 +180,8 @@ class ScorerFacts(Part):
 class StudentFacts(Part):
     """What was built: sizes, and where its weights and vocabulary come from.
 
-    `base` is the hub id, and `licence` the licence, of the model that it was trained from, where there is one.
+    `writes`: whether it is a causal language model. `base` is the hub id, and `licence` the licence, of the model that
+    it was trained from, where there is one.
     """
 
     provenance: str = ""
@@ -192,6 +193,7 @@ class StudentFacts(Part):
     max_length: int | None = None
     space: Literal["own", "teacher"] = "own"
     remote_code: bool = False
+    writes: bool = False
     base: str | None = None
     licence: str | None = None
 

@@ -36,6 +36,7 @@ from distilvec.report.parts import (
     TokenMaps,
     scores_of,
 )
+from distilvec.report.writing import WritingFacts, WrittenAnswer
 from distilvec.validation import refusal
 
 __all__ = [
@@ -96,6 +97,8 @@ class Record(Part):
     experts: ExpertMap | None = None
     mixtures: list[MixtureFacts] = Field(default_factory=list)
     compression: Compression | None = None
+    writing: list[WritingFacts] = Field(default_factory=list)
+    written: list[WrittenAnswer] = Field(default_factory=list)
 
     @field_validator("collapse", mode="before")
     @classmethod

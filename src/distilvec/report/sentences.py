@@ -19,6 +19,7 @@ METRIC_NAMES = {
     "pearson": "Pearson",
     "v_measure": "V-measure",
     "ndcg@10": "nDCG@10",
+    "rouge_l": "ROUGE-L",
 }
 
 

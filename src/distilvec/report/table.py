@@ -127,6 +127,10 @@ def show_table(record: Record) -> None:
     reproduced = teacher_grid(record)
     if reproduced.rows:
         console.print(reproduced.rich(title=f"Each teacher, on held-out {record.items}"))
+    if record.writing:
+        from distilvec.report.writing import writing_grid
+
+        console.print(writing_grid(record.writing).rich(title="What they write"))
     if record.compression is not None:
         console.print(record.compression.grid().rich(title="Compressed"))
     for alarm in record.alarms:
