@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from distilvec.cli import commands, index_commands, mining_commands
-from distilvec.cli.commands import Changes, Engine, Output, at_home, say
+from distilvec.cli import commands, index_commands, mining_commands, planning
+from distilvec.cli.options import Changes, Engine, Output, at_home, say
 from distilvec.errors import DistilvecError, printable
 
 app = typer.Typer(
@@ -228,7 +228,7 @@ def compare(
 
 
 for _command in (
-    commands.plan,
+    planning.plan,
     commands.evaluate,
     commands.shrink,
     commands.export,
