@@ -12,7 +12,7 @@ from distilvec.cli.options import at_home, integers, say
 from distilvec.errors import DistilvecError
 
 
-class Task(StrEnum):
+class TaskKind(StrEnum):
     """Kinds of supervised tasks."""
 
     classification = "classification"
@@ -210,7 +210,7 @@ def finetune(
     model: Annotated[str, typer.Argument(help="sentence-transformers or transformers folder, or hub id")],
     data: Annotated[Path, typer.Option("--data", help="labelled texts or pairs")],
     output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder of the new model")],
-    task: Annotated[Task, typer.Option(help="what the labels are")] = Task.classification,
+    task: Annotated[TaskKind, typer.Option(help="what the labels are")] = TaskKind.classification,
     text: Annotated[list[str] | None, typer.Option(help="text column; twice for pairs")] = None,
     label: Annotated[str, typer.Option(help="column with class names or scores")] = "label",
     encoding: Annotated[Encoding | None, typer.Option(help="of pairs; default joint")] = None,

@@ -26,7 +26,7 @@ from distilvec.modules.task_head import Encoding
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.from_python import recipe_of
 from distilvec.recipe.student_sections import LoraSection as Lora
-from distilvec.report.parts import short_source
+from distilvec.report.record_parts import short_source
 from distilvec.students import check_place
 from distilvec.students.ship import put_in_place
 from distilvec.tasks.examples import Examples, read_examples
