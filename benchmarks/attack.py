@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import platform
@@ -56,8 +57,12 @@ def warm(folder: Path, commands: Sequence[str]) -> None:
     from attacking import jobs
     from attacking.children import call, forked
 
+    from distilvec.students import load_student
+
     torch.set_num_threads(1)
-    importlib.import_module("distilvec.cli.main")
+    for name in ("distilvec.cli.main", "distilvec.flow.run", "sentence_transformers"):
+        importlib.import_module(name)
+    leave_alone()
     if not (folder / "inputs").exists():
         shutil.rmtree(folder / "making", ignore_errors=True)
         made = forked(lambda: int(jobs.make_inputs(folder / "making") is None), folder)
@@ -82,6 +87,15 @@ def warm(folder: Path, commands: Sequence[str]) -> None:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     shutil.rmtree(place)
+    for kind in ("bert", "qwen3"):  # what transformers makes when it first opens a model is then there for all
+        load_student(folder / "inputs" / kind, device="cpu")
+    leave_alone()
+
+
+def leave_alone() -> None:
+    """What is here now is no garbage to the forks: looking through it would also copy it, page by page."""
+    gc.collect()
+    gc.freeze()
 
 
 def blocks(given: argparse.Namespace, jobs: Sequence[Any]) -> list[str]:

@@ -195,9 +195,9 @@ def measure(queries: np.ndarray, documents: np.ndarray) -> dict[str, Any]:
                 found[label] = {"failed": (done.stderr.strip().splitlines() or ["killed"])[-1][:200]}
                 continue
             found[label] = json.loads((folder / f"{who}.json").read_text())
-        own, other = found["distilvec"].pop("negatives"), found["2,048"].pop("negatives", {})
+        own, other = found["distilvec"].pop("negatives", {}), found["2,048"].pop("negatives", {})
         found["16,384"].pop("negatives", None)
-        same = [own[query] == negatives for query, negatives in other.items()]
+        same = [own.get(query) == negatives for query, negatives in other.items()]
         found["alike"] = {"queries": len(same), "share": round(float(np.mean(same)), 5) if same else None}
         return {"queries": len(queries), "documents": len(documents), **found}
 

@@ -45,7 +45,7 @@ from distilvec.corpus import read_corpus
 from distilvec.flow.demo import demo_teacher
 from distilvec.flow.finetune import finetune
 from distilvec.flow.teach import teacher_info
-from distilvec.methods.base import Method, wanted_of
+from distilvec.methods.base import Method
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.store import SignalStore, fill_signals
@@ -128,7 +128,7 @@ class TokenWorkload(Workload):
         assert self.info is not None
         student, task = copy.deepcopy(self.student), _task(name, self.corpus, self.student)
         needs = method.needs(describe_student(StudentTap(student).info, task), [self.info])
-        wanted = wanted_of(needs, 0)
+        wanted = needs.of(0)
         store = StoreSource(self.store, self.corpus)
         store.prepare(wanted, self.tokens)
         sample = make_sample(student, self.tokens, [store], self.rows, seed=0, needs=needs, limit=512)
@@ -189,7 +189,7 @@ def _fill(student: Any, corpus: Any, folder: Path, device: str) -> None:
     store = SignalStore.create(folder / "store", teacher.card, teacher.card.width)
     for name in METHODS:
         needs = _method(name).needs(describe_student(seen, _task(name, corpus, student)), [info])
-        wanted = wanted_of(needs, 0)
+        wanted = needs.of(0)
         fill_signals(store, teacher, corpus.texts(), corpus.keys, wanted)
     (folder / "teacher.json").write_text(json.dumps(asdict(info)))
 

@@ -12,6 +12,7 @@ TEXTS = "texts"
 LABELLED = "labelled"
 OUT_OF_DOMAIN = "out-of-domain"
 MIXTURES = "mixtures"
+WRITING = "writing"
 #: Of what is counted or timed, with no trained student.
 NONE = ("none",)
 
@@ -23,6 +24,7 @@ Kind = Literal[
     "rank",
     "labelled",
     "mixed",
+    "written",
     "ahead",
     "harmless",
     "teachers",
@@ -45,9 +47,10 @@ class Claim:
         kind: better (a scores more than b), small (a and b differ by less than `SMALL`), cost (a step of a takes at
             most `limit` times a step of b; rows that end in "live" or "store" are those of token_steps.py), flatter
             (the largest eigenvalue is smaller with a than with b), rank (the average rank of a is better than that of
-            b), labelled (better, over labelled sets and seeds), mixed (better, over seeds of mixtures.py), ahead and
-            harmless (the average accuracy of a over the data sets of images is above that of b, or at most `HARM`
-            below it), teachers, rate, time and geometry (measured.py).
+            b), labelled (better, over labelled sets and seeds), mixed (better, over seeds of mixtures.py), written
+            (better, over sets and seeds of writing.py), ahead and harmless (the average accuracy of a over the data
+            sets of images is above that of b, or at most `HARM` below it), teachers, rate, time and
+            geometry (measured.py).
         a, b: names of rows, or of a measurement and of a part of it.
         limit: see `kind`.
         students: those that it is tested with.

@@ -21,6 +21,7 @@ import measured
 import mixture_table
 import molecule_tables
 import numpy as np
+import writing_table
 from claim import MOLECULES, OUT_OF_DOMAIN, PLAIN_KINDS, TEXTS, Claim
 from claim_rules import MISSING, RULES, changes
 from claimed import CLAIMS, PARTS
@@ -138,6 +139,12 @@ def compare_mixtures(claim: Claim, results: Path) -> Finding:
     return judge("mixed", differences, group) if differences else untested(f"no {claim.a} or no {other}")
 
 
+def compare_written(claim: Claim, results: Path) -> Finding:
+    """The difference of two rows' ROUGE-L in points, paired by set and seed."""
+    differences = writing_table.paired(committed("writing", results), claim.a, claim.b)
+    return judge("written", differences) if differences else untested(f"no {claim.a} or no {claim.b}")
+
+
 def compare_cost(claim: Claim, benchmarks: Path) -> Finding:
     """The ratio of two steps' processor time."""
     file = benchmarks / ("token_steps.json" if claim.a.endswith((" live", " store")) else "step.json")
@@ -178,6 +185,7 @@ def findings(results: Path, benchmarks: Path) -> Found:
         "rank": lambda claim, student: compare_ranks(claim, results),
         "labelled": lambda claim, student: compare_labelled(claim, results),
         "mixed": lambda claim, student: compare_mixtures(claim, results),
+        "written": lambda claim, student: compare_written(claim, results),
         "ahead": lambda claim, student: compare_images(claim, results),
         "harmless": lambda claim, student: compare_images(claim, results),
         **{kind: _given(each, results, benchmarks) for kind, each in measured.COMPARE.items()},

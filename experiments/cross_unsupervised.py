@@ -15,7 +15,6 @@ from records import Rows, committed
 
 from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, open_teacher, teach_one, teacher_info
-from distilvec.methods.base import wanted_of
 from distilvec.methods.table import build_method
 from distilvec.recipe import TeacherSection
 from distilvec.students import StudentTap
@@ -51,7 +50,7 @@ class Unsupervised(talas_table.Bench):
         wanted = NOTHING
         for method, options, _ in self.rows.values():
             needs = build_method(method, options).needs(student, [teacher_info(teacher)])
-            wanted = joined(wanted, wanted_of(needs, 0))
+            wanted = joined(wanted, needs.of(0))
         return teach_one(section, self.corpus, self.work / "stores", teacher=teacher, wanted=wanted)
 
 

@@ -43,8 +43,8 @@ from distilvec.flow.run import run
 from distilvec.judging import (
     CachedEncoder,
     Judgement,
+    JudgingTask,
     RetrievalTask,
-    Task,
     agreement,
     judge,
     load_task,
@@ -65,6 +65,7 @@ LONG = (100, 180)
 #: Pairs of docstrings that the demo takes: the first 600 are its tests, and ours.
 DEMO = 2600
 _PARTS = ("summary", "description")
+HOLDOUT = 0.01
 EPOCHS, PROBE_EPOCHS = 3.84, 0.404
 #: Others of the same sizes.
 OTHERS: dict[str, dict[str, Any]] = {
@@ -157,7 +158,7 @@ def recipe(
     """The run of a shape; its folder is named after all that it is made of."""
     fast = bfloat16_pays()
     made: dict[str, Any] = {
-        "corpus": {"path": str(texts or pool()), "domain": "source", "holdout": 0.01},
+        "corpus": {"path": str(texts or pool()), "domain": "source", "holdout": HOLDOUT},
         "teachers": [{"name": NAME, "model": demo_teacher(), "dtype": "bfloat16" if fast else None}],
         "student": {"shrink": {"of": NAME, "positions": 256, **shape}, "max_length": 256, "dropout": 0.0},
         "method": {"name": "cosine", "map": False, "token_states": token_states},
@@ -198,11 +199,11 @@ def rival_run(made: Recipe, numbers: int | None) -> dict[str, Any]:
         folder, about = trained(made)
         model = folder / "student"
     else:
-        model, about = distilled(made, numbers)
-    return {**about, "cosine": None, **scores(made, model, groups())}
+        model, about = distilled(numbers)
+    return {**about, **likeness(model), **scores(made, model, groups())}
 
 
-def distilled(made: Recipe, numbers: int) -> tuple[Path, dict[str, Any]]:
+def distilled(numbers: int) -> tuple[Path, dict[str, Any]]:
     """Folder of model2vec's own distillation of the teacher, and what it is and resembles."""
     from model2vec.distill import distill
 
@@ -211,14 +212,8 @@ def distilled(made: Recipe, numbers: int) -> tuple[Path, dict[str, Any]]:
     if not folder.exists():
         distill(demo_teacher(), pca_dims=numbers).save_pretrained(folder)
     took = time.perf_counter() - begun
-    texts = corpus_of(made).texts(corpus_of(made).holdout_rows)
-    teacher, student = (CachedEncoder(load_teacher(model=each))(texts) for each in (demo_teacher(), folder))
     table = max(np.prod(tensor.shape) for tensor in load_file(folder / "model.safetensors").values())
-    return folder, {
-        "agreement": agreement(teacher, student),
-        "parameters": int(table),
-        "training_seconds_of_last_call": took,
-    }
+    return folder, {"parameters": int(table), "training_seconds_of_last_call": took}
 
 
 def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
@@ -229,7 +224,6 @@ def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
     record = Record.load(folder)
     student = record.model("student")
     return folder, {
-        "agreement": record.agreement,
         "parameters": student.parameters,
         "bytes": student.size_bytes,
         "steps": record.cost.steps if record.cost else None,
@@ -241,17 +235,17 @@ def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
 def probed(made: Recipe) -> dict[str, Any]:
     """How much a shape resembles the teacher after a short training."""
     folder, about = trained(made)
-    return {**about, "cosine": held_out_cosine(made, folder)}
+    return {**about, **likeness(folder / "student")}
 
 
-def held_out_cosine(made: Recipe, folder: Path) -> float:
-    """Mean cosine of student and teacher, which share a space, on the texts that are held out."""
-    texts = corpus_of(made).texts(corpus_of(made).holdout_rows)
-    student, teacher = (
-        CachedEncoder(load_teacher(model=model, dtype=DTYPE))(texts) for model in (folder / "student", demo_teacher())
-    )
-    lengths = np.linalg.norm(student, axis=1) * np.linalg.norm(teacher, axis=1)
-    return float(((student * teacher).sum(1) / lengths).mean())
+def likeness(model: Path) -> dict[str, Any]:
+    """What a model shares with the teacher on the pool's held-out texts, which the larger corpus holds out too."""
+    corpus = _read(WORK / EXPERIMENT / "corpus", str(pool()), HOLDOUT)
+    texts = corpus.texts(corpus.holdout_rows)
+    teacher, student = (CachedEncoder(load_teacher(model=each, dtype=DTYPE))(texts) for each in (demo_teacher(), model))
+    alike = teacher.shape == student.shape
+    found = agreement(teacher, student, shared_space=alike)
+    return {"agreement": found, "cosine": found["cosine"] if alike else None, "held_out": len(texts)}
 
 
 @functools.cache
@@ -267,7 +261,7 @@ def corpus_of(made: Recipe) -> Corpus:
 def judged_run(made: Recipe) -> dict[str, Any]:
     """A trained student on all tasks, beside the teacher."""
     folder, about = trained(made)
-    return {**about, "cosine": held_out_cosine(made, folder), **scores(made, folder / "student", groups())}
+    return {**about, **likeness(folder / "student"), **scores(made, folder / "student", groups())}
 
 
 def start_run(made: Recipe) -> dict[str, Any]:
@@ -278,7 +272,7 @@ def start_run(made: Recipe) -> dict[str, Any]:
     return {"parameters": about["parameters"], **scores(made, start, tasks)}
 
 
-def scores(made: Recipe, model: Path, tasks_of: dict[str, list[Task]]) -> dict[str, Any]:
+def scores(made: Recipe, model: Path, tasks_of: dict[str, list[JudgingTask]]) -> dict[str, Any]:
     """A model's scores by group of tasks, beside the teacher's."""
     seen = set(corpus_of(made).texts())
     found: dict[str, Any] = {}
@@ -304,7 +298,7 @@ def scores(made: Recipe, model: Path, tasks_of: dict[str, list[Task]]) -> dict[s
     return found
 
 
-def judgement(name: str, model: str | Path, group: str, tasks: list[Task]) -> Judgement:
+def judgement(name: str, model: str | Path, group: str, tasks: list[JudgingTask]) -> Judgement:
     """A model's scores on a group of tasks, kept with what it said of each item."""
     place = WORK / EXPERIMENT if name == "teacher" else Path(model).parent
     file = place / "judged" / f"{name}-{group}.json"
@@ -317,7 +311,7 @@ def judgement(name: str, model: str | Path, group: str, tasks: list[Task]) -> Ju
     return Judgement.from_dict(json.loads(file.read_text(encoding="utf-8")))
 
 
-def groups() -> dict[str, list[Task]]:
+def groups() -> dict[str, list[JudgingTask]]:
     """The nine sets, four that nobody looked at, and retrieval."""
     data = shared() / "data"
     single = {"kind": "classification", "max_train": 5000}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,9 @@ import pytest
 from filelock import FileLock
 from tests import english, tiny_models
 from tests.shared import SMALL
+from tests.training.starting import start
+
+__all__ = ["start"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,10 +29,34 @@ def _two_threads() -> None:
     torch.set_num_threads(min(2, torch.get_num_threads()))
 
 
-#: Files that take a minute or so, started first: a worker that is left with one at the end keeps the other waiting.
-LONGEST = ("flow/ray/test_ray", "flow/test_internals", "flow/test_demo", "test_items", "cli/test_cli",
-           "training/test_processes", "store/test_store_killed", "training/test_resume", "faults/test_jobs",
-           "tasks/test_finetune")  # fmt: skip
+@pytest.fixture(scope="session", autouse=True)
+def _one_pass() -> None:
+    """Speed is told after one pass over the texts: nothing here looks at how sure it is, but its own tests."""
+    importlib.import_module("distilvec.judging.speed").MOST_PASSES = 1  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _figures_without_layout(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Half of what drawing takes is moving labels out of each other's way, which only the report's tests look at."""
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent.name != "report":
+            patch.setattr(ConstrainedLayoutEngine, "execute", lambda self, figure: None)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _heap_at_rest() -> None:
+    """What is imported by now is garbage to nobody: transformers' Trainer walks through all there is at every start."""
+    gc.collect()
+    gc.freeze()
+
+
+#: Files that take half a minute, started first: a worker that is left with one at the end keeps the other waiting.
+LONGEST = ("flow/ray/test_ray", "training/test_processes", "training/test_resume", "flow/test_internals",
+           "training/test_trainer", "flow/test_demo", "flow/ray/test_ranks", "faults/test_attack", "test_export",
+           "tasks/test_finetune", "cli/test_cli", "choosing/test_choosing", "faults/test_jobs")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -82,6 +112,16 @@ def _normalize() -> Any:
     from sentence_transformers.base.modules import Normalize
 
     return Normalize()
+
+
+@pytest.fixture(scope="session")
+def one_layer_bert(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
+    """The tiny BERT cut to its first layer, for exports: the exporter's work grows with the layers. Do not write."""
+    from distilvec.students import load_student, ship, shrink
+
+    folder = tmp_path_factory.mktemp("one-layer") / "bert"
+    ship(shrink(load_student(tiny_bert, device="cpu"), layers=[1])[0], folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.training.starting import Starter
 
 _READER = """
 import json, sys
-sys.modules["distilvec"] = None
 import numpy, torch
 from sentence_transformers import SentenceTransformer
 torch.set_num_threads(1)
@@ -26,7 +23,7 @@ numpy.savez(out, first=model.encode(items), second=second.encode(items))
 """
 
 
-def opened_saved_and_opened(folder: Path, items: Sequence[str], place: Path) -> Any:
+def opened_saved_and_opened(start: Starter, folder: Path, items: Sequence[str], place: Path) -> Any:
     """The items' vectors in a process that has sentence-transformers alone.
 
     Args:
@@ -38,13 +35,5 @@ def opened_saved_and_opened(folder: Path, items: Sequence[str], place: Path) -> 
         Arrays "first", of the model, and "second", of what that model saved in turn.
     """
     out = place / "out.npz"
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", _READER, folder, place / "again", out, json.dumps(items)],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(place / "cache"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        cwd=place,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    start.elsewhere(_READER, folder, place / "again", out, json.dumps(items), place=place)
     return np.load(out)

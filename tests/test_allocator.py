@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import platform
-import subprocess
-import sys
 
 import pytest
+from tests.training.starting import Starter
 
 PROGRAM = """
 import sys
@@ -23,11 +22,8 @@ print(next(line for line in Path("/proc/self/status").read_text().splitlines() i
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the setting is glibc's")
-def test_a_large_freed_block_stays_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_"):
-        monkeypatch.delenv(name, raising=False)
-    plain, kept = (
-        int(subprocess.run([sys.executable, "-c", PROGRAM, kind], check=True, capture_output=True, text=True).stdout)
-        for kind in ("plain", "keep")
-    )
+def test_a_large_freed_block_stays_in_the_process(start: Starter) -> None:
+    ended = [start.code(PROGRAM, kind, bare=True).wait() for kind in ("plain", "keep")]
+    assert [code for code, _ in ended] == [0, 0], ended
+    plain, kept = (int(output) for _, output in ended)
     assert kept - plain > 150_000  # of 195,000 KiB

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.training.starting import Starter
 
 import distilvec
 from distilvec.api import shrink_model
@@ -43,17 +44,27 @@ heavy = {"torch", "transformers", "sentence_transformers", "numpy", "pydantic"} 
 assert not heavy, heavy
 assert set(distilvec.__all__) <= set(dir(distilvec)) and distilvec.DistilvecError and distilvec.Recipe
 assert "torch" not in sys.modules
-for name in distilvec.__all__:
-    assert callable(getattr(distilvec, name)), name
-import distilvec.flow.compare, distilvec.training.loss
-assert callable(distilvec.compare)
-try:
-    distilvec.nothing
-except AttributeError:
-    print("fine")
+print("fine")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "fine", done.stderr
+
+
+def test_names_are_there_when_they_are_asked_for(start: Starter) -> None:
+    code = """
+        import sys, distilvec
+        assert not {"distilvec.api", "distilvec.recipe"} & sys.modules.keys()
+        for name in distilvec.__all__:
+            assert callable(getattr(distilvec, name)), name
+        import distilvec.flow.compare, distilvec.training.loss
+        assert callable(distilvec.compare)
+        try:
+            distilvec.nothing
+        except AttributeError:
+            sys.exit(7)
+    """
+    ended = start.code(code, bare=True).wait()
+    assert ended[0] == 7, ended
 
 
 def test_distill_in_memory_and_again_from_its_recipe(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
@@ -186,11 +197,11 @@ def test_shrink_says_what_each_cut_keeps(tmp_path: Path, tiny_bert: Path, texts:
         shrink_model(str(tiny_bert), tmp_path / "smaller", inner=32)
 
 
-def test_load_opens_an_exported_folder(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+def test_load_opens_an_exported_folder(tmp_path: Path, one_layer_bert: Path, texts: list[str]) -> None:
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     from distilvec.export import export_onnx
 
-    export_onnx(tiny_bert, tmp_path / "onnx", quantize=False, texts=texts[:8])
+    export_onnx(one_layer_bert, tmp_path / "onnx", quantize=False, texts=texts[:8])
     found = distilvec.load(tmp_path / "onnx").encode(texts[:5])
-    expected = distilvec.load(tiny_bert).encode(texts[:5], show_progress_bar=False)
+    expected = distilvec.load(one_layer_bert).encode(texts[:5], show_progress_bar=False)
     np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -104,17 +102,16 @@ def test_images_run_from_a_folder_to_a_report(image_run, pictures) -> None:
     assert image_run.record.title == "gaussian: colours and network to a student of 19 thousand parameters"
 
 
-def test_an_image_student_loads_without_distilvec(image_run, pictures, tmp_path) -> None:
+def test_an_image_student_loads_without_distilvec(start, image_run, pictures, tmp_path) -> None:
     image = str(pictures / "dark" / "0.png")
     expected = image_run.student.encode([image])
     script = (
-        "import sys; sys.modules['distilvec'] = None\n"
         "import numpy as np\n"
         "from sentence_transformers import SentenceTransformer\n"
         f"model = SentenceTransformer({str(image_run.folder / 'student')!r}, trust_remote_code=True, device='cpu')\n"
         f"np.save({str(tmp_path / 'v.npy')!r}, model.encode([{image!r}]))\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    start.elsewhere(script, place=tmp_path)
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, rtol=1e-4, atol=1e-5)
 
 

@@ -9,13 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.results_files import no_committed_figure
+
+from distilvec.flow import demo
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 
 @pytest.fixture
-def work(tmp_path: Path, small_shared: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder the scripts work in; they are imported afresh, because they look for it then."""
+def work(tmp_path: Path, small_shared: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder the scripts work in; they are imported afresh, because they look for it, and the teacher, then."""
+    monkeypatch.setattr(demo, "demo_teacher", lambda: str(tiny_bert))
     monkeypatch.setenv("DISTILVEC_WORK", str(tmp_path))
     monkeypatch.setenv("DISTILVEC_DATA", str(small_shared))
     monkeypatch.syspath_prepend(str(EXPERIMENTS))
@@ -81,7 +85,9 @@ def test_rows_are_made_kept_and_shown(
     monkeypatch.setattr(sys, "argv", ["many_text.py", "--quick", "--rows", "gaussian code;gaussian from lsa"])
     script.main()
     records, here = importlib.import_module("records"), work / "many_text-quick" / "results"
-    rows = records.below(records.rows_of(records.read_records(here / "results.jsonl")), "talas")
+    made = records.read_records(here / "results.jsonl")
+    no_committed_figure(records, "many_text", {record["name"]: record for record in made})
+    rows = records.below(records.rows_of(made), "talas")
     teachers = ["minilm", "words", "lsa", "chars"]
     code, single = rows["gaussian code-0"], rows["gaussian from lsa-0"]
     assert code["teachers"] == teachers and single["teachers"] == ["lsa"]
@@ -99,6 +105,7 @@ def test_rows_are_made_kept_and_shown(
     assert (here / "talas" / "frontier.svg").stat().st_size < 100_000
 
     monkeypatch.setattr(script.ManyText, "train", None)  # all that is asked for is there
+    monkeypatch.setattr(script, "write_page", lambda rows, folder: "")
     script.main()
 
 

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import yaml
 
-from distilvec import plain_yaml
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.files import read_object, write_text
+from distilvec.plain_yaml import read as read_yaml
 
 logger = logging.getLogger(__name__)
 MARKER = ".distilvec.json"
@@ -152,9 +152,15 @@ def write(place: Path, content: dict[str, Any]) -> None:
     write_text(place / MARKER, json.dumps({"made_by": "distilvec", "about": told, **content}, indent=1) + "\n")
 
 
+def holds_student(folder: Path) -> bool:
+    """Whether a student was shipped into it: sentence-transformers' listing, or one that writes with its settings."""
+    writes = (folder / "config.json").is_file() and (folder / "generation_config.json").is_file()
+    return writes or (folder / "modules.json").is_file()
+
+
 def is_finished(place: Path) -> bool:
     """Whether the newest run in this folder went to its end, with report and student."""
-    if not ((place / "student" / "modules.json").is_file() and (place / "report.json").is_file()):
+    if not (holds_student(place / "student") and (place / "report.json").is_file()):
         return False
     found = read(place)
     if "finished" in found:
@@ -176,7 +182,7 @@ def is_resolved(file: Path) -> bool:
     try:
         if file.is_symlink() or not file.is_file() or file.stat().st_size > 1_000_000:
             return False
-        content = plain_yaml.read(file.read_text(encoding="utf-8"))
+        content = read_yaml(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return False
     sections = ("corpus", "student", "method", "optimizer", "training", "judging")

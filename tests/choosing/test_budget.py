@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settle
+from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settle_student
 from distilvec.choosing.budget import shapes
 from distilvec.choosing.curves import extrapolate, power
 from distilvec.choosing.halving import probe_method
@@ -82,7 +82,7 @@ def test_the_smaller_limit_counts() -> None:
 def test_candidates_use_a_budget_up_and_stay_within(
     kind: str, share: float, tiny_model_folders: dict[str, Path], sentences: list[str]
 ) -> None:
-    source = load_student(tiny_model_folders[kind])
+    source, texts = load_student(tiny_model_folders[kind]), [" ".join(text.split()[:8]) for text in sentences]
     most = int(share * parameters(source))
     try:
         found = shapes("big", source, most)
@@ -93,11 +93,7 @@ def test_candidates_use_a_budget_up_and_stay_within(
     for candidate in found:
         ((part, given),) = candidate.source.items()
         options = {name: value for name, value in given.items() if name != "of"}
-        made = (
-            shrink(source, **options, texts=sentences)[0]
-            if part == "shrink"
-            else static(source, **options, texts=sentences)
-        )
+        made = shrink(source, **options, texts=texts)[0] if part == "shrink" else static(source, **options, texts=texts)
         assert parameters(made) <= most, candidate
         whole = part == "static" or {"inner", "embedding"} - options.keys()  # nothing is left that could grow
         assert whole or parameters(made) > 0.75 * most, (candidate, parameters(made), most)
@@ -194,7 +190,9 @@ def test_what_does_not_fit_is_named(tmp_path: Path, tiny_bert: Path, sentences: 
 def test_a_run_compiles_its_budget(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     student = {"auto": {"parameters": "20k", "probe_steps": 2}, "max_length": 16}
     made = run(
-        settle(recipe_for(tmp_path, tiny_bert, sentences, student, judging={"speed": False, "agreement": False}))
+        settle_student(
+            recipe_for(tmp_path, tiny_bert, sentences, student, judging={"speed": False, "agreement": False})
+        )
     )
     plan = json.loads((made.folder / "plan.json").read_text())
     assert parameters(made.student) <= 20_000

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.training.starting import Starter
 
 from distilvec.cli.main import main
 from distilvec.errors import DistilvecError, Interrupted
@@ -297,7 +298,7 @@ def test_shrink_and_export(place: Path, tiny_bert: Path, capsys: pytest.CaptureF
     assert "onnx float32" in capsys.readouterr().out and (place / "onnx" / "model.onnx").is_file()
 
 
-def test_from_end_to_end_with_an_interruption(place: Path, texts: list[str]) -> None:
+def test_from_end_to_end_with_an_interruption(start: Starter, place: Path, texts: list[str]) -> None:
     """Ctrl-C while training, resume, load without distilvec, and the saved recipe again: the same numbers."""
     recipe, out = place / "recipe.yaml", place / "out"
     long = ["--set", "training.epochs=6", "--set", "training.logging_steps=1"]
@@ -316,33 +317,27 @@ def test_from_end_to_end_with_an_interruption(place: Path, texts: list[str]) -> 
     ours = [line for line in told.splitlines() if line.startswith("distilvec: ")]
     assert len(ours) == 1 and "SIGINT" in ours[0] and "--resume" in ours[0]
     assert "Traceback" not in told and not (out / "student").exists()
+    assert "Loading weights" not in told and "Writing model" not in told and "DEBUG" not in told and "\r" not in told
 
-    resumed = subprocess.run(
-        command("run", recipe, *long, "--resume"), capture_output=True, text=True, env=environment(), check=False
-    )
-    assert resumed.returncode == 0, resumed.stderr
-    assert f"student  {out / 'student'}" in resumed.stdout and "untrained student" in resumed.stdout
-    assert "Loading weights" not in resumed.stderr and "Writing model" not in resumed.stderr
-    assert "DEBUG" not in resumed.stderr and "\r" not in resumed.stderr
-    assert "training: " in resumed.stderr, "a last line of progress"
+    code, said = start(arguments=["run", str(recipe), *long, "--resume"], folder=str(place)).wait()
+    assert code == 0, said
+    assert f"student  {out / 'student'}" in said and "untrained student" in said
+    assert "training: " in said, "a last line of progress"
     for name in ("report.html", "report.md", "report.json", "recipe.yaml", "run.jsonl", "student/README.md"):
         assert (out / name).is_file(), name
     assert json.loads(log.read_text().splitlines()[-1])["epoch"] == 6
 
-    code = f"""
-import sys
-sys.modules["distilvec"] = None
-from sentence_transformers import SentenceTransformer
-vectors = SentenceTransformer({str(out / "student")!r}, device="cpu").encode(["hello", "good bye"])
-print(vectors.shape, all(name != "distilvec" and not name.startswith("distilvec.") or sys.modules[name] is None
-                         for name in sys.modules))
-"""
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
-    assert loaded.stdout.strip() == "(2, 32) True"
+    program = f"""
+        from sentence_transformers import SentenceTransformer
+        vectors = SentenceTransformer({str(out / "student")!r}, device="cpu").encode(["hello", "good bye"])
+        assert vectors.shape == (2, 32)
+        assert all(sys.modules[name] is None for name in sys.modules if name.split(".")[0] == "distilvec")
+    """
+    start.elsewhere(program, place=place)
 
     again = place / "again"
-    words = command("run", out / "recipe.yaml", "-o", again)
-    subprocess.run(words, capture_output=True, env=environment(), check=True)
+    code, said = start(arguments=["run", str(out / "recipe.yaml"), "-o", str(again)], folder=str(place)).wait()
+    assert code == 0, said
     first, second = (json.loads((folder / "report.json").read_text()) for folder in (out, again))
     assert [row["scores"] for row in first["models"]] == [row["scores"] for row in second["models"]]
     # The student's weights are equal bit for bit; products of whole matrices may differ in the last place.

@@ -26,7 +26,7 @@ def _beside_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(900)  # half a minute of both cores, where nobody else wants them
 def test_kills_and_hostile_inputs(tmp_path: Path) -> None:
     script = str(ROOT / "benchmarks" / "attack.py")
-    small = ["--kills", "10", "--commands", "teach", "train", "--inputs", "120", "--seed", "1"]
+    small = ["--kills", "10", "--commands", "teach", "train", "--inputs", "80", "--seed", "1"]
     done = subprocess.run(
         [sys.executable, script, *small, "--results", str(tmp_path)],
         capture_output=True,
@@ -39,7 +39,7 @@ def test_kills_and_hostile_inputs(tmp_path: Path) -> None:
     assert found["broken"] == []
     assert sum(row["kills"] for row in found["kills"].values()) >= 10
     assert all(row["held"] == row["cases"] for row in found["kills"].values())
-    assert sum(row["tried"] for row in found["inputs"].values()) >= 120
+    assert sum(row["tried"] for row in found["inputs"].values()) >= 80
     assert all(row["accepted"] and row["refused"] for row in found["inputs"].values()), found["inputs"]
     assert "| all |" in (tmp_path / "attack.md").read_text()
 

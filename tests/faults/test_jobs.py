@@ -213,37 +213,15 @@ def test_every_kind_of_bad_row(start: Starter, tmp_path: Path, job: dict[str, An
     assert code == 3 and "texts.jsonl" in output
 
 
-# the disk, and signals: real command lines
-
-
-def command(folder: Path, *arguments: str, limit: int | None = None) -> subprocess.Popen[str]:
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
-    }
-    limited = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
-    start = [sys.executable, "-c", f"{limited}; os.execv(sys.executable, sys.argv[1:])"] if limit else []
-    return subprocess.Popen(
-        [*start, sys.executable, "-m", "distilvec.cli", *arguments],
-        cwd=folder,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+# the disk, and signals
 
 
 def test_no_room_for_a_checkpoint(start: Starter, tmp_path: Path, job: dict[str, Any]) -> None:
     size = (tmp_path / "model/model.safetensors").stat().st_size
     write(tmp_path, job)
     # Weights fit, the optimizer's two moments do not.
-    child = command(tmp_path, "train", "recipe.yaml", limit=size * 3 // 2)
-    _, errors = child.communicate(timeout=120)
-    assert child.returncode == 4, errors
-    assert "checkpoint cannot be written" in errors and "--resume" in errors and "Traceback" not in errors
+    code, output = run(start, tmp_path, None, limit=size * 3 // 2)
+    assert code == 4 and "checkpoint cannot be written" in output and "--resume" in output, output
     assert unfinished(tmp_path / "out") == []
     assert not list((tmp_path / "out/checkpoints").iterdir()) and not (tmp_path / "out/student").exists()
     code, output = run(start, tmp_path, None, "--resume")
@@ -264,18 +242,16 @@ def test_no_room_for_the_student(start: Starter, tmp_path: Path, job: dict[str, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupting_a_real_command(start: Starter, tmp_path: Path, job: dict[str, Any], number: int) -> None:
+def test_interrupting_a_command(start: Starter, tmp_path: Path, job: dict[str, Any], number: int) -> None:
     job["training"] |= {"epochs": 400, "save_every": 100_000}
     write(tmp_path, job)
-    child = command(tmp_path, "train", "recipe.yaml")
-    log, end = tmp_path / "out/run.jsonl", time.monotonic() + 100
-    while not (log.exists() and log.read_text().count("\n") > 3) and time.monotonic() < end and child.poll() is None:
-        time.sleep(0.01)
-    child.send_signal(number)
-    _, errors = child.communicate(timeout=60)
-    assert child.returncode == 128 + number, errors
-    assert "--resume" in errors and "a checkpoint is saved" in errors and "Traceback" not in errors
-    step = int(errors.split("at step ")[1].split()[0])
+    running, log = start(arguments=["train", "recipe.yaml"], folder=str(tmp_path)), tmp_path / "out/run.jsonl"
+    running.until(lambda: log.exists() and log.read_text().count("\n") > 3)
+    running.kill(number)
+    code, output = running.wait()
+    assert code == 128 + number, output
+    assert "--resume" in output and "a checkpoint is saved" in output and "Traceback" not in output
+    step = int(output.split("at step ")[1].split()[0])
     assert (tmp_path / f"out/checkpoints/checkpoint-{step}").is_dir()
     code, output = run(start, tmp_path, None, "--resume", "--set", f"training.max_steps={step + 2}")
     assert code == 2 and "another recipe" in output
@@ -325,7 +301,9 @@ def test_a_real_command_that_teaches_and_is_terminated(tmp_path: Path, job: dict
     (tmp_path / "slow_teacher.py").write_text(SLOW_TEACHER)
     job["teachers"] = [{"name": "slow", "call": "slow_teacher:embed", "batch_size": 4}]
     write(tmp_path, job)
-    child = command(tmp_path, "teach", "recipe.yaml")
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
+    command = [sys.executable, "-m", "distilvec.cli", "teach", "recipe.yaml"]
+    child = subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE)
     store, end = tmp_path / "out/stores/slow", time.monotonic() + 100
     while not any(store.glob("writer-*.lock")) and time.monotonic() < end and child.poll() is None:
         time.sleep(0.01)

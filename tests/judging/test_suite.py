@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,16 +17,16 @@ from distilvec.judging import (
     CachedEncoder,
     ClassificationTask,
     Judgement,
+    JudgingTask,
     PairTask,
     RetrievalTask,
     RidgeMapped,
     Score,
     SimilarityTask,
-    Task,
     agreement,
     collapse,
+    free_map,
     judge,
-    ridge_map,
     speed,
 )
 from distilvec.judging.speed import MOST_PASSES
@@ -33,7 +34,7 @@ from distilvec.judging.speed import MOST_PASSES
 from .embedders import graded_pairs, noise, topic_texts, words
 
 
-def _tasks() -> list[Task]:
+def _tasks() -> list[JudgingTask]:
     left, right, gold = graded_pairs(80)
     return [
         SimilarityTask("s", left, right, gold, domain="in"),
@@ -127,6 +128,12 @@ def test_no_tasks_and_equal_names() -> None:
         judge({"m": words}, [_tasks()[0]] * 2)
 
 
+@pytest.fixture
+def _many_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["distilvec.judging.speed"], "MOST_PASSES", MOST_PASSES)
+
+
+@pytest.mark.usefixtures("_many_passes")
 def test_speed_measures_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock of its own: 2 ms a text, and 12 for the last one when it stands alone."""
     calls: list[int] = []
@@ -157,6 +164,7 @@ def test_speed_measures_time(monkeypatch: pytest.MonkeyPatch) -> None:
         speed(encode, [])
 
 
+@pytest.mark.usefixtures("_many_passes")
 def test_speed_of_what_takes_no_time_is_measured_in_few_passes() -> None:
     calls: list[int] = []
     speed(lambda texts: calls.append(len(texts)), [f"text {i}" for i in range(60)], singles=10, seconds=30)
@@ -189,7 +197,7 @@ def test_the_real_teacher(real_teacher_folder: Path, sentences: list[str]) -> No
         return teacher(texts)[:, :64]
 
     texts = sentences[:120]
-    mapped = RidgeMapped(student, ridge_map(student(texts), teacher(texts)))
+    mapped = RidgeMapped(student, free_map(student(texts), teacher(texts)))
     found = judge({"teacher": teacher, "student": student, "mapped": mapped}, tasks)
     values = found.scores["teacher"]
     assert values["s"].value > 0.8

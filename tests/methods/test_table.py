@@ -1,11 +1,10 @@
 """The table of methods and what it says to people who mistype."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.training.starting import Starter
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.methods.base import Method
@@ -81,12 +80,15 @@ def test_a_broken_third_party_is_named(tmp_path, monkeypatch, value) -> None:
     assert "cannot be used" in lines[-2] and f"method foreign ({value}): it " in lines[-1]
 
 
-def test_listing_imports_no_method() -> None:
-    code = (
-        "import sys; from distilvec.methods.table import available; available();"
-        "sys.exit(any(name.startswith('distilvec.methods.talas') for name in sys.modules))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_listing_imports_no_method(start: Starter) -> None:
+    code = """
+        import sys
+        assert not any(name.startswith("distilvec") for name in sys.modules)
+        from distilvec.methods.table import available
+        available()
+        sys.exit(any(name.startswith("distilvec.methods.talas") for name in sys.modules))
+    """
+    assert start.code(code, bare=True).wait() == (0, "")
 
 
 def test_methods_are_built_with_or_without_prefixes() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.training.starting import Starter
 
 import distilvec
 from distilvec.choosing.dry_run import plan
@@ -298,7 +297,7 @@ main(["mine", "recipe.yaml", "-o", sys.argv[3]])
 
 
 def test_killed_in_the_middle_it_goes_on_and_writes_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [{"q": f"question {n}", "d": f"answer {n}"} for n in range(180)]
     texts = [text for row in pairs for text in row.values()]
@@ -306,10 +305,8 @@ def test_killed_in_the_middle_it_goes_on_and_writes_the_same_bytes(
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    process = subprocess.run(
-        [sys.executable, "-c", DIE, "2", "SIGKILL", "killed"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert process.returncode == -signal.SIGKILL, process.stderr
+    ended, output = start.code(DIE, "2", "SIGKILL", "killed", folder=str(tmp_path)).wait()
+    assert ended == -signal.SIGKILL, output
     kept = sorted((tmp_path / "killed/mining").rglob("*.npz"))
     assert [file.name for file in kept] == ["side-0-from-0.npz", "side-0-from-64.npz"]
     kept[0].write_bytes(kept[0].read_bytes()[:100])  # half a block is made again

@@ -249,7 +249,7 @@ def test_a_file_that_is_no_safetensors_is_refused(tmp_path) -> None:
         CifarResNet.from_classifier(tmp_path / "net.safetensors")
 
 
-def test_bit_identical_after_save_and_load_also_without_distilvec(tmp_path) -> None:
+def test_bit_identical_after_save_and_load_also_without_distilvec(start, tmp_path) -> None:
     model = image_model(network(image_size=24, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)))
     items = [data_uri(image) for image in pictures(3)]
     expected = model.encode(items)
@@ -263,7 +263,7 @@ def test_bit_identical_after_save_and_load_also_without_distilvec(tmp_path) -> N
     # What students/load.py does: our class for the name, and no code of the folder's.
     ours = SentenceTransformer._load_with_module_classes(str(folder), OWN, device="cpu")
     assert np.array_equal(ours.encode(items), expected)
-    read = opened_saved_and_opened(folder, items, tmp_path)
+    read = opened_saved_and_opened(start, folder, items, tmp_path)
     np.testing.assert_allclose(read["first"], expected, rtol=1e-5, atol=1e-6)
     assert np.array_equal(read["second"], read["first"])
 

@@ -155,7 +155,7 @@ def test_settings_that_do_not_exist_are_refused(wrong: dict) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"gate": "mlp", "aggregation": "norm_free", "experts": 6}])
-def test_bit_identical_after_save_and_load_also_without_distilvec(tiny_bert, tmp_path, settings) -> None:
+def test_bit_identical_after_save_and_load_also_without_distilvec(start, tiny_bert, tmp_path, settings) -> None:
     student = with_head(tiny_bert, **settings)
     expected = student.encode(TEXTS)
     folder = tmp_path / "student"
@@ -168,7 +168,7 @@ def test_bit_identical_after_save_and_load_also_without_distilvec(tiny_bert, tmp
     # What students/load.py does: our class for the name, and no code of the folder's.
     ours = SentenceTransformer._load_with_module_classes(str(folder), OWN, device="cpu")
     assert np.array_equal(ours.encode(TEXTS), expected)
-    read = opened_saved_and_opened(folder, TEXTS, tmp_path)
+    read = opened_saved_and_opened(start, folder, TEXTS, tmp_path)
     assert np.array_equal(read["first"], expected)
     assert np.array_equal(read["second"], expected)
 

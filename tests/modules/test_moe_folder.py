@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from safetensors import safe_open
 from sentence_transformers import SentenceTransformer
 from tests.modules import nomic_moe
 from tests.modules.nomic_moe import TEXTS
+from tests.training.starting import Starter
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.aggregation import set_aggregation
@@ -27,9 +25,7 @@ from distilvec.students import load_student, ship, shrink
 READER = """
 import json, sys
 how, folder, again, out, texts = sys.argv[1:]
-if how == "foreign":
-    sys.modules["distilvec"] = None
-else:
+if how == "own":
     import distilvec.modules.moe_encoder
 import numpy, torch
 from sentence_transformers import SentenceTransformer
@@ -85,15 +81,16 @@ def test_saves_and_opens_again_under_the_published_names(published: Path, tmp_pa
 
 
 @pytest.mark.parametrize("how", ["foreign", "own"])
-def test_ships_with_its_code(how: str, published: Path, tmp_path: Path) -> None:
+def test_ships_with_its_code(start: Starter, how: str, published: Path, tmp_path: Path) -> None:
     model = opened(published)
     set_aggregation(model, "norm_free")
     ship(model, tmp_path / "shipped")
     arguments = [how, tmp_path / "shipped", tmp_path / "again", tmp_path / "out.npz", json.dumps(TEXTS)]
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", READER, *map(str, arguments)]
-    done = subprocess.run(command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    if how == "foreign":
+        start.elsewhere(READER, *arguments, place=tmp_path)
+    else:
+        code, output = start.code(READER, *arguments, folder=str(tmp_path)).wait()
+        assert code == 0, output
     found = np.load(tmp_path / "out.npz")
     assert str(found["module"]).startswith("transformers_modules" if how == "foreign" else "distilvec.")
     expected = model.encode(TEXTS)

@@ -211,7 +211,7 @@ def test_bit_identical_after_save_and_load(kind: str, tmp_path) -> None:
     assert (ours[0].kind, ours[0].dropout) == (kind, 0.25)
 
 
-def test_opens_where_distilvec_cannot_be_imported(tmp_path) -> None:
+def test_opens_where_distilvec_cannot_be_imported(start, tmp_path) -> None:
     model = SentenceTransformer(modules=[encoder()], device="cpu")
     folder = tmp_path / "student"
     model.save_pretrained(str(folder), create_model_card=False)
@@ -221,7 +221,7 @@ def test_opens_where_distilvec_cannot_be_imported(tmp_path) -> None:
     assert not (folder / "config.json").exists()
     with pytest.raises(ValueError, match=r"molecule\.MoleculeEncoder(.|\n)*trust_remote_code"):
         SentenceTransformer(str(folder), device="cpu")
-    read = opened_saved_and_opened(folder, SMILES, tmp_path)
+    read = opened_saved_and_opened(start, folder, SMILES, tmp_path)
     expected = model.encode(SMILES)
     np.testing.assert_allclose(read["first"], expected, atol=1e-6)  # the number of threads may differ
     assert np.array_equal(read["second"], read["first"])

@@ -105,6 +105,8 @@ _MOE = {
 }
 _add("paper-distillmoe", _LABELS, _MOE)
 _add("paper-distillmoe-supervised", _LABELS, _HEAD, _MOE)
+# [P] Table 16: "identical hyperparameter choices where possible". The experts read the answer's last token.
+_add("paper-distillmoe-writing", _LABELS, _MOE, pooling=None, max_length=512)
 
 #: Many teachers [P] appendices B and G: Adam, which has no decay; no schedule.
 _ADAM = {"schedule": "constant", "warmup": 0, "weight_decay": 0.0, "clip": 0}
@@ -185,4 +187,34 @@ _add(
     epochs=30,
     pooling="mean",
     options__unit_target=True,
+)
+
+# [C] matchmaker, config/train/defaults.yaml: Adam at 7e-6 without decay, 32 triplets, passages of 200 pieces. [P] Dot
+# products, the scorers' margins as they are.
+_add(
+    "paper-margin-mse",
+    schedule="constant",
+    warmup=0,
+    clip=0,
+    lr=7e-6,
+    weight_decay=0.0,
+    batch=32,
+    pooling="cls",
+    max_length=200,
+    options__preset="paper",
+    options__similarity="dot",
+    options__raw=True,
+)
+# [P] Dot products of mean-pooled BERT, scores as they are; rate and batch are ours, and the recipe says so.
+_add(
+    "paper-score-kl",
+    schedule="linear",
+    warmup=0,
+    clip=0,
+    lr=7e-6,
+    batch=16,
+    pooling="mean",
+    options__preset="paper",
+    options__similarity="dot",
+    options__raw=True,
 )

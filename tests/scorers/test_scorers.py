@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tests.training.starting import Starter
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 import distilvec
@@ -314,7 +313,6 @@ def test_recipes_that_make_no_sense_with_scores(tmp_path: Path, tiny_bert: Path,
             _ = job.needs
 
     refused(r'^scorers: .*"margin_mse"', scorers=[])
-    refused(r'^scorers: .*"mnrl".*margin_mse', method={"name": "mnrl"})
     refused(
         r'^corpus\.text: .*"score_kl"',
         method={"name": "simcse", "beside": {"name": "score_kl"}},
@@ -326,8 +324,18 @@ def test_recipes_that_make_no_sense_with_scores(tmp_path: Path, tiny_bert: Path,
     refused(r"^method.*: .*no method \"scorekl\"", method={"name": "cosine", "beside": {"name": "scorekl"}})
 
 
+def test_scorers_that_nothing_learns_from_are_not_asked(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """So that `compare` sets methods with and without scores side by side."""
+    job = Job(Recipe.build(settings(tmp_path, tiny_bert, sentences[:40], method={"name": "mnrl"})))
+    assert job.scores is None and job.scored == [] and "mnrl has no use for scores" in caplog.text
+    assert not (tmp_path / "out/stores/words").exists()
+    assert len(job.score()[0].store) == 112, "teach asks them all the same"
+
+
 def test_shards_and_a_killed_scoring_leave_the_same_scores(
-    tmp_path: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+    start: Starter, tmp_path: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is killed while its function is asked; what was written stays, and the rest is asked for."""
     file = write(tmp_path / "pairs.jsonl", rows_of(sentences[:60]))
@@ -352,8 +360,8 @@ def test_shards_and_a_killed_scoring_leave_the_same_scores(
         "main(['teach', sys.argv[1]])\n"
     )
     (tmp_path / "die").touch()
-    killed = subprocess.run([sys.executable, "-c", code, str(recipe)], cwd=tmp_path, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    ended, output = start.code(code, recipe, folder=str(tmp_path)).wait()
+    assert ended == -signal.SIGKILL, output
     kept = len(SignalStore.open(tmp_path / "out/stores/slow"))
     assert 0 < kept < 168
     (tmp_path / "die").unlink()

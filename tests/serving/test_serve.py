@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +21,7 @@ import openai
 import pytest
 import uvicorn
 from sentence_transformers import SentenceTransformer
+from tests.training.starting import Starter
 
 from distilvec.cli.main import main
 from distilvec.errors import DistilvecError
@@ -243,21 +241,15 @@ def test_whoever_goes_away_holds_nobody_up() -> None:
 # the command
 
 
-def test_the_command_answers_and_ends_when_told(tiny_bert: Path) -> None:
-    environment = os.environ | {"SERVED_KEY": KEY}
-    command = [sys.executable, "-m", "distilvec.cli", "serve", str(tiny_bert), "--port", "0", "--key-env", "SERVED_KEY"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert process.stdout is not None
-    said = ""
-    while "answers at" not in said:
-        line = process.stdout.readline()
-        assert line, said
-        said += line
-    base = said.split("answers at ")[1].split("/v1")[0]
+def test_the_command_answers_and_ends_when_told(start: Starter, tiny_bert: Path) -> None:
+    words = ["serve", str(tiny_bert), "--port", "0", "--key-env", "SERVED_KEY"]
+    running = start(arguments=words, env={"SERVED_KEY": KEY})
+    running.until(lambda: "/v1" in running.output)
+    base = running.output.split("answers at ")[1].split("/v1")[0]
     found = openai.OpenAI(base_url=f"{base}/v1", api_key=KEY).embeddings.create(model=tiny_bert.name, input="a text")
-    process.send_signal(signal.SIGTERM)
-    said += process.communicate(timeout=30)[0]
-    assert len(found.data[0].embedding) == 32 and process.returncode == 0, said
+    running.kill(signal.SIGTERM)
+    code, said = running.wait()
+    assert len(found.data[0].embedding) == 32 and code == 0, said
     assert KEY not in said and "Traceback" not in said and "interrupted" not in said
 
 

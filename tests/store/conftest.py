@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.training.starting import Running, Starter
 
 SCRIPT = Path(__file__).with_name("filling.py")
 
@@ -24,11 +23,11 @@ def filling() -> ModuleType:
 
 
 @pytest.fixture
-def process() -> Callable[..., subprocess.Popen[str]]:
+def process(start: Starter) -> Callable[..., Running]:
     """Start filling.py in a process of its own."""
+    code = SCRIPT.read_text()
 
-    def start(folder: Path, *options: Any) -> subprocess.Popen[str]:
-        command = [sys.executable, str(SCRIPT), str(folder), *map(str, options)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def begin(folder: Path, *options: Any) -> Running:
+        return start.code(code, folder, *options)
 
-    return start
+    return begin

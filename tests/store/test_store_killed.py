@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,11 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from tests.training.starting import Running
 
 from distilvec.store import RaggedSignal, SignalStore, fill, fill_signals, reader
 
-Start = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., Running]
 ITEMS = 600
 
 
@@ -49,8 +49,8 @@ def check_complete(folder: Path, filling: ModuleType, items: int = ITEMS) -> Sig
 )
 def test_killed_anywhere_then_resumed(tmp_path: Path, filling: ModuleType, process: Start, point: str) -> None:
     child = process(tmp_path, "--items", ITEMS, "--die", point)
-    _, errors = child.communicate(timeout=120)
-    assert child.returncode == -signal.SIGKILL, errors
+    code, output = child.wait()
+    assert code == -signal.SIGKILL, output
 
     teacher, texts = filling.HashTeacher(), filling.texts(ITEMS)
     store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
@@ -77,8 +77,8 @@ def test_token_signals_killed_anywhere_then_resumed(
     """Each signal has parts of its own, and a kill leaves some of them behind the others."""
     items = 300
     child = process(tmp_path, "--items", items, "--signals", "--die", point)
-    _, errors = child.communicate(timeout=120)
-    assert child.returncode == -signal.SIGKILL, errors
+    code, output = child.wait()
+    assert code == -signal.SIGKILL, output
 
     teacher, texts = filling.HashTeacher(), filling.texts(items)
     keys = filling.keys(texts)
@@ -101,21 +101,14 @@ def test_token_signals_killed_anywhere_then_resumed(
 
 
 def test_killed_from_outside_again_and_again(tmp_path: Path, filling: ModuleType, process: Start) -> None:
-    kills = 0
     for wait in (1, 2, 3):  # parts that have to be there before the kill
         child = process(tmp_path, "--items", 1500, "--slow", 0.01)
-        deadline = time.monotonic() + 100
-        while child.poll() is None and time.monotonic() < deadline:
-            if len(list(tmp_path.glob("sentence-*.json"))) >= wait:
-                child.kill()
-                kills += 1
-                break
-            time.sleep(0.001)
-        child.communicate(timeout=30)
-    assert kills == 3
+        child.until(lambda wait=wait: len(list(tmp_path.glob("sentence-*.json"))) >= wait)
+        child.kill(signal.SIGKILL)
+        assert child.wait()[0] == -signal.SIGKILL
     child = process(tmp_path, "--items", 1500)
-    output, errors = child.communicate(timeout=120)
-    assert child.returncode == 0, errors
+    code, output = child.wait()
+    assert code == 0, output
     assert json.loads(output)["present"] >= 450
     check_complete(tmp_path, filling, 1500)
 
@@ -126,8 +119,8 @@ def test_two_processes_fill_their_shards_at_once(
     children = [process(tmp_path, "--items", 2000, "--shard", shard, 2, "--slow", 0.005) for shard in (0, 1)]
     taught = []
     for child in children:
-        output, errors = child.communicate(timeout=120)
-        assert child.returncode == 0, errors
+        code, output = child.wait()
+        assert code == 0, output
         taught.append(json.loads(output)["taught"])
     assert sum(taught) == 1800 and min(taught) > 700
     monkeypatch.setattr(reader, "locate_in_part", None)  # the table of keys knows the parts of both
@@ -139,22 +132,21 @@ def test_one_shard_killed_does_not_disturb_the_other(tmp_path: Path, filling: Mo
     while not (tmp_path / "store.json").exists():
         time.sleep(0.001)
     killed = process(tmp_path, "--items", 2000, "--shard", 1, 2, "--die", "half:3")
-    killed.communicate(timeout=120)
-    assert killed.returncode == -signal.SIGKILL
+    assert killed.wait()[0] == -signal.SIGKILL
     again = process(tmp_path, "--items", 2000, "--shard", 1, 2)
-    output, errors = again.communicate(timeout=120)
-    assert again.returncode == 0, errors
+    code, output = again.wait()
+    assert code == 0, output
     assert json.loads(output)["present"] >= 300
-    _, errors = surviving.communicate(timeout=120)
-    assert surviving.returncode == 0, errors
+    code, output = surviving.wait()
+    assert code == 0, output
     check_complete(tmp_path, filling, 2000)
 
 
 def test_two_processes_with_the_same_work_agree(tmp_path: Path, filling: ModuleType, process: Start) -> None:
     children = [process(tmp_path, "--items", ITEMS, "--slow", 0.002) for _ in range(2)]
     for child in children:
-        _, errors = child.communicate(timeout=120)
-        assert child.returncode == 0, errors
+        code, output = child.wait()
+        assert code == 0, output
     texts = filling.texts(ITEMS)
     store = SignalStore.open(tmp_path, verify=True)
     assert len(store) >= len(set(texts)) and store.bad == {}
@@ -169,15 +161,15 @@ def test_a_file_size_limit_is_a_clear_error_and_nothing_is_lost(
     tmp_path: Path, filling: ModuleType, process: Start, batch: int
 ) -> None:
     child = process(tmp_path, "--items", ITEMS, "--limit", f"{batch}:3000")
-    _, errors = child.communicate(timeout=120)
-    assert child.returncode == 4, errors
-    assert "no room" in errors and "start again" in errors and "Traceback" not in errors
+    code, output = child.wait()
+    assert code == 4, output
+    assert "no room" in output and "start again" in output and "Traceback" not in output
     records = {file.stem for file in tmp_path.glob("*.json")} - {"store"}
     assert {file.stem for file in tmp_path.glob("*.arrow")} == records
     assert bool(records) == (batch > 1)
     assert not list(tmp_path.glob("*.tmp")) and not list(tmp_path.glob("*.lock"))
     child = process(tmp_path, "--items", ITEMS)
-    output, errors = child.communicate(timeout=120)
-    assert child.returncode == 0, errors
+    code, output = child.wait()
+    assert code == 0, output
     assert (json.loads(output)["present"] > 0) == (batch > 1)
     check_complete(tmp_path, filling)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from tests.students.test_ship import TEXTS, read_elsewhere
+from tests.training.starting import Starter
 from torch.nn import functional
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import parameters
 from distilvec.students import load_student, ship, shrink
 from distilvec.students.factorising import factorise
-from distilvec.students.refitting import Moments, refit
+from distilvec.students.refitting import StateMoments, refit
 
 ALIKE = ["bert", "xlmr", "distilbert", "electra"]
 
@@ -75,7 +76,7 @@ def test_a_refit_is_the_least_squares_one() -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(4000, 6, generator=generator) @ torch.randn(6, 6, generator=generator) + 2
     weight, bias = torch.randn(3, 6, generator=generator), torch.randn(3, generator=generator)
-    moments = Moments(6)
+    moments = StateMoments(6)
     for part in rows.split(1000):
         moments.add(part)
     kept = torch.tensor([0, 2, 5])
@@ -141,7 +142,7 @@ def test_heads_that_attend_alike_merge_without_loss(tiny_model_folders: dict[str
 
 
 def test_every_cut_opens_without_distilvec(
-    tiny_model_folders: dict[str, Path], sentences: list[str], tmp_path: Path
+    start: Starter, tiny_model_folders: dict[str, Path], sentences: list[str], tmp_path: Path
 ) -> None:
     small = {"layers": [1], "vocabulary": 320, "inner": 24}
     tables = {"embedding": 12, "positions": 40, "heads": 2}
@@ -166,7 +167,7 @@ def test_every_cut_opens_without_distilvec(
         assert report.parameters_after == counts[-1] < report.parameters_before
         narrower, _ = shrink(student, embedding=8, texts=sentences) if kind in ("bert", "xlmr") else (student, None)
         assert np.isfinite(narrower.eval().encode(TEXTS)).all()
-    found = read_elsewhere(folders, tmp_path)
+    found = read_elsewhere(start, folders, tmp_path)
     for number, vectors in enumerate(expected):
         assert difference(found[f"{number}-query"], vectors) < 1e-6
         assert int(found[f"{number}-parameters"]) == counts[number]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +12,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Module
 from tests.disk import full_beyond
+from tests.training.starting import Starter
 from torch import nn
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
@@ -27,7 +25,6 @@ TEXTS = ["hello", "The train to Zürich leaves from platform 7 at 14:32.", "東�
 # Opens every folder with plain sentence-transformers; distilvec cannot be imported, and code of others may not run.
 READER = """
 import json, sys
-sys.modules["distilvec"] = None
 try:
     import distilvec
 except ImportError:
@@ -49,18 +46,10 @@ numpy.savez(out, **found)
 """
 
 
-def read_elsewhere(folders: list[Path], tmp_path: Path) -> dict[str, np.ndarray]:
+def read_elsewhere(start: Starter, folders: list[Path], tmp_path: Path) -> dict[str, np.ndarray]:
     out = tmp_path / "read.npz"
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", READER, str(out), json.dumps(TEXTS), *map(str, folders)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "LOAD REPORT" not in done.stderr  # transformers prints one when it has to make weights up
+    told = start.elsewhere(READER, out, json.dumps(TEXTS), *folders, place=tmp_path)
+    assert "LOAD REPORT" not in told  # transformers prints one when it has to make weights up
     return dict(np.load(out))
 
 
@@ -70,7 +59,7 @@ def linear(width: int, to: int) -> nn.Linear:
 
 
 def test_all_kinds_load_without_distilvec(
-    tiny_model_folders: dict[str, Path], real_teacher_folder: Path, sentences: list[str], tmp_path: Path
+    start: Starter, tiny_model_folders: dict[str, Path], real_teacher_folder: Path, sentences: list[str], tmp_path: Path
 ) -> None:
     students = [load_student(tiny_model_folders[kind], device="cpu").eval() for kind in KINDS]
     students += [
@@ -95,7 +84,7 @@ def test_all_kinds_load_without_distilvec(
     ship(router(student, teacher), folders[-1])
     expected.append((student.encode(TEXTS), teacher.encode_document(TEXTS)))
     counts.append(parameters(student) + parameters(teacher))
-    found = read_elsewhere(folders, tmp_path)
+    found = read_elsewhere(start, folders, tmp_path)
     for number, (queries, documents) in enumerate(expected):
         np.testing.assert_allclose(found[f"{number}-query"], queries, rtol=0, atol=1e-6)
         np.testing.assert_allclose(found[f"{number}-document"], documents, rtol=0, atol=1e-6)

@@ -16,6 +16,7 @@ from tests.modules.test_image_networks import network as image_network
 from tests.modules.test_image_networks import tensors_of as image_tensors
 from tests.shared import SHARED, needs_shared
 from tests.teachers.test_molecule import NAMES, SMILES, tensors_of, vae_tensors
+from tests.training.starting import Starter
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.cifar_resnet import CifarResNet
@@ -62,15 +63,35 @@ def test_a_graph_network_is_a_student_of_molecules(kind: str, tmp_path: Path) ->
     assert all(parameter.grad is not None for parameter in student.parameters())
 
 
-def test_a_graph_student_opens_where_distilvec_cannot_be_imported(tmp_path: Path) -> None:
-    pytest.importorskip("rdkit")
-    student = load_student(write(tmp_path / "mol_molclr_gcn.safetensors", "molclr"), device="cpu")
-    expected, folder = student.encode(SMILES), tmp_path / "student"
+def opened_elsewhere(start: Starter, student: SentenceTransformer, items: list[str], place: Path) -> None:
+    """Saved, and opened by us and where distilvec cannot be imported."""
+    expected, folder = student.encode(items), place / "student"
     student.save_pretrained(str(folder), create_model_card=False)
-    np.testing.assert_array_equal(load_student(folder, device="cpu").encode(SMILES), expected)
-    read = opened_saved_and_opened(folder, SMILES, tmp_path)
-    np.testing.assert_allclose(read["first"], expected, atol=1e-5)
+    np.testing.assert_array_equal(load_student(folder, device="cpu").encode(items), expected)
+    read = opened_saved_and_opened(start, folder, items, place)
+    np.testing.assert_allclose(read["first"], expected, rtol=1e-5, atol=1e-5)
     assert np.array_equal(read["second"], read["first"])
+
+
+def test_a_graph_student_opens_where_distilvec_cannot_be_imported(start: Starter, tmp_path: Path) -> None:
+    pytest.importorskip("rdkit")
+    file = write(tmp_path / "mol_molclr_gcn.safetensors", "molclr")
+    opened_elsewhere(start, load_student(file, device="cpu"), SMILES, tmp_path)
+
+
+def test_a_vae_student_opens_where_distilvec_cannot_be_imported(start: Starter, tmp_path: Path) -> None:
+    pytest.importorskip("rdkit")
+    save_file(vae_tensors(), tmp_path / "vae.safetensors")
+    opened_elsewhere(start, load_student(tmp_path / "vae.safetensors", device="cpu"), SMILES, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["resnet8", "v2_eight_bits"])
+def test_a_network_of_images_opens_where_distilvec_cannot_be_imported(
+    start: Starter, kind: str, tmp_path: Path
+) -> None:
+    save_file(image_tensors(kind), tmp_path / "net.safetensors")
+    pictures = [data_uri(picture) for picture in images()[:3]]
+    opened_elsewhere(start, load_student(tmp_path / "net.safetensors", device="cpu"), pictures, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["resnet8", "v2_eight_bits"])

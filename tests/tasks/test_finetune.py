@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +16,7 @@ from pydantic import create_model
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from tests.tasks import labelled
+from tests.training.starting import Starter
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.finetune import _digest, _work_folder, finetune, finetune_scores
@@ -137,28 +133,27 @@ def test_it_may_read_longer_texts_than_the_model_does_by_itself(tiny_bert: Path,
 
 
 def test_a_new_process_embeds_without_distilvec_and_predicts_the_same_with_it(
-    tuned: Path, tiny_bert: Path, files: dict[str, Path], sentences: list[str]
+    start: Starter, tuned: Path, tiny_bert: Path, files: dict[str, Path], sentences: list[str], tmp_path: Path
 ) -> None:
     inputs = read_examples(files["test"], "text", "label").inputs
     here = Predictor.load(tuned, device="cpu")
     code = """
-        import sys, json, importlib.abc
-        class Blocked(importlib.abc.MetaPathFinder):
-            def find_spec(self, name, path=None, target=None):
-                if name.split(".")[0] == "distilvec":
-                    raise ImportError("distilvec is not there")
-        blocked = Blocked()
-        sys.meta_path.insert(0, blocked)
+        import sys, json
         from sentence_transformers import SentenceTransformer
-        texts, inputs = json.loads(sys.argv[2])
-        vectors = SentenceTransformer(sys.argv[1], device="cpu").encode(texts).tolist()
-        sys.meta_path.remove(blocked)
-        from distilvec.tasks.predictor import Predictor
-        predictor = Predictor.load(sys.argv[1], device="cpu")
-        chances = predictor.probabilities(inputs).tolist()
-        print(json.dumps([vectors, predictor.predict(inputs), chances, predictor.labels]))
+        texts = json.loads(sys.argv[2])
+        print(json.dumps(SentenceTransformer(sys.argv[1], device="cpu").encode(texts).tolist()))
     """
-    vectors, labels, chances, names = json.loads(python(code, str(tuned), json.dumps([sentences[:3], inputs])))
+    vectors = last_line(start.elsewhere(code, tuned, json.dumps(sentences[:3]), place=tmp_path))
+    code = """
+        import sys, json
+        from distilvec.tasks.predictor import Predictor
+        predictor, inputs = Predictor.load(sys.argv[1], device="cpu"), json.loads(sys.argv[2])
+        chances = predictor.probabilities(inputs).tolist()
+        print(json.dumps([predictor.predict(inputs), chances, predictor.labels]))
+    """
+    ended, output = start.code(code, tuned, json.dumps(inputs)).wait()
+    assert ended == 0, output
+    labels, chances, names = last_line(output)
     own = here.encode(sentences[:3])
     np.testing.assert_allclose(vectors, own, atol=1e-5)
     before = SentenceTransformer(str(tiny_bert), device="cpu").encode(sentences[:3])
@@ -240,7 +235,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_one_thread")
 def test_stopped_and_started_again_it_is_the_same_model(
-    tiny_bert: Path, files: dict[str, Path], tmp_path: Path
+    start: Starter, tiny_bert: Path, files: dict[str, Path], tmp_path: Path
 ) -> None:
     code = """
         import sys
@@ -258,16 +253,11 @@ def test_stopped_and_started_again_it_is_the_same_model(
     options: dict[str, Any] = {"training": {"epochs": 5, "batch_size": 6}}
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     log = tmp_path / ".parts.finetune" / "run.jsonl"
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), str(tiny_bert), str(files["train"]), str(parts)],
-        stdout=subprocess.PIPE, text=True, env=_environment(),
-    )  # fmt: skip
-    limit = time.monotonic() + 100
-    while not (log.exists() and log.read_text().count("\n") >= 2) and time.monotonic() < limit:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    told, _ = process.communicate(timeout=100)
-    assert process.returncode == 9 and "Run the same command again" in told
+    running = start.code(code, tiny_bert, files["train"], parts)
+    running.until(lambda: log.exists() and log.read_text().count("\n") >= 2)
+    running.kill(signal.SIGTERM)
+    ended, told = running.wait()
+    assert ended == 9 and "Run the same command again" in told
     assert not parts.exists() and list((log.parent / "checkpoints").glob("checkpoint-*"))
     finetune(str(tiny_bert), str(files["train"]), parts, **options)
     finetune(str(tiny_bert), str(files["train"]), whole, **options)
@@ -337,15 +327,5 @@ def test_what_an_earlier_version_began_goes(tmp_path: Path) -> None:
     assert _work_folder(tmp_path / "out") == work and not work.exists()
 
 
-def python(code: str, *arguments: str) -> str:
-    """The output of a new process."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments],
-        capture_output=True, text=True, check=False, timeout=120, env=_environment(),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.strip().splitlines()[-1]
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+def last_line(output: str) -> Any:
+    return json.loads(output.strip().splitlines()[-1])

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -15,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.teachers.serving import WIDTH, Service, serving, vector
+from tests.training.starting import Starter
 
 from distilvec.choosing.dry_run import plan
 from distilvec.corpus.keys import content_keys
@@ -173,27 +170,18 @@ def recipe_of(folder: Path, student: Path, service: Service, **api: Any) -> Reci
     )
 
 
-def wait_for(seen: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not seen():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_is_paid_for_twice(tmp_path: Path, tiny_bert: Path, number: signal.Signals) -> None:
+def test_nothing_is_paid_for_twice(start: Starter, tmp_path: Path, tiny_bert: Path, number: signal.Signals) -> None:
     texts = [f"row {number} says {'so' * (number % 5 + 1)}" for number in range(1200)]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     with serving(seconds=0.05) as service:
         recipe = recipe_of(tmp_path, tiny_bert, service)
         (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
-        command = [sys.executable, "-m", "distilvec.cli", "teach", "recipe.yaml"]
-        quiet: dict[str, Any] = {"cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        with subprocess.Popen(command, **quiet) as process:
-            wait_for(lambda: sum(service.answered[text] for text in texts) >= 300)
-            os.kill(process.pid, number)
-            output = process.communicate(timeout=60)[0]
-        assert process.returncode == (143 if number == signal.SIGTERM else -9), output
+        running = start(arguments=["teach", "recipe.yaml"], folder=str(tmp_path))
+        running.until(lambda: sum(service.answered[text] for text in texts) >= 300)
+        running.kill(number)
+        code, output = running.wait()
+        assert code == (143 if number == signal.SIGTERM else -9), output
         assert sum(service.answered[text] for text in texts) < 1000
         teach_alone(recipe)
     twice = [text for text in texts if service.answered[text] > 1]

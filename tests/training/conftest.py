@@ -1,4 +1,4 @@
-"""Training jobs of the tests: a prepared corpus, store and students, and processes to train in."""
+"""Training jobs of the tests: a prepared corpus, store and students."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 from tests.training import jobs
-from tests.training.starting import start
-
-__all__ = ["home", "start"]
 
 
 @pytest.fixture(scope="session")

@@ -1,19 +1,12 @@
-"""Training jobs in processes of their own, forked from one that has imported everything: start-up costs nothing.
-
-python tests/training/jobs.py      reads one JSON job a line: {"ticket": FOLDER, "env": {...}, "job": {...}}
-
-The ticket's folder gets `pid`, `output` (stdout and stderr) and, at the end, `status` (what waitpid says).
-"""
+"""Training jobs for processes of their own (`tests/forking.py`), and what they work on."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import sys
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +24,8 @@ def prepare(folder: Path, count: int = 80) -> Path:
 
     `student` has dropout, `still` has none; `mixture` and `still-mixture` are mixtures of experts made of them.
     `decoder` is a teacher whose tokens can be seen; it pads on the left. `classifier` is another, with a head for the
-    topics.
+    topics. `writer` is a teacher that writes, padding on the left, `scribe` a student that does, with dropout, and
+    `still-scribe` one without; `prompts` is a corpus of prompts with answers.
     """
     import torch
     from tests import tiny_models
@@ -58,6 +52,14 @@ def prepare(folder: Path, count: int = 80) -> Path:
     read_corpus(triplets, folder / "triplets", text=["anchor", "positive", "negative"], holdout=0.0)
     for name in ("decoder", "classifier"):
         tiny_models.build("qwen3", folder / name)
+    for kind, name in (("qwen3", "writer"), ("gpt2", "scribe"), ("gpt2", "still-scribe")):
+        tiny_models.build_writer(kind, folder / name)
+    config = json.loads((folder / "still-scribe" / "config.json").read_text())
+    config |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
+    (folder / "still-scribe" / "config.json").write_text(json.dumps(config))
+    words = [text.split() for text in texts]
+    prompts = [{"prompt": " ".join(each[:5]), "answer": " ".join(each[5:]) or "none"} for each in words]
+    read_corpus(prompts, folder / "prompts", text=["prompt", "answer"], joint=True, holdout=0.2)
     torch.manual_seed(7)
     head = TaskHead(tiny_models.WIDTH, labels=["a", "b", "c"])
     torch.nn.init.normal_(head.linear.weight)
@@ -76,7 +78,9 @@ def prepare(folder: Path, count: int = 80) -> Path:
 CARD = {"name": "random", "kind": "vectors", "fingerprint": "f" * 16}
 
 
-def parts(home: Path, student: str = "student", corpus: str = "corpus", live: str | None = None) -> dict[str, Any]:
+def parts(
+    home: Path, student: str = "student", corpus: str = "corpus", live: str | None = None, writes: bool = False
+) -> dict[str, Any]:
     """Student, corpus, teachers and sources as `fit` takes them; the teacher is the store's, or the live one named."""
     import torch
 
@@ -84,20 +88,21 @@ def parts(home: Path, student: str = "student", corpus: str = "corpus", live: st
     from distilvec.flow.teach import teacher_info
     from distilvec.store import SignalStore
     from distilvec.students import load_student
+    from distilvec.students.writing import load_writing_student
     from distilvec.teachers import TeacherInfo, load_teacher
     from distilvec.training import LiveSource, StoreSource
 
     items = Corpus.open(home / corpus)
     source: LiveSource | StoreSource
     if live:
-        teacher = load_teacher(model=home / live)
+        teacher = load_teacher(model=home / live, separator="\n" if writes else None)
         source = LiveSource(teacher, items, home / f"live-{os.environ.get('RANK', 'alone')}")
         info = teacher_info(teacher)
     else:
         source = StoreSource(SignalStore.open(home / "store"), items)
         info = TeacherInfo("random", WIDTH, mean=torch.zeros(WIDTH), std=torch.ones(WIDTH))
     return {
-        "student": load_student(home / student, device="cpu"),
+        "student": (load_writing_student if writes else load_student)(home / student, device="cpu"),
         "teachers": [info],
         "corpus": items,
         "sources": [source],
@@ -139,7 +144,8 @@ def train(job: Job) -> None:
 
     torch.set_num_threads(1)
     home, out = Path(job["home"]), Path(job["out"])
-    given = parts(home, job.get("student", "student"), job.get("corpus", "corpus"), job.get("live"))
+    writes = job.get("task") == "generation"
+    given = parts(home, job.get("student", "student"), job.get("corpus", "corpus"), job.get("live"), writes)
     corpus, source = given["corpus"], given["sources"][0]
     # What is not trained on is held out: two batches of 8.
     train_rows = job.get("train_rows", 60)
@@ -177,16 +183,11 @@ def train(job: Job) -> None:
     state = {f"student.{name}": value for name, value in given["student"].state_dict().items()}
     state |= {f"method.{name}": value for name, value in fitted.method.state_dict().items()}
     rank = os.environ.get("RANK", "0")
-    save_file({name: value.detach().contiguous() for name, value in state.items()}, out / f"final-{rank}.safetensors")
+    save_file(
+        {name: value.detach().contiguous().clone() for name, value in state.items()}, out / f"final-{rank}.safetensors"
+    )
     (out / f"log-{rank}.json").write_text(json.dumps(fitted.log))
     (out / f"held-out-{rank}.json").write_text(json.dumps(fitted.held_out))
-
-
-def command_line(arguments: Sequence[str]) -> None:
-    """`distilvec ARGUMENTS` in this process."""
-    from distilvec.cli.main import main
-
-    main(list(arguments))
 
 
 # how a job comes to an end early
@@ -289,7 +290,7 @@ def _apart(count: int) -> None:
     Distiller.forward = forward  # type: ignore[method-assign]
 
 
-def _limit_student(size: int) -> None:
+def limit_student(size: int) -> None:
     """From when the student is written on, no file may grow beyond so many bytes."""
     import resource
 
@@ -302,70 +303,3 @@ def _limit_student(size: int) -> None:
         ship(*args, **kwargs)
 
     train.ship = limited  # type: ignore[assignment]
-
-
-# the process that forks
-
-
-def _run(request: Job) -> int:
-    """In the job's own process: returns its exit code."""
-    from distilvec.errors import DistilvecError
-
-    os.environ.update(request.get("env", {}))
-    if "limit_student" in request:
-        _limit_student(request["limit_student"])
-    try:
-        if "arguments" in request:
-            os.chdir(request["folder"])
-            command_line(request["arguments"])
-        else:
-            train(request["job"])
-    except DistilvecError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return error.exit_code
-    except SystemExit as end:
-        return int(end.code or 0)
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    return 0
-
-
-def _supervise(request: Job) -> None:
-    """Fork the job, wait for it, write down how it ended."""
-    ticket = Path(request["ticket"])
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    child = os.fork()
-    if child == 0:
-        out = os.open(ticket / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
-        code = _run(request)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    (ticket / "pid").write_text(str(child))
-    _, status = os.waitpid(child, 0)
-    partial = ticket / ".status"
-    partial.write_text(str(os.waitstatus_to_exitcode(status)))
-    partial.replace(ticket / "status")
-
-
-def serve() -> None:
-    import sentence_transformers
-    import sentence_transformers.sentence_transformer.modules  # noqa: F401
-    import transformers.models.bert.modeling_bert  # noqa: F401
-
-    import distilvec.flow.run
-    import distilvec.training.fit
-    import distilvec.training.trainer  # noqa: F401
-
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin:
-        if os.fork() == 0:
-            _supervise(json.loads(line))
-            os._exit(0)
-
-
-if __name__ == "__main__":
-    serve()

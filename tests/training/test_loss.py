@@ -230,6 +230,9 @@ def test_what_it_refuses(student: SentenceTransformer, store: SignalStore, texts
         DistillationLoss(student, "cosine", store, texts=["A text that nobody has taught."])
     with pytest.raises(DistilvecError, match='"cosin".*"cosine"'):
         DistillationLoss(student, "cosin", store)
+    for method in ("mnrl", "score_kl", {"name": "relational", "beside": {"name": "score_kl"}}):
+        with pytest.raises(DistilvecError, match=r"^(mnrl|score_kl|beside): .*distilvec run"):
+            DistillationLoss(student, method, store, texts=texts)
     loss = DistillationLoss(student, "relational", store)
     features = student.preprocess(texts[:4])
     rows = torch.from_numpy(store.rows(content_keys(texts[:4])))

@@ -21,7 +21,7 @@ from distilvec.evenly import evenly_spaced
 from distilvec.flow.job import Job
 from distilvec.flow.judge import check_measures
 from distilvec.flow.mine import mining_cost
-from distilvec.flow.score import STORAGE, Pairs, score_one, scores_of
+from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
 from distilvec.flow.teach import Taught
 from distilvec.flow.train import adapted
 from distilvec.recipe import Recipe
@@ -89,7 +89,8 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         chosen = evenly_spaced(len(train), PROBE_TEXTS)
         rows = _whole_groups(job.corpus, train[chosen])
         taught, seconds, disk = _probe_teachers(job, rows, recipe.place, found) if recipe.teachers else ([], 0.0, 0.0)
-        scored, scores = (0.0, None) if mining else _probe_scorers(job, rows, recipe.place, found)
+        asked = bool(recipe.scorers) and not mining and (teaching_only or job.needs.scores)
+        scored, scores = _probe_scorers(job, rows, recipe.place, found) if asked else (0.0, None)
         seconds += scored
         if mining:
             cost = mining_cost(job)
@@ -203,16 +204,14 @@ def _examples(name: str, seen: TeacherReport) -> list[str]:
     ]
 
 
-def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tuple[float, np.ndarray | None]:
+def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tuple[float, np.ndarray]:
     """Score a few pairs with each scorer; returns the seconds of scoring all, and what was said of these pairs.
 
     Args:
         kept: where the run itself will keep its stores.
     """
-    if not job.recipe.scorers:
-        return 0.0, None
     seconds, scored = 0.0, []
-    pairs = Pairs.of(job.corpus, rows)
+    pairs = QueryDocuments.of(job.corpus, rows)
     for section, scorer in zip(job.recipe.scorers, job.scorers, strict=True):
         begun = time.perf_counter()
         one = score_one(section, scorer, pairs, job.place / "probe")

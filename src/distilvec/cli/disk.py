@@ -13,7 +13,17 @@ from typing import Literal
 
 from distilvec import words
 from distilvec.errors import DistilvecError, printable
-from distilvec.marker import CHECKPOINT_FILE, MARKER, OUTPUT, is_corpus, is_finished, is_run, is_store, read
+from distilvec.marker import (
+    CHECKPOINT_FILE,
+    MARKER,
+    OUTPUT,
+    holds_student,
+    is_corpus,
+    is_finished,
+    is_run,
+    is_store,
+    read,
+)
 from distilvec.sealing import sealed
 
 Kind = Literal["student", "report", "checkpoints", "left over", "store", "derived", "corpus", "tokens"]
@@ -221,7 +231,7 @@ def _of_run(path: Path, entry: os.DirEntry[str]) -> Iterator[Piece]:
         yield from _start(path)
     elif re.fullmatch(r"\.report-[a-z0-9_]{8}", entry.name):
         yield _left_over(path, _files(path, re.compile(r".+\.(md|html|json|svg)"), deep=True))
-    elif half and (half[2] == "partial" or (path.parent / half[1] / "modules.json").is_file()):
+    elif half and (half[2] == "partial" or holds_student(path.parent / half[1])):
         yield _left_over(path, _files(path, _MODEL, deep=True))
 
 

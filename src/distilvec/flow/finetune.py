@@ -25,8 +25,8 @@ from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.task_head import Encoding
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.from_python import recipe_of
-from distilvec.recipe.sections import LoraSection as Lora
-from distilvec.report.parts import short_source
+from distilvec.recipe.student_sections import LoraSection as Lora
+from distilvec.report.record_parts import short_source
 from distilvec.students import check_place
 from distilvec.students.ship import put_in_place
 from distilvec.tasks.examples import Examples, read_examples
@@ -165,8 +165,14 @@ def _columns(task: Kind, text: str | Sequence[str] | None) -> str | list[str]:
     """The text columns.
 
     Raises:
-        DistilvecError: more or fewer than the task reads.
+        DistilvecError: more or fewer than the task reads, or a model that is to write.
     """
+    if task == "generation":
+        raise DistilvecError(
+            "a model that writes is fine-tuned by a recipe",
+            where="task",
+            remedy="Run a recipe with method sft, no teachers, and a task of kind generation.",
+        )
     paired = task != "classification"
     columns = text if text is not None else ("text1", "text2") if paired else "text"
     columns = columns if isinstance(columns, str) else list(columns)

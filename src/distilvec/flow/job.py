@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -14,12 +15,12 @@ import torch
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.flow.combine import CombinedTeacher, combine
-from distilvec.flow.score import Pairs, Scored, open_scorer, score_one, scores_of
+from distilvec.flow.score import QueryDocuments, ScoredCorpus, open_scorer, score_one, scores_of
 from distilvec.flow.start import Start, student_start
 from distilvec.flow.teach import Taught, class_order, open_teacher, teach_one, teacher_info
-from distilvec.judging import automatic_tasks, load_tasks
-from distilvec.judging import settle as settle_tasks
-from distilvec.judging.tasks import Task as JudgingTask
+from distilvec.flow.writing import check_writing, writing_tasks
+from distilvec.judging import automatic_tasks, load_tasks, settle_tasks
+from distilvec.judging.tasks import JudgingTask
 from distilvec.marker import claim
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.table import build_method, resolve
@@ -42,6 +43,7 @@ from distilvec.training.items import check_modality
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+logger = logging.getLogger(__name__)
 #: What each command must find in a recipe, "or" of two. `teachers` is for the methods that learn from one.
 REQUIRED: dict[str, tuple[str, ...]] = {
     "run": ("corpus", "student"),
@@ -84,6 +86,7 @@ class Job:
         for key in REQUIRED[command]:
             first, _, other = key.partition(" or ")
             given(getattr(self.recipe, first) or (getattr(self.recipe, other) if other else None) or None, key)
+        check_writing(self.recipe, command)
         if "student" not in REQUIRED[command]:
             return
         if resolve(self.recipe.method.name).needs_teacher and not self.recipe.teachers:
@@ -135,13 +138,21 @@ class Job:
     @cached_property
     def tasks(self) -> list[JudgingTask]:
         """What students are judged by: the named tasks, or those that the corpus' held-out items allow."""
+        if self.separator is not None:
+            return writing_tasks(self.recipe, self.corpus, self.named_tasks)
         return self.named_tasks or automatic_tasks(self.corpus)
 
     @cached_property
     def teachers(self) -> list[Teacher]:
         """Opened, in the recipe's order; [] where it names none."""
         components = self.recipe.corpus.components if self.recipe.corpus else "largest"
-        return [open_teacher(section, components, self.corpus.modality) for section in self.recipe.teachers]
+        modality, separator = self.corpus.modality, self.separator
+        return [open_teacher(section, components, modality, separator) for section in self.recipe.teachers]
+
+    @property
+    def separator(self) -> str | None:
+        """Between prompt and answer, where the student is to write; None elsewhere."""
+        return self.recipe.task.separator if self.recipe.task is not None else None
 
     @cached_property
     def each_info(self) -> list[TeacherInfo]:
@@ -166,7 +177,8 @@ class Job:
     def start(self) -> Start:
         """The untrained student on disk."""
         section = self.student_section
-        return student_start(section, self.recipe.teachers, self.corpus, self.recipe.training.seed, self.output)
+        seed = self.recipe.training.seed
+        return student_start(section, self.recipe.teachers, self.corpus, seed, self.output, self.separator)
 
     def student(self) -> SentenceTransformer:
         """A fresh copy of the untrained student; the same recipe always gives the same one."""
@@ -227,15 +239,16 @@ class Job:
             first, pieces = self.teachers[0], list(self._kept().tokenizer.get_vocab())
             check_pieces(pieces, first.vocabulary, first.card.name)
         check_caching(self.method, needs, self.recipe.training.mini_batch_size)
-        if needs.scores != bool(self.recipe.scorers):
+        if needs.scores and not self.recipe.scorers:
             raise DistilvecError(
-                f'method "{self.method.name}" learns from scores, and there is no scorer'
-                if needs.scores
-                else f'method "{self.method.name}" has no use for scores',
+                f'method "{self.recipe.method.name}" learns from scores, and there is no scorer',
                 where="scorers",
-                remedy="Name one: a model, a function, or a table of scores."
-                if needs.scores
-                else "Leave them out, or take margin_mse or score_kl, alone or beside another (method.beside).",
+                remedy="Name one: a model, a function, or a table of scores.",
+            )
+        if self.recipe.scorers and not needs.scores:
+            logger.warning(
+                "%s has no use for scores, and the scorers are not asked; margin_mse and score_kl have",
+                self.recipe.method.name,
             )
         return needs
 
@@ -320,16 +333,16 @@ class Job:
         return [open_scorer(section) for section in self.recipe.scorers]
 
     @cached_property
-    def pairs(self) -> Pairs:
+    def pairs(self) -> QueryDocuments:
         """Every document beside its query."""
-        return Pairs.of(self.corpus)
+        return QueryDocuments.of(self.corpus)
 
     @cached_property
-    def scored(self) -> list[Scored]:
-        """The scorers with filled stores; [] where the recipe names none."""
-        return self.score()
+    def scored(self) -> list[ScoredCorpus]:
+        """The scorers with filled stores; [] where the method learns nothing from them."""
+        return self.score() if self.needs.scores else []
 
-    def score(self, *, shard: tuple[int, int] | None = None) -> list[Scored]:
+    def score(self, *, shard: tuple[int, int] | None = None) -> list[ScoredCorpus]:
         """Fill the stores of all scorers with what they lack; only a share of it with `shard` = (i, n).
 
         Raises:
@@ -343,8 +356,8 @@ class Job:
 
     @property
     def scores(self) -> np.ndarray | None:
-        """float32 [rows of the corpus], what the scorers say of each document and its query; None without scorers."""
-        return scores_of(self.scored, self.pairs) if self.recipe.scorers else None
+        """float32 [rows of the corpus], what the scorers say of each document and its query; None without them."""
+        return scores_of(self.scored, self.pairs) if self.scored else None
 
     def settle_tasks(self) -> None:
         """Tasks whose truth is the first teacher's own search take it."""

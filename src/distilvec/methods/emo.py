@@ -198,6 +198,7 @@ class EMO(Method):
     paper = "EMO: Embedding model distillation via intra-model relation and optimal transport alignments (2025)"
     Options = EMOOptions
     inside = True
+    writes = True
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options

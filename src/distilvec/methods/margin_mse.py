@@ -5,7 +5,7 @@
 s' is the student's cosine (or dot product), s the scorer's number. The factor a brings the scores' deviation within a
 query to that of the untrained student's similarities, once, on a sample; with `raw` it is 1.
 
-Source: Hofstätter et al. 2020 (arXiv:2010.02666), section 3, where s' is the dot product and a = 1.
+Source: Hofstätter et al. 2020 (arXiv:2010.02666), Margin-MSE, where s' is the dot product and a = 1 (preset `paper`).
 """
 
 from __future__ import annotations

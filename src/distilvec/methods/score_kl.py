@@ -5,7 +5,8 @@
 over the query's own documents d, the positive and its mined negatives. s' is the student's cosine (or dot product), s
 the scorer's number; a brings the scores to unit deviation within a query, once, on a sample; with `raw` it is 1.
 
-Source: Lin et al. 2020, TCT-ColBERT (arXiv:2010.11386), eq. 4, over mined documents instead of the batch's.
+Source: the KL term of TCT-ColBERT (Lin et al. 2020, arXiv:2010.11386), over a query's mined documents instead of the
+batch's.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class ScoreKLOptions(ScoreOptions):
         "paper": {"similarity": "dot", "raw": True, "student_temperature": 1.0}
     }
 
-    teacher_temperature: float = Field(1.0, gt=0, description="T_t, of the scores [S]; 1 with raw [P]")
-    student_temperature: float = Field(0.05, gt=0, description="T_s, of the student's similarities [S]; 1 [P]")
+    teacher_temperature: float = Field(1.0, gt=0, description="T_t, of the scores [S]")
+    student_temperature: float = Field(0.05, gt=0, description="T_s, of the similarities [S]; 1 with preset paper")
 
 
 class ScoreKL(Method):

@@ -103,7 +103,7 @@ class Mined:
         ]
         if self.unknown:
             lines.append(f"{self.unknown:,} pairs are without because the teacher has no vector for one of their texts")
-        lines += ["", f"{self.candidates:,} candidates within the ranks met the filters, which took"]
+        lines += ["", f"{self.candidates:,} candidates within the ranks, beside the queries' own; the filters took"]
         lines += [f"  {number:>12,}  {name}" for name, number in self.taken.items()]
         if self.quantiles:
             lines += ["", "similarity to the query at     5 %    25 %    50 %    75 %    95 %"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.marker import holds_student
 from distilvec.modules.size_checks import check_size, weight_files
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -62,7 +63,7 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
         DataError: its description is damaged.
     """
     if not (folder / "modules.json").exists() and not (folder / "config.json").exists():
-        of_a_run = (folder / "student" / "modules.json").exists()
+        of_a_run = holds_student(folder / "student")
         raise DistilvecError(
             "this folder holds no model: neither modules.json nor config.json is in it",
             where=name,

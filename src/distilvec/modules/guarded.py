@@ -57,6 +57,16 @@ def open_transformer(folder: str | Path, model_kwargs: dict[str, Any], **options
         )
 
 
+def open_writing(folder: Path, dtype: Any, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """The causal language model and the tokenizer of a folder that was checked."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    plain = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
+    with no_questions():
+        causal = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, use_safetensors=True, **plain)
+        return causal, AutoTokenizer.from_pretrained(str(folder), **plain)
+
+
 def open_config(folder: str | Path) -> Any:
     """The configuration of a transformers folder.
 

@@ -22,11 +22,14 @@ from distilvec.recipe.sections import (
     MethodSection,
     OptimizerSection,
     Section,
-    StudentSection,
     TeacherSection,
     TrainingSection,
 )
+from distilvec.recipe.student_sections import (
+    StudentSection,
+)
 from distilvec.recipe.training_keys import check_keys
+from distilvec.tasks.fitting import check_writing
 from distilvec.tasks.section import TaskSection
 from distilvec.validation import refusal
 
@@ -125,6 +128,12 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             raise ValueError(f"a task of kind {self.task.kind} needs {needed}")
         if self.student is not None and self.student.space == "teacher":
             raise ValueError("a task's head reads the student's own space: leave student.space out")
+        return self
+
+    @model_validator(mode="after")
+    def _writing_fits(self) -> Recipe:
+        if self.task is not None and self.task.writes:
+            check_writing(self)
         return self
 
     @model_validator(mode="after")

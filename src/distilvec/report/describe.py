@@ -8,22 +8,24 @@ from typing import Any
 
 from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
 from distilvec.judging.verdict import FEWEST
-from distilvec.report.parts import short_source
+from distilvec.modules.blocks import find_writer
 from distilvec.report.record import (
-    Comparison,
     CorpusFacts,
-    Cost,
+    CostFacts,
     HardText,
     ModelRow,
     Record,
     Role,
+    ScoreDifference,
     ScoreEntry,
     ScorerFacts,
     StudentFacts,
     TeacherFacts,
 )
+from distilvec.report.record_parts import short_source
 from distilvec.report.spaces import labels_of, layers_of, spaces_of
 from distilvec.report.surroundings import folder_bytes, git_state, library_versions, machine
+from distilvec.report.writing import writing_facts, written_answers
 from distilvec.store.axes import TokenAxes, axes_of
 from distilvec.teachers.cards import licence_of
 
@@ -94,13 +96,14 @@ def describe_run(
             vocabulary=size["vocabulary"],
             max_length=size["max_length"],
             space=recipe["student"]["space"],
+            writes=find_writer(student) is not None,
             remote_code=any(brings_its_code(module) for module in student.children()),
         ),
         models=rows,
         comparisons=comparisons(judged, TRAINED, others) if judged else [],
         agreement=verdict.agreement,
         collapse=verdict.collapse,
-        cost=Cost(
+        cost=CostFacts(
             teaching_seconds=teaching,
             texts_taught=encoded,
             teacher_texts_per_second=encoded / teaching if encoded and teaching else None,
@@ -116,6 +119,8 @@ def describe_run(
         notes=_notes(fitted, corpus, filled, names, verdict),
         log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
         spaces=spaces_of(verdict, first, labels_of(texts, corpus.modality), corpus),
+        writing=writing_facts(judged.scores) if judged else [],
+        written=written_answers(judged.scores) if judged else [],
         layers=layers_of(untrained, student, verdict.vectors.get(first) if first else None, texts),
     )
 
@@ -331,7 +336,7 @@ def model_row(
     )
 
 
-def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[Comparison]:
+def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[ScoreDifference]:
     """The student against each other model, on the average and on retrieval, with paired intervals."""
     found = []
     for other in others:
@@ -340,5 +345,7 @@ def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[
             if group in groups and group in judged.averages(other):
                 difference = judged.difference(student, other, group)
                 low, high = difference.interval
-                found.append(Comparison(a=student, b=other, group=group, value=difference.value, low=low, high=high))
+                found.append(
+                    ScoreDifference(a=student, b=other, group=group, value=difference.value, low=low, high=high)
+                )
     return found

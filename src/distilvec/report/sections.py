@@ -22,17 +22,19 @@ from distilvec.report.facts import (
 from distilvec.report.grid import Cell, Grid
 from distilvec.report.markup import bullets, card_row, fact_table, figure, table
 from distilvec.report.mixtures import mixture_grid
-from distilvec.report.parts import Comparison, SpaceMap, TeacherFacts, clip
 from distilvec.report.plots import PANELS, panel_curves, point_colours
 from distilvec.report.record import Record
+from distilvec.report.record_parts import ScoreDifference, SpaceMap, TeacherFacts, clip
 from distilvec.report.sentences import about
 from distilvec.report.table import hardest_grid, main_grid, supervised_grid, task_grid, teacher_grid
+from distilvec.report.writing import answers_grid, writing_grid
 
 
 def sections(record: Record, drawn: dict[str, str]) -> list[tuple[str, str, str]]:
     return [
         ("scores", "What the student keeps", _scores(record, drawn)),
         ("agreement", "How far it agrees with the teacher", _agreement(record, drawn)),
+        ("writing", "What they write", _writing(record)),
         ("compressed", "Compressed", _compressed(record)),
         ("training", "How training went", _training(record, drawn)),
         ("mixtures", "Inside the mixtures of experts", _mixtures(record)),
@@ -69,7 +71,7 @@ def _scores(record: Record, drawn: dict[str, str]) -> str:
     return text
 
 
-def _tone(record: Record, found: Comparison) -> str:
+def _tone(record: Record, found: ScoreDifference) -> str:
     """Better and worse are coloured against baselines only: to be worse than the teacher is what one expects."""
     teacher = record.model("teacher")
     return "" if teacher is not None and teacher.name in (found.a, found.b) else found.verdict
@@ -111,6 +113,16 @@ def _agreement(record: Record, drawn: dict[str, str]) -> str:
     if "tokens" in drawn:
         text += "<h3>How tokens relate</h3>"
         text += figure(drawn, "tokens", "The last block's map of the same text: teacher, student before and after.")
+    return text
+
+
+def _writing(record: Record) -> str:
+    if not record.writing:
+        return ""
+    grid = writing_grid(record.writing)
+    text = table(grid, "wide") + bullets(grid.notes, "plain")
+    if record.written:
+        text += f"<h3>A few answers</h3>{table(answers_grid(record.written), 'texts')}"
     return text
 
 

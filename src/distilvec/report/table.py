@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from distilvec.errors import printable
 from distilvec.report.grid import Cell, Grid
-from distilvec.report.parts import ModelRow, ScoreEntry, clip
 from distilvec.report.record import Record
+from distilvec.report.record_parts import ModelRow, ScoreEntry, clip
 from distilvec.report.sentences import GROUP_NAMES, latency, metric, span, statement
 from distilvec.words import ABSENT, millions, number, percent, points, share, size
 
@@ -127,6 +127,10 @@ def show_table(record: Record) -> None:
     reproduced = teacher_grid(record)
     if reproduced.rows:
         console.print(reproduced.rich(title=f"Each teacher, on held-out {record.items}"))
+    if record.writing:
+        from distilvec.report.writing import writing_grid
+
+        console.print(writing_grid(record.writing).rich(title="What they write"))
     if record.compression is not None:
         console.print(record.compression.grid().rich(title="Compressed"))
     for alarm in record.alarms:

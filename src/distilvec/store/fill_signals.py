@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from distilvec.corpus.lazy import take
@@ -19,6 +20,7 @@ from distilvec.store.layout import card_dict, check_same_teacher, key_words, sta
 from distilvec.store.ragged import RaggedSignal
 from distilvec.store.reader import SignalStore
 from distilvec.store.writer import PART_BYTES
+from distilvec.teachers.signals import CANDIDATES, NEXT
 
 if TYPE_CHECKING:
     from distilvec.teachers.signals import TeacherSignals, Wanted
@@ -35,6 +37,9 @@ def open_signals(store: SignalStore, teacher: Any, wanted: Wanted) -> dict[str, 
         layouts[f"tokens-{layer}"] = (wanted.axes or teacher.hidden, "float16")
     if "tokenids" in layouts:
         layouts["tokenids"] = (IDS_WIDTH, "int32")
+    if wanted.next:
+        kept = min(CANDIDATES, len(teacher.pieces.content))
+        layouts |= {NEXT[0]: (kept + 1, "float16"), NEXT[1]: (kept, "int32")}
     if wanted.logits:
         layouts["logits"] = (1, "float32")
     normed = f"tokens-{teacher.card.layers}" if wanted.tokens and teacher.final_norm else None
@@ -189,6 +194,12 @@ def unpadded(seen: TeacherSignals, wanted: Wanted) -> dict[str, list[np.ndarray]
                 np.stack([_take(ids, at), _take(content, at)], axis=1).astype(np.int32)
                 for ids, content, at in zip(seen.ids, seen.content, real, strict=True)
             ]
+    if wanted.next and seen.content is not None:
+        logs = torch.cat([seen.next["logs"], seen.next["rest"].unsqueeze(-1)], -1)
+        # After the prompt, and after each token of the answer.
+        counts = [count + 1 for count in seen.content.sum(-1).tolist()]
+        for name, table in zip(NEXT, (logs, seen.next["ids"]), strict=True):
+            found[name] = [row[:count].numpy() for row, count in zip(table, counts, strict=True)]
     if seen.logits is not None:
         found["logits"] = [row.numpy()[:, None] for row in seen.logits]
     return found

@@ -86,6 +86,12 @@ class DistillationLoss(nn.Module):
                 where=self.method.name,
                 remedy="Train it with a recipe: distilvec run, or distilvec.train.",
             )
+        if self.needs.companions != 0:
+            raise DistilvecError(
+                "this method learns from pairs of texts or their scores, this loss from single texts",
+                where=self.method.name,
+                remedy="Train it with a recipe: distilvec run, or distilvec.train.",
+            )
         try:
             self.method.build(self.tap.info, [teacher], self._sample(texts, teacher))
         except DataError as error:

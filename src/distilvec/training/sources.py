@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distilvec.alignment.pieces import ENDS
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store import RaggedSignal, read_vocabulary
-from distilvec.teachers.signals import DIGEST, Wanted
+from distilvec.teachers.signals import DIGEST, NEXT, Wanted
 from distilvec.training.alignments import align_corpus
 from distilvec.training.digests import DigestedCorpus
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from distilvec.store import SignalStore
     from distilvec.teachers import Teacher
     from distilvec.training.items import PreparedCorpus
-    from distilvec.training.ragged import Ragged
+    from distilvec.training.row_numbers import Ragged
     from distilvec.training.tokens import TokenizedCorpus
 
 
@@ -138,6 +139,8 @@ class StoreSource:
             for row, value in zip(here, values, strict=True):
                 logits[row] = value[:, 0]
             found["logits"] = torch.from_numpy(logits if self._classes is None else logits[:, self._classes])
+        if self._wanted.next:
+            found["next"] = self._next(index, here)
         if "tokenids" not in self._signals:
             return found
         tables = read("tokenids")
@@ -162,6 +165,19 @@ class StoreSource:
         if self._digested:
             found["alignments"][DIGEST], found["digest"] = self._digested.fetch(index, longest)
         return found
+
+    def _next(self, index: np.ndarray, here: np.ndarray) -> dict[str, Tensor]:
+        """`TeacherSignals.next` of corpus rows, of which those at `here` are present."""
+        logs, ids = ([*self._signals[name].read(self._places[name][index[here]])] for name in NEXT)
+        most, kept = max(map(len, ids), default=1), self._signals[NEXT[1]].width
+        values, tokens = (
+            np.zeros((len(index), most, kept + 1), np.float32),
+            np.zeros((len(index), most, kept), np.int64),
+        )
+        for row, own, their in zip(here, logs, ids, strict=True):
+            values[row, : len(own)], tokens[row, : len(their)] = own, their
+        table = torch.from_numpy(values)
+        return {"ids": torch.from_numpy(tokens), "logs": table[..., :-1], "rest": table[..., -1]}
 
 
 class LiveSource:
@@ -223,8 +239,11 @@ class LiveSource:
         if seen.mask is not None:
             found |= {"mask": seen.mask, "content": seen.content, "tokens": seen.tokens, "attention": seen.attention}
             found["alignments"] = {
-                mode: shifted(pairs.pairs(index), seen.mask, side=1) for mode, pairs in self._pairs.items()
+                mode: pairs.pairs(index) if mode == ENDS else shifted(pairs.pairs(index), seen.mask, side=1)
+                for mode, pairs in self._pairs.items()
             }
+        if seen.next:
+            found["next"] = seen.next
         return found
 
 

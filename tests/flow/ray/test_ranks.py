@@ -10,15 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.flow.ray.content import same_content
-from tests.training.starting import Running, Starter, start
+from tests.training.starting import Running, Starter
 
 from distilvec.errors import DistilvecError
 from distilvec.flow.ray import teach_alone
 from distilvec.flow.ray.ranks import share_of_rank
 from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
-
-__all__ = ["start"]
 
 SLOW = """
 import time

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.flow.ray.content import same_content, same_signals
+from tests.training.starting import Starter
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.flow.ray import teach_alone, teach_with_ray
@@ -140,37 +140,24 @@ def test_a_workers_error_is_the_drivers(cluster: str, tmp_path: Path, texts: lis
 
 
 def test_a_signal_ends_it_and_keeps_what_was_encoded(
-    cluster: str, tmp_path: Path, texts: list[str], tiny_bert: Path
+    start: Starter, cluster: str, tmp_path: Path, texts: list[str], tiny_bert: Path
 ) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     recipe = recipe_of(tmp_path, {"call": "slow:embed", "batch_size": 2}, tiny_bert, "out")
     (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
-    command = [sys.executable, "-m", "distilvec.cli", "teach", "recipe.yaml", "--engine", "ray", "--workers", "1"]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    process = subprocess.Popen(
-        [*command, "--address", cluster],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    words = ["teach", "recipe.yaml", "--engine", "ray", "--workers", "1", "--address", cluster]
+    running = start(arguments=words, folder=str(tmp_path))
     store, calls = tmp_path / "out/stores/mine", tmp_path / "calls"
-
-    def wait_until(seen: Callable[[], object]) -> None:
-        end = time.monotonic() + 200
-        while process.poll() is None and not seen() and time.monotonic() < end:
-            time.sleep(0.02)
 
     def called() -> int:
         return calls.stat().st_size if calls.exists() else 0
 
-    wait_until(lambda: list(store.glob("writer-*.lock")))
+    running.until(lambda: bool(list(store.glob("writer-*.lock"))), 200)
     before = called()
-    wait_until(lambda: called() >= before + 3)  # two batches are taught, the third begins
-    process.send_signal(signal.SIGTERM)
-    output = process.communicate(timeout=100)[0]
-    assert process.returncode == 143, output
+    running.until(lambda: called() >= before + 3)  # two batches are taught, the third begins
+    running.kill(signal.SIGTERM)
+    code, output = running.wait()
+    assert code == 143, output
     assert "Run the same command again" in output
     assert 0 < len(SignalStore.open(store)) < len(texts), output
 

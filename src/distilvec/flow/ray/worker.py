@@ -11,7 +11,6 @@ import numpy as np
 from distilvec.corpus import Corpus
 from distilvec.corpus.lazy import LazyTexts
 from distilvec.errors import DataError, DistilvecError
-from distilvec.flow.job import Job
 from distilvec.flow.ray.ledger import refuse_deadly
 from distilvec.flow.teach import fill_store, open_store, open_teacher
 from distilvec.recipe import Recipe, given
@@ -45,6 +44,8 @@ class Work:
 
 def prepare(recipe: Recipe, corpus_folder: Path) -> list[Place]:
     """Look at all teachers and make their stores; needs what a worker needs, so a worker does it."""
+    from distilvec.flow.job import Job
+
     job = Job(recipe)
     job.corpus = corpus = open_corpus(corpus_folder)
     places = []
@@ -126,7 +127,8 @@ class Worker:
         corpus = open_corpus(self.job.corpus)
         section = self.job.recipe.teachers[self.job.number]
         molecules = given(self.job.recipe.corpus, "corpus").components
-        teacher = open_teacher(section, molecules, corpus.modality)
+        task = self.job.recipe.task
+        teacher = open_teacher(section, molecules, corpus.modality, None if task is None else task.separator)
         return teacher, corpus, SignalStore.open(self.job.place.path)
 
 

@@ -79,7 +79,7 @@ class ModelRow(Part):
         return self
 
 
-class Comparison(Part):
+class ScoreDifference(Part):
     """`value` = how much better a is than b on a task or group (fractions), with its paired 95 % interval."""
 
     a: str
@@ -180,7 +180,8 @@ class ScorerFacts(Part):
 class StudentFacts(Part):
     """What was built: sizes, and where its weights and vocabulary come from.
 
-    `base` is the hub id, and `licence` the licence, of the model that it was trained from, where there is one.
+    `writes`: whether it is a causal language model. `base` is the hub id, and `licence` the licence, of the model that
+    it was trained from, where there is one.
     """
 
     provenance: str = ""
@@ -192,11 +193,12 @@ class StudentFacts(Part):
     max_length: int | None = None
     space: Literal["own", "teacher"] = "own"
     remote_code: bool = False
+    writes: bool = False
     base: str | None = None
     licence: str | None = None
 
 
-class Cost(Part):
+class CostFacts(Part):
     """What the run cost. `teacher_texts_per_second` is the rate of teaching, without training."""
 
     teaching_seconds: float | None = None
