@@ -57,11 +57,11 @@ def distill(
     Raises:
         DistilvecError: with what happened, where, and what to do.
     """
-    from distilvec.choosing import settle
+    from distilvec.choosing import settle_student
     from distilvec.flow.run import run
 
     recipe = recipe_of(teacher, student, corpus, method, output, **sections)
-    return run(settle(recipe, resume=resume), resume=resume)
+    return run(settle_student(recipe, resume=resume), resume=resume)
 
 
 def train(
@@ -75,12 +75,12 @@ def train(
     **sections: Any,
 ) -> SentenceTransformer:
     """As `distill`, without judging and report; returns the student as it ships (`output/student`)."""
-    from distilvec.choosing import settle
+    from distilvec.choosing import settle_student
     from distilvec.flow.run import train as start
     from distilvec.flow.writing import open_shipped, writes
     from distilvec.tasks.answering import finished_student
 
-    recipe = settle(recipe_of(teacher, student, corpus, method, output, **sections), resume=resume)
+    recipe = settle_student(recipe_of(teacher, student, corpus, method, output, **sections), resume=resume)
     folder = start(recipe, resume=resume)
     return open_shipped(recipe, folder) if writes(recipe) else finished_student(folder)
 

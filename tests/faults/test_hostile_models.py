@@ -20,7 +20,7 @@ from sentence_transformers.base.modules import Dense
 
 import distilvec
 from distilvec.alignment.loading import load_tokenizer
-from distilvec.choosing.settle import settle
+from distilvec.choosing.settle_student import settle_student
 from distilvec.cli.measures import compress_model, look_at_drift, look_at_geometry
 from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx
@@ -93,7 +93,7 @@ def _recipe(model: Path, data: Path) -> Recipe:
 
 def _planned(model: Path, data: Path) -> Any:
     auto = {"auto": {"of": str(model)}}
-    return settle(recipe_of(str(model), auto, str(data), "cosine", data.parent / "out"))
+    return settle_student(recipe_of(str(model), auto, str(data), "cosine", data.parent / "out"))
 
 
 DOORS: dict[str, Callable[[Path, Path], Any]] = {

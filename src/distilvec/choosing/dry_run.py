@@ -21,7 +21,7 @@ from distilvec.evenly import evenly_spaced
 from distilvec.flow.job import Job
 from distilvec.flow.judge import check_measures
 from distilvec.flow.mine import mining_cost
-from distilvec.flow.score import STORAGE, Pairs, score_one, scores_of
+from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
 from distilvec.flow.teach import Taught
 from distilvec.flow.train import adapted
 from distilvec.recipe import Recipe
@@ -211,7 +211,7 @@ def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tuple
         kept: where the run itself will keep its stores.
     """
     seconds, scored = 0.0, []
-    pairs = Pairs.of(job.corpus, rows)
+    pairs = QueryDocuments.of(job.corpus, rows)
     for section, scorer in zip(job.recipe.scorers, job.scorers, strict=True):
         begun = time.perf_counter()
         one = score_one(section, scorer, pairs, job.place / "probe")

@@ -18,8 +18,8 @@ from distilvec.corpus import Corpus
 from distilvec.evenly import evenly_spaced
 from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, teacher_info
-from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement, judge, linear_map, ridge_map, speed
-from distilvec.judging.tasks import Task
+from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement, free_map, judge, linear_map, speed
+from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.table import build_method
 from distilvec.modules.blocks import parameters
 from distilvec.recipe import AutoSection, OptimizerSection, Recipe, StudentSection
@@ -81,7 +81,7 @@ class Bench:
     whole: Corpus
     sample: Corpus
     taught: Sequence[Taught]
-    tasks: Sequence[Task]
+    tasks: Sequence[JudgingTask]
     judged: Judgement | None
     probe_steps: int = 0
 
@@ -128,7 +128,7 @@ def measure(candidate: Candidate, bench: Bench) -> Measured:
     section, student = started(candidate, bench)
     encoder = CachedEncoder(student, name=candidate.name)
     texts, wanted = bench.train()
-    free = ridge_map(encoder(texts), wanted)
+    free = free_map(encoder(texts), wanted)
     found = shipped(candidate, section, student, bench, free)
     held, vectors = bench.held_out()
     found.agreement = float(agreement(vectors, encoder(held), free)["cosine"])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from distilvec.cli.commands import at_home, say
+from distilvec.cli.options import at_home, say
 
 
 def check_index(

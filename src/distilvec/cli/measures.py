@@ -8,7 +8,7 @@ from pathlib import Path
 
 from distilvec.errors import DistilvecError, printable
 from distilvec.judging.loading import read_tasks
-from distilvec.report.parts import clip
+from distilvec.report.record_parts import clip
 
 
 def look_at_geometry(

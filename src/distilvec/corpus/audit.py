@@ -12,14 +12,14 @@ from io import TextIOBase
 from pathlib import Path
 from typing import Any
 
+from distilvec.corpus.column_names import ColumnNames
 from distilvec.corpus.keys import PAIR, Modality, canonical, join_pair
 from distilvec.corpus.molecules import molecule_item
 from distilvec.corpus.problem import Problem
 from distilvec.corpus.rows import Row, excerpt
-from distilvec.corpus.wanted import Wanted
 from distilvec.errors import DataError
 
-__all__ = ["DUPLICATE", "ROLE_NAMES", "Audit", "Item", "Problem", "Rejections", "Wanted", "check", "percentiles"]
+__all__ = ["DUPLICATE", "ROLE_NAMES", "Audit", "ColumnNames", "Item", "Problem", "Rejections", "check", "percentiles"]
 
 # Tabs, line ends and form feeds are white space. The range U+0080 to U+009F is left alone: it is what Windows-1252
 # becomes when it is read as Latin-1, common in otherwise good reviews and news.
@@ -91,7 +91,7 @@ class Audit:
         return ", ".join(parts)
 
 
-def check(row: Row, wanted: Wanted) -> Item:
+def check(row: Row, wanted: ColumnNames) -> Item:
     """Turn a row into an item.
 
     Raises:
@@ -115,7 +115,7 @@ def check(row: Row, wanted: Wanted) -> Item:
     return _described(Item(row, texts), value, wanted)
 
 
-def _other(row: Row, wanted: Wanted) -> Item:
+def _other(row: Row, wanted: ColumnNames) -> Item:
     """An image or a molecule."""
     value = row.value
     if not isinstance(value, Mapping):
@@ -145,7 +145,7 @@ def _left_out(value: Any, place: int) -> bool:
     return place >= 2 and (_absent(value) or (isinstance(value, str) and not value.strip()))
 
 
-def _described(item: Item, fields: Mapping[Any, Any], wanted: Wanted) -> Item:
+def _described(item: Item, fields: Mapping[Any, Any], wanted: ColumnNames) -> Item:
     """Add what the other columns say."""
     item.teacher_text = _teacher_text(fields.get(wanted.teacher_text), wanted) if wanted.teacher_text else None
     item.label = _label(fields.get(wanted.label)) if wanted.label else None
@@ -171,7 +171,7 @@ def _text(value: Any, longest: int, *, joint: bool = False) -> str:
     return text
 
 
-def _teacher_text(value: Any, wanted: Wanted) -> str:
+def _teacher_text(value: Any, wanted: ColumnNames) -> str:
     try:
         return _text(value, wanted.max_characters)
     except Problem as problem:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, Audit, Problem, Rejections, check, percentiles
+from distilvec.corpus.column_names import ColumnNames, check_modality, named_columns
 from distilvec.corpus.columns import ITEMS, TextColumn, open_numbers
 from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest
 from distilvec.corpus.keys import Modality, canonical, canonical_item, canonical_keys
 from distilvec.corpus.molecules import Components
 from distilvec.corpus.sources import Source, find_source
-from distilvec.corpus.wanted import Wanted, check_modality, what_is_wanted
 from distilvec.corpus.writer import CorpusWriter
 from distilvec.errors import DataError, DistilvecError
 
@@ -209,7 +209,7 @@ def read_corpus(
     check_modality(modality)
     folder = Path(folder)
     found = find_source(source, modality, folder=folder, revision=revision)
-    wanted = what_is_wanted(
+    wanted = named_columns(
         text,
         label=label,
         domain=domain,
@@ -254,7 +254,7 @@ def _reusable(folder: Path, digest: str | None) -> Corpus | None:
 
 
 def _prepare(
-    source: Source, partial: Path, wanted: Wanted, *, holdout: float, strict: bool, limit: int | None
+    source: Source, partial: Path, wanted: ColumnNames, *, holdout: float, strict: bool, limit: int | None
 ) -> dict[str, Any]:
     """Write all files but the manifest into `partial`; returns the manifest."""
     with open(partial / REJECTED, "w", encoding="utf-8") as out:
@@ -276,7 +276,9 @@ def _prepare(
     return {"audit": asdict(audit), **manifest}
 
 
-def _read_all(source: Source, writer: CorpusWriter, rejections: Rejections, wanted: Wanted, limit: int | None) -> int:
+def _read_all(
+    source: Source, writer: CorpusWriter, rejections: Rejections, wanted: ColumnNames, limit: int | None
+) -> int:
     """Pass every row of the source through the audit to the writer; returns how many there were.
 
     Raises:

@@ -18,7 +18,7 @@ from distilvec.flow.job import Job
 from distilvec.judging import CachedEncoder, speed
 from distilvec.judging.agreement import likeness
 from distilvec.judging.compression import CompressedEncoder, Form, calibrated, forms
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import JudgingTask
 from distilvec.report.compressed import CompressedRow, Compression
 from distilvec.report.table import entry_of
 from distilvec.students import load_student, ship
@@ -38,7 +38,7 @@ def compress(
     student: SentenceTransformer,
     texts: Sequence[str],
     calibration: Sequence[str],
-    tasks: Sequence[Task] = (),
+    tasks: Sequence[JudgingTask] = (),
     *,
     widths: Sequence[int] | None = None,
     with_models: bool = True,
@@ -107,7 +107,7 @@ def compress_run(job: Job, student: SentenceTransformer) -> Compression | None:
 
 
 def _row(
-    name: str, form: Form, encode: Any, reference: np.ndarray, texts: Sequence[str], tasks: Sequence[Task]
+    name: str, form: Form, encode: Any, reference: np.ndarray, texts: Sequence[str], tasks: Sequence[JudgingTask]
 ) -> CompressedRow:
     found = likeness(reference, encode(texts))
     logger.info("%s, width %d: %.3f of the neighbours", name, form.width, found["neighbours"])

@@ -25,8 +25,8 @@ from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.task_head import Encoding
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.from_python import recipe_of
-from distilvec.recipe.sections import LoraSection as Lora
-from distilvec.report.parts import short_source
+from distilvec.recipe.student_sections import LoraSection as Lora
+from distilvec.report.record_parts import short_source
 from distilvec.students import check_place
 from distilvec.students.ship import put_in_place
 from distilvec.tasks.examples import Examples, read_examples

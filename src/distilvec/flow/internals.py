@@ -18,7 +18,7 @@ from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import default_prompt
 from distilvec.modules.routing import mixtures
 from distilvec.report.mixtures import MixtureFacts, MixtureLayer
-from distilvec.report.parts import ExpertMap, TokenMaps
+from distilvec.report.record_parts import ExpertMap, TokenMaps
 from distilvec.students import StudentTap
 from distilvec.teachers.signals import Wanted
 from distilvec.teachers.text import TextTeacher

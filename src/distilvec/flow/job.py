@@ -15,13 +15,12 @@ import torch
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.flow.combine import CombinedTeacher, combine
-from distilvec.flow.score import Pairs, Scored, open_scorer, score_one, scores_of
+from distilvec.flow.score import QueryDocuments, ScoredCorpus, open_scorer, score_one, scores_of
 from distilvec.flow.start import Start, student_start
 from distilvec.flow.teach import Taught, class_order, open_teacher, teach_one, teacher_info
 from distilvec.flow.writing import check_writing, writing_tasks
-from distilvec.judging import automatic_tasks, load_tasks
-from distilvec.judging import settle as settle_tasks
-from distilvec.judging.tasks import Task as JudgingTask
+from distilvec.judging import automatic_tasks, load_tasks, settle_tasks
+from distilvec.judging.tasks import JudgingTask
 from distilvec.marker import claim
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.table import build_method, resolve
@@ -334,16 +333,16 @@ class Job:
         return [open_scorer(section) for section in self.recipe.scorers]
 
     @cached_property
-    def pairs(self) -> Pairs:
+    def pairs(self) -> QueryDocuments:
         """Every document beside its query."""
-        return Pairs.of(self.corpus)
+        return QueryDocuments.of(self.corpus)
 
     @cached_property
-    def scored(self) -> list[Scored]:
+    def scored(self) -> list[ScoredCorpus]:
         """The scorers with filled stores; [] where the method learns nothing from them."""
         return self.score() if self.needs.scores else []
 
-    def score(self, *, shard: tuple[int, int] | None = None) -> list[Scored]:
+    def score(self, *, shard: tuple[int, int] | None = None) -> list[ScoredCorpus]:
         """Fill the stores of all scorers with what they lack; only a share of it with `shard` = (i, n).
 
         Raises:

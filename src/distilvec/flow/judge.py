@@ -36,7 +36,7 @@ from distilvec.judging.bootstrap import make_score
 from distilvec.methods.base import Method
 from distilvec.modules.task_head import TaskHead
 from distilvec.recipe import Recipe, given
-from distilvec.report.parts import AlignedText
+from distilvec.report.record_parts import AlignedText
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
 from distilvec.tasks.scores import metric_names

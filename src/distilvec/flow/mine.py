@@ -95,7 +95,7 @@ def _digest(job: Job, further: Corpus | None) -> str:
     )
 
 
-class Cost(NamedTuple):
+class SearchCost(NamedTuple):
     """What a mining would take: queries, documents, products of two vectors, and seconds of this machine."""
 
     queries: int
@@ -104,7 +104,7 @@ class Cost(NamedTuple):
     seconds: float
 
 
-def mining_cost(job: Job) -> Cost:
+def mining_cost(job: Job) -> SearchCost:
     """Of a job's mining once the vectors are there; the rate is that of a matrix product here and now."""
     corpus, further = job.corpus, _further(job, job.place)
     if corpus.groups is None:
@@ -117,7 +117,7 @@ def mining_cost(job: Job) -> Cost:
     float((one @ other.T).sum())
     rate = 1024 * DOCUMENTS / max(time.perf_counter() - begun, 1e-9)
     products = float(queries) * documents
-    return Cost(queries, documents, products, products / rate)
+    return SearchCost(queries, documents, products, products / rate)
 
 
 def _single_texts() -> DistilvecError:

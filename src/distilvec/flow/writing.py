@@ -13,7 +13,7 @@ from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError
 from distilvec.judging import TRAINED, UNTRAINED, GenerationTask, Verdict, judge_run
 from distilvec.judging.tables import read_table
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import JudgingTask
 from distilvec.judging.writing import asked, likelihood, writer_of
 from distilvec.methods.base import Method
 from distilvec.methods.table import TABLE, resolve
@@ -75,7 +75,7 @@ def read_items(recipe: Recipe, file: str) -> Items:
     return list(zip(table.texts(prompt), table.texts(answer), strict=True))
 
 
-def writing_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[Task]) -> list[Task]:
+def writing_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) -> list[JudgingTask]:
     """What a student that writes is judged by: the named tasks and the task's test file, else held-out items.
 
     Raises:
@@ -138,7 +138,10 @@ def open_shipped(recipe: Recipe, folder: Path) -> SentenceTransformer:
 
 
 def judge_writing(
-    teachers: Sequence[Teacher], tasks: Sequence[Task], untrained: SentenceTransformer, shipped: SentenceTransformer
+    teachers: Sequence[Teacher],
+    tasks: Sequence[JudgingTask],
+    untrained: SentenceTransformer,
+    shipped: SentenceTransformer,
 ) -> Verdict:
     """Teachers, untrained student and student by the same tasks."""
     models: dict[str, Any] = {teacher.card.name: teacher for teacher in teachers}

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import write_text
-from distilvec.indexes.adapters import Map, Moments, low_rank, procrustes, residual, ridge
+from distilvec.indexes.adapters import Map, PairMoments, low_rank, procrustes, residual, ridge
 from distilvec.indexes.queries import DEPTH, read_queries
 from distilvec.indexes.rows import Rows, overlap, top, unusable
 from distilvec.judging import CachedEncoder
@@ -232,7 +232,7 @@ class _Maps:
 
     def best_of_each_kind(self, rows: Rows) -> list[tuple[Map, Point]]:
         """Of every kind the map that does best on the choice rows, fitted to these rows."""
-        x, y, moments = self._read(rows), self._vectors[rows], Moments(self._held.shape[1], self._vectors.shape[1])
+        x, y, moments = self._read(rows), self._vectors[rows], PairMoments(self._held.shape[1], self._vectors.shape[1])
         for start in range(0, len(rows), _BLOCK):
             moments.add(x[start : start + _BLOCK], y[start : start + _BLOCK])
         ridges = self._best([ridge(moments, penalty) for penalty in PENALTIES])

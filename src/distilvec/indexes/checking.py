@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from distilvec.errors import DataError
 from distilvec.evenly import evenly_spaced
-from distilvec.indexes.causes import Cause, Causes, Sample, same_texts
+from distilvec.indexes.causes import Cause, Causes, IndexSample, same_texts
 from distilvec.indexes.rows import Marks, Rows, cosines, in_words, located, ranges, spread, unusable
 from distilvec.indexes.variants import Reader
 from distilvec.teachers.vectors import read_vectors
@@ -160,7 +160,7 @@ def check_index(
     if width != reader.width:
         findings.insert(0, _width(reader, matrix[chosen], read, least))
         return IndexCheck(findings, len(matrix), len(chosen), least)
-    sample = Sample(chosen, asked, np.asarray(matrix[chosen], np.float32), read)
+    sample = IndexSample(chosen, asked, np.asarray(matrix[chosen], np.float32), read)
     found = _Check(reader, matrix, table, sample, least, ~(broken | empty))
     return IndexCheck(
         sorted([*findings, *found.findings()], key=lambda each: -each.share),
@@ -205,7 +205,7 @@ class _Check:
         reader: Reader,
         vectors: npt.NDArray[np.floating],
         texts: Sequence[str],
-        sample: Sample,
+        sample: IndexSample,
         least: float,
         usable: Marks,
     ) -> None:
@@ -275,7 +275,7 @@ class _Check:
             kind, f"{told} {what}; median cosine {cosine:.3f}.", _REMEDIES[kind], self._share(places), rows, exact
         )
 
-    def _more(self, places: Rows, rows: list[tuple[int, int]], exact: bool) -> Sample:
+    def _more(self, places: Rows, rows: list[tuple[int, int]], exact: bool) -> IndexSample:
         """These rows, and where they are few others that are as wrong: eight rows say little about which are alike."""
         if len(places) >= ENOUGH:
             return self._sample.part(places)
@@ -288,7 +288,7 @@ class _Check:
         asked = [self._texts[row] for row in more]
         read, stored = self._reader.read(asked), np.asarray(self._vectors[more], np.float32)
         wrong = np.flatnonzero(cosines(read, stored) < self._least)
-        return Sample(more, asked, stored, read).part(wrong)
+        return IndexSample(more, asked, stored, read).part(wrong)
 
     def _normalisation(self) -> list[Finding]:
         known = np.flatnonzero(~np.isnan(self._lengths))
@@ -374,7 +374,7 @@ def _width(reader: Reader, stored: npt.NDArray[np.floating], read: npt.NDArray[n
     return Finding("width", what, _REMEDIES["another model"], 1.0)
 
 
-def _passes(sample: Sample, least: float) -> float:
+def _passes(sample: IndexSample, least: float) -> float:
     """Share of pairs of a text and another text's vector that are over the threshold; equal texts are no pairs."""
     a, b = (np.asarray(each, np.float64) for each in (sample.read[:500], sample.stored[:500]))
     a, b = (each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12) for each in (a, b))

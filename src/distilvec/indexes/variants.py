@@ -38,7 +38,7 @@ _BATCH = 32
 
 
 @dataclass(frozen=True)
-class Variant:
+class IndexVariant:
     """A way to read a text; None = as the check was asked to.
 
     Attributes:
@@ -121,14 +121,14 @@ class Reader:
             return []
         return [each for each in LENGTHS if each != self.length and (most is None or each <= most)]
 
-    def read(self, texts: Sequence[str], variant: Variant | None = None) -> Vectors:
+    def read(self, texts: Sequence[str], variant: IndexVariant | None = None) -> Vectors:
         """float32 [n, width] of texts read in one way."""
-        variant = variant or Variant()
+        variant = variant or IndexVariant()
         return self.read_all(texts, variant, [variant.pooling])[variant.pooling]
 
     @torch.inference_mode()
     def read_all(
-        self, texts: Sequence[str], variant: Variant, poolings: Sequence[str | None]
+        self, texts: Sequence[str], variant: IndexVariant, poolings: Sequence[str | None]
     ) -> dict[str | None, Vectors]:
         """Pooling -> float32 [n, width]: one pass over the texts serves all poolings; None is the model's own."""
         first, *rest = self._model.children()

@@ -1,6 +1,6 @@
 """Scores of any embedding model: tasks, agreement with a teacher, collapse, speed, and honest intervals."""
 
-from distilvec.judging.agreement import agreement, linear_map, ridge_map
+from distilvec.judging.agreement import agreement, free_map, linear_map
 from distilvec.judging.automatic import automatic_tasks
 from distilvec.judging.benchmarks import MtebTask
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
@@ -22,7 +22,7 @@ from distilvec.judging.spec import TaskSpec
 from distilvec.judging.speed import speed
 from distilvec.judging.suite import Judgement, judge
 from distilvec.judging.talas import talas_tasks
-from distilvec.judging.tasks import Task, settle
+from distilvec.judging.tasks import JudgingTask, settle_tasks
 from distilvec.judging.verdict import FREE, TRAINED, UNTRAINED, Verdict, judge_run
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "GenerationTask",
     "HardItem",
     "Judgement",
+    "JudgingTask",
     "MtebTask",
     "NeighbourTask",
     "Outputs",
@@ -48,7 +49,6 @@ __all__ = [
     "RidgeMapped",
     "Score",
     "SimilarityTask",
-    "Task",
     "TaskSpec",
     "Verdict",
     "agreement",
@@ -58,6 +58,7 @@ __all__ = [
     "disagreement",
     "drift",
     "expand",
+    "free_map",
     "hardest",
     "judge",
     "judge_run",
@@ -65,8 +66,7 @@ __all__ = [
     "load_task",
     "load_tasks",
     "paired_bootstrap",
-    "ridge_map",
-    "settle",
+    "settle_tasks",
     "speed",
     "talas_tasks",
 ]

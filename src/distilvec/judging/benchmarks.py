@@ -14,7 +14,7 @@ from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
 from distilvec.judging.encoder import CachedEncoder, Encode
 from distilvec.judging.scores import Score
 from distilvec.judging.talas_sets import TALAS_SETS
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import JudgingTask
 
 if TYPE_CHECKING:
     from distilvec.judging.results import ResultFiles
@@ -25,7 +25,7 @@ _LARGE = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionRerankin
 _CHUNK, _SECONDS_BETWEEN_LINES = 4096, 30.0
 
 
-class MtebTask(Task):
+class MtebTask(JudgingTask):
     """One of MTEB's tasks; its own data, protocol and main score, without an interval.
 
     Args:

@@ -11,10 +11,10 @@ from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import Task, distinct, same_length, unit
+from distilvec.judging.tasks import JudgingTask, distinct, same_length, unit
 
 
-class ClusteringTask(Task):
+class ClusteringTask(JudgingTask):
     """V-measure of mini-batch k-means on unit vectors, k = number of groups, mean over several starts.
 
     The interval is over items with the clusters as found; the spread over starts is in the details.

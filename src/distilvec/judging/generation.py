@@ -12,7 +12,7 @@ import numpy as np
 from distilvec.corpus.keys import join_pair
 from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import Task, same_length
+from distilvec.judging.tasks import JudgingTask, same_length
 from distilvec.judging.writing import asked, likelihood, rouge_l, write, writer_of
 
 #: Written answers that a score brings along, to be looked at.
@@ -20,7 +20,7 @@ SHOWN = 3
 LONGEST, SAMPLES = 64, 3
 
 
-class GenerationTask(Task):
+class GenerationTask(JudgingTask):
     """Prompts and their answers; the score is the mean ROUGE-L of what the model writes, its likeliest token each time.
 
     Details of a score: `exact_match` (white space and case do not count), `loss` (nats per token), `bits_per_byte`,

@@ -14,14 +14,14 @@ from pydantic import ValidationError
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.judging.benchmarks import benchmark_tasks, is_benchmark, mteb_task
-from distilvec.judging.building import build_task
+from distilvec.judging.building import build_judging_task
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.talas_sets import TALAS_SETS, talas_spec
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import JudgingTask
 from distilvec.validation import refusal
 
 
-def load_task(spec: str | Path | Mapping[str, Any], folder: str | Path | None = None) -> Task:
+def load_task(spec: str | Path | Mapping[str, Any], folder: str | Path | None = None) -> JudgingTask:
     """One task.
 
     Args:
@@ -49,7 +49,7 @@ def load_task(spec: str | Path | Mapping[str, Any], folder: str | Path | None = 
     return _registered(str(spec), Path(folder) if folder else None)
 
 
-def load_tasks(specs: Sequence[str | Path | Mapping[str, Any]], folder: str | Path | None = None) -> list[Task]:
+def load_tasks(specs: Sequence[str | Path | Mapping[str, Any]], folder: str | Path | None = None) -> list[JudgingTask]:
     """Several tasks; their names have to differ.
 
     Raises:
@@ -85,7 +85,7 @@ def read_tasks(tasks: Any) -> list[Any]:
     return found
 
 
-def expand(spec: Any, folder: str | Path | None = None) -> list[Task]:
+def expand(spec: Any, folder: str | Path | None = None) -> list[JudgingTask]:
     """The tasks of a benchmark that MTEB registers, by its name or the object itself; of anything else, `load_task`."""
     if is_benchmark(spec):
         return list(benchmark_tasks(spec) or ())
@@ -96,7 +96,7 @@ def expand(spec: Any, folder: str | Path | None = None) -> list[Task]:
     return [load_task(name, folder)] if found is None else list(found)
 
 
-def unique(tasks: Sequence[Task]) -> None:
+def unique(tasks: Sequence[JudgingTask]) -> None:
     """Refuse two tasks of one name: scores are kept by name.
 
     Raises:
@@ -116,7 +116,7 @@ def data_folder() -> Path | None:
     return Path(named) / "data" if (Path(named) / "data").is_dir() else Path(named)
 
 
-def _registered(name: str, folder: Path | None) -> Task:
+def _registered(name: str, folder: Path | None) -> JudgingTask:
     if name in TALAS_SETS:
         place = folder or data_folder()
         if place is None:
@@ -148,10 +148,10 @@ def _read_spec(path: Path) -> Mapping[str, Any]:
     return data
 
 
-def _build(data: Mapping[str, Any], folder: Path) -> Task:
+def _build(data: Mapping[str, Any], folder: Path) -> JudgingTask:
     place = f"task {data.get('name', '?')}"
     try:
         spec = TaskSpec.model_validate(dict(data))
     except ValidationError as error:
         raise refusal(error, TaskSpec, place) from error
-    return build_task(spec, folder)
+    return build_judging_task(spec, folder)

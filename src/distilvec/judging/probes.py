@@ -13,7 +13,7 @@ from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import Task, distinct, same_length
+from distilvec.judging.tasks import JudgingTask, distinct, same_length
 
 PROTOCOLS = ("talas", "tuned")
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -26,7 +26,7 @@ Rows = npt.NDArray[Any]
 Split = tuple[Rows, Rows, Rows, Rows]
 
 
-class _Probe(Task):
+class _Probe(JudgingTask):
     """Texts with a label or number each; train, test and perhaps validation."""
 
     def __init__(

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import Task, distinct, side, unit
+from distilvec.judging.tasks import JudgingTask, distinct, side, unit
 
 DEPTH = 100
 Relevance = Mapping[int, Mapping[int, float]]
 
 
-class RetrievalTask(Task):
+class RetrievalTask(JudgingTask):
     """nDCG@10 of a search by cosine; recall@10, recall@100, MRR@10 and BM25's figures in the details.
 
     nDCG uses the judged relevance itself as gain and log2(rank + 1) as discount, as trec_eval does. Queries

@@ -12,10 +12,10 @@ from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import Task, cosines, distinct, same_length
+from distilvec.judging.tasks import JudgingTask, cosines, distinct, same_length
 
 
-class _Pairwise(Task):
+class _Pairwise(JudgingTask):
     """Two columns of texts, scored by the cosine of their vectors."""
 
     def __init__(

@@ -15,7 +15,7 @@ from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.judging.encoder import CachedEncoder
 from distilvec.judging.loading import unique
 from distilvec.judging.scores import Score
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import JudgingTask
 
 logger = logging.getLogger(__name__)
 #: From so many tasks on, lines say which of how many is finished.
@@ -79,7 +79,7 @@ class Judgement:
                     found.append(f"On {named}, {student} is {verdict} {reference}: {100 * gap:+.2f} points, {shown}.")
         return found
 
-    def without(self, tasks: Sequence[Task], texts: Iterable[str]) -> Judgement:
+    def without(self, tasks: Sequence[JudgingTask], texts: Iterable[str]) -> Judgement:
         """The same scores on the test items none of whose texts is in `texts`, without encoding again.
 
         Args:
@@ -145,7 +145,7 @@ class Judgement:
 
 def judge(
     models: Mapping[str, Any],
-    tasks: Sequence[Task],
+    tasks: Sequence[JudgingTask],
     *,
     batch_size: int = 64,
     progress: Callable[[str, Score], None] | None = None,

@@ -15,7 +15,7 @@ from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
 
 
-class Task(ABC):
+class JudgingTask(ABC):
     """One question asked of an embedding model.
 
     Attributes:
@@ -85,7 +85,7 @@ def sampled(texts: list[str], limit: int | None, generator: np.random.Generator)
     return [texts[row] for row in np.sort(generator.choice(len(texts), limit, replace=False)).tolist()]
 
 
-def settle(tasks: Sequence[Task], teacher: Encode) -> None:
+def settle_tasks(tasks: Sequence[JudgingTask], teacher: Encode) -> None:
     """Tell all tasks the teacher's encoder."""
     for task in tasks:
         task.settle(teacher)

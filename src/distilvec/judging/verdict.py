@@ -16,7 +16,7 @@ from distilvec.judging.encoder import CachedEncoder, RidgeMapped
 from distilvec.judging.hardest import HardItem, hardest
 from distilvec.judging.speed import speed
 from distilvec.judging.suite import Judgement, judge
-from distilvec.judging.tasks import Task, settle
+from distilvec.judging.tasks import JudgingTask, settle_tasks
 
 #: Names of the rows that every report has, beside the teacher's.
 UNTRAINED, FREE, TRAINED = "untrained student", "free baseline", "student"
@@ -51,7 +51,7 @@ class Verdict:
 
 def judge_run(
     models: Mapping[str, Any],
-    tasks: Sequence[Task],
+    tasks: Sequence[JudgingTask],
     texts: Sequence[str],
     teacher_vectors: npt.NDArray[Any] | None,
     *,
@@ -85,7 +85,7 @@ def judge_run(
     }
     if tasks:
         if teacher in encoders:
-            settle(tasks, encoders[teacher])
+            settle_tasks(tasks, encoders[teacher])
         found.judged = judge(encoders, tasks)
         references = [name for name in (UNTRAINED, FREE) if name in encoders]
         found.alarms += found.judged.alarms(TRAINED, references)

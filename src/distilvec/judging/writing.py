@@ -14,7 +14,7 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.blocks import find_writer
 
 if TYPE_CHECKING:
-    from distilvec.modules.writer import Writer
+    from distilvec.modules.causal import Writer
 
 #: Prompts that are continued together.
 BATCH = 32

@@ -210,7 +210,7 @@ class CDM(Method):
 
 
 @torch.no_grad()
-def average_partners(states: Tensor, path: token_parts.Pairs, positions: int) -> tuple[Tensor, Tensor]:
+def average_partners(states: Tensor, path: token_parts.TokenPairs, positions: int) -> tuple[Tensor, Tensor]:
     """Mean of the teacher's states over each student token's cells of the warping path.
 
     Args:

@@ -100,7 +100,7 @@ class DynamicCKA(nn.Module):
             return cka_distance(compared, aligned, rows, debiased)
         return cka_distance(compared[:, rows], aligned[:, rows], None, debiased)
 
-    def _map_term(self, layers: list[tuple[Tensor, Tensor]], found: token_parts.Pairs) -> Term:
+    def _map_term(self, layers: list[tuple[Tensor, Tensor]], found: token_parts.TokenPairs) -> Term:
         """Q learns to take the student's states, as they are, to those of their partners."""
         distances = [
             cosine_distance(
@@ -157,7 +157,7 @@ def _mix(weights: Tensor, states: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _true_cka(own: Tensor, states: Tensor, found: token_parts.Pairs) -> Tensor:
+def _true_cka(own: Tensor, states: Tensor, found: token_parts.TokenPairs) -> Tensor:
     """[] debiased CKA of the last layers over all aligned tokens of the batch: [B, S, d], [B, T, D]."""
     ours = token_parts.take_rows(own, found.student)[found.real]
     theirs = token_parts.take_rows(states, found.teacher)[found.real]

@@ -87,7 +87,7 @@ def compared(student: StudentOutput, signals: TeacherSignals, positions: Positio
     )
 
 
-def _places(student: StudentOutput, signals: TeacherSignals, positions: Positions) -> token_parts.Pairs:
+def _places(student: StudentOutput, signals: TeacherSignals, positions: Positions) -> token_parts.TokenPairs:
     if positions == "ends":
         return token_parts.pairs(signals, ENDS)
     assert student.content is not None and signals.content is not None
@@ -95,7 +95,7 @@ def _places(student: StudentOutput, signals: TeacherSignals, positions: Position
     steps = torch.arange(signals.next["rest"].shape[1], device=counts.device).expand(len(counts), -1)
     real = (steps < counts.unsqueeze(-1)) & signals.present.unsqueeze(-1)
     steps = steps.masked_fill(~real, 0)
-    return token_parts.Pairs(steps, steps, real)
+    return token_parts.TokenPairs(steps, steps, real)
 
 
 @full_precision

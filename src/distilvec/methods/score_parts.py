@@ -29,7 +29,7 @@ class ScoreOptions(Options):
     )
 
 
-class Scored(NamedTuple):
+class ScoredBatch(NamedTuple):
     """What is said of A queries and the C documents of a batch.
 
     Attributes:
@@ -49,7 +49,7 @@ class Scored(NamedTuple):
     positive: Tensor
 
 
-def scored(embedding: Tensor, batch: Batch, similarity: str) -> Scored:
+def scored(embedding: Tensor, batch: Batch, similarity: str) -> ScoredBatch:
     """Queries and documents of a batch.
 
     Args:
@@ -78,7 +78,7 @@ def scored(embedding: Tensor, batch: Batch, similarity: str) -> Scored:
         vectors = embedding if embedding.dtype == torch.float64 else embedding.float()
         vectors = normalize(vectors, dim=-1) if similarity == "cosine" else vectors
         student = vectors[anchors] @ vectors[documents].T
-    return Scored(
+    return ScoredBatch(
         anchors,
         documents,
         student,
@@ -88,7 +88,7 @@ def scored(embedding: Tensor, batch: Batch, similarity: str) -> Scored:
     )
 
 
-def margins(values: Tensor, found: Scored) -> tuple[Tensor, Tensor]:
+def margins(values: Tensor, found: ScoredBatch) -> tuple[Tensor, Tensor]:
     """Of every triplet the value of the positive less that of the negative.
 
     Args:

@@ -26,7 +26,7 @@ Normalizer = Literal["sum", "softmax"]
 _FIT_ROWS = 10_000
 
 
-class Pairs(NamedTuple):
+class TokenPairs(NamedTuple):
     """Aligned token positions, padded: student [B, P], teacher [B, P], real bool [B, P]."""
 
     student: Tensor
@@ -139,7 +139,7 @@ def teacher_mask(signals: TeacherSignals, special_tokens: bool) -> Tensor:
     return theirs & signals.present.unsqueeze(-1)
 
 
-def pairs(signals: TeacherSignals, mode: str) -> Pairs:
+def pairs(signals: TeacherSignals, mode: str) -> TokenPairs:
     """The aligned positions of one mode.
 
     Raises:
@@ -150,7 +150,7 @@ def pairs(signals: TeacherSignals, mode: str) -> Pairs:
     found = signals.alignments[mode]
     real = (found[..., 0] >= 0) & signals.present.unsqueeze(-1)
     student, teacher = found.clamp_min(0).unbind(-1)
-    return Pairs(student, teacher, real)
+    return TokenPairs(student, teacher, real)
 
 
 def take_rows(states: Tensor, index: Tensor) -> Tensor:
@@ -159,19 +159,19 @@ def take_rows(states: Tensor, index: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def best_pairs(found: Pairs, scores: Tensor, share: float, minimum: int) -> Pairs:
+def best_pairs(found: TokenPairs, scores: Tensor, share: float, minimum: int) -> TokenPairs:
     """The max(minimum, floor(share * n)) of each item's n pairs whose teacher tokens score highest.
 
     Args:
         scores: [B, T].
 
     Returns:
-        Pairs, cut to the largest number that an item keeps.
+        TokenPairs, cut to the largest number that an item keeps.
     """
     chosen = top_tokens(scores.gather(1, found.teacher), found.real, share, minimum)
     most = int(chosen.sum(-1).max()) if chosen.numel() else 0
     order = chosen.int().argsort(dim=-1, descending=True, stable=True)[:, :most]
-    return Pairs(found.student.gather(1, order), found.teacher.gather(1, order), chosen.gather(1, order))
+    return TokenPairs(found.student.gather(1, order), found.teacher.gather(1, order), chosen.gather(1, order))
 
 
 @torch.no_grad()
@@ -211,7 +211,7 @@ def normalized(scores: Tensor, mask: Tensor, by: Normalizer) -> Tensor:
 
 @torch.no_grad()
 @full_precision
-def path_masses(scores: Tensor, path: Pairs, positions: int) -> tuple[Tensor, Tensor]:
+def path_masses(scores: Tensor, path: TokenPairs, positions: int) -> tuple[Tensor, Tensor]:
     """Masses of both sides when each teacher token shares its own equally over its cells of the warping path.
 
     Args:
@@ -231,7 +231,7 @@ def path_masses(scores: Tensor, path: Pairs, positions: int) -> tuple[Tensor, Te
 
 @torch.no_grad()
 @full_precision
-def pair_masses(scores: Tensor, columns: Tensor, found: Pairs, rows: Tensor, by: Normalizer) -> Tensor:
+def pair_masses(scores: Tensor, columns: Tensor, found: TokenPairs, rows: Tensor, by: Normalizer) -> Tensor:
     """The student's masses [B, S]: a mapped token takes its partner's score, every other the least score there is.
 
     Args:

@@ -9,7 +9,7 @@ from torch import nn
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from distilvec.modules.writer import Writer
+    from distilvec.modules.causal import Writer
 
 
 def find_transformer(student: SentenceTransformer) -> Any | None:

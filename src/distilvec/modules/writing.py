@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
-from distilvec.modules.answers import SEPARATOR
 from distilvec.modules.opening import check_table, open_causal
 from distilvec.modules.pipeline import PoolingChoice
+from distilvec.modules.spelling import SEPARATOR
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -41,7 +41,7 @@ def open_writer(
     import torch
     from sentence_transformers import SentenceTransformer
 
-    from distilvec.modules.writer import AnswerPooling, Writer, check_predictions
+    from distilvec.modules.causal import AnswerPooling, Writer, check_predictions
 
     name = str(model)
     if pooling == "cls":

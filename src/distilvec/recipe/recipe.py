@@ -22,9 +22,11 @@ from distilvec.recipe.sections import (
     MethodSection,
     OptimizerSection,
     Section,
-    StudentSection,
     TeacherSection,
     TrainingSection,
+)
+from distilvec.recipe.student_sections import (
+    StudentSection,
 )
 from distilvec.recipe.training_keys import check_keys
 from distilvec.tasks.fitting import check_writing

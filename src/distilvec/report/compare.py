@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.report.grid import Cell, Grid
-from distilvec.report.parts import GROUPS, Comparison, ModelRow, grouped
 from distilvec.report.ranks import Ranking, make_ranking
+from distilvec.report.record_parts import GROUPS, ModelRow, ScoreDifference, grouped
 from distilvec.report.sentences import GROUP_NAMES, difference, statement
 from distilvec.report.table import entry_of, shown_groups
 from distilvec.words import ABSENT, points
@@ -45,7 +45,7 @@ class CompareTable:
     """
 
     entries: dict[str, dict[str, Entry]]
-    differences: dict[str, dict[str, Comparison]]
+    differences: dict[str, dict[str, ScoreDifference]]
     reference: str
     ranking: Ranking | None = None
 
@@ -161,7 +161,7 @@ def _entry(values: Sequence[float]) -> Entry:
 
 def _differences(
     method: str, reference: str, results: Mapping[str, Sequence[Mapping[str, Score]]], groups: Sequence[str]
-) -> dict[str, Comparison]:
+) -> dict[str, ScoreDifference]:
     """Seed i against seed i; where the numbers of seeds differ, every seed against every seed."""
     own, other = results[method], results[reference]
     pairs = list(zip(own, other, strict=True)) if len(own) == len(other) else [(a, b) for a in own for b in other]
@@ -172,7 +172,7 @@ def _differences(
         if all(score.outputs is not None for pair in scores for score in pair):
             gap: Difference = paired_bootstrap([a for a, _ in scores], [b for _, b in scores])
             low, high = gap.interval
-            found[name] = Comparison(a=method, b=reference, group=name, value=gap.value, low=low, high=high)
+            found[name] = ScoreDifference(a=method, b=reference, group=name, value=gap.value, low=low, high=high)
     return found
 
 

@@ -9,20 +9,20 @@ from typing import Any
 from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
 from distilvec.judging.verdict import FEWEST
 from distilvec.modules.blocks import find_writer
-from distilvec.report.parts import short_source
 from distilvec.report.record import (
-    Comparison,
     CorpusFacts,
-    Cost,
+    CostFacts,
     HardText,
     ModelRow,
     Record,
     Role,
+    ScoreDifference,
     ScoreEntry,
     ScorerFacts,
     StudentFacts,
     TeacherFacts,
 )
+from distilvec.report.record_parts import short_source
 from distilvec.report.spaces import labels_of, layers_of, spaces_of
 from distilvec.report.surroundings import folder_bytes, git_state, library_versions, machine
 from distilvec.report.writing import writing_facts, written_answers
@@ -103,7 +103,7 @@ def describe_run(
         comparisons=comparisons(judged, TRAINED, others) if judged else [],
         agreement=verdict.agreement,
         collapse=verdict.collapse,
-        cost=Cost(
+        cost=CostFacts(
             teaching_seconds=teaching,
             texts_taught=encoded,
             teacher_texts_per_second=encoded / teaching if encoded and teaching else None,
@@ -336,7 +336,7 @@ def model_row(
     )
 
 
-def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[Comparison]:
+def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[ScoreDifference]:
     """The student against each other model, on the average and on retrieval, with paired intervals."""
     found = []
     for other in others:
@@ -345,5 +345,7 @@ def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[
             if group in groups and group in judged.averages(other):
                 difference = judged.difference(student, other, group)
                 low, high = difference.interval
-                found.append(Comparison(a=student, b=other, group=group, value=difference.value, low=low, high=high))
+                found.append(
+                    ScoreDifference(a=student, b=other, group=group, value=difference.value, low=low, high=high)
+                )
     return found

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from distilvec.report.parts import CorpusFacts, ScorerFacts, StudentFacts, TeacherFacts, clip, short_source
 from distilvec.report.record import Record
+from distilvec.report.record_parts import CorpusFacts, ScorerFacts, StudentFacts, TeacherFacts, clip, short_source
 from distilvec.report.sentences import about
 from distilvec.words import duration, millions, number, share, size
 

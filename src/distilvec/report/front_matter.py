@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from distilvec.report.parts import ScoreEntry
 from distilvec.report.record import Record
+from distilvec.report.record_parts import ScoreEntry
 from distilvec.report.sentences import METRIC_NAMES
 
 #: Kind of task -> how the field's largest benchmark names it.

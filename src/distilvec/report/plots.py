@@ -19,8 +19,8 @@ import numpy as np
 
 from distilvec.alignment.drawing import DrawnText, alignment_figure
 from distilvec.report.inside_plots import experts_figure, token_maps_figure
-from distilvec.report.parts import AlignedText, LayerSimilarity, ModelRow, ScoreEntry, SpaceMap, clip
 from distilvec.report.record import Record
+from distilvec.report.record_parts import AlignedText, LayerSimilarity, ModelRow, ScoreEntry, SpaceMap, clip
 from distilvec.report.sentences import GROUP_NAMES
 
 if TYPE_CHECKING:

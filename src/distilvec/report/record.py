@@ -16,11 +16,10 @@ from pydantic import Field, ValidationError, field_validator
 from distilvec.errors import DataError, DistilvecError
 from distilvec.report.compressed import Compression
 from distilvec.report.mixtures import MixtureFacts
-from distilvec.report.parts import (
+from distilvec.report.record_parts import (
     AlignedText,
-    Comparison,
     CorpusFacts,
-    Cost,
+    CostFacts,
     ExpertMap,
     HardText,
     LayerSimilarity,
@@ -28,6 +27,7 @@ from distilvec.report.parts import (
     ModelRow,
     Part,
     Role,
+    ScoreDifference,
     ScoreEntry,
     ScorerFacts,
     SpaceMap,
@@ -40,15 +40,15 @@ from distilvec.report.writing import WritingFacts, WrittenAnswer
 from distilvec.validation import refusal
 
 __all__ = [
-    "Comparison",
     "CorpusFacts",
-    "Cost",
+    "CostFacts",
     "HardText",
     "LayerSimilarity",
     "Machine",
     "ModelRow",
     "Record",
     "Role",
+    "ScoreDifference",
     "ScoreEntry",
     "ScorerFacts",
     "SpaceMap",
@@ -80,12 +80,12 @@ class Record(Part):
     scorers: list[ScorerFacts] = Field(default_factory=list)
     student: StudentFacts | None = None
     models: list[ModelRow] = Field(default_factory=list)
-    comparisons: list[Comparison] = Field(default_factory=list)
+    comparisons: list[ScoreDifference] = Field(default_factory=list)
     agreement: dict[str, Any] = Field(default_factory=dict)
     supervised: dict[str, dict[str, float]] = Field(default_factory=dict)
     held_out: dict[str, float] = Field(default_factory=dict)
     collapse: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    cost: Cost | None = None
+    cost: CostFacts | None = None
     alarms: list[str] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     log: list[dict[str, Any]] = Field(default_factory=list)
@@ -133,13 +133,13 @@ class Record(Part):
         usable = own is not None and other is not None and other.value > 0 and math.isfinite(own.value)
         return 100 * own.value / other.value if usable and own and other else None
 
-    def compared(self, a: str, b: str, group: str = "all") -> Comparison | None:
+    def compared(self, a: str, b: str, group: str = "all") -> ScoreDifference | None:
         """The comparison of two models on a task or group, turned round where it was recorded as b against a."""
         for found in self.comparisons:
             if found.group == group and (found.a, found.b) == (a, b):
                 return found
             if found.group == group and (found.a, found.b) == (b, a):
-                return Comparison(a=a, b=b, group=group, value=-found.value, low=-found.high, high=-found.low)
+                return ScoreDifference(a=a, b=b, group=group, value=-found.value, low=-found.high, high=-found.low)
         return None
 
     def to_json(self) -> str:

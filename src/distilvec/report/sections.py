@@ -22,9 +22,9 @@ from distilvec.report.facts import (
 from distilvec.report.grid import Cell, Grid
 from distilvec.report.markup import bullets, card_row, fact_table, figure, table
 from distilvec.report.mixtures import mixture_grid
-from distilvec.report.parts import Comparison, SpaceMap, TeacherFacts, clip
 from distilvec.report.plots import PANELS, panel_curves, point_colours
 from distilvec.report.record import Record
+from distilvec.report.record_parts import ScoreDifference, SpaceMap, TeacherFacts, clip
 from distilvec.report.sentences import about
 from distilvec.report.table import hardest_grid, main_grid, supervised_grid, task_grid, teacher_grid
 from distilvec.report.writing import answers_grid, writing_grid
@@ -71,7 +71,7 @@ def _scores(record: Record, drawn: dict[str, str]) -> str:
     return text
 
 
-def _tone(record: Record, found: Comparison) -> str:
+def _tone(record: Record, found: ScoreDifference) -> str:
     """Better and worse are coloured against baselines only: to be worse than the teacher is what one expects."""
     teacher = record.model("teacher")
     return "" if teacher is not None and teacher.name in (found.a, found.b) else found.verdict

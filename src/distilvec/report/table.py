@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from distilvec.errors import printable
 from distilvec.report.grid import Cell, Grid
-from distilvec.report.parts import ModelRow, ScoreEntry, clip
 from distilvec.report.record import Record
+from distilvec.report.record_parts import ModelRow, ScoreEntry, clip
 from distilvec.report.sentences import GROUP_NAMES, latency, metric, span, statement
 from distilvec.words import ABSENT, millions, number, percent, points, share, size
 

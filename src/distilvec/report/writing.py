@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distilvec.report.grid import Cell, Grid
-from distilvec.report.parts import Part, clip
+from distilvec.report.record_parts import Part, clip
 from distilvec.words import number, points
 
 #: Characters of a prompt or answer in a table.

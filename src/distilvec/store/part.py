@@ -27,7 +27,7 @@ class BadPart(Exception):
 
 
 @dataclass(frozen=True)
-class Part:
+class StorePart:
     """A part that is open: its record and views of the mapped file.
 
     Attributes:
@@ -170,7 +170,7 @@ def _record_checksum(record: dict[str, Any]) -> str:
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
-def open_part(folder: Path, name: str, store: StoreFormat) -> Part:
+def open_part(folder: Path, name: str, store: StoreFormat) -> StorePart:
     """Map a part after checking sizes, schema and owner; its bytes are not read.
 
     Raises:
@@ -184,7 +184,7 @@ def open_part(folder: Path, name: str, store: StoreFormat) -> Part:
     rows = batch.num_rows
     try:
         scale = view(batch.column(2).buffers()[1], "<f4", rows, 1)[:, 0] if batch.num_columns > 2 else None
-        part = Part(
+        part = StorePart(
             name=name,
             words=view(batch.column(0).buffers()[1], "<u8", rows, 2),
             values=view(batch.column(1).values.buffers()[1], DTYPES[store.dtype], rows, store.width),

@@ -23,7 +23,7 @@ from distilvec.store.layout import (
     read_signals,
     write_format,
 )
-from distilvec.store.part import BadPart, Part, verify_part
+from distilvec.store.part import BadPart, StorePart, verify_part
 from distilvec.store.scan import part_names, scan_parts, set_aside
 from distilvec.store.statistics import Moments, Statistics
 from distilvec.store.writer import PART_BYTES, StoreWriter
@@ -141,7 +141,7 @@ class SignalStore:
         self.bad |= bad
         self._arrange(sorted(parts, key=lambda part: place.get(part.name, len(place))))
 
-    def _arrange(self, parts: list[Part]) -> None:
+    def _arrange(self, parts: list[StorePart]) -> None:
         self._parts = parts
         self._offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
         # Equal keys: the first part by name wins, whatever the order in which this object met the parts.
@@ -267,7 +267,7 @@ class SignalStore:
             out[target] = part.words[local, 1]
         return out
 
-    def _locate_rows(self, rows: np.ndarray) -> list[tuple[Part, np.ndarray, np.ndarray]]:
+    def _locate_rows(self, rows: np.ndarray) -> list[tuple[StorePart, np.ndarray, np.ndarray]]:
         """Per part that is touched: the part, rows in it in ascending order, places in the result."""
         rows = np.asarray(rows)
         if rows.size == 0:

@@ -12,7 +12,7 @@ _RIDGE = 1e-4
 _JUDGED = 8
 
 
-class Moments:
+class StateMoments:
     """Sums of [x, 1]ᵀ[x, 1] over tokens, apart for those that a refit is fitted to and judged on."""
 
     def __init__(self, width: int) -> None:
@@ -46,7 +46,7 @@ class Refit:
     explained: float
 
 
-def refit(moments: Moments, weight: Tensor, bias: Tensor | None, kept: Tensor) -> Refit:
+def refit(moments: StateMoments, weight: Tensor, bias: Tensor | None, kept: Tensor) -> Refit:
     """The least-squares map from some coordinates to what a layer makes of all.
 
     Args:

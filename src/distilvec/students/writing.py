@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distilvec.errors import EnvironmentProblem
-from distilvec.modules.answers import SEPARATOR
 from distilvec.modules.pipeline import PoolingChoice
+from distilvec.modules.spelling import SEPARATOR
 from distilvec.modules.writing import open_writer
 from distilvec.students.ship import check_place, put_in_place
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from distilvec.modules.writer import Writer
+    from distilvec.modules.causal import Writer
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.corpus.audit import Problem, Wanted, check
+from distilvec.corpus.audit import ColumnNames, Problem, check
 from distilvec.corpus.sources import find_source
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.task_head import TaskHead
@@ -84,7 +84,7 @@ def read_examples(source: Any, text: str | Sequence[str], label: str, *, max_cha
     if len(columns) not in (1, 2):
         raise DistilvecError(f"an item has one or two texts, not {len(columns)}", where="text")
     found = find_source(source)
-    wanted = Wanted(columns, label=label, max_characters=max_characters)
+    wanted = ColumnNames(columns, label=label, max_characters=max_characters)
     inputs: list[Input] = []
     labels: list[str | float] = []
     left_out: Counter[str] = Counter()

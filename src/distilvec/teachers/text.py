@@ -23,8 +23,8 @@ from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, hash_files, licence_of
 from distilvec.teachers.encoding import Batch, cut_batches, prepared_batches, stream_batches
 from distilvec.teachers.observing import Observer
+from distilvec.teachers.padding import quick_tokens
 from distilvec.teachers.signals import NOTHING, TeacherSignals, Wanted
-from distilvec.teachers.tokens import quick_tokens
 
 logger = logging.getLogger(__name__)
 

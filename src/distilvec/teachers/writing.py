@@ -13,10 +13,10 @@ from torch import Tensor
 from distilvec.alignment.pieces import Pieces, pieces_of
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError, nearest
-from distilvec.modules.answers import SEPARATOR, split_items
 from distilvec.modules.blocks import find_writer
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import PoolingChoice
+from distilvec.modules.spelling import SEPARATOR, split_items
 from distilvec.modules.writing import open_writer
 from distilvec.teachers.text import BUDGET, DTYPES, TextTeacher, best_device, best_dtype, stored_dtype
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from distilvec.alignment import Aligner
 from distilvec.alignment.pieces import ENDS, end_pairs, spelt
-from distilvec.training.ragged import Ragged, RaggedFile, writing
+from distilvec.training.row_numbers import Ragged, RaggedFile, writing
 
 if TYPE_CHECKING:
     from distilvec.training.tokens import TokenizedCorpus

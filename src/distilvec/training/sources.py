@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distilvec.store import SignalStore
     from distilvec.teachers import Teacher
     from distilvec.training.items import PreparedCorpus
-    from distilvec.training.ragged import Ragged
+    from distilvec.training.row_numbers import Ragged
     from distilvec.training.tokens import TokenizedCorpus
 
 

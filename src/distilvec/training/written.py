@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from distilvec.corpus.keys import split_pair
-from distilvec.modules.answers import ANSWER, kinds_of, split_items
 from distilvec.modules.blocks import find_writer
+from distilvec.modules.spelling import ANSWER, kinds_of, split_items
 from distilvec.training.tokens import TokenizedCorpus, settings_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from distilvec.modules.writer import Writer
+    from distilvec.modules.causal import Writer
 
 
 class WrittenCorpus(TokenizedCorpus):

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from distilvec.errors import DistilvecError
-from distilvec.modules.answers import ANSWER, SEPARATOR, Answers, padded, split_items
+from distilvec.modules.spelling import ANSWER, SEPARATOR, AnswerSpeller, padded, split_items
 
 
 class Writer(InputModule):
@@ -70,9 +70,9 @@ class Writer(InputModule):
         self._takes_positions = "position_ids" in _parameters(model.base_model)
 
     @property
-    def answers(self) -> Answers:
+    def answers(self) -> AnswerSpeller:
         """How it spells prompts with answers."""
-        return Answers(self.tokenizer, self.max_seq_length, self.separator, self.name)
+        return AnswerSpeller(self.tokenizer, self.max_seq_length, self.separator, self.name)
 
     @property
     def head(self) -> nn.Linear:

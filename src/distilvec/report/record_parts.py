@@ -79,7 +79,7 @@ class ModelRow(Part):
         return self
 
 
-class Comparison(Part):
+class ScoreDifference(Part):
     """`value` = how much better a is than b on a task or group (fractions), with its paired 95 % interval."""
 
     a: str
@@ -198,7 +198,7 @@ class StudentFacts(Part):
     licence: str | None = None
 
 
-class Cost(Part):
+class CostFacts(Part):
     """What the run cost. `teacher_texts_per_second` is the rate of teaching, without training."""
 
     teaching_seconds: float | None = None

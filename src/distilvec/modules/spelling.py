@@ -47,7 +47,7 @@ class Spelt(NamedTuple):
         return [PROMPT] * self.prompt + [ANSWER] * self.answer + [END] * self.ends
 
 
-class Answers:
+class AnswerSpeller:
     """Spells prompts with answers for one tokenizer.
 
     Args:
