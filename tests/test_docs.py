@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
@@ -275,11 +276,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, sentence
 
 
 def blocks_to_run() -> list[Any]:
-    """Python blocks, but for those run elsewhere: what `finished` starts with, test_export's and test_adapters'."""
+    """Python blocks, but for those run elsewhere: what `finished` starts with, test_export's and test_adapters', and
+    those of the page that is followed as a whole.
+    """
     return [
         each
         for each in blocks("python")
-        if not any(call in each.values[1] for call in ("distilvec.distill(", "load_onnx(", "adapters=["))
+        if each.values[0].name != "scores.md"
+        and not any(call in each.values[1] for call in ("distilvec.distill(", "load_onnx(", "adapters=["))
     ]
 
 
@@ -293,6 +297,37 @@ def test_python_blocks_run(
         monkeypatch.setattr(demo, "demo_teacher", lambda: str(tiny_bert))
         monkeypatch.setattr(docstrings, "docstring_pairs", lambda limit: read(limit=60))
     _execute(code, tiny_bert)
+
+
+def test_the_page_on_scores_can_be_followed(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Block after block in an empty folder, with a tiny teacher and few pairs: files, Python and commands."""
+    from distilvec.cli.main import main
+
+    read = docstrings.docstring_pairs
+    monkeypatch.setattr(demo, "demo_teacher", lambda: str(tiny_bert))
+
+    def few_and_short(limit: int) -> list[dict[str, str]]:
+        return [{key: value[:60] for key, value in pair.items()} for pair in read(limit=limit // 20)]
+
+    monkeypatch.setattr(docstrings, "docstring_pairs", few_and_short)
+    monkeypatch.chdir(tmp_path)
+    for match in FENCE.finditer((ROOT / "docs/scores.md").read_text(encoding="utf-8")):
+        if match[2] == "python":
+            _execute(match[3], tiny_bert)
+        elif match[2] == "yaml":
+            (name,) = re.findall(r"\A# (\S+\.yaml)\n", match[3])
+            # A teacher of random numbers finds everything alike.
+            text = match[3].replace("relative_margin: 0.05", "relative_margin: null, duplicates: null")
+            Path(name).write_text(text, encoding="utf-8")
+        elif match[2] == "bash":
+            for line in match[3].splitlines():
+                with pytest.raises(SystemExit) as ended:
+                    main(shlex.split(line)[1:])
+                assert not ended.value.code, line
+    mined = [json.loads(line) for line in Path("mined/mined.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(mined) > 25 and all(row["negative_1"] != row["document"] for row in mined)
+    assert json.loads(Path("out-scores/report.json").read_text(encoding="utf-8"))
+    assert len(list(Path("out-scores/stores").iterdir())) == 2, "a teacher's vectors and a scorer's scores"
 
 
 def test_the_readmes_student_opens_and_its_report_is_there(finished: Path) -> None:

@@ -397,10 +397,13 @@ def test_the_card_and_the_report_show_no_place_of_this_machine(run: Path, tiny_b
     assert json.loads((run / "report.json").read_text())
 
 
-def test_names_in_messages_do_nothing_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_in_messages_do_nothing_to_the_terminal(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = "te\x1b[31mxt\x07\u202e"
     (tmp_path / "rows.jsonl").write_text(json.dumps({name: "a text"}) + "\n")
-    data = {"corpus": {"path": "rows.jsonl"}, "teachers": [{"model": "t"}], "student": {"model": "s"}}
+    model = str(tiny_bert)
+    data = {"corpus": {"path": "rows.jsonl"}, "teachers": [{"model": model}], "student": {"model": model}}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**data, "output": str(tmp_path / "out")}))
     with pytest.raises(SystemExit):
         main(["run", str(tmp_path / "recipe.yaml")])

@@ -58,6 +58,9 @@ def test_models_are_pinned_to_commits(cache: Path, tiny_bert: Path, tmp_path: Pa
     assert found.student is not None and found.student.revision is None  # it is made of the teacher
     own = pin(recipe(tmp_path / "out", student={"shrink": {"of": "me/tiny", "layers": 1}, "revision": "v1"}))
     assert own.student is not None and own.student.revision == OLD
+    for weights in cache.glob("snapshots/*/model.safetensors"):  # fetched later, when the corpus was found to be good
+        weights.unlink()
+    assert pin(recipe(tmp_path / "out")).teachers[0].revision == NEW
     local = recipe(tmp_path / "out", teachers=[{"model": str(tiny_bert)}])
     assert pin(local) == local
 

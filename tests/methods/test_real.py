@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from distilvec.corpus.batch import Batch
+from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.methods.base import Method, Sample
 from distilvec.methods.table import TABLE, build_options, resolve
 from distilvec.optim import SharpnessAware, largest_curvature
 from distilvec.students import StudentTap, shrink
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
-ROWS = 16
+ROWS, DOCUMENTS = 16, 3
 #: The others are tried on real models in test_token_models, test_mnrl and tests/flow/test_internals.py.
 SENTENCE_METHODS = [name for name in TABLE if not resolve(name).inside and name not in {"sft", "mnrl"}]
 
@@ -32,6 +33,23 @@ class Run:
         self.batch = Batch(keys, Batch.equal_items(keys))
         self.teachers = [TeacherInfo("teacher", self.vectors.shape[1])]
 
+    @classmethod
+    def scored(cls, teacher: Any, pairs: list[dict[str, str]]) -> Run:
+        """Queries, each with its answer and the two after it; a scorer counts the words that a document shares."""
+        queries = ROWS // (1 + DOCUMENTS)
+        asked = [pair["summary"] for pair in pairs[:queries]]
+        places = [(row, row + after) for after in range(DOCUMENTS) for row in range(queries)]
+        answers = [pairs[other]["description"][:120] for _, other in places]
+        run = cls(teacher, [*asked, *answers, *(pair["description"] for pair in pairs[ROWS:])])
+        words = [
+            (set(asked[row].split()), set(answer.split())) for (row, _), answer in zip(places, answers, strict=True)
+        ]
+        said = [len(query & answer) / len(query) for query, answer in words]
+        run.batch.group = torch.arange(queries).repeat(1 + DOCUMENTS)
+        run.batch.role = torch.arange(1 + DOCUMENTS).clamp_max(2).repeat_interleave(queries)
+        run.batch.scores = torch.tensor([*[float("nan")] * queries, *said])
+        return run
+
     def signals(self) -> list[TeacherSignals]:
         return [TeacherSignals(torch.ones(ROWS, dtype=torch.bool), sentence=self.vectors)]
 
@@ -42,7 +60,7 @@ class Run:
         self.student.eval()
         with torch.no_grad():
             seen = self.tap(self.features, 1, layers=needs.student.layers, tokens=needs.student.tokens)
-        method.build(self.tap.info, self.teachers, Sample(seen, self.signals()))
+        method.build(self.tap.info, self.teachers, Sample(seen, self.signals(), pairs=[(seen, self.batch)]))
         return method
 
     def loss(self, method: Method) -> Tensor:
@@ -64,11 +82,18 @@ def real(teacher, sentences) -> Run:
     return Run(teacher, [text[:120] for text in sentences])
 
 
+@pytest.fixture(scope="module")
+def pairs() -> list[dict[str, str]]:
+    return docstring_pairs(limit=100)
+
+
 @pytest.mark.parametrize("name", SENTENCE_METHODS)
-def test_a_few_steps_lower_the_loss(real, name) -> None:
+def test_a_few_steps_lower_the_loss(real, teacher, pairs, name) -> None:
     options = {"queue": 64} if name == "distilcse" else {}
     if "init" in resolve(name).Options.model_fields:
         options["init"] = "random"  # a ridge map fitted to the few rows of this batch is perfect already
+    if resolve(name).trains_on_pairs:
+        real = Run.scored(teacher, pairs)
     method = real.build(name, **options)
     parameters = [*real.student.parameters(), *method.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=2e-4)

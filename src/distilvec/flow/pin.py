@@ -10,7 +10,7 @@ import yaml
 from distilvec import plain_yaml
 from distilvec.corpus import hub
 from distilvec.errors import DistilvecError
-from distilvec.modules.opening import locate
+from distilvec.modules.opening import commit_of
 from distilvec.recipe import Recipe
 from distilvec.recipe.places import at_revision
 
@@ -58,9 +58,7 @@ def _pin_model(section: Any, model: str | None, known: tuple[str | None, str | N
     if section.revision is None and known is not None and known[0] == model and known[1]:
         section.revision = known[1]
         return
-    folder = locate(at_revision(model, section.revision), section.trust_remote_code)
-    if folder.parent.name == "snapshots":  # of the hub's cache, which names them by their commits
-        section.revision = folder.name
+    section.revision = commit_of(at_revision(model, section.revision)) or section.revision
 
 
 def _made_of(student: Any, teachers: Any) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import read_object
-from distilvec.modules.guarded import no_questions
+from distilvec.modules.guarded import open_judge
 from distilvec.modules.opening import explain_opening
 
 __all__ = ["open_cross_encoder"]
@@ -31,8 +31,6 @@ def open_cross_encoder(
         DataError: the weights are damaged.
     """
     from safetensors import SafetensorError
-    from sentence_transformers import CrossEncoder
-    from torch.nn import Identity
 
     kinds = read_object(Path(folder) / "config.json").get("architectures")
     if not any(str(kind).endswith(_JUDGES) for kind in (kinds if isinstance(kinds, list) else [])):
@@ -42,16 +40,14 @@ def open_cross_encoder(
             remedy="Give a cross-encoder, or make one with distilvec finetune --task pairs.",
         )
     try:
-        with no_questions():
-            opened = CrossEncoder(
-                str(folder),
-                device=device,
-                max_length=max_length,
-                trust_remote_code=trust_remote_code,
-                local_files_only=not trust_remote_code,
-                model_kwargs={"use_safetensors": True},
-                activation_fn=Identity(),  # given, so that none is imported by the name that the folder says
-            )
+        opened = open_judge(
+            str(folder),
+            device=device,
+            max_length=max_length,
+            trust_remote_code=trust_remote_code,
+            local_files_only=not trust_remote_code,
+            model_kwargs={"use_safetensors": True},
+        )
         opened.predict([("a query", "a document")], show_progress_bar=False)
     except SafetensorError as problem:
         raise DataError(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
+    from sentence_transformers import CrossEncoder, SentenceTransformer
 
 #: Modules of ours that bring their code along: the name in modules.json -> where the class is.
 OWN_MODULES = {
@@ -65,6 +65,22 @@ def open_writing(folder: Path, dtype: Any, trust_remote_code: bool = False) -> t
     with no_questions():
         causal = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, use_safetensors=True, **plain)
         return causal, AutoTokenizer.from_pretrained(str(folder), **plain)
+
+
+def open_judge(source: str, **arguments: Any) -> CrossEncoder:
+    """A cross-encoder's folder that was checked; it predicts logits.
+
+    Args:
+        source: folder.
+        **arguments: of `CrossEncoder`.
+    """
+    from sentence_transformers import CrossEncoder
+    from torch.nn import Identity
+
+    arguments.setdefault("trust_remote_code", False)
+    with no_questions():
+        # An activation is given, so that none is imported by the name that the folder says.
+        return CrossEncoder(source, activation_fn=Identity(), **arguments)
 
 
 def open_config(folder: str | Path) -> Any:

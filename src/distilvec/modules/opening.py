@@ -26,7 +26,7 @@ from distilvec.modules.vision import is_vision, open_vision
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["locate", "locate_adapters", "module_folders", "open_causal", "open_model", "open_pipeline"]
+__all__ = ["commit_of", "locate", "locate_adapters", "module_folders", "open_causal", "open_model", "open_pipeline"]
 
 _HUB_ID = re.compile(r"[\w\-][\w.\-]*(/[\w\-][\w.\-]*)?(@[\w.\-/]+)?")
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*.md", "*.jinja"]
@@ -44,6 +44,29 @@ def locate(model: str | Path, trust_remote_code: bool = False) -> Path:
         DataError: its description is damaged.
         EnvironmentProblem: the hub cannot be reached and the model is not in its cache.
     """
+    folder = _folder_of(model, [*_HUB_FILES, "*.py"] if trust_remote_code else _HUB_FILES)
+    try:
+        check_folder(folder, str(model), trust_remote_code=trust_remote_code)
+    except OSError as problem:
+        raise EnvironmentProblem(
+            f"the folder cannot be read ({problem.strerror or problem})", where=str(problem.filename or folder)
+        ) from problem
+    return folder
+
+
+def commit_of(model: str) -> str | None:
+    """The commit of the hub that a model's name means by now; None for a folder. No weights are fetched for it.
+
+    Raises:
+        DistilvecError: no such folder or hub model.
+        EnvironmentProblem: the hub cannot be reached and the model is not in its cache.
+    """
+    folder = _folder_of(model, ["*config.json"])
+    return folder.name if folder.parent.name == "snapshots" else None  # the hub's cache names them by their commits
+
+
+def _folder_of(model: str | Path, patterns: list[str]) -> Path:
+    """The folder that a model's name means; of a hub model, with the files of these names at least."""
     try:
         folder = Path(model).expanduser()
         is_file, is_folder = folder.is_file(), folder.is_dir()
@@ -64,13 +87,7 @@ def locate(model: str | Path, trust_remote_code: bool = False) -> Path:
             raise DistilvecError(
                 "there is no such model folder", where=str(model)[:200], remedy="Check the path, or give a hub id."
             )
-        folder = _fetch(str(model), trust_remote_code)
-    try:
-        check_folder(folder, str(model), trust_remote_code=trust_remote_code)
-    except OSError as problem:
-        raise EnvironmentProblem(
-            f"the folder cannot be read ({problem.strerror or problem})", where=str(problem.filename or folder)
-        ) from problem
+        folder = _fetch(str(model), patterns)
     return folder
 
 
@@ -85,7 +102,7 @@ def locate_adapters(adapters: str | Path) -> Path:
     if not folder.is_dir():
         if not _HUB_ID.fullmatch(str(adapters)):
             raise DistilvecError("there is no such folder", where=str(adapters)[:200], remedy="Check the path.")
-        folder = _fetch(str(adapters), False)
+        folder = _fetch(str(adapters), _HUB_FILES)
     check_adapters(folder)
     return folder
 
@@ -221,7 +238,7 @@ def _try(model: SentenceTransformer, name: str) -> None:
         ) from problem
 
 
-def _fetch(model: str, trust_remote_code: bool) -> Path:
+def _fetch(model: str, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -233,7 +250,6 @@ def _fetch(model: str, trust_remote_code: bool) -> Path:
         RevisionNotFoundError,
     )
 
-    patterns = [*_HUB_FILES, "*.py"] if trust_remote_code else _HUB_FILES
     name, _, revision = model.partition("@")
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=patterns))

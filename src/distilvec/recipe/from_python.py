@@ -37,7 +37,7 @@ def recipe_of(
     """
     given = Path(output) / GIVEN
     if teacher is not None:
-        _check_names(teacher)
+        _check_names("teachers", teacher)
     teachers = [] if teacher is None else list(teacher) if isinstance(teacher, list | tuple) else [teacher]
     names = ["teacher"] if len(teachers) == 1 else [f"teacher{number}" for number in range(1, len(teachers) + 1)]
     if isinstance(sections.get("task"), Mapping):
@@ -55,16 +55,16 @@ def recipe_of(
     return Recipe.build({name: value for name, value in data.items() if value is not None})
 
 
-def _check_names(teachers: Any) -> None:
+def _check_names(key: str, named: Any) -> None:
     """Names become names of files before the recipe is validated, so that they are looked at first."""
-    for each in teachers if isinstance(teachers, list | tuple) else [teachers]:
+    for each in named if isinstance(named, list | tuple) else [named]:
         if not isinstance(each, Mapping) or "name" not in each:
             continue
         name = each["name"]
         if not (isinstance(name, str) and NAME.fullmatch(name)):
             raise DistilvecError(
                 f"{str(name)[:80]!r} is no name for a teacher or scorer",
-                where="name",
+                where=f"{key}.name",
                 remedy="Use letters, digits, dots, hyphens and underscores, and begin with a letter or digit.",
             )
 
@@ -106,7 +106,7 @@ def _scorer_section(scorer: Any, given: Path) -> dict[str, Any]:
     if not isinstance(scorer, Mapping):
         raise DistilvecError(f"a {type(scorer).__name__} is no scorer", where="scorers")
     section = dict(scorer)
-    _check_names(section)
+    _check_names("scorers", section)
     source = section.get("scores")
     if source is not None and not isinstance(source, str | Path):
         section["scores"] = _write_rows(given / f"{section.get('name', 'scorer')}-scores.jsonl", source, "query")
