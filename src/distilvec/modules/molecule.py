@@ -66,7 +66,7 @@ class MoleculeModule(InputModule):
         """
         if prompt:
             raise ValueError(f"a molecule cannot be prefixed with the prompt {prompt!r}")
-        return collate(graphs_of(inputs))
+        return self.collate(self.prepare(inputs))
 
     def get_embedding_dimension(self) -> int:
         return self.width

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from distilvec.errors import DataError, EnvironmentProblem
 from distilvec.modules.network_files import read_network
+from distilvec.modules.smiles_network import canonical
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 
@@ -53,11 +54,9 @@ class MoleculeNetwork:
         return vectors
 
     def _batch(self, smiles: Sequence[str]) -> np.ndarray:
-        if self.kind == "chemvae":
-            smiles = _canonical(smiles, self._where)
         try:
             with torch.inference_mode():
-                found: Tensor = self._network(smiles)
+                found: Tensor = self._network(canonical(smiles) if self.kind == "chemvae" else smiles)
         except ValueError as problem:
             raise DataError(str(problem), where=self._where) from problem
         except ImportError as problem:
@@ -195,13 +194,6 @@ def _molecules(smiles: Sequence[str], where: str) -> list[Any]:
                 raise DataError(f"not a SMILES string that RDKit can read: {text[:200]!r}", where=where)
             found.append(molecule)
     return found
-
-
-def _canonical(smiles: Sequence[str], where: str) -> list[str]:
-    molecules = _molecules(smiles, where)
-    from rdkit import Chem
-
-    return [Chem.MolToSmiles(molecule) for molecule in molecules]
 
 
 def _no_rdkit() -> EnvironmentProblem:
