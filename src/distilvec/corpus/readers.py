@@ -38,12 +38,12 @@ def file_kind(path: Path) -> str:
     return kind
 
 
-def read_file(path: Path, columns: Sequence[str], max_characters: int, images: bool = False) -> Iterator[Row]:
+def read_file(path: Path, columns: Sequence[str] | None, max_characters: int, images: bool = False) -> Iterator[Row]:
     """The rows of one file.
 
     Args:
         path: .txt, .csv, .tsv, .json, .jsonl, .ndjson, .smi (also .gz, .zst) or .parquet.
-        columns: those that are asked for; others may be left out of the rows.
+        columns: those that are asked for; others may be left out of the rows. None = all.
         max_characters: longer texts will not be kept, which bounds what has to be held.
         images: columns of bytes are images, not texts.
 
