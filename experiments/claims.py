@@ -142,7 +142,9 @@ def compare_mixtures(claim: Claim, results: Path) -> Finding:
 def compare_written(claim: Claim, results: Path) -> Finding:
     """The difference of two rows' ROUGE-L in points, paired by set and seed."""
     differences = writing_table.paired(committed("writing", results), claim.a, claim.b)
-    return judge("written", differences) if differences else untested(f"no {claim.a} or no {claim.b}")
+    if not differences:
+        return untested(f"no {claim.a} or no {claim.b}")
+    return judge("written", differences, "two rates tried")
 
 
 def compare_cost(claim: Claim, benchmarks: Path) -> Finding:

@@ -300,6 +300,34 @@ def test_out_of_domain_leaves_out_the_sets_of_the_corpus(results: Path, part: Ca
     assert found.value == pytest.approx(2.1) and found.basis == "3 sets, 3 seeds, out of domain"
 
 
+def test_what_is_written_is_compared_at_the_rate_chosen_for_each_row(
+    tmp_path: Path, part: Callable[[str], Any]
+) -> None:
+    claims, claimed, table = part("claims"), part("claimed"), part("writing_table")
+
+    def scores(value: float) -> dict[str, Any]:
+        one = {"value": value, "bits_per_byte": 2 - value, "exact_match": 0.0, "sampled": value / 2}
+        return {"tasks": {name: {**one, "value": value + 0.01 * i} for i, name in enumerate(table.SETS)}}
+
+    written = {name: [{"prompt": "p", "answer": "a", "written": "w"}] for name in table.SETS}
+    write(tmp_path, "writing", "teacher", {**scores(0.3), "written": written})
+    for row, gain, best in (("sft", 0.0, 1e-3), ("distillmoe", 0.02, 3e-3)):
+        for lr in (1e-3, 3e-3):
+            tried = {"row": row, "lr": lr, "validation": {"value": 0.2 - (lr != best) * 0.1}}
+            write(tmp_path, "writing", f"{row}-{lr:g}-grid", tried)
+            for seed in range(3):
+                run = {**scores(0.1 + (gain if lr == best else 0.5) + 0.001 * gain * seed), "written": written}
+                write(tmp_path, "writing", f"{row}-{lr:g}-{seed}", {**run, "steps": 2, "training_seconds": 1.0})
+    claim = claimed.Claim("DistillMoE", "", "", "", "written", "distillmoe", "sft", students=("writing",))
+    found = claims.compare_written(claim, tmp_path)
+    assert found.value == pytest.approx(2.0, abs=0.01) and found.verdict == "holds"
+    assert found.basis == "7 sets, 3 seeds, two rates tried"
+    assert claims.compare_written(replace(claim, a="teacher"), tmp_path).value == pytest.approx(20)
+    assert claims.compare_written(replace(claim, a="distillmoe paper"), tmp_path).verdict == "not tested"
+    page = table.write_page(part("records").committed("writing", tmp_path), tmp_path / "page")
+    assert "| distillmoe | 3 | 0.003 | 14.00 ± 0.00 |" in page and page.count("right: a") == len(table.SETS)
+
+
 def test_the_committed_page_is_that_of_the_committed_results(part: Callable[[str], Any]) -> None:
     claims = part("claims")
     found = claims.findings(EXPERIMENTS / "results", EXPERIMENTS.parent / "benchmarks" / "results")
