@@ -65,8 +65,8 @@ class ImageModule(InputModule):
         Raises:
             ValueError: an item is not an image, or cannot be read, with the item concerned.
         """
-        found = [np.ascontiguousarray(_rgb(item).transpose(2, 0, 1)) for item in items]
-        return [each if each[0].size <= self.image_size**2 else self._resized(each)[0].half().numpy() for each in found]
+        rgb = [np.ascontiguousarray(_rgb(item).transpose(2, 0, 1)) for item in items]
+        return [each if each[0].size <= self.image_size**2 else self._resized(each)[0].half().numpy() for each in rgb]
 
     def collate(self, prepared: Sequence[npt.NDArray[Any]]) -> dict[str, Any]:
         """`pixel_values` float32 [N, 3, image_size, image_size]: (x / 255 - mean) / std."""

@@ -258,9 +258,9 @@ _LAST = ("linear.", "classifier.")
 
 def _kind(path: str | Path, tensors: Mapping[str, Tensor]) -> tuple[str, bool]:
     """Which network, and whether it has batch norms."""
-    for name, found in _TELLING.items():
+    for name, kind in _TELLING.items():
         if name in tensors:
-            return found
+            return kind
     raise ValueError(f"{path}: neither a ResNet-8 nor a MobileNet, which have one of {', '.join(_TELLING)}")
 
 
@@ -268,15 +268,15 @@ def _renamed(tensors: Mapping[str, Tensor], norm: bool) -> dict[str, Tensor]:
     """Tensors by this module's names, in float32; KeyError where the scale or the zero of a weight is missing."""
     if norm:
         return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
-    found = {}
+    renamed = {}
     for name, tensor in tensors.items():
         place, _, part = name.rpartition(".")
         if part == "weight_q":
             scale, zero = (tensors[f"{place}.weight_{each}"].float() for each in ("scale", "zero"))
-            found[f"{place}.conv.weight"] = scale * (tensor.float() - zero)
+            renamed[f"{place}.conv.weight"] = scale * (tensor.float() - zero)
         elif part not in ("weight_scale", "weight_zero"):
-            found[f"{place}.conv.{part}"] = tensor.float()
-    return found
+            renamed[f"{place}.conv.{part}"] = tensor.float()
+    return renamed
 
 
 def _channels(kind: str, tensors: Mapping[str, Tensor]) -> list[int]:

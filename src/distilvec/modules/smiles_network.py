@@ -136,12 +136,12 @@ def canonical(smiles: Sequence[str]) -> list[str]:
     """
     from rdkit import Chem, rdBase
 
-    found = []
+    forms = []
     with rdBase.BlockLogs():
         for item in smiles:
             # The parser would take what follows white space for the molecule's name.
             molecule = Chem.MolFromSmiles(item) if isinstance(item, str) and len(item.split()) == 1 else None
             if molecule is None or not molecule.GetNumAtoms():
                 raise ValueError(f"not a SMILES string that RDKit can read: {str(item)[:200]!r}")
-            found.append(Chem.MolToSmiles(molecule))
-    return found
+            forms.append(Chem.MolToSmiles(molecule))
+    return forms
