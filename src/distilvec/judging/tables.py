@@ -121,8 +121,8 @@ def _bytes(path: Path) -> bytes:
         return source.read()
 
 
-def _filled(path: Path, found: Iterator[tuple[int, Mapping[str, Any]]]) -> Table:
-    pairs = list(found)
+def _filled(path: Path, numbered: Iterator[tuple[int, Mapping[str, Any]]]) -> Table:
+    pairs = list(numbered)
     return Table(str(path), [row for _, row in pairs], [line for line, _ in pairs])
 
 
