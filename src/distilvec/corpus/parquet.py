@@ -25,8 +25,8 @@ def parquet_rows(path: Path, columns: Sequence[str], images: bool = False) -> It
     with reading(path), pq.ParquetFile(path, memory_map=True) as file:
         require_columns(columns, file.schema_arrow.names, str(path))
         for batch in file.iter_batches(batch_size=_IMAGES if images else _BATCH, columns=list(columns)):
-            found = [arrow_values(column, bytes_are_texts=not images) for column in batch.columns]
-            for values in zip(*found, strict=True):
+            per_column = [arrow_values(column, bytes_are_texts=not images) for column in batch.columns]
+            for values in zip(*per_column, strict=True):
                 number += 1
                 yield Row(str(path), number, dict(zip(batch.schema.names, values, strict=True)))
 
