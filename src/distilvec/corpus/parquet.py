@@ -26,8 +26,8 @@ def parquet_rows(path: Path, columns: Sequence[str] | None, images: bool = False
         columns = file.schema_arrow.names if columns is None else columns
         require_columns(columns, file.schema_arrow.names, str(path))
         for batch in file.iter_batches(batch_size=_IMAGES if images else _BATCH, columns=list(columns)):
-            found = [arrow_values(column, bytes_are_texts=not images) for column in batch.columns]
-            for values in zip(*found, strict=True):
+            per_column = [arrow_values(column, bytes_are_texts=not images) for column in batch.columns]
+            for values in zip(*per_column, strict=True):
                 number += 1
                 yield Row(str(path), number, dict(zip(batch.schema.names, values, strict=True)))
 

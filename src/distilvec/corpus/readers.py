@@ -207,10 +207,10 @@ def _closing(
 
 def _csv_fields(record: str) -> list[str] | None:
     try:
-        found = list(csv.reader([record], strict=True))
+        records = list(csv.reader([record], strict=True))
     except csv.Error:
         return None
-    return found[0] if len(found) == 1 else None
+    return records[0] if len(records) == 1 else None
 
 
 def _header(fields: list[str], file: str) -> list[str]:
