@@ -56,12 +56,12 @@ class MoleculeNetwork:
     def _batch(self, smiles: Sequence[str]) -> np.ndarray:
         try:
             with torch.inference_mode():
-                found: Tensor = self._network(canonical(smiles) if self.kind == "chemvae" else smiles)
+                vectors: Tensor = self._network(canonical(smiles) if self.kind == "chemvae" else smiles)
         except ValueError as problem:
             raise DataError(str(problem), where=self._where) from problem
         except ImportError as problem:
             raise _no_rdkit() from problem
-        return found.cpu().numpy()
+        return vectors.cpu().numpy()
 
 
 def molecule_teacher(
@@ -185,15 +185,15 @@ def _molecules(smiles: Sequence[str], where: str) -> list[Any]:
         from rdkit import Chem, rdBase
     except ImportError as problem:
         raise _no_rdkit() from problem
-    found = []
+    molecules = []
     with rdBase.BlockLogs():
         for text in smiles:
             # The parser would take what follows white space for the molecule's name.
             molecule = Chem.MolFromSmiles(text) if len(text.split()) == 1 else None
             if molecule is None or molecule.GetNumAtoms() == 0:
                 raise DataError(f"not a SMILES string that RDKit can read: {text[:200]!r}", where=where)
-            found.append(molecule)
-    return found
+            molecules.append(molecule)
+    return molecules
 
 
 def _no_rdkit() -> EnvironmentProblem:
