@@ -3,10 +3,11 @@
     OMP_NUM_THREADS=1 python benchmarks/mining.py            # about a quarter of an hour of one core
 
 Both get the same vectors and pairs, and look for five negatives among the hundred nearest that are at least 5 % below
-the positive; each run is a process of its own, which may take 8 GiB. `distilvec.mine` reads a .npy file into a store,
-searches, and writes the pairs; `mine_hard_negatives` gets a model whose `encode` hands out rows of the same file, once
-with its own chunk of 16,384 queries and once with 2,048. Seconds are of the processor, so that a machine with other
-work gives the same; encoding is in neither. Memory: the most that the process held by itself, without mapped files.
+the positive; each run is a process of its own, which may take 8 GiB. `distilvec.mine` reads a .npy file into a store
+(of float32, as the file is; with float16, its default, near ties change places), searches, and writes the pairs;
+`mine_hard_negatives` gets a model whose `encode` hands out rows of the same file, once with its own chunk of 16,384
+queries and once with 2,048. Seconds are of the processor, so that a machine with other work gives the same; encoding is
+in neither. Memory: the most that the process held by itself, without mapped files.
 
 real: all-MiniLM-L6-v2's vectors of 20,000 anchors and positives of the shared pairs and of 20,000 shared sentences (it
 needs DISTILVEC_DATA); the other 160,000 documents are these again with noise, at a cosine of about 0.85. synthetic:
@@ -111,7 +112,7 @@ def ours(folder: Path) -> dict[str, Any]:
 
     with Watch() as watch:
         found = distilvec.mine(
-            {"vectors": str(folder / "vectors.npy"), "texts": str(folder / "texts.txt")},
+            {"vectors": str(folder / "vectors.npy"), "texts": str(folder / "texts.txt"), "storage": "float32"},
             {"path": str(folder / "pairs.jsonl"), "text": ["query", "document"], "holdout": 0.0},
             folder / "mined",
             documents=str(folder / "documents.txt"),
@@ -260,7 +261,8 @@ def _arithmetic(small: dict[str, Any], large: dict[str, Any]) -> list[str]:
     lines += [
         "",
         f"Memory grew by {each:,.0f} bytes for each further text from the smaller to the larger run, blocks included; "
-        f"{each * 1e7 / 1e9:.1f} GB for ten million. Vectors stay on disk: {2 * WIDTH * 1e7 / 1e9:.1f} GB in float16.",
+        f"{each * 1e7 / 1e9:.1f} GB for ten million. Vectors stay on disk: {2 * WIDTH * 1e7 / 1e9:.1f} GB in float16, "
+        "the store's default.",
     ]
     return lines
 

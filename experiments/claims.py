@@ -17,12 +17,14 @@ from pathlib import Path
 import cross_table
 import image_tables
 import many_text_table
+import measured
 import mixture_table
 import molecule_tables
 import numpy as np
 import writing_table
+from claim import MOLECULES, OUT_OF_DOMAIN, PLAIN_KINDS, TEXTS, Claim
 from claim_rules import MISSING, RULES, changes
-from claimed import CLAIMS, MOLECULES, OUT_OF_DOMAIN, PARTS, TEXTS, Claim
+from claimed import CLAIMS, PARTS
 from cross_rows import ROWS
 from layout import head, line
 from records import RESULTS, Rows, below, committed, pairs_of_seeds, seeds
@@ -188,6 +190,7 @@ def findings(results: Path, benchmarks: Path) -> Found:
         "written": lambda claim, student: compare_written(claim, results),
         "ahead": lambda claim, student: compare_images(claim, results),
         "harmless": lambda claim, student: compare_images(claim, results),
+        **{kind: _given(each, results, benchmarks) for kind, each in measured.COMPARE.items()},
     }
     found: Found = []
     for claim in CLAIMS:
@@ -202,13 +205,17 @@ def findings(results: Path, benchmarks: Path) -> Found:
     return found
 
 
+def _given(compare: measured.Compare, results: Path, benchmarks: Path) -> Callable[[Claim, str], Finding]:
+    return lambda claim, student: compare(claim, results, benchmarks)
+
+
 def page(found: Found) -> str:
     """CLAIMS.md."""
     columns = ("paper", "claim", "kind", "presets", "the paper's figure", "student", "ours, with interval")
     lines = [RULES, *_counts(found), ""]
     lines += head(*columns, "over sets", "over seeds", "p, Holm", "from", "verdict")
     for claim, student, finding in found:
-        ours = figure(finding.value, finding.interval, "" if claim.kind in ("cost", "flatter") else "+")
+        ours = figure(finding.value, finding.interval, "" if claim.kind in PLAIN_KINDS else "+")
         sides = [
             f"{low:+.2f} to {high:+.2f}" for low, high in (x or (np.nan,) * 2 for x in (finding.sets, finding.seeds))
         ]

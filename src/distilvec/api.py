@@ -224,10 +224,10 @@ def evaluate(
     called = name or (Path(model).resolve().name if isinstance(model, str | Path) else "model") or "model"
     if results is not None:
         _keep_results(chosen, Path(results), called, model)
-    found = judge({called: opened}, chosen)
+    judgement = judge({called: opened}, chosen)
     if output is not None:
-        write_text(Path(output), json.dumps(found.to_dict(outputs=True)) + "\n")
-    return found
+        write_text(Path(output), json.dumps(judgement.to_dict(outputs=True)) + "\n")
+    return judgement
 
 
 def _writer(model: str | Path) -> SentenceTransformer:

@@ -200,6 +200,9 @@ def test_a_teacher_called_after_a_path_writes_nothing(tmp_path: Path) -> None:
         teacher = {"name": name, "vectors": np.zeros((1, 2), np.float32), "texts": ["one"]}
         with pytest.raises(DistilvecError, match=rf"^teachers\.name: .{re.escape(str(name)[:70])}"):
             recipe_of(teacher, "student", ["one"], "mse", out)
+        scorer = {"name": name, "scores": [{"query": "one", "document": "two", "score": 1.0}]}
+        with pytest.raises(DistilvecError, match=rf"^scorers\.name: .{re.escape(str(name)[:70])}"):
+            recipe_of(None, "student", ["one"], "score_kl", out, scorers=[scorer])
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "corpus.jsonl"]
 
 

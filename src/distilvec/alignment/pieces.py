@@ -44,8 +44,8 @@ def pieces_of(tokenizer: Any) -> Pieces:
     """The entries of a transformers tokenizer that has an end token."""
     special = set(tokenizer.all_special_ids)
     content = piece_bytes(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))))
-    found = tuple(b"" if number in special else each for number, each in enumerate(content))
-    return Pieces(found, int(tokenizer.eos_token_id))
+    entries = tuple(b"" if number in special else each for number, each in enumerate(content))
+    return Pieces(entries, int(tokenizer.eos_token_id))
 
 
 def piece_bytes(vocabulary: Sequence[str]) -> list[bytes]:
@@ -131,9 +131,9 @@ def prefix_entries(source: Pieces, target: Pieces) -> NDArray[np.int64]:
         lengths = range(min(len(content), longest), 0, -1)
         return next((known[content[:length]] for length in lengths if content[:length] in known), -1)
 
-    found = np.array([find(content) for content in source.content], np.int64)
-    found[source.end] = target.end
-    return found
+    entries = np.array([find(content) for content in source.content], np.int64)
+    entries[source.end] = target.end
+    return entries
 
 
 def nearest_entries(source: Pieces, target: Pieces) -> NDArray[np.int64]:
@@ -146,13 +146,13 @@ def nearest_entries(source: Pieces, target: Pieces) -> NDArray[np.int64]:
     for number, content in enumerate(target.content):
         if content:
             known.setdefault(content, number)
-    found = np.array([known.get(content, -1) if content else -1 for content in source.content], np.int64)
-    missing = [number for number, content in enumerate(source.content) if content and found[number] < 0]
+    entries = np.array([known.get(content, -1) if content else -1 for content in source.content], np.int64)
+    missing = [number for number, content in enumerate(source.content) if content and entries[number] < 0]
     names = [content.decode("latin-1") for content in known]
     numbers = np.fromiter(known.values(), np.int64, len(known))
     for start in range(0, len(missing), _ROWS):
         rows = missing[start : start + _ROWS]
         asked = [source.content[row].decode("latin-1") for row in rows]
-        found[rows] = numbers[cdist(asked, names, scorer=Levenshtein.distance, dtype=np.uint16).argmin(1)]
-    found[source.end] = target.end
-    return found
+        entries[rows] = numbers[cdist(asked, names, scorer=Levenshtein.distance, dtype=np.uint16).argmin(1)]
+    entries[source.end] = target.end
+    return entries

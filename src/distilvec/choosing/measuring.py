@@ -129,17 +129,17 @@ def measure(candidate: Candidate, bench: Bench) -> Measured:
     encoder = CachedEncoder(student, name=candidate.name)
     texts, wanted = bench.train()
     free = free_map(encoder(texts), wanted)
-    found = shipped(candidate, section, student, bench, free)
+    measured = shipped(candidate, section, student, bench, free)
     held, vectors = bench.held_out()
-    found.agreement = float(agreement(vectors, encoder(held), free)["cosine"])
-    found.kept["free"] = {
-        "agreement": found.agreement,
+    measured.agreement = float(agreement(vectors, encoder(held), free)["cosine"])
+    measured.kept["free"] = {
+        "agreement": measured.agreement,
         **_tasks_kept(f"{candidate.name}, free", RidgeMapped(encoder, free), bench),
     }
-    found.kept["untrained"] = _tasks_kept(f"{candidate.name}, untrained", encoder, bench)
+    measured.kept["untrained"] = _tasks_kept(f"{candidate.name}, untrained", encoder, bench)
     if bench.probe_steps:
-        found.kept["probe"] = _probe(candidate.name, student, bench)
-    return found
+        measured.kept["probe"] = _probe(candidate.name, student, bench)
+    return measured
 
 
 def started(candidate: Candidate, bench: Bench) -> tuple[StudentSection, SentenceTransformer]:
@@ -171,9 +171,9 @@ def shipped(
         ship(student, folder, space="teacher" if in_space else "own", teacher_map=head)
         opened = load_student(str(folder))
         timed = speed(opened, bench.timed(), singles=30, seconds=SECONDS)
-        found = Measured(candidate.name, parameters(opened), folder_bytes(folder), timed)
-    found.section = section.model_dump(exclude_defaults=True)
-    return found
+        measured = Measured(candidate.name, parameters(opened), folder_bytes(folder), timed)
+    measured.section = section.model_dump(exclude_defaults=True)
+    return measured
 
 
 def _tasks_kept(name: str, model: Any, bench: Bench) -> dict[str, float]:

@@ -69,8 +69,8 @@ def plan(
                 say(f"picture     {write_plan(compiled, output)}")
             return
         sizes |= {"keep": KEEP if keep is None else keep, "sample": SAMPLE if sample is None else sample}
-        found = choose(loaded, probe_steps=probe_steps, **sizes)
-        say(found.text())
+        choice = choose(loaded, probe_steps=probe_steps, **sizes)
+        say(choice.text())
 
 
 @contextlib.contextmanager
@@ -114,18 +114,18 @@ def _budget(parameters: str | None, megabytes: str | None, latency: str | None) 
     from distilvec.choosing import Budget
     from distilvec.words import amount
 
-    found: dict[str, float | None] = {}
+    limits: dict[str, float | None] = {}
     for name, text, unit in (
         ("parameters", parameters, ""),
         ("megabytes", megabytes, "MB"),
         ("latency", latency, "ms"),
     ):
         try:
-            found[name] = None if text is None else amount(text, unit)
+            limits[name] = None if text is None else amount(text, unit)
         except ValueError as error:
             raise DistilvecError(str(error), where=f"--{name}") from error
-    whole = None if found["parameters"] is None else int(found["parameters"])
-    return Budget(whole, found["megabytes"], found["latency"])
+    whole = None if limits["parameters"] is None else int(limits["parameters"])
+    return Budget(whole, limits["megabytes"], limits["latency"])
 
 
 def _numbers(text: str | None, option: str) -> list[int] | None:

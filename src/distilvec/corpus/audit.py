@@ -108,8 +108,8 @@ def check(row: Row, wanted: ColumnNames) -> Item:
         raise Problem("not text")
     texts: list[str | None] = []
     for place, name in enumerate(wanted.text):
-        found = value.get(name)
-        texts.append(None if _left_out(found, place) else _text(found, wanted.max_characters, joint=wanted.joint))
+        cell = value.get(name)
+        texts.append(None if _left_out(cell, place) else _text(cell, wanted.max_characters, joint=wanted.joint))
     if wanted.joint:
         texts = [join_pair(*(text for text in texts if text is not None))]
     return _described(Item(row, texts), value, wanted)
@@ -122,9 +122,9 @@ def _other(row: Row, wanted: ColumnNames) -> Item:
         if len(wanted.columns) > 1:
             raise Problem("no columns")
         value = {wanted.text[0]: value}
-    found = [value.get(name) for name in wanted.text]
-    item = Item(row._replace(value=excerpt(found[0])), [])
-    for place, each in enumerate(found):
+    cells = [value.get(name) for name in wanted.text]
+    item = Item(row._replace(value=excerpt(cells[0])), [])
+    for place, each in enumerate(cells):
         text: str | None = None
         identity: str | None = None
         if not _left_out(each, place):
@@ -199,10 +199,10 @@ def _domain(value: Any) -> str:
 
 
 def _role(value: Any) -> int:
-    found = _ROLES.get(str(value).strip().casefold())
-    if found is None:
+    role = _ROLES.get(str(value).strip().casefold())
+    if role is None:
         raise Problem("missing role" if _absent(value) or value == "" else "bad role")
-    return found
+    return role
 
 
 class Rejections:
@@ -243,11 +243,11 @@ def percentiles(counts: Counter[int]) -> dict[str, float]:
     if not total:
         return {}
     ordered = sorted(counts.items())
-    found: dict[str, float] = {"min": ordered[0][0], "max": ordered[-1][0]}
-    found["mean"] = round(sum(value * count for value, count in ordered) / total, 1)
+    statistics: dict[str, float] = {"min": ordered[0][0], "max": ordered[-1][0]}
+    statistics["mean"] = round(sum(value * count for value, count in ordered) / total, 1)
     for share in (5, 50, 95, 99):
-        found[f"p{share}"] = _at(ordered, share / 100 * total)
-    return found
+        statistics[f"p{share}"] = _at(ordered, share / 100 * total)
+    return statistics
 
 
 def _at(ordered: Sequence[tuple[int, int]], rank: float) -> int:

@@ -43,12 +43,12 @@ class ColumnNames:
 
     def options(self) -> dict[str, Any]:
         """By name; what has no meaning for texts is there for the other modalities only, and `repeated` where it is."""
-        found = asdict(self)
+        options = asdict(self)
         if self.modality == "text":
-            del found["modality"], found["components"]
+            del options["modality"], options["components"]
         if not self.repeated:
-            del found["repeated"]
-        return found
+            del options["repeated"]
+        return options
 
 
 def check_modality(modality: str | None) -> None:

@@ -136,11 +136,11 @@ def compare(
     for seed in range(recipe.training.seed, recipe.training.seed + seeds):
         for name, variant in variants.items():
             results[name].append(bench.run(name, _changed(variant, seed=seed, lr=rates.get(name))))
-    found = Comparison(
+    comparison = Comparison(
         bench.folder, compare_table({**bench.baselines(), **results}, first), rates, _notes(recipe, seeds, rates)
     )
-    found.write()
-    return found
+    comparison.write()
+    return comparison
 
 
 class _Bench:
@@ -200,11 +200,11 @@ class _Bench:
 
     def baselines(self) -> dict[str, list[Scores]]:
         """Teacher, untrained student and free baseline, one run each."""
-        found = _read(self.baseline_file)
-        names = set(found.get("tasks", ()))
+        known = _read(self.baseline_file)
+        names = set(known.get("tasks", ()))
         return {
             model: [{task: Score.from_dict(score) for task, score in scores.items()}]
-            for model, scores in found.get("scores", {}).items()
+            for model, scores in known.get("scores", {}).items()
             if set(scores) == names  # a model without a head has no score on a supervised task
         }
 
@@ -244,15 +244,15 @@ class _Bench:
         ):
             judged[teacher.card.name] |= task_score(job.recipe, Predictor(teacher.model, head))  # type: ignore[attr-defined]
         scores = {
-            model: {task: score.to_dict(outputs=True) for task, score in found.items()}
-            for model, found in judged.items()
+            model: {task: score.to_dict(outputs=True) for task, score in by_task.items()}
+            for model, by_task in judged.items()
         }
         write_text(file, json.dumps({"tasks": names, "scores": scores}))
 
     def tuned_rate(self, name: str) -> float:
         """The learning rate with the best held-out agreement, or likelihood of answers, after at most one epoch."""
         quality = self._quality(self.jobs[name])
-        recipe, found = self.jobs[name].recipe, {}
+        recipe, qualities = self.jobs[name].recipe, {}
         for factor in FACTORS:
             rate = float(f"{recipe.optimizer.lr * factor:.3g}")
             candidate = _changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs))
@@ -265,8 +265,8 @@ class _Bench:
                 known = {"identity": identity, "value": quality(student)}
                 write_text(job.output / "agreement.json", json.dumps(known))
                 _forget(job.output)
-            found[rate] = known["value"]
-        return max(found, key=lambda rate: found[rate])
+            qualities[rate] = known["value"]
+        return max(qualities, key=lambda rate: qualities[rate])
 
     @staticmethod
     def _quality(job: Job) -> Callable[[Any], float]:
@@ -300,10 +300,10 @@ def _forget(place: Path) -> None:
 
 def _variants(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> dict[str, Recipe]:
     """Label -> the recipe with that method; all of them are checked before anything is trained."""
-    found: dict[str, Recipe] = {}
+    variants: dict[str, Recipe] = {}
     for spec in methods:
         label, name, options, changes = _parse(spec)
-        if label in found:
+        if label in variants:
             raise DistilvecError(f'"{label}" is given twice', where="methods")
         data = recipe.model_dump()
         own = recipe.method.options if name == recipe.method.name else {}
@@ -320,10 +320,10 @@ def _variants(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> dic
                 section[parent] = section.get(parent) or {}
                 section = section[parent]
             section[last] = value
-        found[label] = Recipe.build(data)
-    if not found:
+        variants[label] = Recipe.build(data)
+    if not variants:
         raise DistilvecError("there are no methods to compare", where="methods", remedy="Name one or more.")
-    return found
+    return variants
 
 
 def _parse(spec: str | Mapping[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
@@ -386,7 +386,7 @@ def _slug(label: str) -> str:
 def _read(file: Path) -> dict[str, Any]:
     """A JSON object; empty where the file is missing or cut short."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -288,17 +288,17 @@ def _run(recipe: Recipe, digest: str) -> Run:
 
 def _scores(done: Run, files: Mapping[str, Examples]) -> dict[str, Any]:
     """Rows of each file, and the scores of the model as it was written."""
-    found: dict[str, Any] = {
+    by_file: dict[str, Any] = {
         name: {"rows": len(examples), "left_out": examples.left_out} for name, examples in files.items()
     }
     measured = {"test": done.record.supervised.get(TRAINED, {})}
     if "validation" in files:
         measured["validation"] = Predictor.load(done.folder / "student").evaluate(files["validation"])
     for name in files.keys() & measured.keys():
-        scores = found[name]["scores"] = {metric: round(value, 5) for metric, value in measured[name].items()}
+        scores = by_file[name]["scores"] = {metric: round(value, 5) for metric, value in measured[name].items()}
         shown = ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items())
         logger.info("%s (%s rows): %s", name, f"{len(files[name]):,}", shown)
-    return found
+    return by_file
 
 
 def _keep(done: Run, target: Path, record: Mapping[str, Any]) -> None:

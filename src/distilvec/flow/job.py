@@ -264,8 +264,8 @@ class Job:
         if self.combines or not self.method.inside:
             return [NOTHING for _ in self.teachers]
         sections = self.recipe.teachers
-        found = [replace(self.needs.of(number), axes=each.token_axes) for number, each in enumerate(sections)]
-        for teacher, wanted in zip(self.teachers, found, strict=True):
+        wants = [replace(self.needs.of(number), axes=each.token_axes) for number, each in enumerate(sections)]
+        for teacher, wanted in zip(self.teachers, wants, strict=True):
             teacher.refuse(wanted)
             class_order(teacher, wanted, self.task)
             if wanted.logits and self.recipe.task is not None and self.recipe.task.encoding == "separate":
@@ -276,7 +276,7 @@ class Job:
                     remedy="Use encoding: joint, or fine-tune the teacher with --encoding separate and take a method "
                     "on vectors or token states.",
                 )
-        return found
+        return wants
 
     def _refuse_combined(self) -> None:
         """What looks inside the teachers cannot look inside a combined one."""
@@ -348,11 +348,11 @@ class Job:
         Raises:
             Interrupted: Ctrl-C or SIGTERM; all that was scored is kept.
         """
-        stores, found = self.place / "stores", []
+        stores, scored = self.place / "stores", []
         for section, scorer in zip(self.recipe.scorers, self.scorers, strict=True):
             with copied(self.recipe, section):
-                found.append(score_one(section, scorer, self.pairs, stores, shard))
-        return found
+                scored.append(score_one(section, scorer, self.pairs, stores, shard))
+        return scored
 
     @property
     def scores(self) -> np.ndarray | None:

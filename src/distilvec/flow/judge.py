@@ -66,8 +66,8 @@ def held_out_agreement(job: Job) -> Callable[[SentenceTransformer, Method], dict
 
     def measure(student: SentenceTransformer, method: Method) -> dict[str, float]:
         head = method.teacher_map()
-        found = agreement(vectors, CachedEncoder(student)(texts), None if head is None else linear_map(head))
-        return {f"agreement_{name}": value for name, value in found.items() if isinstance(value, float)}
+        measured = agreement(vectors, CachedEncoder(student)(texts), None if head is None else linear_map(head))
+        return {f"agreement_{name}": value for name, value in measured.items() if isinstance(value, float)}
 
     return measure
 
@@ -82,11 +82,11 @@ def held_out_metrics(job: Job) -> Callable[[SentenceTransformer, Method], dict[s
         examples = task_examples(job.recipe, job.recipe.task.validation)
 
     def measure(student: SentenceTransformer, method: Method) -> dict[str, float]:
-        found = {} if agrees is None else agrees(student, method)
+        metrics = {} if agrees is None else agrees(student, method)
         if task is not None and task.head is not None and examples is not None:
             scores = Predictor(student, task.head).evaluate(examples)
-            found |= {f"task_{name}": value for name, value in scores.items()}
-        return found
+            metrics |= {f"task_{name}": value for name, value in scores.items()}
+        return metrics
 
     return None if agrees is None and examples is None else measure
 
@@ -185,12 +185,12 @@ def judge_task(job: Job, folder: Path) -> dict[str, dict[str, float]]:
         return {}
     examples = task_examples(job.recipe, task.test)
     student = Predictor.load(folder)
-    found = {TRAINED: student.evaluate(examples)}
+    scores = {TRAINED: student.evaluate(examples)}
     for each in job.taught:
         head = getattr(each.teacher, "head", None)
         if head is not None and answers_alike(head, student.head, each.teacher.card.name):
-            found[each.teacher.card.name] = Predictor(each.teacher.model, head).evaluate(examples)  # type: ignore[attr-defined]
-    return found
+            scores[each.teacher.card.name] = Predictor(each.teacher.model, head).evaluate(examples)  # type: ignore[attr-defined]
+    return scores
 
 
 def example_text(corpus: Corpus) -> str:

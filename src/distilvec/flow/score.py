@@ -154,6 +154,6 @@ def scores_of(scored: list[ScoredCorpus], pairs: QueryDocuments) -> np.ndarray:
         if len(scored) > 1:
             values = (values - np.nanmean(values)) / max(float(np.nanstd(values)), 1e-12)
         each.append(values)
-    found = np.full(len(pairs.corpus), np.nan, np.float32)
-    found[pairs.documents] = np.mean(each, axis=0)
-    return found
+    scores = np.full(len(pairs.corpus), np.nan, np.float32)
+    scores[pairs.documents] = np.mean(each, axis=0)
+    return scores

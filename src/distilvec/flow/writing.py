@@ -90,13 +90,13 @@ def writing_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) 
             remedy="Name tasks of kind generation.",
         )
     options: dict[str, Any] = {"longest": task.longest, "samples": task.samples, "domain": "in"}
-    found = list(named)
+    tasks = list(named)
     if task.test:
         items = read_items(recipe, task.test)
-        found = [GenerationTask(TEST, *_columns(items), **options), *found]
-    elif not found and len(corpus.holdout_rows) >= FEWEST:
-        found = [GenerationTask(HELD_OUT, *_columns(held_out_items(corpus, WRITTEN)), **options)]
-    return found
+        tasks = [GenerationTask(TEST, *_columns(items), **options), *tasks]
+    elif not tasks and len(corpus.holdout_rows) >= FEWEST:
+        tasks = [GenerationTask(HELD_OUT, *_columns(held_out_items(corpus, WRITTEN)), **options)]
+    return tasks
 
 
 def held_out_items(corpus: Corpus, limit: int) -> Items:
@@ -113,8 +113,8 @@ def answer_metrics(student: SentenceTransformer, items: Items) -> dict[str, floa
     """`likelihood`, the negative loss in nats per token (more is better), and `bits_per_byte`."""
     writer = writer_of(student)
     with asked(writer):
-        found = likelihood(writer, items)
-    return {"likelihood": -found.loss, "bits_per_byte": found.bits_per_byte}
+        measured = likelihood(writer, items)
+    return {"likelihood": -measured.loss, "bits_per_byte": measured.bits_per_byte}
 
 
 def writing_metrics(recipe: Recipe) -> Callable[[SentenceTransformer, Method], dict[str, float]] | None:

@@ -177,14 +177,14 @@ def low_rank(full: LinearMap, moments: PairMoments, ranks: Sequence[int]) -> lis
     gram, _ = moments.centred
     weight = full.weight.astype(np.float64)
     _, axes = np.linalg.eigh(weight @ gram @ weight.T)
-    found = []
+    maps = []
     for rank in ranks:
         main = axes[:, ::-1][:, :rank]
         made = _with_offset("low rank", f"rank {rank}", main @ (main.T @ weight), moments)
         factors = main.astype(np.float32), (main.T @ weight).astype(np.float32)
         smaller = sum(each.size for each in factors) < made.weight.size
-        found.append(LinearMap("low rank", made.setting, made.weight, made.bias, factors if smaller else None))
-    return found
+        maps.append(LinearMap("low rank", made.setting, made.weight, made.bias, factors if smaller else None))
+    return maps
 
 
 def hidden_units(width: int, count: int, seed: int = 0) -> tuple[Array, Array]:
@@ -210,14 +210,12 @@ def residual(
     for begin in range(0, len(x), _BLOCK):
         rows, wanted = x[begin : begin + _BLOCK], y[begin : begin + _BLOCK]
         moments.add(_gelu(rows @ inner[0].T + inner[1]), wanted - start(rows))
-    found = []
+    maps = []
     for penalty in penalties:
         outer = ridge(moments, penalty)
         linear = LinearMap("ridge", start.setting, start.weight, start.bias + outer.bias)
-        found.append(
-            ResidualMap("residual", f"{hidden} hidden units, penalty {penalty:g}", linear, inner, outer.weight)
-        )
-    return found
+        maps.append(ResidualMap("residual", f"{hidden} hidden units, penalty {penalty:g}", linear, inner, outer.weight))
+    return maps
 
 
 def _gelu(z: Array) -> Array:

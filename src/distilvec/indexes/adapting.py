@@ -119,14 +119,14 @@ class Adaptation:
     def _of_queries(self) -> list[str]:
         if self.queries is None:
             return []
-        found = self.queries
+        scores = self.queries
         parts = []
-        if "recall" in found:
-            old = f" (old model {points(found['old_recall'])})" if "old_recall" in found else ""
-            parts.append(f"recall@10 of their documents {points(found['recall'])}{old}")
-        if "overlap" in found:
-            parts.append(f"of the old model's first ten {points(found['overlap'])} are found")
-        return [f"{found['queries']:,} queries on the whole old index: {', '.join(parts)}."]
+        if "recall" in scores:
+            old = f" (old model {points(scores['old_recall'])})" if "old_recall" in scores else ""
+            parts.append(f"recall@10 of their documents {points(scores['recall'])}{old}")
+        if "overlap" in scores:
+            parts.append(f"of the old model's first ten {points(scores['overlap'])} are found")
+        return [f"{scores['queries']:,} queries on the whole old index: {', '.join(parts)}."]
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -244,12 +244,12 @@ class _Maps:
             self._best(low_rank(ridges[0], moments, ranks)),
             self._best(residual(ridges[0], x, y, HIDDEN_PENALTIES, hidden=HIDDEN, seed=self._seed)),
         ]
-        found = []
+        best = []
         for made, choice in kinds:
             report = self.recall(made(self._held[: len(self.report)]), reporting=True)
             logger.info("%s rows, %s (%s): recall@10 %.3f", f"{len(rows):,}", made.kind, made.setting, report)
-            found.append((made, Point(made.kind, made.setting, len(rows), choice, report, made.parameters)))
-        return found
+            best.append((made, Point(made.kind, made.setting, len(rows), choice, report, made.parameters)))
+        return best
 
     def recall(self, mapped: npt.NDArray[Any], *, reporting: bool) -> float:
         """Share of the held-out rows' own ten nearest of the old index that these vectors find there."""
@@ -335,12 +335,12 @@ def _behind(model: SentenceTransformer, more: Sequence[Any], *, normalize: bool)
 
 
 def _notes(recall: float, searched: int, repeated: int) -> list[str]:
-    found = []
+    notes = []
     if repeated:
-        found.append(f"{repeated:,} rows repeat the text of an earlier row and were left out.")
+        notes.append(f"{repeated:,} rows repeat the text of an earlier row and were left out.")
     if recall < max(0.05, 5 * DEPTH / searched):
-        found.append(
+        notes.append(
             "The map finds next to nothing: texts and vectors may not be of one order. If you still have the old "
             "model, `distilvec check-index` tells."
         )
-    return found
+    return notes

@@ -132,11 +132,11 @@ def same_texts(sample: IndexSample, seed: int = 0) -> float | None:
         return None
     upper = np.triu_indices(count, k=1)
     stored, read = (_products(each) for each in (probe.stored, probe.read))
-    found = _correlation(stored[upper], read[upper])
+    correlation = _correlation(stored[upper], read[upper])
     random = np.random.default_rng(seed)
     orders = (random.permutation(count) for _ in range(_DRAWS))
     by_chance = max(_correlation(stored[np.ix_(order, order)][upper], read[upper]) for order in orders)
-    return found if found > max(by_chance, 0.0) else None
+    return correlation if correlation > max(by_chance, 0.0) else None
 
 
 def _products(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:

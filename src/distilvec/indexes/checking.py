@@ -93,8 +93,8 @@ class IndexCheck:
         """For a person."""
         head = "These vectors and this model belong together."
         lines = [head if self.belongs else head.replace(" belong", " do not belong")]
-        for found in self.findings:
-            lines += [f"  {found.kind}: {found.what}", f"    {found.remedy}"]
+        for finding in self.findings:
+            lines += [f"  {finding.kind}: {finding.what}", f"    {finding.remedy}"]
         told = f"Checked {self.checked:,} of {self.rows:,} rows."
         if self.cosine is not None:
             told += f" Median cosine {self.cosine:.4f}; a row fits from {self.least:.5f} on."
@@ -161,9 +161,9 @@ def check_index(
         findings.insert(0, _width(reader, matrix[chosen], read, least))
         return IndexCheck(findings, len(matrix), len(chosen), least)
     sample = IndexSample(chosen, asked, np.asarray(matrix[chosen], np.float32), read)
-    found = _Check(reader, matrix, table, sample, least, ~(broken | empty))
+    check = _Check(reader, matrix, table, sample, least, ~(broken | empty))
     return IndexCheck(
-        sorted([*findings, *found.findings()], key=lambda each: -each.share),
+        sorted([*findings, *check.findings()], key=lambda each: -each.share),
         len(matrix),
         len(chosen),
         least,
@@ -219,20 +219,20 @@ class _Check:
 
     def findings(self) -> list[Finding]:
         """What is wrong, first with directions, then with lengths."""
-        found: list[Finding] = []
+        findings: list[Finding] = []
         left = np.flatnonzero(~self._fits)
-        while len(left) and len(found) < _CAUSES:
+        while len(left) and len(findings) < _CAUSES:
             cause = self._causes.of(self._sample.part(left))
             if cause is None:
                 break
             explained = left[cause.explained]
-            found.append(
+            findings.append(
                 self._elsewhere(cause, explained) if cause.variant is None else self._read_as(cause, explained)
             )
             left = left[~cause.explained]
         if len(left):
-            found.append(self._foreign(left))
-        return [*found, *self._normalisation()]
+            findings.append(self._foreign(left))
+        return [*findings, *self._normalisation()]
 
     def _read_as(self, cause: Cause, places: Rows) -> Finding:
         variant = cause.variant

@@ -153,10 +153,10 @@ def _hsic(k: Array, m: Array) -> float:
 def _crossed_ridge(student: Array, teacher: Array, seed: int) -> Array:
     order = np.random.default_rng(seed).permutation(len(teacher))
     halves = order[: len(order) // 2], order[len(order) // 2 :]
-    found = np.empty(len(teacher), dtype=np.float32)
+    cosine = np.empty(len(teacher), dtype=np.float32)
     for fitted, judged in (halves, halves[::-1]):
-        found[judged] = cosines(student[judged] @ free_map(student[fitted], teacher[fitted]), teacher[judged])
-    return found
+        cosine[judged] = cosines(student[judged] @ free_map(student[fitted], teacher[fitted]), teacher[judged])
+    return cosine
 
 
 def _matrices(teacher: Array, student: Array, seed: int, pairs: int = 500_000) -> dict[str, float]:

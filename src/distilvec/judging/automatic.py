@@ -38,15 +38,15 @@ def automatic_tasks(corpus: Corpus) -> list[JudgingTask]:
     Args:
         corpus: prepared, with its split.
     """
-    found: list[JudgingTask | None] = []
+    possible: list[JudgingTask | None] = []
     if corpus.groups is not None and corpus.roles is not None:
-        found += _pair_tasks(corpus)
+        possible += _pair_tasks(corpus)
     elif corpus.labels is not None:
-        found.append(_label_probe(corpus))
+        possible.append(_label_probe(corpus))
     if corpus.domains is not None:
         names = corpus.domain_names or []
-        found.append(_probe("domain", corpus, corpus.domains, names or None))
-    tasks = [task for task in found if task is not None]
+        possible.append(_probe("domain", corpus, corpus.domains, names or None))
+    tasks = [task for task in possible if task is not None]
     logger.info("tasks made of the corpus: %s", ", ".join(f"{t.name} ({t.kind})" for t in tasks) or "none")
     return tasks
 

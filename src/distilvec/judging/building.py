@@ -44,9 +44,9 @@ class _Files:
         images = spec.probe == "images"
         answer = spec.score if spec.target == "regression" else spec.label
         text = "image" if images and "text" not in spec.model_fields_set else spec.text
-        found = image_table(self.folder / source, text, answer) if images and isinstance(source, str) else None
-        table = found or (self.test(text) if key == "test" and spec.exclude else self.table(key))
-        return table, text if found or table.has(text) else spec.text, answer
+        pictures = image_table(self.folder / source, text, answer) if images and isinstance(source, str) else None
+        table = pictures or (self.test(text) if key == "test" and spec.exclude else self.table(key))
+        return table, text if pictures or table.has(text) else spec.text, answer
 
     def test(self, *columns: str) -> Table:
         """The test table, less the items that have an excluded text in one of the columns."""
@@ -87,12 +87,12 @@ def _probe_options(spec: TaskSpec) -> dict[str, Any]:
 def _perceptron(spec: TaskSpec, files: _Files) -> JudgingTask:
     if spec.exclude and spec.test is None:
         raise DistilvecError("exclude is for a split that is given: name the test file", where=f"task {spec.name}")
-    found = ProbeItems(spec.name, spec.probe == "images")
+    items = ProbeItems(spec.name, spec.probe == "images")
 
     def columns(key: str) -> Columns:
         table, text, answer = files.items(key)
         read = Table.numbers if spec.target == "regression" else Table.labels
-        return found.columns(table, text, answer, lambda rows: read(rows, answer), files.folder)
+        return items.columns(table, text, answer, lambda rows: read(rows, answer), files.folder)
 
     task = PerceptronTask(
         spec.name,
@@ -103,10 +103,10 @@ def _perceptron(spec: TaskSpec, files: _Files) -> JudgingTask:
         log=spec.log,
         seeds=range(spec.seeds),
         settings=IMAGES if spec.probe == "images" else MOLECULES,
-        rejected=found.rejected,
+        rejected=items.rejected,
         **_common(spec),
     )
-    found.tell()
+    items.tell()
     return task
 
 

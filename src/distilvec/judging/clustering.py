@@ -64,13 +64,13 @@ class ClusteringTask(JudgingTask):
         from sklearn.exceptions import ConvergenceWarning
 
         vectors = unit(encode(self._texts))
-        found = []
+        assignments = []
         for start in range(self.starts):
             kmeans = MiniBatchKMeans(self.clusters, batch_size=1024, n_init=3, random_state=self.seed + start)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct vectors than groups: collapse
-                found.append(kmeans.fit_predict(vectors).astype(np.int16))
-        clusters = np.stack(found)
+                assignments.append(kmeans.fit_predict(vectors).astype(np.int16))
+        clusters = np.stack(assignments)
         each = [measure("v_measure", self._codes, row) for row in clusters]
         details = {"clusters": self.clusters, "starts": self.starts, "deviation": float(np.std(each))}
         return self._scored(Outputs("v_measure", self._codes, clusters), details)

@@ -69,7 +69,7 @@ class GenerationTask(JudgingTask):
         """
         writer = writer_of(encode, getattr(encode, "name", "model"))
         with asked(writer, self.separator):
-            found = likelihood(writer, list(zip(self.prompts, self.answers, strict=True)))
+            likelihoods = likelihood(writer, list(zip(self.prompts, self.answers, strict=True)))
             begun = time.perf_counter()
             written, count = write(writer, self.prompts, self.longest)
             seconds = time.perf_counter() - begun
@@ -78,8 +78,8 @@ class GenerationTask(JudgingTask):
         equal = [_plain(own) == _plain(answer) for own, answer in zip(written, self.answers, strict=True)]
         details: dict[str, Any] = {
             "exact_match": float(np.mean(equal)),
-            "loss": found.loss,
-            "bits_per_byte": found.bits_per_byte,
+            "loss": likelihoods.loss,
+            "bits_per_byte": likelihoods.bits_per_byte,
             "tokens_per_second": count / max(seconds, 1e-9),
             "written": [
                 {"prompt": self.prompts[row], "answer": self.answers[row], "written": written[row]}

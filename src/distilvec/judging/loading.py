@@ -66,10 +66,10 @@ def read_tasks(tasks: Any) -> list[Any]:
     Raises:
         DistilvecError: a file that cannot be read, a description that is none, or two tasks of one name.
     """
-    found: list[Any] = []
+    loaded: list[Any] = []
     for spec in tasks if isinstance(tasks, list | tuple) else [tasks]:
         if hasattr(spec, "score") and hasattr(spec, "texts"):
-            found.append(spec)
+            loaded.append(spec)
             continue
         file = Path(spec) if isinstance(spec, str | Path) else None
         if file is not None and file.suffix in (".yaml", ".yml", ".json") and file.is_file():
@@ -78,11 +78,11 @@ def read_tasks(tasks: Any) -> list[Any]:
             except (OSError, ValueError, yaml.YAMLError) as error:
                 raise DistilvecError(f"the task file cannot be read ({error})", where=str(file)) from error
             if isinstance(listed, list):
-                found += [load_task(each, file.parent) for each in listed]
+                loaded += [load_task(each, file.parent) for each in listed]
                 continue
-        found += expand(spec)
-    unique(found)
-    return found
+        loaded += expand(spec)
+    unique(loaded)
+    return loaded
 
 
 def expand(spec: Any, folder: str | Path | None = None) -> list[JudgingTask]:
@@ -92,8 +92,8 @@ def expand(spec: Any, folder: str | Path | None = None) -> list[JudgingTask]:
     name = spec if isinstance(spec, str) else None
     if name is None or name in TALAS_SETS or Path(name).suffix in (".yaml", ".yml", ".json") or Path(name).exists():
         return [load_task(spec, folder)]
-    found = benchmark_tasks(name)
-    return [load_task(name, folder)] if found is None else list(found)
+    registered = benchmark_tasks(name)
+    return [load_task(name, folder)] if registered is None else list(registered)
 
 
 def unique(tasks: Sequence[JudgingTask]) -> None:

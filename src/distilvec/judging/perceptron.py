@@ -129,9 +129,9 @@ class PerceptronTask(JudgingTask):
             width=len(self.label_names) if self.target == "classification" else 1,
             settings=self.settings,
         )
-        found = fitted.outputs.argmax(-1) if self.target == "classification" else fitted.outputs[..., 0]
+        on_test = fitted.outputs.argmax(-1) if self.target == "classification" else fitted.outputs[..., 0]
         predicted = np.full((len(self.seeds), len(self._items)), np.nan, dtype=np.float32)
-        np.put_along_axis(predicted, self._parts.test, found.astype(np.float32), axis=1)
+        np.put_along_axis(predicted, self._parts.test, on_test.astype(np.float32), axis=1)
         outputs = Outputs(METRIC[self.target], self._answers[self._tested], predicted[:, self._tested])
         values = [measure(outputs.metric, outputs.truth, row[None]) for row in outputs.predicted]
         details: dict[str, Any] = {

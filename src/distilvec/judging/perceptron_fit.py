@@ -75,11 +75,11 @@ def fit_perceptrons(
                 loss.backward()
             optimizer.step()
         with torch.no_grad():
-            found = _loss(_forward(weights, held_x, settings), held_y, target)
-            better = found < best_loss
+            losses = _loss(_forward(weights, held_x, settings), held_y, target)
+            better = losses < best_loss
             for kept, weight in zip(best, weights):
                 kept[better] = weight[better]
-        best_loss, best_epoch = torch.where(better, found, best_loss), best_epoch.masked_fill(better, epoch)
+        best_loss, best_epoch = torch.where(better, losses, best_loss), best_epoch.masked_fill(better, epoch)
     outputs = _forward(best, data.take(test), settings) * scale.unsqueeze(-1) + shift.unsqueeze(-1)
     return FittedPerceptron(outputs.numpy(), best_epoch.tolist(), best_loss.tolist())
 

@@ -127,5 +127,5 @@ def unit(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 def side(encode: Encode, name: str) -> Callable[[Sequence[str]], npt.NDArray[Any]]:
     """The encoder's query or document side where it has one, else the encoder itself."""
-    found: Callable[[Sequence[str]], npt.NDArray[Any]] = getattr(encode, name, encode)
-    return found
+    encoder: Callable[[Sequence[str]], npt.NDArray[Any]] = getattr(encode, name, encode)
+    return encoder

@@ -53,14 +53,14 @@ def writer_of(model: Any, name: str = "model") -> Writer:
     """
     inner = getattr(model, "model", model) if find_writer(model) is None else model  # CachedEncoder, then Teacher
     inner = inner if find_writer(inner) is not None else getattr(inner, "model", None)
-    found = find_writer(inner)
-    if found is None:
+    writer = find_writer(inner)
+    if writer is None:
         raise DistilvecError(
             "a task of kind generation asks a causal language model, and this model gives vectors",
             where=name,
             remedy="Judge it on other tasks, or give the folder of a causal model.",
         )
-    return found
+    return writer
 
 
 @contextlib.contextmanager
@@ -113,7 +113,7 @@ def write(
     how: dict[str, Any] = {"do_sample": False} if seed is None else {"do_sample": True, "top_k": 0, "temperature": 1.0}
     config = GenerationConfig(max_new_tokens=longest, eos_token_id=end, pad_token_id=pad, bos_token_id=None, **how)
     spelt = writer.answers.prompts(prompts, longest)
-    found, count = [""] * len(prompts), 0
+    answers, count = [""] * len(prompts), 0
     with torch.random.fork_rng(devices=[]), _own_defaults(writer.model, config):
         if seed is not None:
             torch.manual_seed(seed)
@@ -127,8 +127,8 @@ def write(
             for row, own in zip(rows, written.tolist(), strict=True):
                 kept = own[: own.index(end)] if end in own else own
                 count += len(kept) + (end in own)
-                found[row] = str(writer.tokenizer.decode(kept, skip_special_tokens=True)).strip()
-    return found, count
+                answers[row] = str(writer.tokenizer.decode(kept, skip_special_tokens=True)).strip()
+    return answers, count
 
 
 @contextlib.contextmanager

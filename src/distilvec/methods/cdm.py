@@ -185,10 +185,10 @@ class CDM(Method):
                 terms[sentence] = parts.counted(values, signals.present, self.shares[index] * options.sentence_weight)
         return terms
 
-    def _divergence(self, index: int, found: next_tokens.Compared) -> Tensor:
-        tau, count = self.options.temperature, self.options.top_k or found.ids.shape[-1]
-        first = next_tokens.mapped_divergence(found, self.entries[index](found.ids), tau, None)
-        return (first + next_tokens.gathered_divergence(found, self.back[index], tau, count)) / 2
+    def _divergence(self, index: int, sides: next_tokens.Compared) -> Tensor:
+        tau, count = self.options.temperature, self.options.top_k or sides.ids.shape[-1]
+        first = next_tokens.mapped_divergence(sides, self.entries[index](sides.ids), tau, None)
+        return (first + next_tokens.gathered_divergence(sides, self.back[index], tau, count)) / 2
 
     def _tokens(self, index: int, student: StudentOutput, signals: TeacherSignals) -> tuple[Tensor, Tensor]:
         """[V, B] mean error of the student's tokens, and bool [B] the items that have aligned ones."""
@@ -196,12 +196,12 @@ class CDM(Method):
         weight = cast(nn.Linear, self.maps[index]).weight
         states = self.standardize[index](signals.tokens[self.teacher_layers[index]].to(weight.dtype))
         if self.options.aggregate == "path":
-            found = token_parts.pairs(signals, "full")
-            target, real = average_partners(states, found, own.shape[-2])
+            aligned = token_parts.pairs(signals, "full")
+            target, real = average_partners(states, aligned, own.shape[-2])
         else:
-            found = token_parts.pairs(signals, "strict")
-            own, target = token_parts.take_rows(own, found.student), token_parts.take_rows(states, found.teacher)
-            real = found.real
+            aligned = token_parts.pairs(signals, "strict")
+            own, target = token_parts.take_rows(own, aligned.student), token_parts.take_rows(states, aligned.teacher)
+            real = aligned.real
         errors = baseline_parts.unit_error(self.maps[index](own), target, self.options.error)
         return parts.masked_mean(errors, real), real.any(-1)
 

@@ -48,15 +48,15 @@ def needs(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo]) ->
     """
     from distilvec.methods.baseline_parts import last_layers
 
-    found = next_tokens.needs(method, student, teachers)
+    needed = next_tokens.needs(method, student, teachers)
     for teacher in teachers:
         if teacher.head is None:
             raise DistilvecError(
                 f"{method} reads states by the teacher's own head, and it has none", where=teacher.name
             )
     own, theirs = last_layers(method, student, teachers)
-    wanted = tuple(replace(one, tokens=(layer,)) for one, layer in zip(found.teachers, theirs, strict=True))
-    return found._replace(student=WantedOfStudent(tokens=(own,)), teachers=wanted)
+    wanted = tuple(replace(one, tokens=(layer,)) for one, layer in zip(needed.teachers, theirs, strict=True))
+    return needed._replace(student=WantedOfStudent(tokens=(own,)), teachers=wanted)
 
 
 class DualSpace(nn.Module):
@@ -89,30 +89,30 @@ class DualSpace(nn.Module):
         self, names: Sequence[str], student: StudentOutput, signals: TeacherSignals, head: nn.Linear, weight: float
     ) -> dict[str, Term]:
         """The terms under their names; `head` is the student's."""
-        found = next_tokens.compared(student, signals)
+        sides = next_tokens.compared(student, signals)
         ours = answer_states(student.tokens[self.layers[0]], student.content)
         theirs = answer_states(signals.tokens[self.layers[1]], signals.content)
-        own, other = (token_parts.take_rows(s, p) for s, p in zip((ours, theirs), found.places, strict=True))
+        own, other = (token_parts.take_rows(s, p) for s, p in zip((ours, theirs), sides.places, strict=True))
         if self.options.matching == "attention":
-            own, other = self._attended(student, signals, ours, theirs, found)
-        gold = student.extras["next_ids"][0].gather(1, found.places[0])
-        scored = found.real & (gold >= 0)
+            own, other = self._attended(student, signals, ours, theirs, sides)
+        gold = student.extras["next_ids"][0].gather(1, sides.places[0])
+        scored = sides.real & (gold >= 0)
         read = _logits(self.back(other), head.weight.detach())  # [B or V B, P, C]
         likely = read.log_softmax(-1)
         losses = -likely.gather(-1, gold.clamp_min(0).expand(read.shape[:-1]).unsqueeze(-1)).squeeze(-1)
-        terms = {names[0]: next_tokens.term(_by_view(losses, found.ours), scored, weight)}
-        right = _by_view(read.argmax(-1), found.ours) == gold
+        terms = {names[0]: next_tokens.term(_by_view(losses, sides.ours), scored, weight)}
+        right = _by_view(read.argmax(-1), sides.ours) == gold
         target = (read.detach() / self.options.temperature).log_softmax(-1)
-        said = (found.ours / self.options.temperature).log_softmax(-1)
+        said = (sides.ours / self.options.temperature).log_softmax(-1)
         values = (target.exp() * (target - said)).sum(-1)
         terms[names[1]] = _where(values, scored & right, weight)
         here = (_logits(self.there(own), self.teacher_head) / self.options.temperature).log_softmax(-1)
-        values = candidate_divergence(here, found, self.options.temperature)
-        terms[names[2]] = next_tokens.term(values, found.real, weight)
+        values = candidate_divergence(here, sides, self.options.temperature)
+        terms[names[2]] = next_tokens.term(values, sides.real, weight)
         return terms
 
     def _attended(
-        self, student: StudentOutput, signals: TeacherSignals, ours: Tensor, theirs: Tensor, found: next_tokens.Compared
+        self, student: StudentOutput, signals: TeacherSignals, ours: Tensor, theirs: Tensor, sides: next_tokens.Compared
     ) -> tuple[Tensor, Tensor]:
         """The student's states as the teacher's places see them, and the reverse: [V, B, P, d], [V, B, P, D]."""
         assert student.content is not None and signals.content is not None
@@ -123,7 +123,7 @@ class DualSpace(nn.Module):
         scores = _products(self.query(ours), self.key(theirs))
         seen = parts.masked_softmax(scores.mT, real[0].unsqueeze(-2)) @ ours
         read = parts.masked_softmax(scores, real[1].unsqueeze(-2)) @ theirs
-        return token_parts.take_rows(seen, found.places[1]), token_parts.take_rows(read, found.places[0])
+        return token_parts.take_rows(seen, sides.places[1]), token_parts.take_rows(read, sides.places[0])
 
 
 def answer_states(states: Tensor, content: Tensor | None) -> Tensor:
@@ -153,11 +153,11 @@ def _pairs(sample: Sample, index: int, layers: tuple[int, int]) -> tuple[Tensor,
         raise DistilvecError("the sample has no token states to fit maps to", remedy="Set init: random.")
     ours, theirs = [], []
     for student, signals in sample.batches:
-        found = token_parts.pairs(signals[index], "ends")
+        aligned = token_parts.pairs(signals[index], "ends")
         own = answer_states(student.tokens[layers[0]][0], student.content)
         other = answer_states(signals[index].tokens[layers[1]], signals[index].content)
-        ours.append(token_parts.take_rows(own, found.student)[found.real].float())
-        theirs.append(token_parts.take_rows(other, found.teacher)[found.real].float())
+        ours.append(token_parts.take_rows(own, aligned.student)[aligned.real].float())
+        theirs.append(token_parts.take_rows(other, aligned.teacher)[aligned.real].float())
     return torch.cat(ours), torch.cat(theirs)
 
 

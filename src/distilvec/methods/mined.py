@@ -129,14 +129,14 @@ class MinED(Method):
                 terms[name] = parts.counted(values, rows, self.shares[index])
         return terms
 
-    def _divergence(self, index: int, found: next_tokens.Compared) -> Tensor:
-        mapped = self.entries[index](found.ids)
-        return next_tokens.mapped_divergence(found, mapped, self.options.temperature, self.options.top_k)
+    def _divergence(self, index: int, sides: next_tokens.Compared) -> Tensor:
+        mapped = self.entries[index](sides.ids)
+        return next_tokens.mapped_divergence(sides, mapped, self.options.temperature, self.options.top_k)
 
     def _paired(self, index: int, student: StudentOutput, signals: TeacherSignals) -> tuple[Tensor, Tensor]:
         """[V, B] mean distance of the pairs, and bool [B] the items that have some."""
-        found = token_parts.pairs(signals, "strict")
-        ours = token_parts.take_rows(student.tokens[self.layer], found.student)
-        theirs = token_parts.take_rows(signals.tokens[self.teacher_layers[index]], found.teacher)
+        aligned = token_parts.pairs(signals, "strict")
+        ours = token_parts.take_rows(student.tokens[self.layer], aligned.student)
+        theirs = token_parts.take_rows(signals.tokens[self.teacher_layers[index]], aligned.teacher)
         distances = cosine_distance(self.maps[index](ours), self.standardize[index](theirs))
-        return parts.masked_mean(distances, found.real), found.real.any(-1)
+        return parts.masked_mean(distances, aligned.real), aligned.real.any(-1)

@@ -134,16 +134,16 @@ class MultiLevelOT(Method):
         """The terms of one teacher, of a student that writes."""
         options, share = self.options, self.shares[index]
         absolute, logarithmic = self.terms[index]
-        found = next_tokens.compared(student, signals, options.positions)
-        keep = min(options.top_k, found.ours.shape[-1], found.logs.shape[-1])
-        ours, theirs = found.ours.topk(keep, -1).values, found.logs[..., :keep]
+        sides = next_tokens.compared(student, signals, options.positions)
+        keep = min(options.top_k, sides.ours.shape[-1], sides.logs.shape[-1])
+        ours, theirs = sides.ours.topk(keep, -1).values, sides.logs[..., :keep]
         differences = (ours.softmax(-1) - theirs.softmax(-1)).abs().sum(-1)
         divergences = baseline_parts.class_divergence(ours.flatten(1, 2), theirs.flatten(0, 1), 1.0).view(
             differences.shape
         )
         terms = {
-            absolute: next_tokens.term(differences, found.real, options.absolute_weight * share),
-            logarithmic: next_tokens.term(divergences, found.real, options.logarithmic_weight * share),
+            absolute: next_tokens.term(differences, sides.real, options.absolute_weight * share),
+            logarithmic: next_tokens.term(divergences, sides.real, options.logarithmic_weight * share),
         }
         if options.sequence_weight:
             values, there = _sequence_cost(student, signals, keep)

@@ -78,12 +78,12 @@ def compared(student: StudentOutput, signals: TeacherSignals, positions: Positio
     if logits is None or not signals.next:
         side = "student" if logits is None else "teacher"
         raise DistilvecError(f"a batch came without the next token's distributions of the {side}")
-    found = _places(student, signals, positions)
-    theirs = {name: token_parts.take_rows(signals.next[name], found.teacher) for name in ("ids", "logs")}
-    rest = signals.next["rest"].gather(1, found.teacher)
-    ours = _log_softmax(token_parts.take_rows(logits, found.student))
+    places = _places(student, signals, positions)
+    theirs = {name: token_parts.take_rows(signals.next[name], places.teacher) for name in ("ids", "logs")}
+    rest = signals.next["rest"].gather(1, places.teacher)
+    ours = _log_softmax(token_parts.take_rows(logits, places.student))
     return Compared(
-        ours, theirs["ids"], theirs["logs"].float(), rest.float(), found.real, (found.student, found.teacher)
+        ours, theirs["ids"], theirs["logs"].float(), rest.float(), places.real, (places.student, places.teacher)
     )
 
 
@@ -221,7 +221,7 @@ def next_terms(
     """A term for each teacher whose value at a place is `divergence(teacher, both sides)` [V, B, P]."""
     terms = {}
     for index, (name, share, signals) in enumerate(zip(names, shares, teachers, strict=True)):
-        found = compared(student, signals, positions)
-        terms[name] = term(divergence(index, found), found.real, share)
-        terms[f"aligned{name[name.index(':') :] if ':' in name else ''}"] = aligned_share(student, found.real)
+        sides = compared(student, signals, positions)
+        terms[name] = term(divergence(index, sides), sides.real, share)
+        terms[f"aligned{name[name.index(':') :] if ':' in name else ''}"] = aligned_share(student, sides.real)
     return terms

@@ -110,13 +110,13 @@ def deviations(sample: Sample, similarity: str) -> tuple[float, float]:
     """
     count, squares, largest = 0, torch.zeros(2, dtype=torch.float64), 1.0
     for output, batch in sample.pairs:
-        found = scored(output.embedding[0], batch, similarity)
-        documents = found.real.sum(1, keepdim=True)
-        several = found.real & (documents > 1)
+        queries = scored(output.embedding[0], batch, similarity)
+        documents = queries.real.sum(1, keepdim=True)
+        several = queries.real & (documents > 1)
         count += int(several.sum())
-        largest = max(largest, float(found.scores.abs().max()))
-        for side, values in enumerate((found.student, found.scores)):
-            mean = (values * found.real).sum(1, keepdim=True) / documents.clamp_min(1)
+        largest = max(largest, float(queries.scores.abs().max()))
+        for side, values in enumerate((queries.student, queries.scores)):
+            mean = (values * queries.real).sum(1, keepdim=True) / documents.clamp_min(1)
             squares[side] += (values - mean)[several].double().square().sum()
     if count < _FEWEST:
         raise DistilvecError(

@@ -147,9 +147,9 @@ def pairs(signals: TeacherSignals, mode: str) -> TokenPairs:
     """
     if mode not in signals.alignments:
         raise DistilvecError(f'a batch came without the token alignment "{mode}"')
-    found = signals.alignments[mode]
-    real = (found[..., 0] >= 0) & signals.present.unsqueeze(-1)
-    student, teacher = found.clamp_min(0).unbind(-1)
+    positions = signals.alignments[mode]
+    real = (positions[..., 0] >= 0) & signals.present.unsqueeze(-1)
+    student, teacher = positions.clamp_min(0).unbind(-1)
     return TokenPairs(student, teacher, real)
 
 
@@ -295,12 +295,12 @@ def token_map(
     width_in, width_out = reversed(widths) if backwards else widths
     if init == "random":
         return projection(width_in, width_out, init="random")
-    found = [
+    states = [
         (ours, module(theirs))
         for layer, module in zip(layers, standardize, strict=True)
         for ours, theirs in [paired_states(sample, teacher, layer, mode)]
     ]
-    ours, theirs = (torch.cat(side) for side in zip(*found, strict=True))
+    ours, theirs = (torch.cat(side) for side in zip(*states, strict=True))
     source, target = (theirs, ours) if backwards else (ours, theirs)
     return projection(width_in, width_out, source=source, target=target, init="ridge")
 
@@ -311,9 +311,9 @@ def paired_states(sample: Sample, teacher: int, layers: tuple[int, int], mode: s
     limit = max(1, _FIT_ROWS // len(batches))
     ours, theirs = [], []
     for student, signals in batches:
-        found = pairs(signals[teacher], mode)
-        own = take_rows(student.tokens[layers[0]][0], found.student)[found.real]
-        other = take_rows(signals[teacher].tokens[layers[1]], found.teacher)[found.real]
+        aligned = pairs(signals[teacher], mode)
+        own = take_rows(student.tokens[layers[0]][0], aligned.student)[aligned.real]
+        other = take_rows(signals[teacher].tokens[layers[1]], aligned.teacher)[aligned.real]
         every = max(1, math.ceil(len(own) / limit))
         ours.append(own[::every].float())
         theirs.append(other[::every].float())

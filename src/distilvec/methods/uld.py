@@ -70,8 +70,8 @@ class ULD(Method):
         tau = self.options.temperature
         if self.on_tokens:
 
-            def differ(_: int, found: next_tokens.Compared) -> Tensor:
-                return next_tokens.sorted_difference(found, tau)
+            def differ(_: int, sides: next_tokens.Compared) -> Tensor:
+                return next_tokens.sorted_difference(sides, tau)
 
             return next_tokens.next_terms(self.terms, self.shares, student, teachers, self.options.positions, differ)
         terms = {}

@@ -53,7 +53,7 @@ def find_blocks(model: nn.Module) -> tuple[str, nn.ModuleList] | None:
     ]
     if not lists:
         return None
-    return max(lists, key=lambda found: (parameters(found[1]), -found[0].count(".")))
+    return max(lists, key=lambda each: (parameters(each[1]), -each[0].count(".")))
 
 
 def parameters(module: nn.Module) -> int:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 OWN_MODULES = {
     "expert_head.ExpertHead": "distilvec.modules.expert_head",
     "cifar_resnet.CifarResNet": "distilvec.modules.cifar_resnet",
+    "image_networks.ImageNetwork": "distilvec.modules.image_networks",
     "molecule.MoleculeEncoder": "distilvec.modules.molecule",
     "molecule_networks.GraphEncoder": "distilvec.modules.molecule_networks",
+    "smiles_network.SmilesEncoder": "distilvec.modules.smiles_network",
 }
 
 

@@ -89,8 +89,8 @@ class AnswerSpeller:
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         encoded = self._tokenizer(list(texts), add_special_tokens=False, truncation=False, verbose=False)
-        found: list[list[int]] = encoded["input_ids"]
-        return found
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
 
     def _spelt(self, prompt: list[int], answer: list[int]) -> Spelt:
         ends, cut = True, len(prompt) + len(answer) >= self.room

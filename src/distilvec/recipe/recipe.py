@@ -330,7 +330,7 @@ def _value(name: str, text: str) -> Any:
     if name == "output":
         return text
     try:
-        found = plain_yaml.read(text)
+        parsed = plain_yaml.read(text)
     except yaml.YAMLError as error:
         problem = " ".join(str(error).split())
         raise DistilvecError(
@@ -339,7 +339,7 @@ def _value(name: str, text: str) -> Any:
             remedy="Put a text with special characters into quotation marks of its own: 'key=\"@home\"'.",
         ) from error
     # In "my run #3" a file's reader would take the end for a comment.
-    return text.strip() if isinstance(found, str) and text.strip().startswith(found) else found
+    return text.strip() if isinstance(parsed, str) and text.strip().startswith(parsed) else parsed
 
 
 def _check_section(target: Any, key: str, name: str) -> None:

@@ -135,11 +135,13 @@ class Record(Part):
 
     def compared(self, a: str, b: str, group: str = "all") -> ScoreDifference | None:
         """The comparison of two models on a task or group, turned round where it was recorded as b against a."""
-        for found in self.comparisons:
-            if found.group == group and (found.a, found.b) == (a, b):
-                return found
-            if found.group == group and (found.a, found.b) == (b, a):
-                return ScoreDifference(a=a, b=b, group=group, value=-found.value, low=-found.high, high=-found.low)
+        for comparison in self.comparisons:
+            if comparison.group == group and (comparison.a, comparison.b) == (a, b):
+                return comparison
+            if comparison.group == group and (comparison.a, comparison.b) == (b, a):
+                return ScoreDifference(
+                    a=a, b=b, group=group, value=-comparison.value, low=-comparison.high, high=-comparison.low
+                )
         return None
 
     def to_json(self) -> str:

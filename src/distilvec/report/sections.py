@@ -55,8 +55,8 @@ def _scores(record: Record, drawn: dict[str, str]) -> str:
     )
     if record.comparisons:
         items = "".join(
-            f'<li><span class="{_tone(record, found)}">{escape(sentences.statement(found))}</span></li>'
-            for found in record.comparisons
+            f'<li><span class="{_tone(record, comparison)}">{escape(sentences.statement(comparison))}</span></li>'
+            for comparison in record.comparisons
         )
         text += f'<h3>What the intervals support</h3><ul class="plain">{items}</ul>'
     if record.supervised:
@@ -71,10 +71,10 @@ def _scores(record: Record, drawn: dict[str, str]) -> str:
     return text
 
 
-def _tone(record: Record, found: ScoreDifference) -> str:
+def _tone(record: Record, comparison: ScoreDifference) -> str:
     """Better and worse are coloured against baselines only: to be worse than the teacher is what one expects."""
     teacher = record.model("teacher")
-    return "" if teacher is not None and teacher.name in (found.a, found.b) else found.verdict
+    return "" if teacher is not None and teacher.name in (comparison.a, comparison.b) else comparison.verdict
 
 
 def _agreement(record: Record, drawn: dict[str, str]) -> str:
@@ -149,8 +149,8 @@ def _collapse(collapse: dict[str, dict[str, Any]]) -> str:
         "hubness": "hubness",
     }
     rows = []
-    for name, found in collapse.items():
-        cells = [found.get(key) for key in columns]
+    for name, signs in collapse.items():
+        cells = [signs.get(key) for key in columns]
         shown = [words.share(v) if k == "rank_share" else words.number(v) for k, v in zip(columns, cells, strict=True)]
         rows.append([Cell(name), *map(Cell, shown)])
     grid = Grid(["model", *columns.values()], rows, [])

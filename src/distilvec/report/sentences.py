@@ -117,11 +117,11 @@ def _doubt(record: Record, role: str, group: str | None) -> str | None:
     other = next((row for row in record.models if row.role == role), None)
     if student is None or other is None or group is None:
         return None
-    found = record.compared(student.name, other.name, group)
-    if found is None or found.verdict == "better":
+    comparison = record.compared(student.name, other.name, group)
+    if comparison is None or comparison.verdict == "better":
         return None
-    told = "is worse than" if found.verdict == "worse" else "is not shown to be better than"
-    return f"It {told} the {other.name}: {difference(found)}."
+    told = "is worse than" if comparison.verdict == "worse" else "is not shown to be better than"
+    return f"It {told} the {other.name}: {difference(comparison)}."
 
 
 def difference(found: ScoreDifference) -> str:

@@ -53,21 +53,21 @@ def writing_facts(scores: Mapping[str, Mapping[str, Any]]) -> list[WritingFacts]
             rouge_l=score.value,
             **{name: value for name, value in score.details.items() if name in WritingFacts.model_fields},
         )
-        for model, found in scores.items()
-        for task, score in found.items()
+        for model, each in scores.items()
+        for task, score in each.items()
         if score.kind == "generation"
     ]
 
 
 def written_answers(scores: Mapping[str, Mapping[str, Any]]) -> list[WrittenAnswer]:
     """The answers that the scores brought along, all models' together."""
-    found: dict[tuple[str, str], WrittenAnswer] = {}
+    answers: dict[tuple[str, str], WrittenAnswer] = {}
     for model, each in scores.items():
         for task, score in each.items():
             for one in score.details.get("written", ()):
                 new = WrittenAnswer(task=task, prompt=one["prompt"], answer=one["answer"], written={})
-                found.setdefault((task, one["prompt"]), new).written[model] = one["written"]
-    return list(found.values())
+                answers.setdefault((task, one["prompt"]), new).written[model] = one["written"]
+    return list(answers.values())
 
 
 def writing_grid(found: Sequence[WritingFacts]) -> Grid:

@@ -179,18 +179,18 @@ def _add(
 
 def unpadded(seen: TeacherSignals, wanted: Wanted) -> dict[str, list[np.ndarray]]:
     """Signals of a batch, item by item and without padding: name -> B arrays [length, width]."""
-    found: dict[str, list[np.ndarray]] = {}
+    signals: dict[str, list[np.ndarray]] = {}
     if seen.mask is not None:
         real = [row.nonzero()[:, 0] for row in seen.mask]
         for layer in wanted.tokens:
-            found[f"tokens-{layer}"] = [_take(state, at) for state, at in zip(seen.tokens[layer], real, strict=True)]
+            signals[f"tokens-{layer}"] = [_take(state, at) for state, at in zip(seen.tokens[layer], real, strict=True)]
         for layer in wanted.attention:
-            found[f"attention-{layer}"] = [
+            signals[f"attention-{layer}"] = [
                 _take(grid, at)[:, at.numpy()].reshape(-1, 1)
                 for grid, at in zip(seen.attention[layer], real, strict=True)
             ]
         if seen.ids is not None and seen.content is not None:
-            found["tokenids"] = [
+            signals["tokenids"] = [
                 np.stack([_take(ids, at), _take(content, at)], axis=1).astype(np.int32)
                 for ids, content, at in zip(seen.ids, seen.content, real, strict=True)
             ]
@@ -199,10 +199,10 @@ def unpadded(seen: TeacherSignals, wanted: Wanted) -> dict[str, list[np.ndarray]
         # After the prompt, and after each token of the answer.
         counts = [count + 1 for count in seen.content.sum(-1).tolist()]
         for name, table in zip(NEXT, (logs, seen.next["ids"]), strict=True):
-            found[name] = [row[:count].numpy() for row, count in zip(table, counts, strict=True)]
+            signals[name] = [row[:count].numpy() for row, count in zip(table, counts, strict=True)]
     if seen.logits is not None:
-        found["logits"] = [row.numpy()[:, None] for row in seen.logits]
-    return found
+        signals["logits"] = [row.numpy()[:, None] for row in seen.logits]
+    return signals
 
 
 def reduced(items: dict[str, list[np.ndarray]], axes: dict[int, TokenAxes]) -> dict[str, list[np.ndarray]]:

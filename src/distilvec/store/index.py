@@ -35,7 +35,7 @@ def locate(first: np.ndarray, second_at: Callable[[np.ndarray], np.ndarray], que
     Returns:
         int64 [n], the first position of each key, -1 where there is none.
     """
-    found = np.full(len(query), -1, dtype=np.int64)
+    positions = np.full(len(query), -1, dtype=np.int64)
     order = np.argsort(query[:, 0])  # neighbours in the query then touch neighbouring pages
     wanted = query[order]
     low = np.searchsorted(first, wanted[:, 0])
@@ -43,7 +43,7 @@ def locate(first: np.ndarray, second_at: Callable[[np.ndarray], np.ndarray], que
     inside = inside[first[low[inside]] == wanted[inside, 0]]
     order, wanted, low = order[inside], wanted[inside], low[inside]
     hit = second_at(low) == wanted[:, 1]
-    found[order[hit]] = low[hit]
+    positions[order[hit]] = low[hit]
     # Hashes hardly ever agree in one word only; keys that are no hashes do, so the rest is bisected.
     order, wanted, low = order[~hit], wanted[~hit], low[~hit]
     high = np.searchsorted(first, wanted[:, 0], side="right")
@@ -55,8 +55,8 @@ def locate(first: np.ndarray, second_at: Callable[[np.ndarray], np.ndarray], que
         high[open_ones[~less]] = middle[~less]
     order, wanted, low = (values[low < ends] for values in (order, wanted, low))
     hit = second_at(low) == wanted[:, 1]
-    found[order[hit]] = low[hit]
-    return found
+    positions[order[hit]] = low[hit]
+    return positions
 
 
 def locate_in_part(part: StorePart, query: np.ndarray) -> np.ndarray:

@@ -216,8 +216,8 @@ def open_file(folder: Path, name: str, fingerprint: str, *schemas: pa.Schema) ->
         with pa.memory_map(str(arrow)) as mapped:  # the buffers keep the mapping, not the descriptor
             reader = pa.ipc.open_file(mapped)
             if not any(reader.schema.equals(schema) for schema in schemas):
-                found = ", ".join(f"{field.name}: {field.type}" for field in reader.schema)
-                raise BadPart(f"the columns are not the store's ({found})")
+                columns = ", ".join(f"{field.name}: {field.type}" for field in reader.schema)
+                raise BadPart(f"the columns are not the store's ({columns})")
             if reader.num_record_batches != 1:
                 raise BadPart(f"it has {reader.num_record_batches} record batches instead of one")
             batch = reader.get_batch(0)

@@ -76,12 +76,12 @@ class SignalStore:
             write_format(folder, wanted, anew=True)
             store = cls.open(folder)
         for name in ("width", "dtype"):
-            found, asked = getattr(store._format, name), getattr(wanted, name)
-            if found != asked:
+            stored, asked = getattr(store._format, name), getattr(wanted, name)
+            if stored != asked:
                 raise DistilvecError(
-                    f"the store has {name} {found}, not {asked}",
+                    f"the store has {name} {stored}, not {asked}",
                     where=str(folder),
-                    remedy=f"Use another folder, or {name} {found}; or remove this one, and it is made again.",
+                    remedy=f"Use another folder, or {name} {stored}; or remove this one, and it is made again.",
                 )
         return store
 
@@ -200,11 +200,11 @@ class SignalStore:
             int64 [n], -1 where the store has nothing; of equal keys the first (parts by name).
         """
         query = key_words(keys)
-        found = np.full(len(query), -1, dtype=np.int64)
+        rows = np.full(len(query), -1, dtype=np.int64)
         for start in range(0, len(query), _CHUNK):
             chunk = slice(start, start + _CHUNK)
-            found[chunk] = self._search(query[chunk])
-        return found
+            rows[chunk] = self._search(query[chunk])
+        return rows
 
     def _search(self, query: np.ndarray) -> np.ndarray:
         if (index := self._index) is not None:
@@ -213,19 +213,19 @@ class SignalStore:
             except DamagedIndexError:
                 index.remove()
                 self._index = None
-        found = np.full(len(query), -1, dtype=np.int64)
+        rows = np.full(len(query), -1, dtype=np.int64)
         for number in self._by_name:
-            open_ones = np.flatnonzero(found < 0)
+            open_ones = np.flatnonzero(rows < 0)
             at = locate_in_part(self._parts[number], query[open_ones])
-            found[open_ones[at >= 0]] = at[at >= 0] + self._offsets[number]
-        return found
+            rows[open_ones[at >= 0]] = at[at >= 0] + self._offsets[number]
+        return rows
 
     def _search_index(self, index: KeyIndex, query: np.ndarray) -> np.ndarray:
-        found = np.full(len(query), -1, dtype=np.int64)
+        rows = np.full(len(query), -1, dtype=np.int64)
         position = locate(index.first, lambda at: self._gather_second(self._rows_at(index, at)), query)
         present = position >= 0
-        found[present] = self._rows_at(index, position[present])
-        return found
+        rows[present] = self._rows_at(index, position[present])
+        return rows
 
     def _rows_at(self, index: KeyIndex, position: np.ndarray) -> np.ndarray:
         number, local = index.places(position)

@@ -107,8 +107,8 @@ def load_teacher(
             token_budget=token_budget,
         )
     if model is not None and (modality != "text" or Path(model).suffix == ".safetensors"):
-        found = _of_items(model, name, modality, device, trust_remote_code)
-        if found is not None:
+        teacher = _of_items(model, name, modality, device, trust_remote_code)
+        if teacher is not None:
             given: dict[str, object] = {"max_length": max_length, "pooling": pooling, "dtype": dtype}
             given |= {"prompt": prompt or None, "token_budget": token_budget}
             for word, value in (given | {"adapters": adapters or None, "causal": causal}).items():
@@ -116,7 +116,7 @@ def load_teacher(
                     raise DistilvecError(
                         f"{word} has no effect on a teacher of {modality}s", where=name, remedy="Leave it out."
                     )
-            return found
+            return teacher
     if model is not None:
         from distilvec.teachers.text import TextTeacher
 

@@ -34,8 +34,8 @@ class Observer:
     def __init__(self, model: SentenceTransformer, prompt: str, head: TaskHead | None = None) -> None:
         self._model, self._head = model, head
         transformer = find_transformer(model)
-        found = None if transformer is None else find_blocks(transformer.model)
-        self._watch = None if transformer is None or found is None else Watch(transformer.model, found[1])
+        blocks = None if transformer is None else find_blocks(transformer.model)
+        self._watch = None if transformer is None or blocks is None else Watch(transformer.model, blocks[1])
         self.hidden: int | None = None
         self.causal = transformer is not None and is_causal(transformer.model)
         self._writer = find_writer(model)

@@ -157,11 +157,11 @@ class TextTeacher(SentenceTeacher):
         features = self._preprocess(texts) if self.tokens is None else self.tokens.features(self.tokens.ids(texts))
         ids, mask = features["input_ids"], features["attention_mask"].bool()
         content = self.observer.content(ids, mask)
-        found = []
+        contents = []
         for row, real, kept in zip(ids, mask, content, strict=True):
             at = kept[real].nonzero()[:, 0]
-            found.append((row[real][at].numpy(), at.numpy()))
-        return found
+            contents.append((row[real][at].numpy(), at.numpy()))
+        return contents
 
     @property
     def vocabulary(self) -> list[str]:

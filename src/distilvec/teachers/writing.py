@@ -87,8 +87,8 @@ class WritingTeacher(TextTeacher):
     def contents(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """(ids int64 of the answer's tokens, their positions without padding) of each text; the model does not run."""
         items = split_items([split_pair(text) for text in texts], self.writer.separator, self.prompt)
-        found = []
+        contents = []
         for each in self.writer.answers(items):
             at = np.arange(each.prompt, each.prompt + each.answer)
-            found.append((np.array(each.ids, np.int64)[at], at))
-        return found
+            contents.append((np.array(each.ids, np.int64)[at], at))
+        return contents

@@ -82,9 +82,9 @@ def _write(
             ours, theirs = tokens.contents(chunk), contents(chunk)
             for number in _cut(tokens, chunk, theirs, limit):
                 ours[number], theirs[number] = _both_read(aligner, ours[number], theirs[number])
-            found = aligner.batch([(own[0], their[0]) for own, their in zip(ours, theirs, strict=True)], modes)
+            aligned = aligner.batch([(own[0], their[0]) for own, their in zip(ours, theirs, strict=True)], modes)
             for mode in modes:
-                for row, pairs, own, their in zip(chunk, found[mode], ours, theirs, strict=True):
+                for row, pairs, own, their in zip(chunk, aligned[mode], ours, theirs, strict=True):
                     outputs[mode].add(row, np.stack([own[1][pairs[:, 0]], their[1][pairs[:, 1]]], axis=1))
             if ENDS in files:
                 for row, own, their in zip(chunk, ours, theirs, strict=True):

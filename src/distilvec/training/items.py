@@ -59,13 +59,13 @@ class PreparedCorpus:
     def _prepared(self, rows: list[int]) -> list[tuple[int, Any]]:
         if not rows:
             return []
-        found = list(zip(rows, self._module.prepare(self._texts(np.asarray(rows))), strict=True))
-        for row, item in found:
+        prepared = list(zip(rows, self._module.prepare(self._texts(np.asarray(rows))), strict=True))
+        for row, item in prepared:
             size = _bytes(item)
             if row not in self._cache and size <= self._room:
                 self._cache[row] = item
                 self._room -= size
-        return found
+        return prepared
 
 
 def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> TokenizedCorpus | PreparedCorpus:

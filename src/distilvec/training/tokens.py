@@ -105,16 +105,16 @@ class TokenizedCorpus:
         ids_file, offsets_file = folder / f"ids-{name}.bin", folder / f"offsets-{name}.npy"
         types_file = folder / f"types-{name}.bin" if tokenize.types else None
         token_files = [ids_file, *([types_file] if types_file else [])]
-        if (found := _open(token_files, offsets_file)) is None:
+        if (opened := _open(token_files, offsets_file)) is None:
             _write(tokenize, texts, count, token_files, offsets_file)
-            found = _open(token_files, offsets_file)
-        if found is None:
+            opened = _open(token_files, offsets_file)
+        if opened is None:
             raise EnvironmentProblem(
                 "the token ids that were written are not what is read",
                 where=str(offsets_file),
                 remedy="Does another program write there, or is the disk faulty?",
             )
-        table, arrays = found
+        table, arrays = opened
         return cls(
             arrays[0],
             np.asarray(table[_HEAD:]),
@@ -138,12 +138,12 @@ class TokenizedCorpus:
 
         Special tokens and those of the prompt are no content.
         """
-        found = []
+        contents = []
         for row in rows:
             ids = self.ids[self.offsets[row] : self.offsets[row + 1]].astype(np.int64)
             at = self._contents.positions(ids)
-            found.append((ids[at], at))
-        return found
+            contents.append((ids[at], at))
+        return contents
 
     def features(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         """Rows -> what the student takes.

@@ -32,12 +32,12 @@ class WrittenCorpus(TokenizedCorpus):
     def contents(self, rows: Sequence[int] | np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """Rows -> (ids of the answer's tokens, their positions in the text without padding), int64 each."""
         assert self.types is not None
-        found = []
+        contents = []
         for row in rows:
             place = slice(self.offsets[row], self.offsets[row + 1])
             at = np.flatnonzero(self.types[place] == ANSWER)
-            found.append((self.ids[place][at].astype(np.int64), at))
-        return found
+            contents.append((self.ids[place][at].astype(np.int64), at))
+        return contents
 
     def features(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         """Rows -> `input_ids`, `attention_mask` and what `answers.kinds_of` gives, int64 [B, S] each."""
