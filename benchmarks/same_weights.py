@@ -75,7 +75,10 @@ def train(name: str, place: Path) -> str:
 
 
 def finetune(place: Path) -> str:
-    from distilvec.flow.finetune import finetune
+    try:
+        from distilvec.flow.finetune import finetune
+    except ModuleNotFoundError:  # where it was before the flow had a folder
+        from distilvec.finetune import finetune
 
     rows = [{"text": text, "label": "long" if len(text) > 60 else "short"} for text in texts()]
     data = place / "rows.jsonl"

@@ -17,11 +17,14 @@ from pathlib import Path
 import cross_table
 import image_tables
 import many_text_table
+import measured
 import mixture_table
 import molecule_tables
 import numpy as np
+import writing_table
+from claim import MOLECULES, OUT_OF_DOMAIN, PLAIN_KINDS, TEXTS, Claim
 from claim_rules import MISSING, RULES, changes
-from claimed import CLAIMS, MOLECULES, OUT_OF_DOMAIN, PARTS, TEXTS, Claim
+from claimed import CLAIMS, PARTS
 from cross_rows import ROWS
 from layout import head, line
 from records import RESULTS, Rows, below, committed, pairs_of_seeds, seeds
@@ -136,6 +139,14 @@ def compare_mixtures(claim: Claim, results: Path) -> Finding:
     return judge("mixed", differences, group) if differences else untested(f"no {claim.a} or no {other}")
 
 
+def compare_written(claim: Claim, results: Path) -> Finding:
+    """The difference of two rows' ROUGE-L in points, paired by set and seed."""
+    differences = writing_table.paired(committed("writing", results), claim.a, claim.b)
+    if not differences:
+        return untested(f"no {claim.a} or no {claim.b}")
+    return judge("written", differences, "two rates tried")
+
+
 def compare_cost(claim: Claim, benchmarks: Path) -> Finding:
     """The ratio of two steps' processor time."""
     file = benchmarks / ("token_steps.json" if claim.a.endswith((" live", " store")) else "step.json")
@@ -176,8 +187,10 @@ def findings(results: Path, benchmarks: Path) -> Found:
         "rank": lambda claim, student: compare_ranks(claim, results),
         "labelled": lambda claim, student: compare_labelled(claim, results),
         "mixed": lambda claim, student: compare_mixtures(claim, results),
+        "written": lambda claim, student: compare_written(claim, results),
         "ahead": lambda claim, student: compare_images(claim, results),
         "harmless": lambda claim, student: compare_images(claim, results),
+        **{kind: _given(each, results, benchmarks) for kind, each in measured.COMPARE.items()},
     }
     found: Found = []
     for claim in CLAIMS:
@@ -192,13 +205,17 @@ def findings(results: Path, benchmarks: Path) -> Found:
     return found
 
 
+def _given(compare: measured.Compare, results: Path, benchmarks: Path) -> Callable[[Claim, str], Finding]:
+    return lambda claim, student: compare(claim, results, benchmarks)
+
+
 def page(found: Found) -> str:
     """CLAIMS.md."""
     columns = ("paper", "claim", "kind", "presets", "the paper's figure", "student", "ours, with interval")
     lines = [RULES, *_counts(found), ""]
     lines += head(*columns, "over sets", "over seeds", "p, Holm", "from", "verdict")
     for claim, student, finding in found:
-        ours = figure(finding.value, finding.interval, "" if claim.kind in ("cost", "flatter") else "+")
+        ours = figure(finding.value, finding.interval, "" if claim.kind in PLAIN_KINDS else "+")
         sides = [
             f"{low:+.2f} to {high:+.2f}" for low, high in (x or (np.nan,) * 2 for x in (finding.sets, finding.seeds))
         ]

@@ -40,7 +40,7 @@ from distilvec.flow.demo import demo_teacher
 from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, teach_one
 from distilvec.flow.train import store_lookup
-from distilvec.judging import CachedEncoder, ClusteringTask, agreement, judge, ridge_map, talas_tasks
+from distilvec.judging import CachedEncoder, ClusteringTask, agreement, free_map, judge, talas_tasks
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, ShrinkSection, StudentSection, TeacherSection, TrainingSection
 from distilvec.training import fit
@@ -275,7 +275,7 @@ def linear_explained(seen: np.ndarray, known: np.ndarray, new: np.ndarray, targe
         new, target: [m, d] and [m, D], of other texts.
     """
     centre, offset = seen.mean(0), known.mean(0)
-    residual = target - offset - (new - centre) @ ridge_map(seen - centre, known - offset, penalty=1e-3)
+    residual = target - offset - (new - centre) @ free_map(seen - centre, known - offset, penalty=1e-3)
     return float(1 - np.mean((residual**2).mean(0) / np.maximum(target.var(0), 1e-12)))
 
 

@@ -40,7 +40,7 @@ from distilvec.corpus import Corpus, read_corpus
 from distilvec.flow.demo import demo_teacher
 from distilvec.judging import CachedEncoder, ClusteringTask, PairTask, SimilarityTask, judge
 from distilvec.judging.geometry import geometry
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.table import build_method
 from distilvec.modules.aggregation import set_aggregation
 from distilvec.recipe import OptimizerSection, TrainingSection
@@ -177,9 +177,9 @@ def read(name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
-def tasks(limit: int | None) -> list[Task]:
+def tasks(limit: int | None) -> list[JudgingTask]:
     """Similarity, pair classification, clustering."""
-    found: list[Task] = []
+    found: list[JudgingTask] = []
     for name in ("stsb", "sick", "sts12"):
         rows = read(f"{name}.test")[:limit]
         columns = [[row[key] for row in rows] for key in ("text1", "text2", "score")]

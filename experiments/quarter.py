@@ -43,8 +43,8 @@ from distilvec.flow.run import run
 from distilvec.judging import (
     CachedEncoder,
     Judgement,
+    JudgingTask,
     RetrievalTask,
-    Task,
     agreement,
     judge,
     load_task,
@@ -272,7 +272,7 @@ def start_run(made: Recipe) -> dict[str, Any]:
     return {"parameters": about["parameters"], **scores(made, start, tasks)}
 
 
-def scores(made: Recipe, model: Path, tasks_of: dict[str, list[Task]]) -> dict[str, Any]:
+def scores(made: Recipe, model: Path, tasks_of: dict[str, list[JudgingTask]]) -> dict[str, Any]:
     """A model's scores by group of tasks, beside the teacher's."""
     seen = set(corpus_of(made).texts())
     found: dict[str, Any] = {}
@@ -298,7 +298,7 @@ def scores(made: Recipe, model: Path, tasks_of: dict[str, list[Task]]) -> dict[s
     return found
 
 
-def judgement(name: str, model: str | Path, group: str, tasks: list[Task]) -> Judgement:
+def judgement(name: str, model: str | Path, group: str, tasks: list[JudgingTask]) -> Judgement:
     """A model's scores on a group of tasks, kept with what it said of each item."""
     place = WORK / EXPERIMENT if name == "teacher" else Path(model).parent
     file = place / "judged" / f"{name}-{group}.json"
@@ -311,7 +311,7 @@ def judgement(name: str, model: str | Path, group: str, tasks: list[Task]) -> Ju
     return Judgement.from_dict(json.loads(file.read_text(encoding="utf-8")))
 
 
-def groups() -> dict[str, list[Task]]:
+def groups() -> dict[str, list[JudgingTask]]:
     """The nine sets, four that nobody looked at, and retrieval."""
     data = shared() / "data"
     single = {"kind": "classification", "max_train": 5000}

@@ -52,6 +52,7 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("images.py", (), True),
     ("images.py", ("--rows", "vit,vit-single", "--seeds", "1"), True),
     ("cross_choosing.py", (), False),
+    ("writing.py", (), False),
     ("claims.py", (), False),
 )
 

@@ -37,7 +37,7 @@ from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.flow.demo import demo_teacher
 from distilvec.flow.finetune import finetune, finetune_scores
 from distilvec.flow.run import train
-from distilvec.judging import CachedEncoder, Judgement, RetrievalTask, Task, judge, load_task
+from distilvec.judging import CachedEncoder, Judgement, JudgingTask, RetrievalTask, judge, load_task
 from distilvec.judging.bootstrap import paired_bootstrap
 from distilvec.judging.retrieval import top_rows
 from distilvec.mining.outcome import Mined
@@ -194,17 +194,17 @@ def trained(made: Recipe) -> Path:
     return folder / "student"
 
 
-def validation() -> list[Task]:
+def validation() -> list[JudgingTask]:
     pairs = parts()["validation"]
     return [task_of("validation", pairs)]
 
 
-def task_of(name: str, pairs: Sequence[dict[str, str]]) -> Task:
+def task_of(name: str, pairs: Sequence[dict[str, str]]) -> JudgingTask:
     return RetrievalTask.from_pairs(name, [each["query"] for each in pairs], [each["document"] for each in pairs])
 
 
 @functools.cache
-def tests() -> list[Task]:
+def tests() -> list[JudgingTask]:
     cranfield = {name: f"cranfield.{name}.jsonl.gz" for name in ("queries", "corpus", "qrels")}
     documented = [
         {"query": each["summary"], "document": each["description"]} for each in docstring_pairs(limit=2600)[:600]

@@ -12,6 +12,8 @@ from scipy import stats
 SMALL = 0.5
 #: What three test sets of 460 to 2,000 images cannot tell apart, in points.
 HARM = 1.0
+#: What two counts over other texts of one set may differ by, in points.
+NEAR = 1.0
 #: Seeds that a verdict needs.
 SEEDS = 3
 HOLDS, FAILS, UNTESTED, UNLIKE = "holds", "does not hold here", "not tested", "not comparable"
@@ -110,6 +112,8 @@ def verdict(kind: str, interval: tuple[float, float], limit: float = 0.0) -> str
         return HOLDS if low >= -SMALL and high <= SMALL else ALIKE if low <= SMALL and high >= -SMALL else OPPOSITE
     if kind == "cost":
         return HOLDS if high <= limit else FAILS
+    if kind == "time":
+        return HOLDS if high <= limit else OPPOSITE if low > limit else ALIKE
     neutral = -HARM if kind == "harmless" else 0.0
     if low > neutral:
         return HOLDS

@@ -115,6 +115,16 @@ def _normalize() -> Any:
 
 
 @pytest.fixture(scope="session")
+def one_layer_bert(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
+    """The tiny BERT cut to its first layer, for exports: the exporter's work grows with the layers. Do not write."""
+    from distilvec.students import load_student, ship, shrink
+
+    folder = tmp_path_factory.mktemp("one-layer") / "bert"
+    ship(shrink(load_student(tiny_bert, device="cpu"), layers=[1])[0], folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def small_shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shared data's layout with some real rows of each set, and a tiny model for `student-bpe`. Do not write."""
     folder = tmp_path_factory.mktemp("small-shared")

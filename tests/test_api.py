@@ -197,11 +197,11 @@ def test_shrink_says_what_each_cut_keeps(tmp_path: Path, tiny_bert: Path, texts:
         shrink_model(str(tiny_bert), tmp_path / "smaller", inner=32)
 
 
-def test_load_opens_an_exported_folder(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+def test_load_opens_an_exported_folder(tmp_path: Path, one_layer_bert: Path, texts: list[str]) -> None:
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     from distilvec.export import export_onnx
 
-    export_onnx(tiny_bert, tmp_path / "onnx", quantize=False, texts=texts[:8])
+    export_onnx(one_layer_bert, tmp_path / "onnx", quantize=False, texts=texts[:8])
     found = distilvec.load(tmp_path / "onnx").encode(texts[:5])
-    expected = distilvec.load(tiny_bert).encode(texts[:5], show_progress_bar=False)
+    expected = distilvec.load(one_layer_bert).encode(texts[:5], show_progress_bar=False)
     np.testing.assert_allclose(found, expected, atol=1e-5)

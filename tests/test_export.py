@@ -43,9 +43,8 @@ def with_head(folder: Path, target: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def student(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("student")
-    return with_head(one_layer(tiny_bert, place / "plain"), place / "model")
+def student(one_layer_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_head(one_layer_bert, tmp_path_factory.mktemp("student") / "model")
 
 
 @pytest.fixture(scope="module")

@@ -48,14 +48,14 @@ def archives(folder: Path) -> tuple[library.Package, ...]:
 
 
 @pytest.fixture(scope="module")
-def exported(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(one_layer_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny BERT for the web, with a page."""
     place = tmp_path_factory.mktemp("web")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "PACKAGES", archives(place / "archives"))
         (place / "texts.jsonl").write_text("".join(json.dumps({"words": text}) + "\n" for text in TEXTS))
         told = export_student(
-            tiny_bert,
+            one_layer_bert,
             place / "out",
             web=True,
             texts=place / "texts.jsonl",
@@ -66,7 +66,7 @@ def exported(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "out"
 
 
-def test_what_transformers_js_reads_lies_where_it_looks(exported: Path, tiny_bert: Path) -> None:
+def test_what_transformers_js_reads_lies_where_it_looks(exported: Path, one_layer_bert: Path) -> None:
     import onnx
 
     names = {file.relative_to(exported).as_posix() for file in exported.rglob("*") if file.is_file()}
@@ -80,16 +80,16 @@ def test_what_transformers_js_reads_lies_where_it_looks(exported: Path, tiny_ber
     assert '{ pooling: "mean", normalize: false }' in (exported / "README.md").read_text()
 
 
-def test_python_opens_it_too(exported: Path, tiny_bert: Path, sentences: list[str]) -> None:
+def test_python_opens_it_too(exported: Path, one_layer_bert: Path, sentences: list[str]) -> None:
     from sentence_transformers import SentenceTransformer
 
-    wanted = SentenceTransformer(str(tiny_bert), device="cpu").encode(sentences[:30])
+    wanted = SentenceTransformer(str(one_layer_bert), device="cpu").encode(sentences[:30])
     np.testing.assert_allclose(load(exported).encode(sentences[:30]), wanted, atol=1e-5)
     small = load_onnx(exported, precision="int8").encode(sentences[:30])
     assert np.abs(small - wanted).max() > 1e-4
 
 
-def test_the_page_holds_all_that_it_needs(exported: Path, tiny_bert: Path) -> None:
+def test_the_page_holds_all_that_it_needs(exported: Path, one_layer_bert: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     page = exported / "page"
@@ -98,7 +98,7 @@ def test_the_page_holds_all_that_it_needs(exported: Path, tiny_bert: Path) -> No
     packed = (page / "vectors.bin").read_bytes()
     scales = np.frombuffer(packed[: 4 * len(TEXTS)], dtype="<f4")
     rows = np.frombuffer(packed[4 * len(TEXTS) :], dtype=np.int8).reshape(len(TEXTS), -1) * scales[:, None]
-    exact = SentenceTransformer(str(tiny_bert), device="cpu").encode(TEXTS, normalize_embeddings=True)
+    exact = SentenceTransformer(str(one_layer_bert), device="cpu").encode(TEXTS, normalize_embeddings=True)
     np.testing.assert_allclose(rows @ rows.T, exact @ exact.T, atol=0.02)
     assert about == {"count": 4, "similarity": "cosine", "prompt": None, "bytes": about["bytes"]}
     assert gzip.decompress((page / "library" / "onnxruntime-wasm.bin").read_bytes()).startswith(b"// dist/ort-wasm")
@@ -189,13 +189,13 @@ def test_npm_is_missing_or_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         library.fetch_library(tmp_path)
 
 
-def test_wishes_that_contradict(tiny_bert: Path, tmp_path: Path) -> None:
+def test_wishes_that_contradict(one_layer_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match="--texts: .*--web"):
-        export_student(tiny_bert, tmp_path / "out", texts=tmp_path / "a.txt")
+        export_student(one_layer_bert, tmp_path / "out", texts=tmp_path / "a.txt")
     with pytest.raises(DistilvecError, match="--texts: .*--no-quantize"):
-        export_web(tiny_bert, tmp_path / "out", quantize=False, search=["a text"])
+        export_web(one_layer_bert, tmp_path / "out", quantize=False, search=["a text"])
     with pytest.raises(DistilvecError, match="--texts: .*no texts"):
-        export_web(tiny_bert, tmp_path / "out", search=[])
+        export_web(one_layer_bert, tmp_path / "out", search=[])
 
 
 def test_the_other_layout_goes_and_what_is_not_ours_stays(exported: Path, tiny_static: Path, tmp_path: Path) -> None:

@@ -59,6 +59,24 @@ def build(kind: str, folder: Path) -> Path:
     return folder
 
 
+def build_writer(kind: str, folder: Path) -> Path:
+    """Write a tiny causal language model into `folder`, a plain transformers folder: gpt2, opt or qwen3.
+
+    qwen3 pads on the left and ties its head to its table; opt puts a token before every text.
+    """
+    import torch
+
+    recipe = WRITERS[kind]
+    tokenizer = recipe["tokenizer"]()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model = recipe["model"](len(tokenizer), tokenizer)
+        _spread(model)
+    model.eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def build_all(folder: Path, kinds: Iterable[str] | None = None) -> dict[str, Path]:
     """Kind -> folder, for all kinds or the given ones."""
     return {kind: build(kind, folder / kind) for kind in kinds or KINDS}
@@ -176,6 +194,11 @@ def _mistral_tokenizer() -> Any:
 
 def _gpt2_tokenizer() -> Any:
     return _fast(_byte_level(["<|endoftext|>"], "$A"), pad_token="<|endoftext|>", eos_token="<|endoftext|>")
+
+
+def _opt_tokenizer() -> Any:
+    tokenizer = _byte_level(["<s>", "<pad>", "</s>"], "</s> $A")
+    return _fast(tokenizer, pad_token="<pad>", bos_token="</s>", eos_token="</s>")
 
 
 def _bert(vocabulary: int, tokenizer: Any) -> Any:
@@ -316,6 +339,45 @@ def _gpt2(vocabulary: int, tokenizer: Any) -> Any:
         eos_token_id=tokenizer.eos_token_id,
     )
     return GPT2Model(config)
+
+
+def _writing_qwen3(vocabulary: int, tokenizer: Any) -> Any:
+    from transformers import Qwen3ForCausalLM
+
+    config = _qwen3(vocabulary, tokenizer).config
+    config.tie_word_embeddings = True
+    return Qwen3ForCausalLM(config)
+
+
+def _writing_gpt2(vocabulary: int, tokenizer: Any) -> Any:
+    from transformers import GPT2LMHeadModel
+
+    return GPT2LMHeadModel(_gpt2(vocabulary, tokenizer).config)
+
+
+def _writing_opt(vocabulary: int, tokenizer: Any) -> Any:
+    from transformers import OPTConfig, OPTForCausalLM
+
+    config = OPTConfig(
+        vocab_size=vocabulary,
+        hidden_size=WIDTH,
+        word_embed_proj_dim=WIDTH,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        ffn_dim=64,
+        max_position_embeddings=256,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return OPTForCausalLM(config)
+
+
+WRITERS: dict[str, dict[str, Any]] = {
+    "gpt2": {"tokenizer": _gpt2_tokenizer, "model": _writing_gpt2},
+    "opt": {"tokenizer": _opt_tokenizer, "model": _writing_opt},
+    "qwen3": {"tokenizer": _qwen_tokenizer, "model": _writing_qwen3},
+}
 
 
 _QUERY = "Instruct: Given a question, retrieve passages that answer it\nQuery:"

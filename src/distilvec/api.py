@@ -57,11 +57,11 @@ def distill(
     Raises:
         DistilvecError: with what happened, where, and what to do.
     """
-    from distilvec.choosing import settle
+    from distilvec.choosing import settle_student
     from distilvec.flow.run import run
 
     recipe = recipe_of(teacher, student, corpus, method, output, **sections)
-    return run(settle(recipe, resume=resume), resume=resume)
+    return run(settle_student(recipe, resume=resume), resume=resume)
 
 
 def train(
@@ -75,12 +75,14 @@ def train(
     **sections: Any,
 ) -> SentenceTransformer:
     """As `distill`, without judging and report; returns the student as it ships (`output/student`)."""
-    from distilvec.choosing import settle
+    from distilvec.choosing import settle_student
     from distilvec.flow.run import train as start
+    from distilvec.flow.writing import open_shipped, writes
     from distilvec.tasks.answering import finished_student
 
-    recipe = recipe_of(teacher, student, corpus, method, output, **sections)
-    return finished_student(start(settle(recipe, resume=resume), resume=resume))
+    recipe = settle_student(recipe_of(teacher, student, corpus, method, output, **sections), resume=resume)
+    folder = start(recipe, resume=resume)
+    return open_shipped(recipe, folder) if writes(recipe) else finished_student(folder)
 
 
 def teach(
@@ -200,7 +202,7 @@ def evaluate(
 
     Args:
         model: folder or hub id, exported ONNX folder, `SentenceTransformer`, teacher, or a function from texts to
-            vectors [n, d].
+            vectors [n, d]; a causal language model's folder where all tasks are of kind generation.
         tasks: one or several of: name of a task or a whole benchmark of MTEB's ("MTEB(eng, v2)"), description
             (dictionary), file with one description or with a list of them.
         output: JSON file for the scores, with per-item results.
@@ -215,15 +217,24 @@ def evaluate(
 
     if output is not None:
         refuse_foreign(Path(output).parent, [Path(output).name], lambda _: "scores" in read_object(Path(output)))
-    opened = load(model) if isinstance(model, str | Path) else model
-    called = name or (Path(model).resolve().name if isinstance(model, str | Path) else "model") or "model"
     chosen = read_tasks(tasks)
+    opened: Any = model
+    if isinstance(model, str | Path):
+        opened = _writer(model) if chosen and all(task.kind == "generation" for task in chosen) else load(model)
+    called = name or (Path(model).resolve().name if isinstance(model, str | Path) else "model") or "model"
     if results is not None:
         _keep_results(chosen, Path(results), called, model)
-    found = judge({called: opened}, chosen)
+    judgement = judge({called: opened}, chosen)
     if output is not None:
-        write_text(Path(output), json.dumps(found.to_dict(outputs=True)) + "\n")
-    return found
+        write_text(Path(output), json.dumps(judgement.to_dict(outputs=True)) + "\n")
+    return judgement
+
+
+def _writer(model: str | Path) -> SentenceTransformer:
+    """Any causal language model."""
+    from distilvec.modules.writing import open_writer
+
+    return open_writer(model).eval()
 
 
 def _keep_results(tasks: Sequence[Any], folder: Path, name: str, model: Any) -> None:

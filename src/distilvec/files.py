@@ -45,10 +45,10 @@ def whole(file: Path) -> Iterator[Path]:
 def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON file; empty where there is none, where it is a link, or where it holds something else."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() and not file.is_symlink() else {}
+        content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() and not file.is_symlink() else {}
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def refuse_foreign(place: Path, names: Iterable[str], ours: Callable[[Path], bool]) -> None:

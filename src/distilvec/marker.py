@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import yaml
 
-from distilvec import plain_yaml
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.files import read_object, write_text
+from distilvec.plain_yaml import read as read_yaml
 
 logger = logging.getLogger(__name__)
 MARKER = ".distilvec.json"
@@ -88,8 +88,8 @@ def claim(folder: str | Path, role: Role = "output") -> Path:
         if place.exists() and not place.is_dir():
             raise DistilvecError("this is a file, and a folder is needed", where=str(place), remedy="Choose another.")
         names = {entry.name for entry in place.iterdir()} if place.is_dir() else set()
-        found = read(place)
-        roles = set(found.get("roles", ()))
+        marker = read(place)
+        roles = set(marker.get("roles", ()))
         if role not in roles:
             foreign = _foreign(place, names, role)
             if foreign:
@@ -101,7 +101,7 @@ def claim(folder: str | Path, role: Role = "output") -> Path:
         _check_kinds(place, SHARED if role == "cache" else OUTPUT | SHARED)
         if role not in roles:
             place.mkdir(parents=True, exist_ok=True)
-            write(place, {**found, "roles": sorted(roles | {role})})
+            write(place, {**marker, "roles": sorted(roles | {role})})
     except OSError as error:
         raise EnvironmentProblem(
             f"the {role} folder cannot be written ({error.strerror or error})",
@@ -141,9 +141,9 @@ def finish(place: Path) -> None:
 
 def read(place: Path) -> dict[str, Any]:
     """What the marker says; empty where there is none, where it is a link, or where it is none of ours."""
-    found = read_object(place / MARKER)
-    ours = found.get("made_by") == "distilvec" and isinstance(found.get("roles"), list)
-    return found if ours else {}
+    marker = read_object(place / MARKER)
+    ours = marker.get("made_by") == "distilvec" and isinstance(marker.get("roles"), list)
+    return marker if ours else {}
 
 
 def write(place: Path, content: dict[str, Any]) -> None:
@@ -152,13 +152,19 @@ def write(place: Path, content: dict[str, Any]) -> None:
     write_text(place / MARKER, json.dumps({"made_by": "distilvec", "about": told, **content}, indent=1) + "\n")
 
 
+def holds_student(folder: Path) -> bool:
+    """Whether a student was shipped into it: sentence-transformers' listing, or one that writes with its settings."""
+    writes = (folder / "config.json").is_file() and (folder / "generation_config.json").is_file()
+    return writes or (folder / "modules.json").is_file()
+
+
 def is_finished(place: Path) -> bool:
     """Whether the newest run in this folder went to its end, with report and student."""
-    if not ((place / "student" / "modules.json").is_file() and (place / "report.json").is_file()):
+    if not (holds_student(place / "student") and (place / "report.json").is_file()):
         return False
-    found = read(place)
-    if "finished" in found:
-        return bool(found["finished"])
+    marker = read(place)
+    if "finished" in marker:
+        return bool(marker["finished"])
     # A version before the marker: it wrote the recipe when it began, and the report last.
     begun = [place / "recipe.yaml", *place.glob("checkpoints/checkpoint-*/trainer_state.json")]
     written = (place / "report.json").stat().st_mtime
@@ -167,8 +173,8 @@ def is_finished(place: Path) -> bool:
 
 def is_run(place: Path) -> bool:
     """Whether a run of ours lies here: by its marker, or by the recipe that every run resolves and saves."""
-    found = read(place)
-    return "output" in found["roles"] if found else is_resolved(place / "recipe.yaml")
+    marker = read(place)
+    return "output" in marker["roles"] if marker else is_resolved(place / "recipe.yaml")
 
 
 def is_resolved(file: Path) -> bool:
@@ -176,7 +182,7 @@ def is_resolved(file: Path) -> bool:
     try:
         if file.is_symlink() or not file.is_file() or file.stat().st_size > 1_000_000:
             return False
-        content = plain_yaml.read(file.read_text(encoding="utf-8"))
+        content = read_yaml(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return False
     sections = ("corpus", "student", "method", "optimizer", "training", "judging")
@@ -191,16 +197,16 @@ def is_resolved(file: Path) -> bool:
 
 def is_corpus(place: Path) -> bool:
     """Whether this folder holds a prepared corpus: by what its manifest says."""
-    found = read_object(place / "corpus.json")
-    return isinstance(found.get("format"), int) and isinstance(found.get("files"), dict) and "source" in found
+    manifest = read_object(place / "corpus.json")
+    return isinstance(manifest.get("format"), int) and isinstance(manifest.get("files"), dict) and "source" in manifest
 
 
 def is_store(place: Path) -> bool:
     """Whether this folder is a store: by what store.json says."""
-    found = read_object(place / "store.json")
-    teacher, signals = found.get("teacher"), found.get("signals")
+    content = read_object(place / "store.json")
+    teacher, signals = content.get("teacher"), content.get("signals")
     known = isinstance(teacher, dict) and isinstance(teacher.get("fingerprint"), str) and isinstance(signals, dict)
-    return isinstance(found.get("schema"), int) and known
+    return isinstance(content.get("schema"), int) and known
 
 
 def set_aside(place: Path) -> Path | None:

@@ -86,14 +86,14 @@ def lines(text: str) -> dict[tuple[Any, ...], int]:
 
 
 def _lines(node: yaml.Node | None, path: tuple[Any, ...]) -> dict[tuple[Any, ...], int]:
-    found: dict[tuple[Any, ...], int] = {}
+    by_path: dict[tuple[Any, ...], int] = {}
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             here = (*path, key.value)
-            found[here] = key.start_mark.line + 1
-            found |= _lines(value, here)
+            by_path[here] = key.start_mark.line + 1
+            by_path |= _lines(value, here)
     elif isinstance(node, yaml.SequenceNode):
         for position, value in enumerate(node.value):
-            found[(*path, position)] = value.start_mark.line + 1
-            found |= _lines(value, (*path, position))
-    return found
+            by_path[(*path, position)] = value.start_mark.line + 1
+            by_path |= _lines(value, (*path, position))
+    return by_path

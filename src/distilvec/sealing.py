@@ -24,8 +24,8 @@ def seal(folder: Path) -> None:
 def sealed(folder: Path) -> list[Path] | None:
     """The listed files that are there, and the list; None without one. Links, and what lies behind one, are none."""
     file = folder / SEAL
-    found = read_object(file)
-    names = found.get("files") if found.get("made_by") == "distilvec" else None
+    listing = read_object(file)
+    names = listing.get("files") if listing.get("made_by") == "distilvec" else None
     if not isinstance(names, list) or folder.is_symlink():
         return None
     return [*(folder / name for name in names if isinstance(name, str) and _is_own(folder, name)), file]

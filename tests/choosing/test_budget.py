@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settle
+from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settle_student
 from distilvec.choosing.budget import shapes
 from distilvec.choosing.curves import extrapolate, power
 from distilvec.choosing.halving import probe_method
@@ -190,7 +190,9 @@ def test_what_does_not_fit_is_named(tmp_path: Path, tiny_bert: Path, sentences: 
 def test_a_run_compiles_its_budget(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     student = {"auto": {"parameters": "20k", "probe_steps": 2}, "max_length": 16}
     made = run(
-        settle(recipe_for(tmp_path, tiny_bert, sentences, student, judging={"speed": False, "agreement": False}))
+        settle_student(
+            recipe_for(tmp_path, tiny_bert, sentences, student, judging={"speed": False, "agreement": False})
+        )
     )
     plan = json.loads((made.folder / "plan.json").read_text())
     assert parameters(made.student) <= 20_000

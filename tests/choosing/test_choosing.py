@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import distilvec
-from distilvec.choosing import Choice, Measured, choose, predict, settle
+from distilvec.choosing import Choice, Measured, choose, predict, settle_student
 from distilvec.choosing.prediction import LONG, RUNS, Kind, KnownRun, kind_of, residuals, shares
 from distilvec.choosing.sample import sampled
 from distilvec.corpus import read_corpus
@@ -300,7 +300,7 @@ def test_the_teachers_vectors_stay_for_the_run(measured: tuple[Recipe, Choice]) 
 def test_auto_is_chosen_trained_and_saved(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     auto = {"auto": {"keep": 0.5, "probe_steps": 2}, "max_length": 16}
     recipe = recipe_for(tmp_path, tiny_bert, texts, student=auto, training={"max_steps": 2}, judging={"speed": False})
-    finished = run(settle(recipe))
+    finished = run(settle_student(recipe))
     saved = Recipe.load(tmp_path / "out/recipe.yaml")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     chosen = next(each for each in plan["rows"] if each["name"] == plan["chosen"])
@@ -309,8 +309,8 @@ def test_auto_is_chosen_trained_and_saved(tmp_path: Path, tiny_bert: Path, texts
     assert chosen["parameters"] == sum(p.numel() for p in finished.student.parameters())
     assert set(chosen["kept"]) == {"untrained", "free", "probe"}
     (tmp_path / "out/plan.json").unlink()
-    assert settle(recipe, resume=True) == saved and not (tmp_path / "out/plan.json").exists()
-    assert run(settle(recipe, resume=True), resume=True).folder == finished.folder
+    assert settle_student(recipe, resume=True) == saved and not (tmp_path / "out/plan.json").exists()
+    assert run(settle_student(recipe, resume=True), resume=True).folder == finished.folder
 
 
 def test_auto_has_to_be_chosen_before_anything_is_made_of_it(
@@ -324,7 +324,7 @@ def test_auto_has_to_be_chosen_before_anything_is_made_of_it(
         plan(recipe)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(DistilvecError, match=r"^student\.auto: 2 processes .*`distilvec plan RECIPE`"):
-        settle(recipe)
+        settle_student(recipe)
 
 
 def test_candidates_that_the_method_cannot_train_are_left_out(

@@ -15,7 +15,7 @@ import yaml
 import distilvec
 from distilvec import marker
 from distilvec.alignment.drawing import align_command
-from distilvec.choosing import settle
+from distilvec.choosing import settle_student
 from distilvec.cli.disk import ABOUT, Kind, clean, pieces
 from distilvec.cli.main import main
 from distilvec.errors import DistilvecError, EnvironmentProblem
@@ -173,7 +173,7 @@ def test_an_output_beside_a_cache_is_looked_at_first(
         judging={"tasks": []},
     )
     with pytest.raises(DistilvecError, match=r"/out: .*notes\.txt"):
-        compare(recipe, ["cosine"], 1) if student == "model" else settle(recipe)
+        compare(recipe, ["cosine"], 1) if student == "model" else settle_student(recipe)
     assert everything(tmp_path / "out") == before
 
 

@@ -20,7 +20,7 @@ from sentence_transformers.base.modules import Dense
 
 import distilvec
 from distilvec.alignment.loading import load_tokenizer
-from distilvec.choosing.settle import settle
+from distilvec.choosing.settle_student import settle_student
 from distilvec.cli.measures import compress_model, look_at_drift, look_at_geometry
 from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx
@@ -32,6 +32,7 @@ from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of
 from distilvec.students import load_student, shrink, static, upcycle
 from distilvec.students.fresh import fresh
+from distilvec.students.writing import load_writing_student
 from distilvec.tasks.predictor import Predictor
 from distilvec.teachers import load_teacher
 
@@ -84,7 +85,11 @@ def plant_code(folder: Path, trap: Path) -> None:
         f"open({str(trap)!r}, 'w')\nfrom transformers import BertConfig, BertModel\n"
         "class C(BertConfig):\n    model_type = 'evil'\nclass M(BertModel):\n    config_class = C\n"
     )
-    edit(folder / "config.json", model_type="evil", auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"})
+    edit(
+        folder / "config.json",
+        model_type="evil",
+        auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M", "AutoModelForCausalLM": "evil.M"},
+    )
 
 
 def _recipe(model: Path, data: Path) -> Recipe:
@@ -93,7 +98,7 @@ def _recipe(model: Path, data: Path) -> Recipe:
 
 def _planned(model: Path, data: Path) -> Any:
     auto = {"auto": {"of": str(model)}}
-    return settle(recipe_of(str(model), auto, str(data), "cosine", data.parent / "out"))
+    return settle_student(recipe_of(str(model), auto, str(data), "cosine", data.parent / "out"))
 
 
 DOORS: dict[str, Callable[[Path, Path], Any]] = {
@@ -108,6 +113,11 @@ DOORS: dict[str, Callable[[Path, Path], Any]] = {
     "evaluate": lambda model, data: distilvec.evaluate(
         str(model), {"kind": "classification", "train": str(data), "test": str(data)}
     ),
+    "evaluate answers": lambda model, data: distilvec.evaluate(
+        str(model), {"kind": "generation", "test": str(data), "prompt": "text", "answer": "label"}
+    ),
+    "writing student": lambda model, _: load_writing_student(model),
+    "writing teacher": lambda model, _: load_teacher(model=model, separator="\n"),
     "predictor": lambda model, _: Predictor.load(model),
     "fresh": lambda model, _: fresh(layers=1, width=32, tokenizer=model),
     "static": lambda model, _: static(model),

@@ -140,7 +140,7 @@ def test_the_home_folder(recipe: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert (loaded.output, loaded.cache) == (str(tmp_path / "runs/a"), str(tmp_path / "cache"))
     assert Recipe.load(recipe, output="~/b").output == str(tmp_path / "b")
     # Options of the commands without a recipe: a shell leaves --output=~/x as it is.
-    from distilvec.cli.commands import at_home
+    from distilvec.cli.options import at_home
 
     assert at_home(Path("~/x")) == tmp_path / "x" and at_home(None) is None
 

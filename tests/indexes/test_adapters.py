@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from distilvec.indexes.adapters import LinearMap, Map, Moments, low_rank, procrustes, residual, ridge
+from distilvec.indexes.adapters import LinearMap, Map, PairMoments, low_rank, procrustes, residual, ridge
 
 RANDOM = np.random.default_rng(5)
 X = RANDOM.normal(size=(300, 6)) + 0.5
@@ -18,13 +18,13 @@ def rotation(width: int) -> np.ndarray:
     return np.linalg.qr(np.random.default_rng(1).normal(size=(width, width)))[0]
 
 
-def moments(x: np.ndarray, y: np.ndarray) -> Moments:
-    return Moments(x.shape[1], y.shape[1]).add(x, y)
+def moments(x: np.ndarray, y: np.ndarray) -> PairMoments:
+    return PairMoments(x.shape[1], y.shape[1]).add(x, y)
 
 
 def test_sums_do_not_depend_on_the_blocks() -> None:
     y = X @ RANDOM.normal(size=(6, 4))
-    whole, parts = moments(X, y), Moments(6, 4)
+    whole, parts = moments(X, y), PairMoments(6, 4)
     for start in range(0, 300, 70):
         parts.add(X[start : start + 70], y[start : start + 70])
     assert parts.count == 300
@@ -84,7 +84,7 @@ def test_the_network_fits_what_no_linear_map_can() -> None:
     assert error[1] < 0.2 * error[0] and error[2] == pytest.approx(error[0], rel=0.02)
 
 
-MADE: dict[str, Callable[[Moments, np.ndarray, np.ndarray], Map]] = {
+MADE: dict[str, Callable[[PairMoments, np.ndarray, np.ndarray], Map]] = {
     "procrustes": lambda sums, x, y: procrustes(sums),
     "ridge": lambda sums, x, y: ridge(sums, 1e-3),
     "low rank": lambda sums, x, y: low_rank(ridge(sums, 1e-3), sums, [2])[0],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distilvec.corpus import Corpus, read_corpus
-from distilvec.judging import Task, automatic_tasks
+from distilvec.judging import JudgingTask, automatic_tasks
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def texts(sentences: list[str]) -> list[str]:
     return list(dict.fromkeys(text.strip() for text in sentences))[:198]
 
 
-def made(folder: Path, rows: list[dict[str, Any]], **options: Any) -> tuple[Corpus, dict[str, Task]]:
+def made(folder: Path, rows: list[dict[str, Any]], **options: Any) -> tuple[Corpus, dict[str, JudgingTask]]:
     corpus = read_corpus(rows, folder, holdout=0.4, **options)
     return corpus, {task.name: task for task in automatic_tasks(corpus)}
 

@@ -17,16 +17,16 @@ from distilvec.judging import (
     CachedEncoder,
     ClassificationTask,
     Judgement,
+    JudgingTask,
     PairTask,
     RetrievalTask,
     RidgeMapped,
     Score,
     SimilarityTask,
-    Task,
     agreement,
     collapse,
+    free_map,
     judge,
-    ridge_map,
     speed,
 )
 from distilvec.judging.speed import MOST_PASSES
@@ -34,7 +34,7 @@ from distilvec.judging.speed import MOST_PASSES
 from .embedders import graded_pairs, noise, topic_texts, words
 
 
-def _tasks() -> list[Task]:
+def _tasks() -> list[JudgingTask]:
     left, right, gold = graded_pairs(80)
     return [
         SimilarityTask("s", left, right, gold, domain="in"),
@@ -197,7 +197,7 @@ def test_the_real_teacher(real_teacher_folder: Path, sentences: list[str]) -> No
         return teacher(texts)[:, :64]
 
     texts = sentences[:120]
-    mapped = RidgeMapped(student, ridge_map(student(texts), teacher(texts)))
+    mapped = RidgeMapped(student, free_map(student(texts), teacher(texts)))
     found = judge({"teacher": teacher, "student": student, "mapped": mapped}, tasks)
     values = found.scores["teacher"]
     assert values["s"].value > 0.8

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.judging import NeighbourTask, drift, hardest, judge, load_task, settle
+from distilvec.judging import NeighbourTask, drift, hardest, judge, load_task, settle_tasks
 from distilvec.students import load_student, shrink
 
 WORDS = ["cat", "dog", "train", "bridge", "bread", "soup", "violin", "drum", "river", "cloud"]
@@ -37,7 +37,7 @@ def documents(count: int = 60) -> list[str]:
 def test_the_teacher_finds_everything_and_noise_costs() -> None:
     tasks = [NeighbourTask("search", documents(), max_queries=40)]
     teacher = Planted()
-    settle(tasks, _encoder(teacher))
+    settle_tasks(tasks, _encoder(teacher))
     models = {"teacher": teacher, "near": Planted(0.3), "far": Planted(3.0), "random": Planted(1e6)}
     found = judge(models, tasks)
     values = [found.scores[name]["search"].value for name in models]

@@ -13,7 +13,7 @@ from torch.nn.functional import cosine_similarity
 from distilvec.errors import DistilvecError
 from distilvec.methods import emo, token_parts
 from distilvec.methods.table import build_method, build_options
-from distilvec.methods.token_parts import Pairs
+from distilvec.methods.token_parts import TokenPairs
 from distilvec.students.output import StudentInfo
 
 PRESETS = [
@@ -152,11 +152,11 @@ def test_a_split_word_keeps_its_mass() -> None:
     """Teacher tokens 0, 1, 2; the student splits 1 in two and joins 2 to it."""
     scores = torch.tensor([[0.5, 0.3, 0.2], [0.0, 0.0, 0.0]])
     cells = torch.tensor([[[0, 0], [1, 1], [2, 1], [2, 2]], [[-1, -1]] * 4])
-    path = Pairs(cells[..., 0].clamp_min(0), cells[..., 1].clamp_min(0), cells[..., 0] >= 0)
+    path = TokenPairs(cells[..., 0].clamp_min(0), cells[..., 1].clamp_min(0), cells[..., 0] >= 0)
     ours, theirs = token_parts.path_masses(scores, path, 4)
     torch.testing.assert_close(ours, torch.tensor([[0.5, 0.15, 0.35, 0.0], [0.0] * 4]))
     torch.testing.assert_close(theirs, scores)
-    one = Pairs(torch.tensor([[0]]), torch.tensor([[0]]), torch.tensor([[True]]))
+    one = TokenPairs(torch.tensor([[0]]), torch.tensor([[0]]), torch.tensor([[True]]))
     rows = torch.tensor([[True, True, True, False]])
     starved = token_parts.pair_masses(scores[:1], scores[:1] > 0, one, rows, "sum")
     torch.testing.assert_close(starved, torch.tensor([[0.5, 0.2, 0.2, 0.0]]) / 0.9)
@@ -195,7 +195,7 @@ def test_causal_importance_is_relative_to_even_attention() -> None:
 
 def test_the_best_third_of_the_pairs_is_used() -> None:
     table = torch.tensor([[[i, 8 - i] for i in range(9)], [[i, i] if i < 2 else [-1, -1] for i in range(9)]])
-    found = Pairs(*table.clamp_min(0).unbind(-1), table[..., 0] >= 0)
+    found = TokenPairs(*table.clamp_min(0).unbind(-1), table[..., 0] >= 0)
     scores = torch.arange(9).float().expand(2, 9)
     best = token_parts.best_pairs(found, scores, 1 / 3, 1)
     assert best.student.shape == (2, 3)

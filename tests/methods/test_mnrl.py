@@ -118,9 +118,9 @@ def recipe(folder: Path, teacher: Path, **changes: object) -> dict[str, object]:
     return {
         "corpus": {"path": str(folder / "pairs.jsonl"), "text": ["anchor", "positive"], "holdout": 0.3},
         "teachers": [{"model": str(teacher)}],
-        "student": {"shrink": {"of": str(teacher), "layers": 2, "vocabulary": 2000}, "max_length": 32},
+        "student": {"shrink": {"of": str(teacher), "layers": 1, "vocabulary": 2000}, "max_length": 24},
         "method": {"name": "mnrl"},
-        "optimizer": {"lr": 3e-4},
+        "optimizer": {"lr": 6e-4},
         "training": {"epochs": 3, "batch_size": 32, "mini_batch_size": 16, "use_cpu": True},
         "judging": {"agreement": False, "speed": False},
         "output": str(folder / "out"),
@@ -146,6 +146,6 @@ def test_a_student_learns_to_find_what_belongs_to_held_out_texts(tmp_path: Path,
     done = run(Recipe.build(recipe(tmp_path, real_teacher_folder)))
     scores = {name: done.record.model(name).scores for name in ("student", "untrained")}
     name = next(name for name in scores["student"] if "retrieval" in name)
-    assert scores["student"][name].value > scores["untrained"][name].value + 0.02
+    assert scores["student"][name].value > scores["untrained"][name].value + 0.01
     terms = [line["term/ranking"] for line in done.record.log if "term/ranking" in line]
     assert terms[-1] < 0.7 * terms[0] and 0 < done.record.held_out["ranking"] < 6

@@ -125,7 +125,7 @@ def test_asam_ends_in_a_flatter_place_than_adamw(teacher, sentences) -> None:
         groups = [{"params": real.student.parameters()}, {"params": method.parameters(), "perturb": False}]
         optimizer = SharpnessAware(torch.optim.AdamW(groups, lr=1e-4), rho=0.5 if kind == "asam" else 0.0)
         real.student.eval()
-        for _ in range(8):
+        for _ in range(5):
             optimizer.zero_grad()
             real.loss(method).backward()
             if optimizer.ascend():

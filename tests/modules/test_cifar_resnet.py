@@ -127,12 +127,16 @@ def test_transparent_and_deep_pixels_are_those_of_a_corpus() -> None:
 def test_resizing_has_half_pixel_centres_and_does_not_round() -> None:
     pixels = np.zeros((2, 2, 3), dtype=np.uint8)
     pixels[0, 1] = 200
-    (found,) = network(image_size=4).prepare([pixels])
-    assert found.dtype == np.float16
+    net = network(image_size=4, mean=(0, 0, 0), std=(1 / 255,) * 3)
+    (found,) = net.preprocess([pixels])["pixel_values"].numpy()
     # Centres at 1/4, 3/4, 5/4, 7/4 of a pixel: weights 0, 1/4, 3/4, 1 from the left, 1, 3/4, 1/4, 0 from the top.
     expected = 200 * np.outer([1, 0.75, 0.25, 0], [0, 0.25, 0.75, 1])
-    np.testing.assert_allclose(found, np.stack([expected] * 3), atol=0.07)
-    assert found[0, 1, 1] == 37.5
+    np.testing.assert_allclose(found, np.stack([expected] * 3), rtol=1e-6, atol=1e-5)
+    # What is kept of an image is never more than the network sees of it.
+    (kept,) = net.prepare([pixels])
+    assert np.array_equal(kept, pixels.transpose(2, 0, 1))
+    (large,) = net.prepare([np.kron(pixels, np.ones((8, 4, 1), np.uint8))])
+    assert (large.dtype, large.shape) == (np.float16, (3, 4, 4))
 
 
 def test_prepared_images_of_both_kinds_make_one_batch() -> None:

@@ -19,6 +19,8 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.vision import image_pooling, is_vision, open_vision
+from distilvec.students import load_student
+from distilvec.teachers import load_teacher
 
 _SQUARE = {"height": 32, "width": 32}
 _EDGE = {"shortest_edge": 32}
@@ -202,6 +204,25 @@ def test_a_folder_without_an_image_processor_is_refused(folders, tmp_path) -> No
     assert is_vision(tmp_path)
     with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + r".*preprocessor_config\.json"):
         open_vision(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"architecture": "resnet18", "num_features": 512, "pretrained_cfg": {"input_size": [3, 224, 224]}},
+        {"architecture": "resnet18", "model_type": "timm_wrapper", "pretrained_cfg": {}},
+    ],
+)
+def test_a_folder_of_timm_is_refused_with_the_reason(config: dict, tmp_path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"conv1.weight": torch.zeros(64, 3, 7, 7)}, tmp_path / "model.safetensors")
+    for opened in (
+        lambda: open_vision(tmp_path),
+        lambda: load_student(tmp_path),
+        lambda: load_teacher(model=str(tmp_path), modality="image"),
+    ):
+        with pytest.raises(DistilvecError, match=rf"{re.escape(str(tmp_path))}: .*timm"):
+            opened()
 
 
 def test_a_damaged_folder_is_refused(folders, tmp_path) -> None:

@@ -105,6 +105,8 @@ _MOE = {
 }
 _add("paper-distillmoe", _LABELS, _MOE)
 _add("paper-distillmoe-supervised", _LABELS, _HEAD, _MOE)
+# [P] Table 16: "identical hyperparameter choices where possible". The experts read the answer's last token.
+_add("paper-distillmoe-writing", _LABELS, _MOE, pooling=None, max_length=512)
 
 #: Many teachers [P] appendices B and G: Adam, which has no decay; no schedule.
 _ADAM = {"schedule": "constant", "warmup": 0, "weight_decay": 0.0, "clip": 0}

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from tests.report.example import example
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.report import Comparison, ModelRow, Record, ScoreEntry, write_report
-from distilvec.report.parts import MAP_POINTS, MAP_TEXT, short_source
+from distilvec.report import ModelRow, Record, ScoreDifference, ScoreEntry, write_report
+from distilvec.report.record_parts import MAP_POINTS, MAP_TEXT, short_source
 
 
 def test_json_round_trip() -> None:
@@ -84,7 +84,7 @@ def test_retention() -> None:
     ("low", "high", "verdict"), [(0.01, 0.1, "better"), (-0.1, -0.01, "worse"), (-0.1, 0.1, "open")]
 )
 def test_a_verdict_needs_an_interval_without_zero(low: float, high: float, verdict: str) -> None:
-    assert Comparison(a="x", b="y", value=0.0, low=low, high=high).verdict == verdict
+    assert ScoreDifference(a="x", b="y", value=0.0, low=low, high=high).verdict == verdict
 
 
 def test_a_comparison_can_be_read_from_both_ends() -> None:

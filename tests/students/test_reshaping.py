@@ -16,7 +16,7 @@ from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import parameters
 from distilvec.students import load_student, ship, shrink
 from distilvec.students.factorising import factorise
-from distilvec.students.refitting import Moments, refit
+from distilvec.students.refitting import StateMoments, refit
 
 ALIKE = ["bert", "xlmr", "distilbert", "electra"]
 
@@ -76,7 +76,7 @@ def test_a_refit_is_the_least_squares_one() -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(4000, 6, generator=generator) @ torch.randn(6, 6, generator=generator) + 2
     weight, bias = torch.randn(3, 6, generator=generator), torch.randn(3, generator=generator)
-    moments = Moments(6)
+    moments = StateMoments(6)
     for part in rows.split(1000):
         moments.add(part)
     kept = torch.tensor([0, 2, 5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,9 @@ import torch
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from tests.elsewhere import opened_saved_and_opened
+from tests.modules.test_cifar_resnet import data_uri
+from tests.modules.test_image_networks import network as image_network
+from tests.modules.test_image_networks import tensors_of as image_tensors
 from tests.shared import SHARED, needs_shared
 from tests.teachers.test_molecule import NAMES, SMILES, tensors_of, vae_tensors
 from tests.training.starting import Starter
@@ -59,23 +63,85 @@ def test_a_graph_network_is_a_student_of_molecules(kind: str, tmp_path: Path) ->
     assert all(parameter.grad is not None for parameter in student.parameters())
 
 
+def opened_elsewhere(start: Starter, student: SentenceTransformer, items: list[str], place: Path) -> None:
+    """Saved, and opened by us and where distilvec cannot be imported."""
+    expected, folder = student.encode(items), place / "student"
+    student.save_pretrained(str(folder), create_model_card=False)
+    np.testing.assert_array_equal(load_student(folder, device="cpu").encode(items), expected)
+    read = opened_saved_and_opened(start, folder, items, place)
+    np.testing.assert_allclose(read["first"], expected, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(read["second"], read["first"])
+
+
 def test_a_graph_student_opens_where_distilvec_cannot_be_imported(start: Starter, tmp_path: Path) -> None:
     pytest.importorskip("rdkit")
-    student = load_student(write(tmp_path / "mol_molclr_gcn.safetensors", "molclr"), device="cpu")
-    expected, folder = student.encode(SMILES), tmp_path / "student"
-    student.save_pretrained(str(folder), create_model_card=False)
-    np.testing.assert_array_equal(load_student(folder, device="cpu").encode(SMILES), expected)
-    read = opened_saved_and_opened(start, folder, SMILES, tmp_path)
-    np.testing.assert_allclose(read["first"], expected, atol=1e-5)
-    assert np.array_equal(read["second"], read["first"])
+    file = write(tmp_path / "mol_molclr_gcn.safetensors", "molclr")
+    opened_elsewhere(start, load_student(file, device="cpu"), SMILES, tmp_path)
+
+
+def test_a_vae_student_opens_where_distilvec_cannot_be_imported(start: Starter, tmp_path: Path) -> None:
+    pytest.importorskip("rdkit")
+    save_file(vae_tensors(), tmp_path / "vae.safetensors")
+    opened_elsewhere(start, load_student(tmp_path / "vae.safetensors", device="cpu"), SMILES, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["resnet8", "v2_eight_bits"])
+def test_a_network_of_images_opens_where_distilvec_cannot_be_imported(
+    start: Starter, kind: str, tmp_path: Path
+) -> None:
+    save_file(image_tensors(kind), tmp_path / "net.safetensors")
+    pictures = [data_uri(picture) for picture in images()[:3]]
+    opened_elsewhere(start, load_student(tmp_path / "net.safetensors", device="cpu"), pictures, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["resnet8", "v2_eight_bits"])
+def test_other_networks_of_images_are_students_and_teachers(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "classifier.safetensors"
+    save_file(image_tensors(kind), file)
+    student, teacher = load_student(file, device="cpu"), load_teacher(model=file, modality="image")
+    pictures = [data_uri(picture) for picture in images()[:3]]
+    expected = image_network(kind)
+    expected = expected(expected.preprocess(pictures))["sentence_embedding"].detach().numpy()
+    np.testing.assert_allclose(student.encode(pictures), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(teacher.encode(pictures), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_chemical_vae_is_a_student_of_molecules(tmp_path: Path) -> None:
+    pytest.importorskip("rdkit")
+    file = tmp_path / "vae.safetensors"
+    save_file(vae_tensors(), file)
+    student, teacher = load_student(file, device="cpu"), load_teacher(model=file, modality="molecule")
+    strings = [*SMILES, "[Pt]", "OCC", "C" * 150]  # a character that is unknown, no canonical form, and too long
+    expected = teacher.encode(strings)
+    np.testing.assert_allclose(student.encode(strings), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(expected[-2], expected[1])
+    assert student.get_embedding_dimension() == expected.shape[1] == 196
+    one = student[0]
+    features = one.repeat(one.preprocess(SMILES), 2)
+    assert (features["codes"].dtype, features["codes"].shape) == (torch.uint8, (2 * len(SMILES), 120))
+    two = student(features)["sentence_embedding"].detach().numpy()
+    np.testing.assert_allclose(two, np.tile(expected[: len(SMILES)], (2, 1)), rtol=1e-5, atol=1e-5)
+    student.train()(one.preprocess(SMILES))["sentence_embedding"].square().sum().backward()
+    assert all(parameter.grad is not None for parameter in student.parameters())
+    copied = pickle.loads(pickle.dumps(student[0])).eval()
+    assert torch.equal(copied.network.z_mean.weight, one.network.z_mean.weight)
+    with pytest.raises(ValueError, match="'C1CC'"):
+        student.encode(["C1CC"])
+    with pytest.raises(ValueError, match="prompt 'query: '"):
+        student.encode(["CCO"], prompt="query: ")
 
 
 def test_what_is_no_student_is_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.safetensors"):
         load_student(tmp_path / "gone.safetensors")
-    save_file(vae_tensors(), tmp_path / "chemvae.safetensors")
-    with pytest.raises(DistilvecError, match=r"chemvae\.safetensors.*chemvae"):
-        load_student(tmp_path / "chemvae.safetensors")
+    (tmp_path / "prose.safetensors").write_text("nothing of the kind")
+    with pytest.raises(DataError, match=r"prose\.safetensors"):
+        load_student(tmp_path / "prose.safetensors")
+    save_file(
+        {"stem.conv.bias": torch.zeros(4), "block1.project.weight_q": torch.zeros(1)}, tmp_path / "v2.safetensors"
+    )
+    with pytest.raises(DataError, match=r"v2\.safetensors.*missing.*block1\.project"):
+        load_student(tmp_path / "v2.safetensors")
     save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(DataError, match=r"other\.safetensors.*weight"):
         load_student(tmp_path / "other.safetensors")
@@ -85,6 +151,13 @@ def test_what_is_no_student_is_said(tmp_path: Path) -> None:
 def test_the_pretrained_networks_are_those_of_the_goldens() -> None:
     goldens = np.load(SHARED / "models/goldens.npz")
     pictures = list(np.load(SHARED / "data/images/cifar10.npz")["test_images"][:8])
-    for name in ("cifar10_resnet20", "cifar10_resnet56"):
+    smiles = [str(each) for each in goldens["molecules/smiles"]]
+    items = {"features": pictures, "pooled": smiles, "z_mean": smiles}
+    for name, key in (
+        ("cifar10_resnet20", "features"),
+        ("imagenet_mobilenet_v1_050_160", "features"),
+        ("mol_molclr_gcn", "pooled"),
+        ("mol_chemvae_zinc_properties", "z_mean"),
+    ):
         student: SentenceTransformer = load_student(SHARED / f"models/{name}.safetensors", device="cpu")
-        np.testing.assert_allclose(student.encode(pictures), goldens[f"{name}/features"], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(student.encode(items[key]), goldens[f"{name}/{key}"], rtol=1e-4, atol=1e-4)

@@ -12,7 +12,7 @@ from distilvec.corpus import join_pair
 from distilvec.students import load_student
 from distilvec.students.tap import StudentTap
 from distilvec.teachers import TextTeacher
-from distilvec.teachers.tokens import quick_tokens
+from distilvec.teachers.padding import quick_tokens
 from distilvec.training import TokenizedCorpus
 
 KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]

@@ -151,7 +151,7 @@ def test_a_teachers_columns_are_brought_into_the_students_order() -> None:
 
 
 def test_every_task_has_its_name_and_no_other_is_known() -> None:
-    assert sorted(TABLE) == ["classification", "pairs", "similarity"]
+    assert sorted(TABLE) == ["classification", "generation", "pairs", "similarity"]
     assert all(cls.kind == kind and cls is resolve(kind) for kind, cls in TABLE.items())
     with pytest.raises(DistilvecError, match=r'^task\.kind: .*"similarty".*"similarity"'):
         resolve("similarty")

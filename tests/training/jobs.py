@@ -24,7 +24,8 @@ def prepare(folder: Path, count: int = 80) -> Path:
 
     `student` has dropout, `still` has none; `mixture` and `still-mixture` are mixtures of experts made of them.
     `decoder` is a teacher whose tokens can be seen; it pads on the left. `classifier` is another, with a head for the
-    topics.
+    topics. `writer` is a teacher that writes, padding on the left, `scribe` a student that does, with dropout, and
+    `still-scribe` one without; `prompts` is a corpus of prompts with answers.
     """
     import torch
     from tests import tiny_models
@@ -51,6 +52,14 @@ def prepare(folder: Path, count: int = 80) -> Path:
     read_corpus(triplets, folder / "triplets", text=["anchor", "positive", "negative"], holdout=0.0)
     for name in ("decoder", "classifier"):
         tiny_models.build("qwen3", folder / name)
+    for kind, name in (("qwen3", "writer"), ("gpt2", "scribe"), ("gpt2", "still-scribe")):
+        tiny_models.build_writer(kind, folder / name)
+    config = json.loads((folder / "still-scribe" / "config.json").read_text())
+    config |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
+    (folder / "still-scribe" / "config.json").write_text(json.dumps(config))
+    words = [text.split() for text in texts]
+    prompts = [{"prompt": " ".join(each[:5]), "answer": " ".join(each[5:]) or "none"} for each in words]
+    read_corpus(prompts, folder / "prompts", text=["prompt", "answer"], joint=True, holdout=0.2)
     torch.manual_seed(7)
     head = TaskHead(tiny_models.WIDTH, labels=["a", "b", "c"])
     torch.nn.init.normal_(head.linear.weight)
@@ -69,7 +78,9 @@ def prepare(folder: Path, count: int = 80) -> Path:
 CARD = {"name": "random", "kind": "vectors", "fingerprint": "f" * 16}
 
 
-def parts(home: Path, student: str = "student", corpus: str = "corpus", live: str | None = None) -> dict[str, Any]:
+def parts(
+    home: Path, student: str = "student", corpus: str = "corpus", live: str | None = None, writes: bool = False
+) -> dict[str, Any]:
     """Student, corpus, teachers and sources as `fit` takes them; the teacher is the store's, or the live one named."""
     import torch
 
@@ -77,20 +88,21 @@ def parts(home: Path, student: str = "student", corpus: str = "corpus", live: st
     from distilvec.flow.teach import teacher_info
     from distilvec.store import SignalStore
     from distilvec.students import load_student
+    from distilvec.students.writing import load_writing_student
     from distilvec.teachers import TeacherInfo, load_teacher
     from distilvec.training import LiveSource, StoreSource
 
     items = Corpus.open(home / corpus)
     source: LiveSource | StoreSource
     if live:
-        teacher = load_teacher(model=home / live)
+        teacher = load_teacher(model=home / live, separator="\n" if writes else None)
         source = LiveSource(teacher, items, home / f"live-{os.environ.get('RANK', 'alone')}")
         info = teacher_info(teacher)
     else:
         source = StoreSource(SignalStore.open(home / "store"), items)
         info = TeacherInfo("random", WIDTH, mean=torch.zeros(WIDTH), std=torch.ones(WIDTH))
     return {
-        "student": load_student(home / student, device="cpu"),
+        "student": (load_writing_student if writes else load_student)(home / student, device="cpu"),
         "teachers": [info],
         "corpus": items,
         "sources": [source],
@@ -132,7 +144,8 @@ def train(job: Job) -> None:
 
     torch.set_num_threads(1)
     home, out = Path(job["home"]), Path(job["out"])
-    given = parts(home, job.get("student", "student"), job.get("corpus", "corpus"), job.get("live"))
+    writes = job.get("task") == "generation"
+    given = parts(home, job.get("student", "student"), job.get("corpus", "corpus"), job.get("live"), writes)
     corpus, source = given["corpus"], given["sources"][0]
     # What is not trained on is held out: two batches of 8.
     train_rows = job.get("train_rows", 60)
@@ -170,7 +183,9 @@ def train(job: Job) -> None:
     state = {f"student.{name}": value for name, value in given["student"].state_dict().items()}
     state |= {f"method.{name}": value for name, value in fitted.method.state_dict().items()}
     rank = os.environ.get("RANK", "0")
-    save_file({name: value.detach().contiguous() for name, value in state.items()}, out / f"final-{rank}.safetensors")
+    save_file(
+        {name: value.detach().contiguous().clone() for name, value in state.items()}, out / f"final-{rank}.safetensors"
+    )
     (out / f"log-{rank}.json").write_text(json.dumps(fitted.log))
     (out / f"held-out-{rank}.json").write_text(json.dumps(fitted.held_out))
 

@@ -45,6 +45,14 @@ JOBS: dict[str, dict[str, Any]] = {
         "training": TRAINING,
         "optimizer": ASAM,
     },
+    "dskd-live-writing": {
+        "method": "dskd",
+        "live": "writer",
+        "corpus": "prompts",
+        "student": "scribe",
+        "task": "generation",
+        "training": TRAINING,
+    },
     "mnrl-cached": {
         "method": "mnrl",
         "corpus": "triplets",
@@ -107,6 +115,7 @@ def check_same(out: Path, whole: Path) -> None:
         ("jasper_stella", "step:9"),
         ("mnrl-cached", "step:3"),
         ("emo-live", "step:7"),
+        ("dskd-live-writing", "step:7"),
         ("distillmoe-live-labelled", "forward:9"),
         ("remember", "step:7"),
         ("mixture", "step:7"),

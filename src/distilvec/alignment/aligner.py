@@ -144,14 +144,14 @@ class Aligner:
             _check(mode)
         students = self._side(0, [student for student, _ in texts])
         teachers = self._side(1, [teacher for _, teacher in texts])
-        found: dict[str, list[Pairs]] = {mode: [_NONE] * len(texts) for mode in modes}
+        by_mode: dict[str, list[Pairs]] = {mode: [_NONE] * len(texts) for mode in modes}
         for chunk in _chunks(students[1], teachers[1]):
             padded = [_padded(*side, chunk) for side in (students, teachers)]
             grid = _Grid(*self._distances.grids(*padded), students[1][chunk], teachers[1][chunk])
             for mode, chosen in grid.pairs(modes):
                 for text, pairs in zip(chunk.tolist(), chosen):
-                    found[mode][text] = pairs
-        return found
+                    by_mode[mode][text] = pairs
+        return by_mode
 
     @staticmethod
     def span_pairs(student_offsets: ArrayLike, teacher_offsets: ArrayLike, text: str | None = None) -> Pairs:

@@ -101,10 +101,12 @@ def align_text(text: str | tuple[str, str], student: Any, teacher: Any, mode: st
     aligner = Aligner(*vocabularies)
     ids = [np.array(encoding.ids) for encoding in encodings]
     wanted = {"full", "path", "strict", "reciprocal"} & {"full", mode}
-    found = aligner.batch([(ids[0], ids[1])], sorted(wanted))
-    path = found["full"][0]
+    by_mode = aligner.batch([(ids[0], ids[1])], sorted(wanted))
+    path = by_mode["full"][0]
     pairs = (
-        aligner.span_pairs(encodings[0].offsets, encodings[1].offsets, texts[0]) if mode == "spans" else found[mode][0]
+        aligner.span_pairs(encodings[0].offsets, encodings[1].offsets, texts[0])
+        if mode == "spans"
+        else by_mode[mode][0]
     )
     cells = _tuples(path) + _tuples(pairs)
     same = [cell for cell in cells if len(aligner.pairs(ids[0][[cell[0]]], ids[1][[cell[1]]]))]

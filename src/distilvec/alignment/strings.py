@@ -14,7 +14,7 @@ Kind = Literal["wordpiece", "byte_level", "sentencepiece", "unmarked"]
 
 _CONTINUES, _SPACE, _BYTE_SPACE = "##", "\u2581", "\u0120"
 #: A byte that SentencePiece falls back to: <0xE2>.
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 #: [UNK], <s>, <|im_end|>: names, whose capitals say nothing about the text's.
 _NAME = re.compile(r"\[[^\[\]\s]+\]|<[^<>\s]+>")
 #: Added words may bring a few capitals into an uncased vocabulary; a cased one has them in every fifth entry or so.
@@ -28,7 +28,8 @@ def _byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
-_ALPHABET = _byte_alphabet()
+#: Character of byte-level BPE -> byte.
+ALPHABET = _byte_alphabet()
 
 
 def kind_of(tokens: Iterable[str]) -> Kind:
@@ -47,10 +48,10 @@ def kind_of(tokens: Iterable[str]) -> Kind:
     if marks[mark]:
         return kinds[mark]
     joined = "".join(tokens)
-    if joined.isascii() or not all(character in _ALPHABET for character in joined):
+    if joined.isascii() or not all(character in ALPHABET for character in joined):
         return "unmarked"
     try:
-        bytes(_ALPHABET[character] for character in joined).decode()
+        bytes(ALPHABET[character] for character in joined).decode()
     except UnicodeDecodeError:
         return "unmarked"
     return "byte_level"
@@ -66,10 +67,10 @@ def plain(token: str, kind: Kind) -> str:
     ('able', 'café', 'story')
     """
     if kind == "byte_level":
-        if not token.isascii() and all(character in _ALPHABET for character in token):
-            token = bytes(_ALPHABET[character] for character in token).decode(errors="surrogateescape")
+        if not token.isascii() and all(character in ALPHABET for character in token):
+            token = bytes(ALPHABET[character] for character in token).decode(errors="surrogateescape")
         return token.strip()
-    byte = _BYTE.fullmatch(token)
+    byte = BYTE.fullmatch(token)
     if byte:
         return bytes([int(byte[1], 16)]).decode(errors="surrogateescape").strip()
     if kind == "wordpiece" and len(token) > len(_CONTINUES):

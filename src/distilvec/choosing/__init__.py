@@ -7,7 +7,7 @@ from distilvec.choosing.choose import KEEP, SAMPLE, choose
 from distilvec.choosing.compiled import Compiled, compile_budget
 from distilvec.choosing.measuring import Measured
 from distilvec.choosing.prediction import Prediction, predict
-from distilvec.choosing.settle import settle, write_plan
+from distilvec.choosing.settle_student import settle_student, write_plan
 
 __all__ = [
     "KEEP",
@@ -22,6 +22,6 @@ __all__ = [
     "choose",
     "compile_budget",
     "predict",
-    "settle",
+    "settle_student",
     "write_plan",
 ]

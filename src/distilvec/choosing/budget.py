@@ -41,8 +41,8 @@ class Budget:
     @property
     def most(self) -> int | None:
         """Parameters, whichever of the two limits is smaller."""
-        found = [self.parameters, None if self.megabytes is None else int(self.megabytes * 1e6 / _FLOAT)]
-        return min((each for each in found if each is not None), default=None)
+        limits = [self.parameters, None if self.megabytes is None else int(self.megabytes * 1e6 / _FLOAT)]
+        return min((each for each in limits if each is not None), default=None)
 
     def __bool__(self) -> bool:
         return (self.parameters, self.megabytes, self.latency) != (None, None, None)
@@ -84,23 +84,23 @@ def shapes(of: str, source: SentenceTransformer, most: int | None, positions: in
     limit = whole // 2 if most is None else most
     depths = [depth for depth in DEPTHS if depth <= count]
     if is_alike(model):
-        found = [
+        candidates = [
             each
             for depth in depths
             for share in TABLE_SHARES
             if (each := _electra(of, _Sizes.of(model, positions), depth, share, limit)) is not None
         ]
     else:
-        found = [each for depth in depths if (each := _plain(of, model, blocks[1], depth, limit)) is not None]
-    found += _tables(of, model, limit)
-    if not found:
+        candidates = [each for depth in depths if (each := _plain(of, model, blocks[1], depth, limit)) is not None]
+    candidates += _tables(of, model, limit)
+    if not candidates:
         raise DistilvecError(
             f"no student cut out of this model has at most {limit / 1e6:.2f} M parameters",
             where="parameters",
             remedy=f"The smallest is a table of {FEWEST_PIECES:,} word pieces with {STATIC_WIDTHS[0]} numbers, "
             f"{FEWEST_PIECES * STATIC_WIDTHS[0] / 1e6:.2f} M parameters.",
         )
-    return list({candidate.name: candidate for candidate in found}.values())
+    return list({candidate.name: candidate for candidate in candidates}.values())
 
 
 @dataclass(frozen=True)
@@ -178,10 +178,10 @@ def _plain(of: str, model: Any, blocks: Any, depth: int, most: int) -> Candidate
 def _tables(of: str, model: Any, most: int) -> list[Candidate]:
     """Static students that fit."""
     rows, width = model.get_input_embeddings().weight.shape
-    found = []
+    candidates = []
     for numbers in STATIC_WIDTHS:
         pieces = min(most // numbers // 100 * 100, rows)
         if pieces >= FEWEST_PIECES and numbers <= width:
             section = {"of": of, "dimensions": numbers, "vocabulary": pieces if pieces < rows else None}
-            found.append(Candidate(f"static, {numbers} numbers, {pieces:,} pieces", {"static": section}))
-    return found
+            candidates.append(Candidate(f"static, {numbers} numbers, {pieces:,} pieces", {"static": section}))
+    return candidates

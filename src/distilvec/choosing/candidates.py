@@ -65,7 +65,7 @@ def candidates(
     pieces = transformer.model.get_input_embeddings().weight.shape[0]
     depths = sorted({max(1, round(share * count)) for share in LAYER_SHARES} if layers is None else set(layers))
     tables = _tables(pieces, vocabularies)
-    found = [
+    students = [
         _cut(of, depth, table)
         for depth in depths
         for table in tables
@@ -73,8 +73,8 @@ def candidates(
     ]
     width = source.get_embedding_dimension()
     if width is not None and width >= 128:
-        found.append(_fresh(max(2, round(count / 3)), width // 64 * 32, of))
-    return [*found, *(_static(of, dimensions, table) for dimensions in (STATIC_WIDTH, None) for table in tables)]
+        students.append(_fresh(max(2, round(count / 3)), width // 64 * 32, of))
+    return [*students, *(_static(of, dimensions, table) for dimensions in (STATIC_WIDTH, None) for table in tables)]
 
 
 def own_candidate(recipe: Recipe) -> Candidate | None:

@@ -53,8 +53,8 @@ class Choice:
     @property
     def measures(self) -> list[str]:
         """What has to be kept, each for itself."""
-        found = [group for group in GROUPS if any(group in row.kept.get("free", {}) for row in self.rows)]
-        return found or ["agreement"]
+        groups = [group for group in GROUPS if any(group in row.kept.get("free", {}) for row in self.rows)]
+        return groups or ["agreement"]
 
     @property
     def by_tasks(self) -> bool:
@@ -68,8 +68,8 @@ class Choice:
     def prediction(self, row: Measured) -> Prediction:
         """What it will keep once it is trained: of tasks and of retrieval, the one that promises less."""
         probe = row.kept.get("probe", {})
-        found = [predict(self.start(row, each), self.read, _kind(row), probe.get(each)) for each in self.measures]
-        return worst(found)
+        predictions = [predict(self.start(row, each), self.read, _kind(row), probe.get(each)) for each in self.measures]
+        return worst(predictions)
 
     @property
     def chosen(self) -> Measured | None:
@@ -101,7 +101,7 @@ class Choice:
     def how(self) -> list[str]:
         """How the prediction was made."""
         misses = [abs(miss) for miss in residuals().values()]
-        found = [
+        lines = [
             "free: the untrained candidate behind a ridge map into the teacher's space, fitted to "
             f"{self.texts:,} texts; agreement: its mean cosine with the teacher on held-out ones; untrained: as it is.",
             "predicted: the larger of both plus the share of the gap that is left which training closed in committed "
@@ -110,28 +110,28 @@ class Choice:
             "methods may do otherwise, and the error of the tasks' own scores is not in it.",
         ]
         if not covered(self.read):
-            found.append(
+            lines.append(
                 f"No committed run was as short: the shortest read {min(run.read for run in RUNS):,} texts, and this "
                 f"training reads {self.read:,}. The prediction does not cover it; --probe-steps shows what is reached."
             )
         if self.probe_steps:
-            found.append(f"probe: after {self.probe_steps} steps with cosine; a floor for the prediction.")
+            lines.append(f"probe: after {self.probe_steps} steps with cosine; a floor for the prediction.")
         if not self.by_tasks:
-            found.append(
+            lines.append(
                 "Without tasks the prediction is about agreement, which the committed runs do not cover: it borrows "
                 "their shares. Scores on tasks fall much more slowly than the mean cosine: name some; a task of kind "
                 "neighbours needs no labels."
             )
-        return [*found, *self.notes]
+        return [*lines, *self.notes]
 
     def _closed(self) -> str:
         """What trainings of this length closed, for each kind of candidate that there is."""
-        found = []
+        parts = []
         for kind in [kind for kind in KINDS if any(_kind(row) == kind for row in self.rows)]:
             low, middle, high = (f"{100 * share:.0f}" for share in shares(self.read, kind))
-            found.append(f"{kind} {middle} % ({low} to {high}; {len(like(self.read, kind))} runs)")
+            parts.append(f"{kind} {middle} % ({low} to {high}; {len(like(self.read, kind))} runs)")
         near = "those as long as this one, which reads" if covered(self.read) else "the shortest ones; this one reads"
-        return f"of {near} {self.read:,} texts: {', '.join(found)}"
+        return f"of {near} {self.read:,} texts: {', '.join(parts)}"
 
     def grid(self) -> Grid:
         """One row per model, as measured."""

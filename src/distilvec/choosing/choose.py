@@ -14,8 +14,7 @@ from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.flow.job import Job
 from distilvec.flow.teach import Taught
-from distilvec.judging import CachedEncoder, Judgement, Task, judge
-from distilvec.judging import settle as settle_tasks
+from distilvec.judging import CachedEncoder, Judgement, JudgingTask, judge, settle_tasks
 from distilvec.recipe import Recipe
 from distilvec.recipe.places import at_revision
 from distilvec.students import load_student
@@ -114,7 +113,7 @@ def texts_read(recipe: Recipe, corpus: Corpus) -> int:
     return int(training.epochs * len(corpus.train_rows))
 
 
-def _judge_teacher(teacher: Teacher, tasks: Sequence[Task]) -> Judgement:
+def _judge_teacher(teacher: Teacher, tasks: Sequence[JudgingTask]) -> Judgement:
     """The teacher's scores; tasks whose truth is the teacher's own search take it first."""
     encoder = CachedEncoder(teacher, name=teacher.card.name)
     settle_tasks(tasks, encoder)

@@ -69,11 +69,11 @@ class Compiled:
 
     def frontier(self) -> list[Measured]:
         """Candidates of which none is both faster and predicted to be better, from fast to slow."""
-        found: list[Measured] = []
+        frontier: list[Measured] = []
         for row in sorted(self.rows, key=lambda row: (row.speed["latency_p50_ms"], -self.prediction(row).middle)):
-            if not found or self.prediction(row).middle > self.prediction(found[-1]).middle:
-                found.append(row)
-        return found
+            if not frontier or self.prediction(row).middle > self.prediction(frontier[-1]).middle:
+                frontier.append(row)
+        return frontier
 
     def verdict(self) -> str:
         """Which one, and how sure that is."""
@@ -124,10 +124,10 @@ class Compiled:
         figure = Figure(figsize=(7.2, 4.2), layout="constrained")
         axes = figure.subplots()
         for row in self.rows:
-            found, chosen = self.prediction(row), row is self.best
+            predicted, chosen = self.prediction(row), row is self.best
             place, colour = row.speed["latency_p50_ms"], ROLE_COLOURS["student" if chosen else "untrained"]
-            axes.plot([place, place], [100 * found.low, 100 * found.high], color=colour, linewidth=1)
-            axes.plot([place], [100 * found.middle], "o" if chosen else "s", color=colour)
+            axes.plot([place, place], [100 * predicted.low, 100 * predicted.high], color=colour, linewidth=1)
+            axes.plot([place], [100 * predicted.middle], "o" if chosen else "s", color=colour)
         for row in {id(row): row for row in [*self.frontier(), self.best]}.values():
             place = row.speed["latency_p50_ms"], 100 * self.prediction(row).middle
             label = f"{row.name}, {millions(row.parameters)}"

@@ -21,7 +21,7 @@ from distilvec.evenly import evenly_spaced
 from distilvec.flow.job import Job
 from distilvec.flow.judge import check_measures
 from distilvec.flow.mine import mining_cost
-from distilvec.flow.score import STORAGE, Pairs, score_one, scores_of
+from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
 from distilvec.flow.teach import Taught
 from distilvec.flow.train import adapted
 from distilvec.recipe import Recipe
@@ -76,7 +76,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
     Raises:
         DistilvecError: whatever the run itself would refuse before its first expensive step.
     """
-    found, teaching_only = Plan(), teaching_only or mining
+    summary, teaching_only = Plan(), teaching_only or mining
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as name:
         job = Job(recipe.model_copy(update={"cache": name, "output": name}))
         job.require("mine" if mining else "teach" if teaching_only else "dry-run")
@@ -84,50 +84,52 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
             _ = job.named_tasks
             check_measures(job)
             _ = job.needs
-        _describe_corpus(job.corpus, found)
+        _describe_corpus(job.corpus, summary)
         train = np.asarray(job.corpus.train_rows)
         chosen = evenly_spaced(len(train), PROBE_TEXTS)
         rows = _whole_groups(job.corpus, train[chosen])
-        taught, seconds, disk = _probe_teachers(job, rows, recipe.place, found) if recipe.teachers else ([], 0.0, 0.0)
+        taught, seconds, disk = _probe_teachers(job, rows, recipe.place, summary) if recipe.teachers else ([], 0.0, 0.0)
         asked = bool(recipe.scorers) and not mining and (teaching_only or job.needs.scores)
-        scored, scores = _probe_scorers(job, rows, recipe.place, found) if asked else (0.0, None)
+        scored, scores = _probe_scorers(job, rows, recipe.place, summary) if asked else (0.0, None)
         seconds += scored
         if mining:
             cost = mining_cost(job)
-            found.add(
+            summary.add(
                 "mining",
                 f"{cost.queries:,} queries in {cost.documents:,} documents, {cost.products:,.3g} products of vectors: "
                 f"{duration(cost.seconds)}",
             )
             seconds += cost.seconds
         if not teaching_only:
-            trained, kept = _probe_student(job, rows, taught, scores, found)
+            trained, kept = _probe_student(job, rows, taught, scores, summary)
             seconds, disk = seconds + trained, disk + kept
             own = "" if job.named_tasks else " (of the corpus)"
             extra = ", agreement with the teacher" if recipe.judging.agreement and recipe.teachers else ""
-            found.add("judging", (", ".join(task.name + own for task in job.tasks) or "no tasks") + extra)
+            summary.add("judging", (", ".join(task.name + own for task in job.tasks) or "no tasks") + extra)
     free = shutil.disk_usage(_existing(Path(recipe.output))).free
-    found.add("disk", f"{size(disk)} will be written; {size(free)} are free")
-    found.add("time", f"about {duration(seconds)}" + ("" if teaching_only else " before judging"))
+    summary.add("disk", f"{size(disk)} will be written; {size(free)} are free")
+    summary.add("time", f"about {duration(seconds)}" + ("" if teaching_only else " before judging"))
     if disk > free:
-        found.notes.append("there is not enough room on the disk")
+        summary.notes.append("there is not enough room on the disk")
     if not teaching_only:
-        found.add("output", f"{recipe.output}: student/, report.html, report.md, report.json, run.jsonl, checkpoints/")
-    return found
+        summary.add(
+            "output", f"{recipe.output}: student/, report.html, report.md, report.json, run.jsonl, checkpoints/"
+        )
+    return summary
 
 
-def _describe_corpus(corpus: Corpus, found: Plan) -> None:
+def _describe_corpus(corpus: Corpus, summary: Plan) -> None:
     audit = corpus.audit
-    found.add(
+    summary.add(
         "corpus",
         f"{len(corpus):,} {audit.noun} of {audit.read:,} rows; {len(corpus.train_rows):,} to train on, "
         f"{len(corpus.holdout_rows):,} held out, {audit.duplicates:,} duplicates",
     )
     if audit.rejected:
-        found.add("", "rejected: " + ", ".join(f"{count:,} {reason}" for reason, count in audit.rejected.items()))
+        summary.add("", "rejected: " + ", ".join(f"{count:,} {reason}" for reason, count in audit.rejected.items()))
 
 
-def _probe_teachers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tuple[list[Taught], float, float]:
+def _probe_teachers(job: Job, rows: np.ndarray, kept: Path, summary: Plan) -> tuple[list[Taught], float, float]:
     """Encode a few texts with each teacher; returns what was taught, seconds and bytes of teaching it all.
 
     Args:
@@ -158,7 +160,7 @@ def _probe_teachers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tupl
         lacking = _lacking(kept / "stores" / section.name, teacher, corpus, section.storage, stored)
         missing = int(np.logical_or.reduce(list(lacking.values())).sum())
         written = sum(sizes[name] * int(texts_without.sum()) for name, texts_without in lacking.items())
-        found.add(
+        summary.add(
             f"teacher {section.name}",
             f"{teacher.card.width} dimensions{prompt}, {missing:,} {corpus.audit.noun} to encode at "
             f"{rate:,.0f}/s: {duration(missing / rate)}; {sum(sizes.values()):,} bytes {each}, "
@@ -167,9 +169,9 @@ def _probe_teachers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tupl
         if isinstance(teacher, ServiceTeacher):
             requests, tokens, price = teacher.cost(texts, missing)
             paid = "" if price is None else f", {price:,.2f} at {teacher.price:g} per million tokens"
-            found.add("", f"about {requests:,} requests with {tokens:,.0f} tokens{paid}")
-        found.examples += _examples(section.name, seen)
-        found.notes += [f"{section.name}: {warning}" for warning in seen.warnings]
+            summary.add("", f"about {requests:,} requests with {tokens:,.0f} tokens{paid}")
+        summary.examples += _examples(section.name, seen)
+        summary.notes += [f"{section.name}: {warning}" for warning in seen.warnings]
         report = FillReport(len(texts), len(texts), 0, len(texts), len(texts) / rate, [], {})
         taught.append(Taught(teacher, seen, store, report, section.live, signals, section.weight))
         seconds, disk = seconds + missing / rate, disk + written
@@ -204,14 +206,14 @@ def _examples(name: str, seen: TeacherReport) -> list[str]:
     ]
 
 
-def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tuple[float, np.ndarray]:
+def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, summary: Plan) -> tuple[float, np.ndarray]:
     """Score a few pairs with each scorer; returns the seconds of scoring all, and what was said of these pairs.
 
     Args:
         kept: where the run itself will keep its stores.
     """
     seconds, scored = 0.0, []
-    pairs = Pairs.of(job.corpus, rows)
+    pairs = QueryDocuments.of(job.corpus, rows)
     for section, scorer in zip(job.recipe.scorers, job.scorers, strict=True):
         begun = time.perf_counter()
         one = score_one(section, scorer, pairs, job.place / "probe")
@@ -225,7 +227,7 @@ def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tuple
         absent = (
             f", {one.filled.absent:,} of {one.filled.distinct:,} tried without a score" if one.filled.absent else ""
         )
-        found.add(
+        summary.add(
             f"scorer {section.name}",
             f"{missing:,} of {len(keys):,} pairs to score at {rate:,.0f}/s: {duration(missing / rate)}{absent}",
         )
@@ -234,7 +236,7 @@ def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, found: Plan) -> tuple
 
 
 def _probe_student(
-    job: Job, rows: np.ndarray, taught: Sequence[Taught], scores: np.ndarray | None, found: Plan
+    job: Job, rows: np.ndarray, taught: Sequence[Taught], scores: np.ndarray | None, summary: Plan
 ) -> tuple[float, float]:
     """Take a few steps; returns the seconds of the whole training and the bytes it leaves."""
     recipe, corpus, place = job.recipe, job.corpus, job.place
@@ -263,17 +265,17 @@ def _probe_student(
     asked = recipe.training.arguments.get("max_steps", 0)
     steps = asked if asked > 0 else int(np.ceil(per_epoch * recipe.training.epochs))
     folded = job.student_section.space == "teacher"
-    found.add(
+    summary.add(
         "student",
         f"{fitted.trained / 1e6:.2f} M parameters trained and kept; heads of {fitted.heads / 1e6:.2f} M "
         + ("of which the map into the teacher's space is kept" if folded else "trained and dropped"),
     )
-    found.add(
+    summary.add(
         "training", f"{recipe.method.name}, {steps:,} steps at {1e3 * per_step:,.0f} ms: {duration(steps * per_step)}"
     )
     if derived:
-        found.add("alignments", f"about {size(derived)}, made once per student tokenizer")
-    found.add("memory", f"{size(fitted.peak_bytes)} at the probe's peak, teacher and student together")
+        summary.add("alignments", f"about {size(derived)}, made once per student tokenizer")
+    summary.add("memory", f"{size(fitted.peak_bytes)} at the probe's peak, teacher and student together")
     # A checkpoint holds student, heads and two moments for each; two of them are kept, and the student itself.
     checkpoints = 4.0 * (6 * (fitted.trained + fitted.heads) + fitted.trained)
     return steps * per_step + setup, checkpoints + derived

@@ -18,8 +18,8 @@ from distilvec.corpus import Corpus
 from distilvec.evenly import evenly_spaced
 from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, teacher_info
-from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement, judge, linear_map, ridge_map, speed
-from distilvec.judging.tasks import Task
+from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement, free_map, judge, linear_map, speed
+from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.table import build_method
 from distilvec.modules.blocks import parameters
 from distilvec.recipe import AutoSection, OptimizerSection, Recipe, StudentSection
@@ -81,7 +81,7 @@ class Bench:
     whole: Corpus
     sample: Corpus
     taught: Sequence[Taught]
-    tasks: Sequence[Task]
+    tasks: Sequence[JudgingTask]
     judged: Judgement | None
     probe_steps: int = 0
 
@@ -128,18 +128,18 @@ def measure(candidate: Candidate, bench: Bench) -> Measured:
     section, student = started(candidate, bench)
     encoder = CachedEncoder(student, name=candidate.name)
     texts, wanted = bench.train()
-    free = ridge_map(encoder(texts), wanted)
-    found = shipped(candidate, section, student, bench, free)
+    free = free_map(encoder(texts), wanted)
+    measured = shipped(candidate, section, student, bench, free)
     held, vectors = bench.held_out()
-    found.agreement = float(agreement(vectors, encoder(held), free)["cosine"])
-    found.kept["free"] = {
-        "agreement": found.agreement,
+    measured.agreement = float(agreement(vectors, encoder(held), free)["cosine"])
+    measured.kept["free"] = {
+        "agreement": measured.agreement,
         **_tasks_kept(f"{candidate.name}, free", RidgeMapped(encoder, free), bench),
     }
-    found.kept["untrained"] = _tasks_kept(f"{candidate.name}, untrained", encoder, bench)
+    measured.kept["untrained"] = _tasks_kept(f"{candidate.name}, untrained", encoder, bench)
     if bench.probe_steps:
-        found.kept["probe"] = _probe(candidate.name, student, bench)
-    return found
+        measured.kept["probe"] = _probe(candidate.name, student, bench)
+    return measured
 
 
 def started(candidate: Candidate, bench: Bench) -> tuple[StudentSection, SentenceTransformer]:
@@ -171,9 +171,9 @@ def shipped(
         ship(student, folder, space="teacher" if in_space else "own", teacher_map=head)
         opened = load_student(str(folder))
         timed = speed(opened, bench.timed(), singles=30, seconds=SECONDS)
-        found = Measured(candidate.name, parameters(opened), folder_bytes(folder), timed)
-    found.section = section.model_dump(exclude_defaults=True)
-    return found
+        measured = Measured(candidate.name, parameters(opened), folder_bytes(folder), timed)
+    measured.section = section.model_dump(exclude_defaults=True)
+    return measured
 
 
 def _tasks_kept(name: str, model: Any, bench: Bench) -> dict[str, float]:

@@ -203,9 +203,9 @@ def residuals(runs: Sequence[KnownRun] = RUNS) -> dict[str, float]:
     own: dict[str, list[KnownRun]] = defaultdict(list)
     for run in runs:
         own[run.student].append(run)
-    found = {}
+    largest = {}
     for student, mine in own.items():
         others = [run for run in runs if run.student != student]
         misses = [100 * (run.kept - predict(run.start, run.read, run.kind, runs=others).middle) for run in mine]
-        found[student] = max(misses, key=abs)
-    return found
+        largest[student] = max(misses, key=abs)
+    return largest

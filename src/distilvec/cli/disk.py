@@ -13,7 +13,17 @@ from typing import Literal
 
 from distilvec import words
 from distilvec.errors import DistilvecError, printable
-from distilvec.marker import CHECKPOINT_FILE, MARKER, OUTPUT, is_corpus, is_finished, is_run, is_store, read
+from distilvec.marker import (
+    CHECKPOINT_FILE,
+    MARKER,
+    OUTPUT,
+    holds_student,
+    is_corpus,
+    is_finished,
+    is_run,
+    is_store,
+    read,
+)
 from distilvec.sealing import sealed
 
 Kind = Literal["student", "report", "checkpoints", "left over", "store", "derived", "corpus", "tokens"]
@@ -197,9 +207,9 @@ def _walk(folder: Path) -> Iterator[Piece]:
         if entry.is_symlink():
             continue
         if run:
-            found = list(_of_run(path, entry))
-            if found or entry.name in _OWN or not entry.is_dir():
-                yield from found
+            own_pieces = list(_of_run(path, entry))
+            if own_pieces or entry.name in _OWN or not entry.is_dir():
+                yield from own_pieces
                 continue
         if shared and entry.name in ("tokens", "alignments", "pieces") and entry.is_dir():
             yield _piece("tokens", path, _PIECES if entry.name == "pieces" else _DERIVED)
@@ -221,7 +231,7 @@ def _of_run(path: Path, entry: os.DirEntry[str]) -> Iterator[Piece]:
         yield from _start(path)
     elif re.fullmatch(r"\.report-[a-z0-9_]{8}", entry.name):
         yield _left_over(path, _files(path, re.compile(r".+\.(md|html|json|svg)"), deep=True))
-    elif half and (half[2] == "partial" or (path.parent / half[1] / "modules.json").is_file()):
+    elif half and (half[2] == "partial" or holds_student(path.parent / half[1])):
         yield _left_over(path, _files(path, _MODEL, deep=True))
 
 
@@ -247,13 +257,13 @@ def _named(folder: Path) -> set[str]:
 
 def _files(folder: Path, names: re.Pattern[str], *, deep: bool = False) -> list[Path]:
     """Files of these names in a folder, and with `deep` in those below; links are none."""
-    found = []
+    files = []
     for entry in sorted(_scan(folder), key=lambda each: each.name):
         if entry.is_file(follow_symlinks=False) and names.fullmatch(entry.name):
-            found.append(Path(entry.path))
+            files.append(Path(entry.path))
         elif deep and entry.is_dir(follow_symlinks=False):
-            found += _files(Path(entry.path), names, deep=True)
-    return found
+            files += _files(Path(entry.path), names, deep=True)
+    return files
 
 
 def _checkpoints(folder: Path) -> Iterator[Piece]:
@@ -263,10 +273,10 @@ def _checkpoints(folder: Path) -> Iterator[Piece]:
     for entry in sorted(_scan(folder), key=lambda each: each.name):
         if not entry.is_dir(follow_symlinks=False):
             continue
-        found = _files(Path(entry.path), CHECKPOINT_FILE)
+        inside = _files(Path(entry.path), CHECKPOINT_FILE)
         listed = sealed(Path(entry.path))
-        if re.fullmatch(r"checkpoint-\d+", entry.name) and any(file.name.startswith("unlogged-") for file in found):
-            files += found if listed is None else listed  # versions before wrote no list
+        if re.fullmatch(r"checkpoint-\d+", entry.name) and any(file.name.startswith("unlogged-") for file in inside):
+            files += inside if listed is None else listed  # versions before wrote no list
         elif re.fullmatch(r"\.partial-\d+", entry.name):
             half += [each for name in _scan(Path(entry.path)) for each in _files(Path(name.path), CHECKPOINT_FILE)]
     if files:  # which kernel the training chose lies beside its checkpoints

@@ -17,6 +17,7 @@ EXTRAS = {
     "mteb": (("mteb",), "benchmarks by name"),
     "zstd": (("zstandard",), "corpora compressed with zstd"),
     "serve": (("starlette", "uvicorn"), "`distilvec serve`"),
+    "writing": (("rouge-score",), "ROUGE-L of students that write"),
     "ray": (("ray",), "`distilvec teach --engine ray`"),
 }
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "pyarrow", "scikit-learn")

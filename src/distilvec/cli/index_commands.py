@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from distilvec.cli.commands import at_home, say
+from distilvec.cli.options import at_home, say
 
 
 def check_index(
@@ -28,9 +28,9 @@ def check_index(
     """
     from distilvec.indexes import check_index as start
 
-    found = start(model, vectors, texts, prompt=prompt, rows=rows or None, seed=seed)
-    say(found.text())
-    if not found.belongs:
+    check = start(model, vectors, texts, prompt=prompt, rows=rows or None, seed=seed)
+    say(check.text())
+    if not check.belongs:
         raise typer.Exit(3)
 
 
@@ -51,5 +51,7 @@ def adapt(
     """A new model that writes and reads an old index's space, from its vectors and texts alone."""
     from distilvec.indexes import adapt as start
 
-    found = start(model, vectors, texts, output, queries=queries, query_vectors=query_vectors, limit=limit, seed=seed)
-    say(f"{found.grid().text()}\nmodel       {found.model}")
+    adaptation = start(
+        model, vectors, texts, output, queries=queries, query_vectors=query_vectors, limit=limit, seed=seed
+    )
+    say(f"{adaptation.grid().text()}\nmodel       {adaptation.model}")

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from distilvec.cli import commands, index_commands, mining_commands
-from distilvec.cli.commands import Changes, Engine, Output, at_home, say
+from distilvec.cli import commands, index_commands, mining_commands, planning
+from distilvec.cli.options import Changes, Engine, Output, at_home, say
 from distilvec.errors import DistilvecError, printable
 
 app = typer.Typer(
@@ -95,10 +95,10 @@ def run_command(
 
         say(plan(loaded).text())
         return
-    from distilvec.choosing import settle
+    from distilvec.choosing import settle_student
     from distilvec.flow.run import run
 
-    _finish(run(settle(loaded, resume=resume), resume=resume))
+    _finish(run(settle_student(loaded, resume=resume), resume=resume))
 
 
 def _finish(run: Any) -> None:
@@ -200,10 +200,10 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="go on from the newest checkpoint")] = False,
 ) -> None:
     """Teach what is missing, train and save the student; no judging."""
-    from distilvec.choosing import settle
+    from distilvec.choosing import settle_student
     from distilvec.flow.run import train as start
 
-    loaded = settle(_recipe(recipe, changes, output), resume=resume)
+    loaded = settle_student(_recipe(recipe, changes, output), resume=resume)
     say(f"student  {start(loaded, resume=resume)}")
 
 
@@ -228,7 +228,7 @@ def compare(
 
 
 for _command in (
-    commands.plan,
+    planning.plan,
     commands.evaluate,
     commands.shrink,
     commands.export,

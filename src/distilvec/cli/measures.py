@@ -8,7 +8,7 @@ from pathlib import Path
 
 from distilvec.errors import DistilvecError, printable
 from distilvec.judging.loading import read_tasks
-from distilvec.report.parts import clip
+from distilvec.report.record_parts import clip
 
 
 def look_at_geometry(
@@ -24,12 +24,12 @@ def look_at_geometry(
         check_place(output)  # now, not when everything is measured
     with tempfile.TemporaryDirectory(prefix="distilvec-geometry-") as place:
         texts = read_corpus(str(data), place, text=text, holdout=0.0, limit=limit).texts()
-    found = geometry(load_student(model), texts)
+    measured = geometry(load_student(model), texts)
     name = Path(model).name
     if output is None:
-        return printable(geometry_markdown(found, name))
-    page = write_geometry(found, name, output)
-    return printable(f"{geometry_markdown(found, name)}\nwritten to {page}")
+        return printable(geometry_markdown(measured, name))
+    page = write_geometry(measured, name, output)
+    return printable(f"{geometry_markdown(measured, name)}\nwritten to {page}")
 
 
 def compress_model(
@@ -58,8 +58,8 @@ def compress_model(
     if len(texts) < 8:
         raise DistilvecError(f"{len(texts)} texts are too few to compare vectors on", where=str(data))
     # Every second text calibrates, so that a sorted file does not part the two.
-    found = compress(load_student(model), texts[::2], texts[1::2], read_tasks(list(tasks)), widths=widths)
-    return printable(f"{found.grid().text()}\nwritten to {found.write(output, Path(model).name)}")
+    compression = compress(load_student(model), texts[::2], texts[1::2], read_tasks(list(tasks)), widths=widths)
+    return printable(f"{compression.grid().text()}\nwritten to {compression.write(output, Path(model).name)}")
 
 
 def look_at_drift(model: str, old: Path, new: Path, *, text: str = "text", limit: int = 5000) -> str:
@@ -72,12 +72,12 @@ def look_at_drift(model: str, old: Path, new: Path, *, text: str = "text", limit
     for source in (old, new):
         with tempfile.TemporaryDirectory(prefix="distilvec-drift-") as place:
             sides.append(read_corpus(str(source), place, text=text, holdout=0.0).texts())
-    found = drift(load_student(model), *sides, sample=limit)
-    counts = f"{found.old:,} old texts, {found.new:,} new ones, {found.shared:,} in both."
-    lines = [found.sentence(), counts]
-    if found.examples:
+    measured = drift(load_student(model), *sides, sample=limit)
+    counts = f"{measured.old:,} old texts, {measured.new:,} new ones, {measured.shared:,} in both."
+    lines = [measured.sentence(), counts]
+    if measured.examples:
         lines += ["", "Most unlike the old texts (cosine to the nearest of them):"]
-        lines += [f"{cosine:6.2f}  {clip(each, 100)}" for each, _, cosine in found.examples]
+        lines += [f"{cosine:6.2f}  {clip(each, 100)}" for each, _, cosine in measured.examples]
     return printable("\n".join(lines))
 
 
@@ -104,9 +104,9 @@ def export_student(
     if texts is None:
         return export_web(model, output, quantize=quantize).table()
     with tempfile.TemporaryDirectory(prefix="distilvec-texts-") as place:
-        found = read_corpus(str(texts), place, text=text, holdout=0.0).texts()
+        searched = read_corpus(str(texts), place, text=text, holdout=0.0).texts()
     title = f"Search in {texts.name.split('.')[0]}"
-    report = export_web(model, output, quantize=quantize, search=found, title=title, library=library)
+    report = export_web(model, output, quantize=quantize, search=searched, title=title, library=library)
     page = output / PAGE
-    told = f"page        {page}: {len(found):,} texts, {page_bytes(page) / 1e6:.1f} MB"
+    told = f"page        {page}: {len(searched):,} texts, {page_bytes(page) / 1e6:.1f} MB"
     return printable(f"{report.table()}\n\n{told}\nlook at it  python3 -m http.server 8000 --directory {page}")

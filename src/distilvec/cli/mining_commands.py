@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from distilvec.cli.commands import Changes, Output, say
+from distilvec.cli.options import Changes, Output, say
 
 
 def mine(

@@ -12,14 +12,14 @@ from io import TextIOBase
 from pathlib import Path
 from typing import Any
 
+from distilvec.corpus.column_names import ColumnNames
 from distilvec.corpus.keys import PAIR, Modality, canonical, join_pair
 from distilvec.corpus.molecules import molecule_item
 from distilvec.corpus.problem import Problem
 from distilvec.corpus.rows import Row, excerpt
-from distilvec.corpus.wanted import Wanted
 from distilvec.errors import DataError
 
-__all__ = ["DUPLICATE", "ROLE_NAMES", "Audit", "Item", "Problem", "Rejections", "Wanted", "check", "percentiles"]
+__all__ = ["DUPLICATE", "ROLE_NAMES", "Audit", "ColumnNames", "Item", "Problem", "Rejections", "check", "percentiles"]
 
 # Tabs, line ends and form feeds are white space. The range U+0080 to U+009F is left alone: it is what Windows-1252
 # becomes when it is read as Latin-1, common in otherwise good reviews and news.
@@ -91,7 +91,7 @@ class Audit:
         return ", ".join(parts)
 
 
-def check(row: Row, wanted: Wanted) -> Item:
+def check(row: Row, wanted: ColumnNames) -> Item:
     """Turn a row into an item.
 
     Raises:
@@ -108,23 +108,23 @@ def check(row: Row, wanted: Wanted) -> Item:
         raise Problem("not text")
     texts: list[str | None] = []
     for place, name in enumerate(wanted.text):
-        found = value.get(name)
-        texts.append(None if _left_out(found, place) else _text(found, wanted.max_characters, joint=wanted.joint))
+        cell = value.get(name)
+        texts.append(None if _left_out(cell, place) else _text(cell, wanted.max_characters, joint=wanted.joint))
     if wanted.joint:
         texts = [join_pair(*(text for text in texts if text is not None))]
     return _described(Item(row, texts), value, wanted)
 
 
-def _other(row: Row, wanted: Wanted) -> Item:
+def _other(row: Row, wanted: ColumnNames) -> Item:
     """An image or a molecule."""
     value = row.value
     if not isinstance(value, Mapping):
         if len(wanted.columns) > 1:
             raise Problem("no columns")
         value = {wanted.text[0]: value}
-    found = [value.get(name) for name in wanted.text]
-    item = Item(row._replace(value=excerpt(found[0])), [])
-    for place, each in enumerate(found):
+    cells = [value.get(name) for name in wanted.text]
+    item = Item(row._replace(value=excerpt(cells[0])), [])
+    for place, each in enumerate(cells):
         text: str | None = None
         identity: str | None = None
         if not _left_out(each, place):
@@ -145,7 +145,7 @@ def _left_out(value: Any, place: int) -> bool:
     return place >= 2 and (_absent(value) or (isinstance(value, str) and not value.strip()))
 
 
-def _described(item: Item, fields: Mapping[Any, Any], wanted: Wanted) -> Item:
+def _described(item: Item, fields: Mapping[Any, Any], wanted: ColumnNames) -> Item:
     """Add what the other columns say."""
     item.teacher_text = _teacher_text(fields.get(wanted.teacher_text), wanted) if wanted.teacher_text else None
     item.label = _label(fields.get(wanted.label)) if wanted.label else None
@@ -171,7 +171,7 @@ def _text(value: Any, longest: int, *, joint: bool = False) -> str:
     return text
 
 
-def _teacher_text(value: Any, wanted: Wanted) -> str:
+def _teacher_text(value: Any, wanted: ColumnNames) -> str:
     try:
         return _text(value, wanted.max_characters)
     except Problem as problem:
@@ -199,10 +199,10 @@ def _domain(value: Any) -> str:
 
 
 def _role(value: Any) -> int:
-    found = _ROLES.get(str(value).strip().casefold())
-    if found is None:
+    role = _ROLES.get(str(value).strip().casefold())
+    if role is None:
         raise Problem("missing role" if _absent(value) or value == "" else "bad role")
-    return found
+    return role
 
 
 class Rejections:
@@ -243,11 +243,11 @@ def percentiles(counts: Counter[int]) -> dict[str, float]:
     if not total:
         return {}
     ordered = sorted(counts.items())
-    found: dict[str, float] = {"min": ordered[0][0], "max": ordered[-1][0]}
-    found["mean"] = round(sum(value * count for value, count in ordered) / total, 1)
+    statistics: dict[str, float] = {"min": ordered[0][0], "max": ordered[-1][0]}
+    statistics["mean"] = round(sum(value * count for value, count in ordered) / total, 1)
     for share in (5, 50, 95, 99):
-        found[f"p{share}"] = _at(ordered, share / 100 * total)
-    return found
+        statistics[f"p{share}"] = _at(ordered, share / 100 * total)
+    return statistics
 
 
 def _at(ordered: Sequence[tuple[int, int]], rank: float) -> int:

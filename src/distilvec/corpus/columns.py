@@ -112,10 +112,10 @@ class NamedColumn:
         if any(len(name) > 18 or str(int(name)) != name.removeprefix("+") for name in whole):
             return None
         try:
-            found = [float(name) for name in self._codes]
+            numbers = [float(name) for name in self._codes]
         except ValueError:
             return None
-        return found if all(map(math.isfinite, found)) else None
+        return numbers if all(map(math.isfinite, numbers)) else None
 
     def close_as_numbers(self, values: list[float]) -> dict[str, Any]:
         """Finish with numbers in place of codes: integers where all are whole."""
@@ -176,12 +176,12 @@ def _number(label: str) -> float:
     if _is_whole(label) and len(label) < 16:
         return int(label)
     try:
-        found = float(label)
+        number = float(label)
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         raise Problem("bad label")
-    return found
+    return number
 
 
 def _is_whole(label: str) -> bool:

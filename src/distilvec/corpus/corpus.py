@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, Audit, Problem, Rejections, check, percentiles
+from distilvec.corpus.column_names import ColumnNames, check_modality, named_columns
 from distilvec.corpus.columns import ITEMS, TextColumn, open_numbers
 from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest
 from distilvec.corpus.keys import Modality, canonical, canonical_item, canonical_keys
 from distilvec.corpus.molecules import Components
 from distilvec.corpus.sources import Source, find_source
-from distilvec.corpus.wanted import Wanted, check_modality, what_is_wanted
 from distilvec.corpus.writer import CorpusWriter
 from distilvec.errors import DataError, DistilvecError
 
@@ -56,10 +56,10 @@ class Corpus:
             return open_numbers(folder, name, columns.get(name))
 
         def required(name: str) -> np.ndarray:
-            found = numbers(name)
-            if found is None:
+            column = numbers(name)
+            if column is None:
                 raise KeyError(name)
-            return found
+            return column
 
         self.folder = folder
         self.fingerprint: str = manifest["fingerprint"]
@@ -124,11 +124,11 @@ class Corpus:
             return self._overlap_by_key(texts)
         wanted = {canonical(text).casefold() for text in texts}
         rows = self.train_rows
-        found: set[str] = set()
+        shared: set[str] = set()
         for start in range(0, len(rows), 10_000):
             some = {text.casefold() for text in self.texts(rows[start : start + 10_000])}
-            found |= some & wanted
-        return len(found)
+            shared |= some & wanted
+        return len(shared)
 
     def _overlap_by_key(self, items: Iterable[str]) -> int:
         known: list[str] = []
@@ -208,8 +208,8 @@ def read_corpus(
         raise DistilvecError(f"limit is at least 1, not {limit}", where="corpus.limit")
     check_modality(modality)
     folder = Path(folder)
-    found = find_source(source, modality, folder=folder, revision=revision)
-    wanted = what_is_wanted(
+    origin = find_source(source, modality, folder=folder, revision=revision)
+    wanted = named_columns(
         text,
         label=label,
         domain=domain,
@@ -217,22 +217,22 @@ def read_corpus(
         teacher_text=teacher_text,
         max_characters=max_characters,
         joint=joint,
-        modality=found.modality,
+        modality=origin.modality,
         components=components,
         repeated=repeated,
     )
     options = {**wanted.options(), "holdout": holdout, "strict": strict, "limit": limit, "format": FORMAT}
-    digest = _digest(found, options)
+    digest = _digest(origin, options)
     ready = _reusable(folder, digest)
     if ready is not None:
         return ready
     with new_files(folder) as partial:
-        manifest = _prepare(found, partial, wanted, holdout=holdout, strict=strict, limit=limit)
-        publish(partial, folder, {"source": {"name": found.name, "digest": digest}, "options": options, **manifest})
-    if found.forget is not None:
-        found.forget(wanted.columns)
+        manifest = _prepare(origin, partial, wanted, holdout=holdout, strict=strict, limit=limit)
+        publish(partial, folder, {"source": {"name": origin.name, "digest": digest}, "options": options, **manifest})
+    if origin.forget is not None:
+        origin.forget(wanted.columns)
     corpus = Corpus.open(folder)
-    _LOG.info("%s: %s", found.name, corpus.audit)
+    _LOG.info("%s: %s", origin.name, corpus.audit)
     return corpus
 
 
@@ -254,7 +254,7 @@ def _reusable(folder: Path, digest: str | None) -> Corpus | None:
 
 
 def _prepare(
-    source: Source, partial: Path, wanted: Wanted, *, holdout: float, strict: bool, limit: int | None
+    source: Source, partial: Path, wanted: ColumnNames, *, holdout: float, strict: bool, limit: int | None
 ) -> dict[str, Any]:
     """Write all files but the manifest into `partial`; returns the manifest."""
     with open(partial / REJECTED, "w", encoding="utf-8") as out:
@@ -276,7 +276,9 @@ def _prepare(
     return {"audit": asdict(audit), **manifest}
 
 
-def _read_all(source: Source, writer: CorpusWriter, rejections: Rejections, wanted: Wanted, limit: int | None) -> int:
+def _read_all(
+    source: Source, writer: CorpusWriter, rejections: Rejections, wanted: ColumnNames, limit: int | None
+) -> int:
     """Pass every row of the source through the audit to the writer; returns how many there were.
 
     Raises:

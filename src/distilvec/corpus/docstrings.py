@@ -61,12 +61,12 @@ def _collect(limit: int | None, seed: int) -> list[dict[str, str]]:
     first = len(ranked) if limit is None else _PACKAGES
     waiting = [ranked[first:], ranked[:first]]
     queues: dict[str, Iterator[tuple[Path, str]]] = {}
-    found: list[dict[str, str]] = []
+    pairs: list[dict[str, str]] = []
     counts = dict.fromkeys(ranked, 0)
     largest = _LARGEST_FILE if limit is None else _LARGEST_OF_MANY
     seen = _Seen()
     share = None if limit is None else max(1, -(-limit // _PACKAGES))
-    while (queues or waiting) and (limit is None or len(found) < limit):
+    while (queues or waiting) and (limit is None or len(pairs) < limit):
         if not queues:
             queues = {name: iter(sorted(files[name], key=lambda file: _order(seed, file[1]))) for name in waiting.pop()}
         turn = [name for name in queues if share is None or counts[name] < share]
@@ -81,8 +81,8 @@ def _collect(limit: int | None, seed: int) -> list[dict[str, str]]:
             # One file says much of the same thing; the rest of it would crowd out other subjects.
             fresh = fresh[:_PER_FILE] if limit is not None else fresh
             counts[name] += len(fresh)
-            found += fresh
-    return found
+            pairs += fresh
+    return pairs
 
 
 class _Seen:
@@ -118,13 +118,13 @@ def _order(seed: int, name: str) -> bytes:
 def _files() -> dict[str, list[tuple[Path, str]]]:
     """Package -> (file, dotted module name), sorted by package."""
     paths = sysconfig.get_paths()
-    found: dict[str, list[tuple[Path, str]]] = defaultdict(list)
+    by_package: dict[str, list[tuple[Path, str]]] = defaultdict(list)
     for module in _modules(Path(paths["stdlib"])):
-        found[STANDARD_LIBRARY].append(module)
+        by_package[STANDARD_LIBRARY].append(module)
     for place in sorted({paths["purelib"], paths["platlib"]}):
         for file, name in _modules(Path(place)):
-            found[name.split(".")[0]].append((file, name))
-    return dict(sorted(found.items()))
+            by_package[name.split(".")[0]].append((file, name))
+    return dict(sorted(by_package.items()))
 
 
 def _modules(root: Path) -> Iterator[tuple[Path, str]]:
@@ -172,12 +172,12 @@ def _docstrings(node: ast.Module | ast.ClassDef, name: str) -> Iterator[tuple[st
         if isinstance(member, ast.ClassDef):
             yield from _docstrings(member, f"{name}.{member.name}")
         elif isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
-            found = _docstring(member)
-            if found:
-                yield f"{name}.{member.name}", found
+            docstring = _docstring(member)
+            if docstring:
+                yield f"{name}.{member.name}", docstring
 
 
 def _docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
     # Short ones cannot hold a summary and a description.
-    found = ast.get_docstring(node, clean=False)
-    return found if found and len(found) > _SHORTEST else None
+    docstring = ast.get_docstring(node, clean=False)
+    return docstring if docstring and len(docstring) > _SHORTEST else None

@@ -129,9 +129,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError("the manifest is damaged (its checksum does not agree)", where=str(place), remedy=remedy)
     for name, size in sizes.items():
         file = folder / name
-        found = file.stat().st_size if file.is_file() else None
-        if found != size:
-            what = "is missing" if found is None else f"has {found:,} bytes, not {size:,}"
+        actual = file.stat().st_size if file.is_file() else None
+        if actual != size:
+            what = "is missing" if actual is None else f"has {actual:,} bytes, not {size:,}"
             raise DataError(f"a file of the corpus {what}", where=str(file), remedy=remedy)
     _verify(folder, manifest, remedy)
     return dict(manifest)

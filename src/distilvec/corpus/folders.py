@@ -48,16 +48,16 @@ def image_rows(folder: Path) -> Iterator[Row]:
         DataError: there is no file with an image's suffix.
         EnvironmentProblem: a folder cannot be read.
     """
-    found = False
+    any_image = False
     for path in _walk(folder):
         name = str(path.absolute())
         if not _is_image(path):
             yield Row(name, 1, path.name, "not an image")
             continue
-        found = True
+        any_image = True
         inside = path.relative_to(folder).parts
         yield Row(name, 1, {"image": name, "path": name, "folder": inside[0] if len(inside) > 1 else ""})
-    if not found:
+    if not any_image:
         raise DataError("there is no image in this folder", where=str(folder), remedy=f"Known: {', '.join(_READ)}.")
 
 

@@ -32,15 +32,15 @@ def companion_rows(groups: np.ndarray, roles: np.ndarray, most: int | None = Non
     sizes = np.diff(starts, append=len(order))
     place = np.arange(len(order)) - np.repeat(starts, sizes)
     width = max(int(place.max(initial=0)), 1)
-    found = np.full((len(groups), width if most is None else min(width, most)), -1, np.int64)
+    companions = np.full((len(groups), width if most is None else min(width, most)), -1, np.int64)
     second = starts + 1
     whole = (second < len(order)) & (sorted_roles[starts] == 0)
     second = second[whole]
     whole[whole] = (sorted_groups[second] == sorted_groups[second - 1]) & (sorted_roles[second] == 1)
     anchor = np.repeat(np.where(whole, order[starts], -1), sizes)
-    taken = (anchor >= 0) & (place > 0) & (place <= found.shape[1])
-    found[anchor[taken], place[taken] - 1] = order[taken]
-    return np.where(found < 0, found[:, :1], found)
+    taken = (anchor >= 0) & (place > 0) & (place <= companions.shape[1])
+    companions[anchor[taken], place[taken] - 1] = order[taken]
+    return np.where(companions < 0, companions[:, :1], companions)
 
 
 def rows_with_companions(corpus: Corpus, rows: np.ndarray, most: int | None) -> tuple[np.ndarray, np.ndarray | None]:

@@ -73,8 +73,8 @@ def commit_of(address: Address) -> str | None:
     Raises:
         DataError, EnvironmentProblem: as `fingerprint`.
     """
-    found = pinned(address) or _origin(_builder(address))
-    return found if isinstance(found, str) else None
+    origin = pinned(address) or _origin(_builder(address))
+    return origin if isinstance(origin, str) else None
 
 
 def stream(
@@ -161,9 +161,9 @@ class _Kept:
         self.state: dict[str, Any] | None = None
         self.ended = False
         while place is not None and (about := place / f"rows-{len(self._parts):05}.json").is_file():
-            found = json.loads(about.read_text(encoding="utf-8"))
+            record = json.loads(about.read_text(encoding="utf-8"))
             self._parts.append(about.with_suffix(".parquet"))
-            self.state, self.ended = found["state"], found["ended"]
+            self.state, self.ended = record["state"], record["ended"]
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Those of all parts."""

@@ -62,9 +62,9 @@ class _Window:
 
     def expect(self, mark: str) -> None:
         """Step over a mark."""
-        found = self.peek()
-        if found != mark:
-            raise self._broken(f'"{mark}" was expected, not {f"{found!r}" if found else "the end of the file"}')
+        character = self.peek()
+        if character != mark:
+            raise self._broken(f'"{mark}" was expected, not {f"{character!r}" if character else "the end of the file"}')
         self._position += 1
 
     def value(self, longest: int) -> Any:

@@ -84,13 +84,13 @@ def content_keys(
     """
     if modality == "text":
         return canonical_keys(map(canonical, items), role, modality)
-    found = []
+    canonical_items = []
     for item in items:
         try:
-            found.append(canonical_item(item, modality, components))
+            canonical_items.append(canonical_item(item, modality, components))
         except Problem as problem:
             raise DataError(f"this is no usable {modality} ({problem})", where=item[:120]) from problem
-    return canonical_keys(found, role, modality)
+    return canonical_keys(canonical_items, role, modality)
 
 
 def canonical_item(item: str, modality: str, components: Components = "keep") -> str:

@@ -60,18 +60,18 @@ def molecule_item(smiles: Any, components: Components) -> MoleculeItem:
         raise Problem("not a valid SMILES")
     chemistry, logs = _rdkit()
     with logs():
-        found = _fixed_point(text, chemistry)
-        parts = found.split(".")
+        canonical = _fixed_point(text, chemistry)
+        parts = canonical.split(".")
         if len(parts) > 1 and components == "reject":
             raise Problem("several components")
         if len(parts) > 1 and components == "largest":
-            found = _fixed_point(min(parts, key=lambda part: (-_heavy_atoms(part, chemistry), part)), chemistry)
-        heavy = _heavy_atoms(found, chemistry)
+            canonical = _fixed_point(min(parts, key=lambda part: (-_heavy_atoms(part, chemistry), part)), chemistry)
+        heavy = _heavy_atoms(canonical, chemistry)
     if heavy == 0:
         raise Problem("empty molecule")
     if heavy > MAX_HEAVY_ATOMS:
         raise Problem("too long")
-    return MoleculeItem(found, len(parts) > 1)
+    return MoleculeItem(canonical, len(parts) > 1)
 
 
 def _fixed_point(text: str, chemistry: Any) -> str:
@@ -86,12 +86,12 @@ def _fixed_point(text: str, chemistry: Any) -> str:
         if molecule is None:
             raise Problem("not a valid SMILES")
         try:
-            found = chemistry.MolToSmiles(molecule)
+            canonical = chemistry.MolToSmiles(molecule)
         except RuntimeError as error:
             raise Problem("not a valid SMILES") from error
-        if found in seen:
-            return str(min(seen[seen.index(found) :]))
-        seen.append(found)
+        if canonical in seen:
+            return str(min(seen[seen.index(canonical) :]))
+        seen.append(canonical)
     return str(seen[-1])
 
 

@@ -78,13 +78,13 @@ def npz_rows(path: Path, columns: Sequence[str], image: str) -> Iterator[Row]:
 
 
 def _arrays(archive: zipfile.ZipFile) -> dict[str, _Array]:
-    found = {}
+    arrays = {}
     for entry in archive.infolist():
         if entry.filename.endswith(".npy"):
             name = entry.filename.removesuffix(".npy")
             with archive.open(entry) as source:
-                found[name] = _header(name, cast(BinaryIO, source), entry.file_size)
-    return found
+                arrays[name] = _header(name, cast(BinaryIO, source), entry.file_size)
+    return arrays
 
 
 def _header(name: str, source: BinaryIO, size: int) -> _Array:
@@ -96,10 +96,10 @@ def _header(name: str, source: BinaryIO, size: int) -> _Array:
         return _Array(name, shape, dtype, "of pickled objects, which are not read")
     if fortran and len(shape) > 1:
         return _Array(name, shape, dtype, "in Fortran order: save numpy.ascontiguousarray of it")
-    found = _Array(name, shape, dtype)
-    if min(shape, default=0) < 0 or source.tell() + found.bytes != size:
+    array = _Array(name, shape, dtype)
+    if min(shape, default=0) < 0 or source.tell() + array.bytes != size:
         raise ValueError(f'the header of "{name}" does not fit its size')
-    return found
+    return array
 
 
 def _is_candidate(array: _Array, offsets: np.ndarray | None) -> bool:
@@ -142,8 +142,8 @@ def _offsets(archive: zipfile.ZipFile, arrays: dict[str, _Array], path: Path) ->
     described = arrays.get(OFFSETS)
     if described is None or described.dtype.kind not in "iu" or len(described.shape) != 1 or not described.shape[0]:
         return None
-    found = _load(archive, described, path).astype(np.int64)
-    return found if found[0] == 0 and (np.diff(found) >= 0).all() else None
+    offsets = _load(archive, described, path).astype(np.int64)
+    return offsets if offsets[0] == 0 and (np.diff(offsets) >= 0).all() else None
 
 
 def _opened(archive: zipfile.ZipFile, array: _Array) -> BinaryIO:

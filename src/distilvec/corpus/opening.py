@@ -132,15 +132,15 @@ class _Bounded(io.RawIOBase):
         return True
 
     def readinto(self, target: Any) -> int:
-        found: int = self._unpacked.readinto(target)
-        self._count += found
+        length: int = self._unpacked.readinto(target)
+        self._count += length
         if self._count > max(UNPACKED_FREELY, MOST_UNPACKED * self._packed.tell()):
             raise DataError(
                 f"{self._packed.tell():,} packed bytes unpack to more than {self._count:,}, which no texts do",
                 where=str(self._path),
                 remedy="Unpack it yourself and give that file, if it is what it should be.",
             )
-        return found
+        return length
 
 
 class _Zstandard(io.RawIOBase):

@@ -13,8 +13,8 @@ _BATCH = 2048
 _IMAGES = 32  # of which each may have megabytes
 
 
-def parquet_rows(path: Path, columns: Sequence[str], images: bool = False) -> Iterator[Row]:
-    """The rows of a parquet file; with `images`, columns of bytes stay bytes.
+def parquet_rows(path: Path, columns: Sequence[str] | None, images: bool = False) -> Iterator[Row]:
+    """The rows of a parquet file, with all columns where none are named; with `images`, columns of bytes stay bytes.
 
     Raises:
         DataError: the file is missing, damaged, or lacks a column.
@@ -23,10 +23,11 @@ def parquet_rows(path: Path, columns: Sequence[str], images: bool = False) -> It
 
     number = 0
     with reading(path), pq.ParquetFile(path, memory_map=True) as file:
+        columns = file.schema_arrow.names if columns is None else columns
         require_columns(columns, file.schema_arrow.names, str(path))
         for batch in file.iter_batches(batch_size=_IMAGES if images else _BATCH, columns=list(columns)):
-            found = [arrow_values(column, bytes_are_texts=not images) for column in batch.columns]
-            for values in zip(*found, strict=True):
+            per_column = [arrow_values(column, bytes_are_texts=not images) for column in batch.columns]
+            for values in zip(*per_column, strict=True):
                 number += 1
                 yield Row(str(path), number, dict(zip(batch.schema.names, values, strict=True)))
 

@@ -38,12 +38,12 @@ def file_kind(path: Path) -> str:
     return kind
 
 
-def read_file(path: Path, columns: Sequence[str], max_characters: int, images: bool = False) -> Iterator[Row]:
+def read_file(path: Path, columns: Sequence[str] | None, max_characters: int, images: bool = False) -> Iterator[Row]:
     """The rows of one file.
 
     Args:
         path: .txt, .csv, .tsv, .json, .jsonl, .ndjson, .smi (also .gz, .zst) or .parquet.
-        columns: those that are asked for; others may be left out of the rows.
+        columns: those that are asked for; others may be left out of the rows. None = all.
         max_characters: longer texts will not be kept, which bounds what has to be held.
         images: columns of bytes are images, not texts.
 
@@ -207,10 +207,10 @@ def _closing(
 
 def _csv_fields(record: str) -> list[str] | None:
     try:
-        found = list(csv.reader([record], strict=True))
+        records = list(csv.reader([record], strict=True))
     except csv.Error:
         return None
-    return found[0] if len(found) == 1 else None
+    return records[0] if len(records) == 1 else None
 
 
 def _header(fields: list[str], file: str) -> list[str]:

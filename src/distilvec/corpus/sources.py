@@ -124,19 +124,19 @@ def _files(paths: Sequence[Path], name: str, asked: Modality | None) -> Source:
 
 def _told(paths: Sequence[Path], name: str) -> Modality:
     """The modality that the suffixes tell."""
-    found: set[Modality] = set()
+    modalities: set[Modality] = set()
     for path in paths:
         if path.suffix == NPZ:
-            found.add("image")
+            modalities.add("image")
         else:
-            found.add("molecule" if file_kind(path) == ".smi" else "text")
-    if len(found) > 1:
+            modalities.add("molecule" if file_kind(path) == ".smi" else "text")
+    if len(modalities) > 1:
         raise DistilvecError(
-            f"there are files of {' and '.join(f'{each}s' for each in sorted(found))} here",
+            f"there are files of {' and '.join(f'{each}s' for each in sorted(modalities))} here",
             where=name,
             remedy="Give one file, or say which with corpus.modality.",
         )
-    return found.pop()
+    return modalities.pop()
 
 
 def _images(path: Path) -> Source:
@@ -302,8 +302,8 @@ def _hub(address: hub.Address, modality: Modality, folder: Path | None) -> Sourc
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
         del longest
         prepare = _undecoded if modality == "image" else _as_it_is
-        found = hub.stream(address, columns, prepare, folder, _key(identity, columns, modality))
-        return _with_columns(found, columns, modality)
+        streamed = hub.stream(address, columns, prepare, folder, _key(identity, columns, modality))
+        return _with_columns(streamed, columns, modality)
 
     def forget(columns: Sequence[str]) -> None:
         if folder is not None:

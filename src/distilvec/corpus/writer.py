@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, Item, Rejections, Wanted
+from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, ColumnNames, Item, Rejections
 from distilvec.corpus.columns import ITEMS, LabelColumn, NamedColumn, NumberColumn
+from distilvec.corpus.key_set import SeenKeys
 from distilvec.corpus.keys import KEY_BYTES, canonical_keys
-from distilvec.corpus.seen import SeenKeys
 from distilvec.corpus.split import held_out, leaking
 
 BATCH_ITEMS = 8192
@@ -39,7 +39,7 @@ class CorpusWriter:
         rejections: told of duplicates.
     """
 
-    def __init__(self, folder: Path, wanted: Wanted, holdout: float, rejections: Rejections) -> None:
+    def __init__(self, folder: Path, wanted: ColumnNames, holdout: float, rejections: Rejections) -> None:
         import pyarrow as pa
 
         self.wanted, self.rejections = wanted, rejections

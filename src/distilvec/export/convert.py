@@ -198,8 +198,8 @@ def _timed(model: Any, texts: list[str]) -> dict[str, float]:
     from distilvec.judging import speed
 
     few = texts[:: max(1, len(texts) // SPEED_TEXTS)][:SPEED_TEXTS]
-    found = speed(model, few, singles=10, seconds=0.5)
-    return {name: float(found[name]) for name in ("texts_per_second", "latency_p50_ms", "latency_p95_ms")}
+    measured = speed(model, few, singles=10, seconds=0.5)
+    return {name: float(measured[name]) for name in ("texts_per_second", "latency_p50_ms", "latency_p95_ms")}
 
 
 def row_cosines(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:

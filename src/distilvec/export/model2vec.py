@@ -185,8 +185,8 @@ def _agreement(student: SentenceTransformer, made: Path, texts: Sequence[str], w
     """
     from model2vec import StaticModel
 
-    found = np.asarray(StaticModel.from_pretrained(made).encode(list(texts), use_multiprocessing=False))
-    cosines = row_cosines(found, np.asarray(student.encode(list(texts), show_progress_bar=False)))
+    vectors = np.asarray(StaticModel.from_pretrained(made).encode(list(texts), use_multiprocessing=False))
+    cosines = row_cosines(vectors, np.asarray(student.encode(list(texts), show_progress_bar=False)))
     if not cosines.min() >= LEAST_COSINE:
         worst = texts[int(np.argmin(np.nan_to_num(cosines, nan=-1)))]
         raise DistilvecError(

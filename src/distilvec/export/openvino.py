@@ -40,5 +40,5 @@ class OpenVinoSession:
 
     def run(self, outputs: Sequence[str], feed: Mapping[str, npt.NDArray[np.int64]]) -> list[npt.NDArray[Any]]:
         """The named outputs for these inputs."""
-        found = self._model(dict(feed))
-        return [np.array(found[name]) for name in outputs]
+        tensors = self._model(dict(feed))
+        return [np.array(tensors[name]) for name in outputs]

@@ -107,17 +107,17 @@ def packed_index(vectors: npt.NDArray[Any], *, unit: bool) -> bytes:
 
 def _vectors(student: SentenceTransformer, texts: Sequence[str]) -> npt.NDArray[np.float32]:
     """The texts as documents, with a line on the way every half a minute."""
-    found, begun, told = [], time.monotonic(), time.monotonic()
+    blocks, begun, told = [], time.monotonic(), time.monotonic()
     for start in range(0, len(texts), _BLOCK):
         block = list(texts[start : start + _BLOCK])
-        found.append(np.asarray(student.encode_document(block, show_progress_bar=False), dtype=np.float32))
+        blocks.append(np.asarray(student.encode_document(block, show_progress_bar=False), dtype=np.float32))
         done, now = start + len(block), time.monotonic()
         if now - told >= _SECONDS_BETWEEN_LINES:
             told = now
             rate = done / (now - begun)
             left = (len(texts) - done) / rate
             logger.info("index: %s/%s texts, %.0f/s, %.0f s left", f"{done:,}", f"{len(texts):,}", rate, left)
-    return np.concatenate(found)
+    return np.concatenate(blocks)
 
 
 def _html(template: str, title: str, count: int) -> str:

@@ -68,8 +68,8 @@ class CombinedTeacher(SentenceTeacher):
         """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the items."""
         for start in range(0, len(texts), _CHUNK):
             part = texts[start : start + _CHUNK]
-            found = self.combined([teacher.encode(part) for teacher in self.teachers])
-            yield np.arange(start, start + len(found)), found
+            vectors = self.combined([teacher.encode(part) for teacher in self.teachers])
+            yield np.arange(start, start + len(vectors)), vectors
 
     def has(self, texts: Sequence[str]) -> np.ndarray:
         """bool [n]: whether all teachers have something for each item."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from distilvec.flow.judge import TASK, answers_alike, check_measures, supervises
 from distilvec.flow.run import output_folder
 from distilvec.flow.start import FOLDER
 from distilvec.flow.train import ship_student, train_student
+from distilvec.flow.writing import MEASURED, answer_metrics, held_out_items, open_shipped, writes
 from distilvec.judging import FREE, TRAINED, UNTRAINED, CachedEncoder, RidgeMapped, Score, agreement, judge
 from distilvec.methods.table import resolve
 from distilvec.recipe import Recipe, given
@@ -135,11 +136,11 @@ def compare(
     for seed in range(recipe.training.seed, recipe.training.seed + seeds):
         for name, variant in variants.items():
             results[name].append(bench.run(name, _changed(variant, seed=seed, lr=rates.get(name))))
-    found = Comparison(
+    comparison = Comparison(
         bench.folder, compare_table({**bench.baselines(), **results}, first), rates, _notes(recipe, seeds, rates)
     )
-    found.write()
-    return found
+    comparison.write()
+    return comparison
 
 
 class _Bench:
@@ -186,7 +187,7 @@ class _Bench:
         student, fitted = train_student(job)
         ship_student(job, student, fitted.method, job.output / "student")
         self._judge_baselines(job, fitted)
-        judged = self._judged({TRAINED: load_student(str(job.output / "student"))})[TRAINED]
+        judged = self._judged({TRAINED: self._opened(job)})[TRAINED]
         judged |= task_score(job.recipe, Predictor.load(job.output / "student")) if supervises(job.recipe) else {}
         write_text(
             file,
@@ -199,11 +200,11 @@ class _Bench:
 
     def baselines(self) -> dict[str, list[Scores]]:
         """Teacher, untrained student and free baseline, one run each."""
-        found = _read(self.baseline_file)
-        names = set(found.get("tasks", ()))
+        known = _read(self.baseline_file)
+        names = set(known.get("tasks", ()))
         return {
             model: [{task: Score.from_dict(score) for task, score in scores.items()}]
-            for model, scores in found.get("scores", {}).items()
+            for model, scores in known.get("scores", {}).items()
             if set(scores) == names  # a model without a head has no score on a supervised task
         }
 
@@ -211,6 +212,11 @@ class _Bench:
         """Scores on the tasks that look at vectors; none where the recipe's task is all there is."""
         tasks = self.job.tasks
         return judge(models, tasks).scores if tasks else {model: {} for model in models}
+
+    def _opened(self, job: Job) -> Any:
+        """A finished student."""
+        folder = job.output / "student"
+        return open_shipped(job.recipe, folder) if writes(job.recipe) else load_student(str(folder))
 
     def _judge_baselines(self, job: Job, fitted: Fitted) -> None:
         """Judge them once, with the first run's student before training."""
@@ -224,7 +230,7 @@ class _Bench:
         if teacher is not None and teacher.card.kind != "vectors":
             models[teacher.card.name] = teacher
         models[UNTRAINED] = untrained
-        if fitted.free_map:
+        if fitted.free_map and not writes(job.recipe):
             models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
         judged = self._judged(models)
         head = getattr(teacher, "head", None)
@@ -233,27 +239,20 @@ class _Bench:
             and head is not None
             and supervises(job.recipe)
             and fitted.task is not None
+            and fitted.task.head is not None
             and answers_alike(head, fitted.task.head, teacher.card.name)
         ):
             judged[teacher.card.name] |= task_score(job.recipe, Predictor(teacher.model, head))  # type: ignore[attr-defined]
         scores = {
-            model: {task: score.to_dict(outputs=True) for task, score in found.items()}
-            for model, found in judged.items()
+            model: {task: score.to_dict(outputs=True) for task, score in by_task.items()}
+            for model, by_task in judged.items()
         }
         write_text(file, json.dumps({"tasks": names, "scores": scores}))
 
     def tuned_rate(self, name: str) -> float:
-        """The learning rate with the best held-out agreement after at most one epoch."""
-        texts, vectors = self.jobs[name].held_out()
-        if vectors is None:
-            raise DistilvecError("rates are tuned by agreement with a teacher, and there is none", where="--tune")
-        if len(texts) < 20:
-            raise DistilvecError(
-                f"tuning needs at least 20 held-out texts, there are {len(texts)}",
-                where="corpus.holdout",
-                remedy="Hold out a larger share.",
-            )
-        recipe, found = self.jobs[name].recipe, {}
+        """The learning rate with the best held-out agreement, or likelihood of answers, after at most one epoch."""
+        quality = self._quality(self.jobs[name])
+        recipe, qualities = self.jobs[name].recipe, {}
         for factor in FACTORS:
             rate = float(f"{recipe.optimizer.lr * factor:.3g}")
             candidate = _changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs))
@@ -263,12 +262,29 @@ class _Bench:
             if known.get("identity") != identity:
                 output_folder(job.recipe, resume=True)
                 student, _ = train_student(job)
-                value = agreement(vectors, CachedEncoder(student)(texts))["similarity_spearman"]
-                known = {"identity": identity, "value": value}
+                known = {"identity": identity, "value": quality(student)}
                 write_text(job.output / "agreement.json", json.dumps(known))
                 _forget(job.output)
-            found[rate] = known["value"]
-        return max(found, key=lambda rate: found[rate])
+            qualities[rate] = known["value"]
+        return max(qualities, key=lambda rate: qualities[rate])
+
+    @staticmethod
+    def _quality(job: Job) -> Callable[[Any], float]:
+        """What rates are chosen by, more is better: on held-out items, never on what is judged."""
+        held = len(job.corpus.holdout_rows)
+        if held < 20:
+            raise DistilvecError(
+                f"tuning needs at least 20 held-out texts, there are {held}",
+                where="corpus.holdout",
+                remedy="Hold out a larger share.",
+            )
+        if writes(job.recipe):
+            items = held_out_items(job.corpus, MEASURED)
+            return lambda student: answer_metrics(student, items)["likelihood"]
+        texts, vectors = job.held_out()
+        if vectors is None:
+            raise DistilvecError("rates are tuned by agreement with a teacher, and there is none", where="--tune")
+        return lambda student: float(agreement(vectors, CachedEncoder(student)(texts))["similarity_spearman"])
 
 
 def _forget(place: Path) -> None:
@@ -284,10 +300,10 @@ def _forget(place: Path) -> None:
 
 def _variants(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> dict[str, Recipe]:
     """Label -> the recipe with that method; all of them are checked before anything is trained."""
-    found: dict[str, Recipe] = {}
+    variants: dict[str, Recipe] = {}
     for spec in methods:
         label, name, options, changes = _parse(spec)
-        if label in found:
+        if label in variants:
             raise DistilvecError(f'"{label}" is given twice', where="methods")
         data = recipe.model_dump()
         own = recipe.method.options if name == recipe.method.name else {}
@@ -304,10 +320,10 @@ def _variants(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> dic
                 section[parent] = section.get(parent) or {}
                 section = section[parent]
             section[last] = value
-        found[label] = Recipe.build(data)
-    if not found:
+        variants[label] = Recipe.build(data)
+    if not variants:
         raise DistilvecError("there are no methods to compare", where="methods", remedy="Name one or more.")
-    return found
+    return variants
 
 
 def _parse(spec: str | Mapping[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
@@ -354,7 +370,8 @@ def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float]) -> list[str]:
     ]
     if rates:
         shown = ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
-        notes.append(f"Learning rates chosen on held-out agreement after one epoch: {shown}.")
+        by = "the likelihood of held-out answers" if writes(recipe) else "held-out agreement"
+        notes.append(f"Learning rates chosen on {by} after one epoch: {shown}.")
     else:
         notes.append("Learning rates as the recipe says, not tuned per method.")
     if not recipe.judging.tasks and not supervises(recipe):
@@ -369,7 +386,7 @@ def _slug(label: str) -> str:
 def _read(file: Path) -> dict[str, Any]:
     """A JSON object; empty where the file is missing or cut short."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -18,7 +18,7 @@ from distilvec.flow.job import Job
 from distilvec.judging import CachedEncoder, speed
 from distilvec.judging.agreement import likeness
 from distilvec.judging.compression import CompressedEncoder, Form, calibrated, forms
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import JudgingTask
 from distilvec.report.compressed import CompressedRow, Compression
 from distilvec.report.table import entry_of
 from distilvec.students import load_student, ship
@@ -38,7 +38,7 @@ def compress(
     student: SentenceTransformer,
     texts: Sequence[str],
     calibration: Sequence[str],
-    tasks: Sequence[Task] = (),
+    tasks: Sequence[JudgingTask] = (),
     *,
     widths: Sequence[int] | None = None,
     with_models: bool = True,
@@ -107,16 +107,16 @@ def compress_run(job: Job, student: SentenceTransformer) -> Compression | None:
 
 
 def _row(
-    name: str, form: Form, encode: Any, reference: np.ndarray, texts: Sequence[str], tasks: Sequence[Task]
+    name: str, form: Form, encode: Any, reference: np.ndarray, texts: Sequence[str], tasks: Sequence[JudgingTask]
 ) -> CompressedRow:
-    found = likeness(reference, encode(texts))
-    logger.info("%s, width %d: %.3f of the neighbours", name, form.width, found["neighbours"])
+    measured = likeness(reference, encode(texts))
+    logger.info("%s, width %d: %.3f of the neighbours", name, form.width, measured["neighbours"])
     return CompressedRow(
         name=name,
         width=form.width,
         bytes_per_million=MILLION * form.bytes_per_vector,
-        neighbours=found["neighbours"],
-        similarity=found["similarity_spearman"],
+        neighbours=measured["neighbours"],
+        similarity=measured["similarity_spearman"],
         scores={task.name: entry_of(task.score(encode)) for task in tasks},
     )
 
@@ -154,6 +154,6 @@ def _weights(folder: Path) -> int:
 
 def _time(row: CompressedRow, model: Any, texts: Sequence[str]) -> None:
     few = [texts[place] for place in evenly_spaced(len(texts), TIMED_TEXTS)]
-    found = speed(model, few, singles=20, seconds=1.0)
-    row.texts_per_second = found["texts_per_second"]
-    row.latency_p50_ms, row.latency_p95_ms = found["latency_p50_ms"], found["latency_p95_ms"]
+    measured = speed(model, few, singles=20, seconds=1.0)
+    row.texts_per_second = measured["texts_per_second"]
+    row.latency_p50_ms, row.latency_p95_ms = measured["latency_p50_ms"], measured["latency_p95_ms"]

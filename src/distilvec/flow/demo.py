@@ -34,8 +34,8 @@ def demo_teacher() -> str:
     Raises:
         EnvironmentProblem: where the extra `demo` is not installed.
     """
-    found = find_spec(TEACHER_PACKAGE)
-    folder = Path(found.origin).parent / "model" if found and found.origin else None
+    spec = find_spec(TEACHER_PACKAGE)
+    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
     if folder is None or not folder.is_dir():
         raise EnvironmentProblem(
             "the demo's teacher is not installed",

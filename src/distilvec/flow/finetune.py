@@ -25,8 +25,8 @@ from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.task_head import Encoding
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.from_python import recipe_of
-from distilvec.recipe.sections import LoraSection as Lora
-from distilvec.report.parts import short_source
+from distilvec.recipe.student_sections import LoraSection as Lora
+from distilvec.report.record_parts import short_source
 from distilvec.students import check_place
 from distilvec.students.ship import put_in_place
 from distilvec.tasks.examples import Examples, read_examples
@@ -165,8 +165,14 @@ def _columns(task: Kind, text: str | Sequence[str] | None) -> str | list[str]:
     """The text columns.
 
     Raises:
-        DistilvecError: more or fewer than the task reads.
+        DistilvecError: more or fewer than the task reads, or a model that is to write.
     """
+    if task == "generation":
+        raise DistilvecError(
+            "a model that writes is fine-tuned by a recipe",
+            where="task",
+            remedy="Run a recipe with method sft, no teachers, and a task of kind generation.",
+        )
     paired = task != "classification"
     columns = text if text is not None else ("text1", "text2") if paired else "text"
     columns = columns if isinstance(columns, str) else list(columns)
@@ -282,17 +288,17 @@ def _run(recipe: Recipe, digest: str) -> Run:
 
 def _scores(done: Run, files: Mapping[str, Examples]) -> dict[str, Any]:
     """Rows of each file, and the scores of the model as it was written."""
-    found: dict[str, Any] = {
+    by_file: dict[str, Any] = {
         name: {"rows": len(examples), "left_out": examples.left_out} for name, examples in files.items()
     }
     measured = {"test": done.record.supervised.get(TRAINED, {})}
     if "validation" in files:
         measured["validation"] = Predictor.load(done.folder / "student").evaluate(files["validation"])
     for name in files.keys() & measured.keys():
-        scores = found[name]["scores"] = {metric: round(value, 5) for metric, value in measured[name].items()}
+        scores = by_file[name]["scores"] = {metric: round(value, 5) for metric, value in measured[name].items()}
         shown = ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items())
         logger.info("%s (%s rows): %s", name, f"{len(files[name]):,}", shown)
-    return found
+    return by_file
 
 
 def _keep(done: Run, target: Path, record: Mapping[str, Any]) -> None:

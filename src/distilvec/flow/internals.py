@@ -18,7 +18,7 @@ from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import default_prompt
 from distilvec.modules.routing import mixtures
 from distilvec.report.mixtures import MixtureFacts, MixtureLayer
-from distilvec.report.parts import ExpertMap, TokenMaps
+from distilvec.report.record_parts import ExpertMap, TokenMaps
 from distilvec.students import StudentTap
 from distilvec.teachers.signals import Wanted
 from distilvec.teachers.text import TextTeacher
@@ -68,8 +68,8 @@ def token_maps(
         )
         model.train(training)
         assert output.mask is not None
-        found = output.attention[last][0, 0] if asked.attention else output.tokens[last][0, 0]
-        maps.append(_map(found, output.mask[0], asked))
+        values = output.attention[last][0, 0] if asked.attention else output.tokens[last][0, 0]
+        maps.append(_map(values, output.mask[0], asked))
         ids = features["input_ids"][0][output.mask[0]].tolist()
         tokens.append([str(token) for token in model.tokenizer.convert_ids_to_tokens(ids)])
     return TokenMaps(
@@ -111,10 +111,10 @@ def expert_map(student: SentenceTransformer, texts: Sequence[str], names: Sequen
     outputs: list[Tensor] = []
     for start in range(0, len(chosen), 32):
         features: dict[str, Any] = on_device(_features(student, chosen[start : start + 32]), student.device)
-        found = tap(features, views=1).extras.get("expert_outputs")
-        if found is None:
+        expert_outputs = tap(features, views=1).extras.get("expert_outputs")
+        if expert_outputs is None:
             return None
-        outputs.append(found[0].float().cpu())
+        outputs.append(expert_outputs[0].float().cpu())
     vectors = torch.nn.functional.normalize(torch.cat(outputs), dim=-1)  # [n, K, d]
     flat = vectors.flatten(0, 1)
     centred = flat - flat.mean(0)
@@ -136,7 +136,7 @@ def mixture_facts(job: Job, student: SentenceTransformer) -> list[MixtureFacts]:
     rows = rows[evenly_spaced(len(rows), MIXTURE_TEXTS)]
     teachers = [each.teacher for each in job.taught if isinstance(each.teacher, TextTeacher)]
     models = [(each.card.name, each.model, each.prompt, corpus.teacher_texts) for each in teachers]
-    found = []
+    facts = []
     for name, model, prompt, read in [*models, (TRAINED, student, None, corpus.texts)]:
         transformer = find_transformer(model)
         if transformer is None or not mixtures(transformer.model):
@@ -152,5 +152,5 @@ def mixture_facts(job: Job, student: SentenceTransformer) -> list[MixtureFacts]:
             )
             for each in layers
         ]
-        found.append(MixtureFacts(model=name, texts=len(rows), layers=shown))
-    return found
+        facts.append(MixtureFacts(model=name, texts=len(rows), layers=shown))
+    return facts

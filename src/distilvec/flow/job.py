@@ -15,12 +15,12 @@ import torch
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.flow.combine import CombinedTeacher, combine
-from distilvec.flow.score import Pairs, Scored, open_scorer, score_one, scores_of
+from distilvec.flow.score import QueryDocuments, ScoredCorpus, open_scorer, score_one, scores_of
 from distilvec.flow.start import Start, student_start
 from distilvec.flow.teach import Taught, class_order, open_teacher, teach_one, teacher_info
-from distilvec.judging import automatic_tasks, load_tasks
-from distilvec.judging import settle as settle_tasks
-from distilvec.judging.tasks import Task as JudgingTask
+from distilvec.flow.writing import check_writing, writing_tasks
+from distilvec.judging import automatic_tasks, load_tasks, settle_tasks
+from distilvec.judging.tasks import JudgingTask
 from distilvec.marker import claim
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.table import build_method, resolve
@@ -86,6 +86,7 @@ class Job:
         for key in REQUIRED[command]:
             first, _, other = key.partition(" or ")
             given(getattr(self.recipe, first) or (getattr(self.recipe, other) if other else None) or None, key)
+        check_writing(self.recipe, command)
         if "student" not in REQUIRED[command]:
             return
         if resolve(self.recipe.method.name).needs_teacher and not self.recipe.teachers:
@@ -137,13 +138,21 @@ class Job:
     @cached_property
     def tasks(self) -> list[JudgingTask]:
         """What students are judged by: the named tasks, or those that the corpus' held-out items allow."""
+        if self.separator is not None:
+            return writing_tasks(self.recipe, self.corpus, self.named_tasks)
         return self.named_tasks or automatic_tasks(self.corpus)
 
     @cached_property
     def teachers(self) -> list[Teacher]:
         """Opened, in the recipe's order; [] where it names none."""
         components = self.recipe.corpus.components if self.recipe.corpus else "largest"
-        return [open_teacher(section, components, self.corpus.modality) for section in self.recipe.teachers]
+        modality, separator = self.corpus.modality, self.separator
+        return [open_teacher(section, components, modality, separator) for section in self.recipe.teachers]
+
+    @property
+    def separator(self) -> str | None:
+        """Between prompt and answer, where the student is to write; None elsewhere."""
+        return self.recipe.task.separator if self.recipe.task is not None else None
 
     @cached_property
     def each_info(self) -> list[TeacherInfo]:
@@ -168,7 +177,8 @@ class Job:
     def start(self) -> Start:
         """The untrained student on disk."""
         section = self.student_section
-        return student_start(section, self.recipe.teachers, self.corpus, self.recipe.training.seed, self.output)
+        seed = self.recipe.training.seed
+        return student_start(section, self.recipe.teachers, self.corpus, seed, self.output, self.separator)
 
     def student(self) -> SentenceTransformer:
         """A fresh copy of the untrained student; the same recipe always gives the same one."""
@@ -254,8 +264,8 @@ class Job:
         if self.combines or not self.method.inside:
             return [NOTHING for _ in self.teachers]
         sections = self.recipe.teachers
-        found = [replace(self.needs.of(number), axes=each.token_axes) for number, each in enumerate(sections)]
-        for teacher, wanted in zip(self.teachers, found, strict=True):
+        wants = [replace(self.needs.of(number), axes=each.token_axes) for number, each in enumerate(sections)]
+        for teacher, wanted in zip(self.teachers, wants, strict=True):
             teacher.refuse(wanted)
             class_order(teacher, wanted, self.task)
             if wanted.logits and self.recipe.task is not None and self.recipe.task.encoding == "separate":
@@ -266,7 +276,7 @@ class Job:
                     remedy="Use encoding: joint, or fine-tune the teacher with --encoding separate and take a method "
                     "on vectors or token states.",
                 )
-        return found
+        return wants
 
     def _refuse_combined(self) -> None:
         """What looks inside the teachers cannot look inside a combined one."""
@@ -323,26 +333,26 @@ class Job:
         return [open_scorer(section) for section in self.recipe.scorers]
 
     @cached_property
-    def pairs(self) -> Pairs:
+    def pairs(self) -> QueryDocuments:
         """Every document beside its query."""
-        return Pairs.of(self.corpus)
+        return QueryDocuments.of(self.corpus)
 
     @cached_property
-    def scored(self) -> list[Scored]:
+    def scored(self) -> list[ScoredCorpus]:
         """The scorers with filled stores; [] where the method learns nothing from them."""
         return self.score() if self.needs.scores else []
 
-    def score(self, *, shard: tuple[int, int] | None = None) -> list[Scored]:
+    def score(self, *, shard: tuple[int, int] | None = None) -> list[ScoredCorpus]:
         """Fill the stores of all scorers with what they lack; only a share of it with `shard` = (i, n).
 
         Raises:
             Interrupted: Ctrl-C or SIGTERM; all that was scored is kept.
         """
-        stores, found = self.place / "stores", []
+        stores, scored = self.place / "stores", []
         for section, scorer in zip(self.recipe.scorers, self.scorers, strict=True):
             with copied(self.recipe, section):
-                found.append(score_one(section, scorer, self.pairs, stores, shard))
-        return found
+                scored.append(score_one(section, scorer, self.pairs, stores, shard))
+        return scored
 
     @property
     def scores(self) -> np.ndarray | None:

@@ -12,11 +12,13 @@ import numpy as np
 
 from distilvec.alignment.drawing import align_text
 from distilvec.alignment.loading import unlimited
+from distilvec.alignment.pieces import ENDS
 from distilvec.corpus import Corpus
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError, nearest
 from distilvec.flow.job import Job
 from distilvec.flow.teach import Taught
+from distilvec.flow.writing import METRICS, judge_writing, read_items, writes, writing_metrics
 from distilvec.judging import (
     FREE,
     TRAINED,
@@ -34,7 +36,7 @@ from distilvec.judging.bootstrap import make_score
 from distilvec.methods.base import Method
 from distilvec.modules.task_head import TaskHead
 from distilvec.recipe import Recipe, given
-from distilvec.report.parts import AlignedText
+from distilvec.report.record_parts import AlignedText
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
 from distilvec.tasks.scores import metric_names
@@ -64,25 +66,27 @@ def held_out_agreement(job: Job) -> Callable[[SentenceTransformer, Method], dict
 
     def measure(student: SentenceTransformer, method: Method) -> dict[str, float]:
         head = method.teacher_map()
-        found = agreement(vectors, CachedEncoder(student)(texts), None if head is None else linear_map(head))
-        return {f"agreement_{name}": value for name, value in found.items() if isinstance(value, float)}
+        measured = agreement(vectors, CachedEncoder(student)(texts), None if head is None else linear_map(head))
+        return {f"agreement_{name}": value for name, value in measured.items() if isinstance(value, float)}
 
     return measure
 
 
 def held_out_metrics(job: Job) -> Callable[[SentenceTransformer, Method], dict[str, float]] | None:
     """What is measured while training: agreement on held-out texts, and the task on its validation file."""
+    if writes(job.recipe):
+        return writing_metrics(job.recipe)
     agrees, task = held_out_agreement(job), job.task
     examples = None
     if job.recipe.task is not None and job.recipe.task.validation:
         examples = task_examples(job.recipe, job.recipe.task.validation)
 
     def measure(student: SentenceTransformer, method: Method) -> dict[str, float]:
-        found = {} if agrees is None else agrees(student, method)
-        if task is not None and examples is not None:
+        metrics = {} if agrees is None else agrees(student, method)
+        if task is not None and task.head is not None and examples is not None:
             scores = Predictor(student, task.head).evaluate(examples)
-            found |= {f"task_{name}": value for name, value in scores.items()}
-        return found
+            metrics |= {f"task_{name}": value for name, value in scores.items()}
+        return metrics
 
     return None if agrees is None and examples is None else measure
 
@@ -101,7 +105,11 @@ def check_measures(job: Job) -> None:
             be measured.
         DataError: a labelled file of the task that is not there, has no usable row, or a label that the corpus lacks.
     """
-    if job.recipe.task is not None:
+    if writes(job.recipe):
+        _ = job.tasks
+        if job.recipe.task is not None and job.recipe.task.validation:
+            read_items(job.recipe, job.recipe.task.validation)
+    elif job.recipe.task is not None:
         _check_task_files(job)
     if job.recipe.training.best is not None:
         _check_best(job, job.recipe.training.best.removeprefix("eval_"))
@@ -111,6 +119,7 @@ def _check_task_files(job: Job) -> None:
     recipe, corpus = job.recipe, job.corpus
     assert recipe.task is not None
     head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
+    assert head is not None
     if recipe.task.validation and recipe.training.evaluate_every is None:
         logger.warning(
             "task.validation is given and never scored: set training.evaluate_every (steps), and training.best: "
@@ -125,13 +134,14 @@ def _check_task_files(job: Job) -> None:
 def _check_best(job: Job, asked: str) -> None:
     known: list[str] = []
     recipe = job.recipe
-    if recipe.teachers and len(job.corpus.holdout_rows) >= FEWEST_HELD_OUT:
+    if recipe.teachers and not writes(recipe) and len(job.corpus.holdout_rows) >= FEWEST_HELD_OUT:
         probe = np.eye(4)
         known += [
             f"agreement_{name}" for name, value in agreement(probe, probe, probe).items() if isinstance(value, float)
         ]
     if recipe.task is not None and recipe.task.validation:
-        known += [f"task_{name}" for name in metric_names(recipe.task.kind)]
+        names = METRICS[:1] if writes(recipe) else metric_names(recipe.task.kind)
+        known += [f"task_{name}" for name in names]
     if asked not in known:
         raise DistilvecError(
             f'nothing that is measured while training is called "{asked}"',
@@ -142,7 +152,7 @@ def _check_best(job: Job, asked: str) -> None:
 
 def supervises(recipe: Recipe) -> bool:
     """Whether there is a supervised task with a test file."""
-    return recipe.task is not None and bool(recipe.task.test)
+    return recipe.task is not None and bool(recipe.task.test) and not recipe.task.writes
 
 
 def task_score(recipe: Recipe, predictor: Predictor) -> dict[str, Score]:
@@ -171,16 +181,16 @@ def answers_alike(head: TaskHead, student: TaskHead, name: str) -> bool:
 def judge_task(job: Job, folder: Path) -> dict[str, dict[str, float]]:
     """Scores of student and teachers on the task's test file, by model; empty without one."""
     task = job.recipe.task
-    if task is None or not task.test:
+    if task is None or not task.test or task.writes:
         return {}
     examples = task_examples(job.recipe, task.test)
     student = Predictor.load(folder)
-    found = {TRAINED: student.evaluate(examples)}
+    scores = {TRAINED: student.evaluate(examples)}
     for each in job.taught:
         head = getattr(each.teacher, "head", None)
         if head is not None and answers_alike(head, student.head, each.teacher.card.name):
-            found[each.teacher.card.name] = Predictor(each.teacher.model, head).evaluate(examples)  # type: ignore[attr-defined]
-    return found
+            scores[each.teacher.card.name] = Predictor(each.teacher.model, head).evaluate(examples)  # type: ignore[attr-defined]
+    return scores
 
 
 def example_text(corpus: Corpus) -> str:
@@ -196,13 +206,15 @@ def aligned_text(job: Job, student: SentenceTransformer) -> AlignedText | None:
         return None
     text = example_text(job.corpus)
     tokenizers = [model.tokenizer.backend_tokenizer for model in (student, asked.teacher.model)]  # type: ignore[attr-defined]
-    mode = asked.wanted.alignment[0]
+    mode = next((each for each in asked.wanted.alignment if each != ENDS), "strict")
     drawn = align_text(split_pair(text), unlimited(tokenizers[0]), unlimited(tokenizers[1]), mode)
     return AlignedText(name=asked.teacher.card.name, **asdict(drawn))
 
 
 def judge_all(job: Job, shipped: SentenceTransformer, untrained: SentenceTransformer, fitted: Fitted) -> Verdict:
     """Teacher, untrained student, free baseline and student by the same code."""
+    if writes(job.recipe):
+        return judge_writing([each.teacher for each in job.taught], job.tasks, untrained, shipped)
     start, first = CachedEncoder(untrained), job.first
     models: dict[str, Any] = {
         each.teacher.card.name: each.teacher for each in job.taught if _knows_tasks(each, job.tasks)

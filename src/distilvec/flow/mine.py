@@ -95,7 +95,7 @@ def _digest(job: Job, further: Corpus | None) -> str:
     )
 
 
-class Cost(NamedTuple):
+class SearchCost(NamedTuple):
     """What a mining would take: queries, documents, products of two vectors, and seconds of this machine."""
 
     queries: int
@@ -104,7 +104,7 @@ class Cost(NamedTuple):
     seconds: float
 
 
-def mining_cost(job: Job) -> Cost:
+def mining_cost(job: Job) -> SearchCost:
     """Of a job's mining once the vectors are there; the rate is that of a matrix product here and now."""
     corpus, further = job.corpus, _further(job, job.place)
     if corpus.groups is None:
@@ -117,7 +117,7 @@ def mining_cost(job: Job) -> Cost:
     float((one @ other.T).sum())
     rate = 1024 * DOCUMENTS / max(time.perf_counter() - begun, 1e-9)
     products = float(queries) * documents
-    return Cost(queries, documents, products, products / rate)
+    return SearchCost(queries, documents, products, products / rate)
 
 
 def _single_texts() -> DistilvecError:
@@ -144,8 +144,8 @@ def _mine(job: Job, corpus: Corpus, further: Corpus | None, store: SignalStore, 
     with StopSignals() as signals, whole(result.file) as temporary, temporary.open("w", encoding="utf-8") as out:
         writer = PairsWriter(out, texts, result, total)
         for number, side in enumerate(sides):
-            for start, asked, found in _blocks(job, side, number, work, signals, ticker, (done, total)):
-                writer.block(side, side.asked[start : start + len(asked)], found)
+            for start, asked, negatives in _blocks(job, side, number, work, signals, ticker, (done, total)):
+                writer.block(side, side.asked[start : start + len(asked)], negatives)
             done += len(side.asked)
             writer.rest(side)
     writer.close()
@@ -167,8 +167,8 @@ def _blocks(
     for start in range(0, len(side.asked), size):
         file = work / f"side-{number}-from-{start}.npz"
         chosen = side.asked[start : start + size]
-        found = _kept(file)
-        if found is None:
+        negatives = _kept(file)
+        if negatives is None:
             asked = side.block(start, start + size)
 
             def told(share: float, start: int = start, size: int = len(chosen)) -> None:
@@ -189,28 +189,33 @@ def _blocks(
                     number=signals.number or signal.SIGINT,
                 )
             draw = np.random.default_rng([job.recipe.training.seed, number, start])
-            found = chooser.choose(asked, *met, draw)
-            _keep(file, found)
+            negatives = chooser.choose(asked, *met, draw)
+            _keep(file, negatives)
         else:
             ticker(before + start + len(chosen), total)
-        yield start, chosen, found
+        yield start, chosen, negatives
 
 
-def _keep(file: Path, found: Chosen) -> None:
+def _keep(file: Path, negatives: Chosen) -> None:
     """Write a block's negatives, whole or not at all."""
-    taken = json.dumps([found.candidates, found.taken])
+    taken = json.dumps([negatives.candidates, negatives.taken])
     with whole(file) as temporary, temporary.open("wb") as out:
         np.savez(
-            out, numbers=found.numbers, scores=found.scores, ranks=found.ranks, positives=found.positives, taken=taken
+            out,
+            numbers=negatives.numbers,
+            scores=negatives.scores,
+            ranks=negatives.ranks,
+            positives=negatives.positives,
+            taken=taken,
         )
 
 
 def _kept(file: Path) -> Chosen | None:
     """A block that was written before; None where there is none, or it is damaged."""
     try:
-        with np.load(file, allow_pickle=False) as found:
-            candidates, taken = json.loads(str(found["taken"]))
-            numbers, scores, ranks, positives = (found[name] for name in ("numbers", "scores", "ranks", "positives"))
+        with np.load(file, allow_pickle=False) as arrays:
+            candidates, taken = json.loads(str(arrays["taken"]))
+            numbers, scores, ranks, positives = (arrays[name] for name in ("numbers", "scores", "ranks", "positives"))
     except Exception:  # damaged bytes lead numpy to errors of zipfile, too
         return None
     return Chosen(numbers, scores, ranks, positives, Counter(taken), candidates)

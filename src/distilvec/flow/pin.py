@@ -64,8 +64,8 @@ def _pin_model(section: Any, model: str | None, known: tuple[str | None, str | N
 def _made_of(student: Any, teachers: Any) -> str | None:
     """The model that a student is, or is cut out of; None where a teacher of the recipe's is, which has its own."""
     cut = student.shrink or student.static or student.auto
-    found = student.model or (cut.of if cut else None) or (student.fresh.embeddings_from if student.fresh else None)
-    return None if found in teachers else found
+    model = student.model or (cut.of if cut else None) or (student.fresh.embeddings_from if student.fresh else None)
+    return None if model in teachers else model
 
 
 def _saved(file: Path) -> Recipe | None:

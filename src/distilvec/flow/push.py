@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.marker import holds_student
 
 #: What a repository of a student never needs.
 LEFT_OUT = ["checkpoint-*", "*.partial", "optimizer.pt", "rng_state*.pth", "report/*"]
@@ -60,7 +61,7 @@ def push(
 def _student(folder: Path) -> Path:
     """The folder of the student itself."""
     for place in (folder, folder / "student"):
-        if (place / "modules.json").is_file():
+        if holds_student(place):
             if not (place / "README.md").is_file():
                 raise DistilvecError(
                     "this model has no card", where=str(place), remedy="Push the student of a run, which has one."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from distilvec.flow.job import Job
 from distilvec.flow.judge import aligned_text, check_measures, judge_all, judge_task, make_record, show_inside
 from distilvec.flow.pin import pin
 from distilvec.flow.train import ship_student, train_student
+from distilvec.flow.writing import open_shipped, writes
 from distilvec.judging import Verdict
 from distilvec.recipe import Recipe
 from distilvec.report import write_report
@@ -66,7 +68,9 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     job = opened("run", recipe, resume)
     student, fitted = train_student(job)
     kept = ship_student(job, student, fitted.method, job.output / "student")
-    shipped, untrained = finished_student(job.output / "student"), job.student()
+    opened_by = partial(open_shipped, recipe) if writes(recipe) else finished_student
+    shipped = opened_by(job.output / "student")
+    untrained = job.student()
     verdict = judge_all(job, shipped, untrained, fitted)
     record = make_record(job, (untrained, shipped), fitted, verdict)
     if kept is not None:

@@ -17,7 +17,7 @@ from distilvec.interruption import StopSignals
 from distilvec.recipe import ScorerSection
 from distilvec.scorers.base import Scorer, pair_keys
 from distilvec.scorers.load import load_scorer
-from distilvec.scorers.table import TableScorer
+from distilvec.scorers.score_file import TableScorer
 from distilvec.store import FillReport, SignalStore, fill
 from distilvec.store.turns import alone
 from distilvec.training import Ticker
@@ -28,7 +28,7 @@ STORAGE = "float32"
 
 
 @dataclass
-class Scored:
+class ScoredCorpus:
     """A scorer, its store, and what scoring cost."""
 
     scorer: Scorer
@@ -37,7 +37,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class QueryDocuments:
     """Every document of a corpus of pairs or triplets, beside its query.
 
     Attributes:
@@ -51,7 +51,7 @@ class Pairs:
     keys: np.ndarray
 
     @classmethod
-    def of(cls, corpus: Corpus, rows: np.ndarray | None = None) -> Pairs:
+    def of(cls, corpus: Corpus, rows: np.ndarray | None = None) -> QueryDocuments:
         """Those of a corpus, or of some of its rows.
 
         Raises:
@@ -93,8 +93,8 @@ def open_scorer(section: ScorerSection) -> Scorer:
 
 
 def score_one(
-    section: ScorerSection, scorer: Scorer, pairs: Pairs, stores: Path, shard: tuple[int, int] | None = None
-) -> Scored:
+    section: ScorerSection, scorer: Scorer, pairs: QueryDocuments, stores: Path, shard: tuple[int, int] | None = None
+) -> ScoredCorpus:
     """Fill the store of one scorer with what it lacks for these pairs.
 
     Raises:
@@ -134,10 +134,10 @@ def score_one(
                 f"{unknown:,}",
                 f"{len(scorer):,}",
             )
-    return Scored(scorer, store, filled)
+    return ScoredCorpus(scorer, store, filled)
 
 
-def scores_of(scored: list[Scored], pairs: Pairs) -> np.ndarray:
+def scores_of(scored: list[ScoredCorpus], pairs: QueryDocuments) -> np.ndarray:
     """What the scorers say of each document and its query.
 
     Of several scorers it is the mean of their scores, each of zero mean and unit deviation over the pairs; a pair that
@@ -154,6 +154,6 @@ def scores_of(scored: list[Scored], pairs: Pairs) -> np.ndarray:
         if len(scored) > 1:
             values = (values - np.nanmean(values)) / max(float(np.nanstd(values)), 1e-12)
         each.append(values)
-    found = np.full(len(pairs.corpus), np.nan, np.float32)
-    found[pairs.documents] = np.mean(each, axis=0)
-    return found
+    scores = np.full(len(pairs.corpus), np.nan, np.float32)
+    scores[pairs.documents] = np.mean(each, axis=0)
+    return scores

@@ -25,6 +25,7 @@ from distilvec.recipe import StudentSection, TeacherSection
 from distilvec.recipe.places import at_revision
 from distilvec.students import fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
 from distilvec.students.ship import say_without_pooler
+from distilvec.students.writing import load_writing_student
 from distilvec.teachers.cards import fingerprint, hash_files
 
 if TYPE_CHECKING:
@@ -54,20 +55,41 @@ class Start:
 
 
 def student_start(
-    section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seed: int, output: Path
+    section: StudentSection,
+    teachers: Sequence[TeacherSection],
+    corpus: Corpus,
+    seed: int,
+    output: Path,
+    separator: str | None = None,
 ) -> Start:
     """The untrained student of a recipe, made unless an equal one lies in `output/start` already.
+
+    Args:
+        separator: of a task that is to write; its student is a causal language model.
 
     Raises:
         DistilvecError: it cannot be made.
         EnvironmentProblem: it cannot be written.
     """
+    if separator is not None:
+        return Start(lambda: _writing(section, separator))
     if section.model is not None:
         return Start(lambda: make_student(section, teachers, corpus, seed))
     folder = output / FOLDER / start_key(section, teachers, corpus, seed)
     if not folder.is_dir():
         _keep(make_student(section, teachers, corpus, seed), folder)
     return Start(lambda: _with_dropout(_opened(folder), section.dropout))
+
+
+def _writing(section: StudentSection, separator: str) -> SentenceTransformer:
+    student = load_writing_student(
+        at_revision(str(section.model), section.revision),
+        max_length=section.max_length,
+        separator=separator,
+        pooling=section.pooling,
+        trust_remote_code=section.trust_remote_code,
+    )
+    return _with_dropout(student, section.dropout)
 
 
 def _opened(folder: Path) -> SentenceTransformer:

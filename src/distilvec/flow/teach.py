@@ -82,7 +82,7 @@ def class_order(teacher: Teacher, wanted: Wanted, task: Task | None) -> np.ndarr
     from distilvec.tasks.labels import teacher_order
 
     labels = getattr(getattr(teacher, "head", None), "labels", None)
-    if task is None or task.head.labels is None or labels is None or not wanted.logits:
+    if task is None or task.head is None or task.head.labels is None or labels is None or not wanted.logits:
         return None
     if not wanted.same_classes and set(labels) != set(task.head.labels):
         return None
@@ -99,14 +99,23 @@ def teacher_info(teacher: Teacher, axes: int | None = None) -> TeacherInfo:
         hidden=axes or teacher.hidden,
         causal=teacher.causal,
         classes=teacher.classes,
+        pieces=getattr(teacher, "pieces", None),
+        head=getattr(teacher, "output_head", None),
     )
 
 
-def open_teacher(section: TeacherSection, components: Components = "largest", modality: Modality = "text") -> Teacher:
-    """The teacher of a section, for items of a modality; `components` is of molecules, as in the corpus section."""
+def open_teacher(
+    section: TeacherSection,
+    components: Components = "largest",
+    modality: Modality = "text",
+    separator: str | None = None,
+) -> Teacher:
+    """The teacher of a section, for items of a modality; `components` is of molecules, as in the corpus section, and
+    `separator` of a task that is to write.
+    """
     options = section.model_dump(exclude={"storage", "live", "weight", "token_axes", "revision"})
     options["model"] = section.address
-    return load_teacher(**options, modality=modality, components=components)
+    return load_teacher(**options, modality=modality, components=components, separator=separator)
 
 
 def teach_one(

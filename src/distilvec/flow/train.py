@@ -15,9 +15,11 @@ from distilvec.errors import DistilvecError
 from distilvec.flow.job import Job
 from distilvec.flow.judge import held_out_metrics
 from distilvec.methods.base import Method
+from distilvec.modules.blocks import find_writer
 from distilvec.modules.lora import adapters
 from distilvec.store import SignalStore
 from distilvec.students import fold_head, load_student, router, ship
+from distilvec.students.writing import ship_writer
 from distilvec.training import Fitted, fit
 
 if TYPE_CHECKING:
@@ -90,6 +92,10 @@ def ship_student(job: Job, student: SentenceTransformer, method: Method, folder:
     Raises:
         DistilvecError: the student is to live in the teacher's space, and the method has no map into it.
     """
+    writer = find_writer(student)
+    if writer is not None:
+        ship_writer(writer, folder)
+        return None
     kept, section = None, job.student_section
     if section.fold:
         student = copy.deepcopy(student)
@@ -106,7 +112,7 @@ def ship_student(job: Job, student: SentenceTransformer, method: Method, folder:
     normalized = job.first is not None and bool(job.first.teacher.card.normalized)
     ship(student, folder, space=section.space or "own", teacher_map=head, normalize=normalized)
     method.keep(folder)
-    if job.task is not None:
+    if job.task is not None and job.task.head is not None:
         job.task.head.save(folder)
     if section.router:
         first = job.recipe.teachers[0]

@@ -10,7 +10,7 @@ Symbols: x [d] a new model's vector, y [D] the stored one of the same text; X, Y
     residual      y = A x + b + W2 gelu(W1 x + c): A, b of the ridge map; W1, c drawn at random and kept; W2 the ridge
                   map from the hidden units to what A x + b leaves (a random-feature network, as in Huang et al. 2006)
 
-All follow from sums over rows (`Moments`), which are added up block by block in float64; nothing takes gradient steps.
+All follow from sums over rows (`PairMoments`), added up block by block in float64; nothing takes gradient steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 _BLOCK = 8192
 
 
-class Moments:
+class PairMoments:
     """Sums over pairs of rows, in float64: what a linear map is fitted to, however many rows there were.
 
     Attributes:
@@ -38,7 +38,7 @@ class Moments:
         self._x, self._y = np.zeros(width), np.zeros(target)
         self._xx, self._xy = np.zeros((width, width)), np.zeros((width, target))
 
-    def add(self, x: Array, y: Array) -> Moments:
+    def add(self, x: Array, y: Array) -> PairMoments:
         """Add rows x [n, d] and y [n, D]; returns itself."""
         for start in range(0, len(x), _BLOCK):
             a, b = (np.asarray(each[start : start + _BLOCK], np.float64) for each in (x, y))
@@ -145,7 +145,7 @@ class ResidualMap:
 Map = LinearMap | ResidualMap
 
 
-def procrustes(moments: Moments) -> LinearMap:
+def procrustes(moments: PairMoments) -> LinearMap:
     """The best rotation with scale and offset; between widths the polar factor of the same product.
 
     Into fewer numbers (d > D) that is the best only where x is spread alike in all directions; the ridge map has no
@@ -153,7 +153,7 @@ def procrustes(moments: Moments) -> LinearMap:
 
     >>> x = np.random.default_rng(0).normal(size=(50, 2))
     >>> turned = 3 * x @ np.array([[0.0, 1.0], [-1.0, 0.0]]) + 1
-    >>> procrustes(Moments(2, 2).add(x, turned)).weight.round(4).T.tolist()
+    >>> procrustes(PairMoments(2, 2).add(x, turned)).weight.round(4).T.tolist()
     [[0.0, 3.0], [-3.0, 0.0]]
     """
     gram, cross = moments.centred
@@ -163,7 +163,7 @@ def procrustes(moments: Moments) -> LinearMap:
     return _with_offset("procrustes", f"scale {scale:.3g}", scale * turn, moments)
 
 
-def ridge(moments: Moments, penalty: float) -> LinearMap:
+def ridge(moments: PairMoments, penalty: float) -> LinearMap:
     """The affine map with the least squared error and a penalty on W, relative to the mean square of x, > 0."""
     gram, cross = moments.centred
     width = len(gram)
@@ -172,19 +172,19 @@ def ridge(moments: Moments, penalty: float) -> LinearMap:
     return _with_offset("ridge", f"penalty {penalty:g}", weight, moments)
 
 
-def low_rank(full: LinearMap, moments: Moments, ranks: Sequence[int]) -> list[LinearMap]:
+def low_rank(full: LinearMap, moments: PairMoments, ranks: Sequence[int]) -> list[LinearMap]:
     """The ridge map on the r main axes of what it fits, for each r."""
     gram, _ = moments.centred
     weight = full.weight.astype(np.float64)
     _, axes = np.linalg.eigh(weight @ gram @ weight.T)
-    found = []
+    maps = []
     for rank in ranks:
         main = axes[:, ::-1][:, :rank]
         made = _with_offset("low rank", f"rank {rank}", main @ (main.T @ weight), moments)
         factors = main.astype(np.float32), (main.T @ weight).astype(np.float32)
         smaller = sum(each.size for each in factors) < made.weight.size
-        found.append(LinearMap("low rank", made.setting, made.weight, made.bias, factors if smaller else None))
-    return found
+        maps.append(LinearMap("low rank", made.setting, made.weight, made.bias, factors if smaller else None))
+    return maps
 
 
 def hidden_units(width: int, count: int, seed: int = 0) -> tuple[Array, Array]:
@@ -206,18 +206,16 @@ def residual(
         seed: of W1 and c.
     """
     inner = hidden_units(x.shape[1], hidden, seed)
-    moments = Moments(hidden, y.shape[1])
+    moments = PairMoments(hidden, y.shape[1])
     for begin in range(0, len(x), _BLOCK):
         rows, wanted = x[begin : begin + _BLOCK], y[begin : begin + _BLOCK]
         moments.add(_gelu(rows @ inner[0].T + inner[1]), wanted - start(rows))
-    found = []
+    maps = []
     for penalty in penalties:
         outer = ridge(moments, penalty)
         linear = LinearMap("ridge", start.setting, start.weight, start.bias + outer.bias)
-        found.append(
-            ResidualMap("residual", f"{hidden} hidden units, penalty {penalty:g}", linear, inner, outer.weight)
-        )
-    return found
+        maps.append(ResidualMap("residual", f"{hidden} hidden units, penalty {penalty:g}", linear, inner, outer.weight))
+    return maps
 
 
 def _gelu(z: Array) -> Array:
@@ -226,7 +224,7 @@ def _gelu(z: Array) -> Array:
     return np.asarray((z * ndtr(z)).astype(np.float32))
 
 
-def _with_offset(kind: str, setting: str, weight: Array, moments: Moments) -> LinearMap:
+def _with_offset(kind: str, setting: str, weight: Array, moments: PairMoments) -> LinearMap:
     x, y = moments.means
     return LinearMap(kind, setting, weight.astype(np.float32), (y - weight @ x).astype(np.float32))
 

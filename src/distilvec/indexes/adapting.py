@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import write_text
-from distilvec.indexes.adapters import Map, Moments, low_rank, procrustes, residual, ridge
+from distilvec.indexes.adapters import Map, PairMoments, low_rank, procrustes, residual, ridge
 from distilvec.indexes.queries import DEPTH, read_queries
 from distilvec.indexes.rows import Rows, overlap, top, unusable
 from distilvec.judging import CachedEncoder
@@ -119,14 +119,14 @@ class Adaptation:
     def _of_queries(self) -> list[str]:
         if self.queries is None:
             return []
-        found = self.queries
+        scores = self.queries
         parts = []
-        if "recall" in found:
-            old = f" (old model {points(found['old_recall'])})" if "old_recall" in found else ""
-            parts.append(f"recall@10 of their documents {points(found['recall'])}{old}")
-        if "overlap" in found:
-            parts.append(f"of the old model's first ten {points(found['overlap'])} are found")
-        return [f"{found['queries']:,} queries on the whole old index: {', '.join(parts)}."]
+        if "recall" in scores:
+            old = f" (old model {points(scores['old_recall'])})" if "old_recall" in scores else ""
+            parts.append(f"recall@10 of their documents {points(scores['recall'])}{old}")
+        if "overlap" in scores:
+            parts.append(f"of the old model's first ten {points(scores['overlap'])} are found")
+        return [f"{scores['queries']:,} queries on the whole old index: {', '.join(parts)}."]
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -232,7 +232,7 @@ class _Maps:
 
     def best_of_each_kind(self, rows: Rows) -> list[tuple[Map, Point]]:
         """Of every kind the map that does best on the choice rows, fitted to these rows."""
-        x, y, moments = self._read(rows), self._vectors[rows], Moments(self._held.shape[1], self._vectors.shape[1])
+        x, y, moments = self._read(rows), self._vectors[rows], PairMoments(self._held.shape[1], self._vectors.shape[1])
         for start in range(0, len(rows), _BLOCK):
             moments.add(x[start : start + _BLOCK], y[start : start + _BLOCK])
         ridges = self._best([ridge(moments, penalty) for penalty in PENALTIES])
@@ -244,12 +244,12 @@ class _Maps:
             self._best(low_rank(ridges[0], moments, ranks)),
             self._best(residual(ridges[0], x, y, HIDDEN_PENALTIES, hidden=HIDDEN, seed=self._seed)),
         ]
-        found = []
+        best = []
         for made, choice in kinds:
             report = self.recall(made(self._held[: len(self.report)]), reporting=True)
             logger.info("%s rows, %s (%s): recall@10 %.3f", f"{len(rows):,}", made.kind, made.setting, report)
-            found.append((made, Point(made.kind, made.setting, len(rows), choice, report, made.parameters)))
-        return found
+            best.append((made, Point(made.kind, made.setting, len(rows), choice, report, made.parameters)))
+        return best
 
     def recall(self, mapped: npt.NDArray[Any], *, reporting: bool) -> float:
         """Share of the held-out rows' own ten nearest of the old index that these vectors find there."""
@@ -335,12 +335,12 @@ def _behind(model: SentenceTransformer, more: Sequence[Any], *, normalize: bool)
 
 
 def _notes(recall: float, searched: int, repeated: int) -> list[str]:
-    found = []
+    notes = []
     if repeated:
-        found.append(f"{repeated:,} rows repeat the text of an earlier row and were left out.")
+        notes.append(f"{repeated:,} rows repeat the text of an earlier row and were left out.")
     if recall < max(0.05, 5 * DEPTH / searched):
-        found.append(
+        notes.append(
             "The map finds next to nothing: texts and vectors may not be of one order. If you still have the old "
             "model, `distilvec check-index` tells."
         )
-    return found
+    return notes

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from distilvec.evenly import evenly_spaced
 from distilvec.indexes.rows import Marks, Rows, cosines, nearest_rows
-from distilvec.indexes.variants import Reader, Variant, Vectors
+from distilvec.indexes.variants import IndexVariant, Reader, Vectors
 
 #: Rows that a cause is tried on before all are.
 PROBE = 24
@@ -23,7 +23,7 @@ _DRAWS = 199
 
 
 @dataclass(frozen=True)
-class Sample:
+class IndexSample:
     """The rows of an index that are looked at.
 
     Attributes:
@@ -38,9 +38,9 @@ class Sample:
     stored: npt.NDArray[np.floating]
     read: Vectors
 
-    def part(self, places: Rows) -> Sample:
+    def part(self, places: Rows) -> IndexSample:
         """Some of them."""
-        return Sample(
+        return IndexSample(
             self.rows[places], [self.texts[place] for place in places], self.stored[places], self.read[places]
         )
 
@@ -56,7 +56,7 @@ class Cause:
         places: int64 [m], where the vectors of these texts were found.
     """
 
-    variant: Variant | None
+    variant: IndexVariant | None
     explained: Marks
     read: Vectors | None = None
     places: Rows | None = None
@@ -75,11 +75,11 @@ class Causes:
     def __init__(self, reader: Reader, vectors: npt.NDArray[np.floating], texts: Sequence[str], least: float) -> None:
         self._reader, self._vectors, self._texts, self._least = reader, vectors, texts, least
 
-    def of(self, sample: Sample) -> Cause | None:
+    def of(self, sample: IndexSample) -> Cause | None:
         """The cause that explains most of these rows; None where nothing that is tried explains a tenth of them."""
         probe = sample.part(evenly_spaced(len(sample.rows), PROBE))
         elsewhere = float(self._elsewhere(probe).explained.mean())
-        share, variant = 0.0, Variant()
+        share, variant = 0.0, IndexVariant()
         if elsewhere < _PLENTY:
             for tried, read in self._read(probe):
                 fitting = float(self._fits(probe, read).mean())
@@ -91,23 +91,23 @@ class Causes:
             return None
         return self._elsewhere(sample) if elsewhere >= share else self.read_as(sample, variant)
 
-    def read_as(self, sample: Sample, variant: Variant) -> Cause:
+    def read_as(self, sample: IndexSample, variant: IndexVariant) -> Cause:
         """Which rows are those of texts read in one way."""
         read = self._reader.read(sample.texts, variant)
         return Cause(variant, self._fits(sample, read), read=read)
 
-    def _read(self, probe: Sample) -> Iterator[tuple[Variant, Vectors]]:
+    def _read(self, probe: IndexSample) -> Iterator[tuple[IndexVariant, Vectors]]:
         """The probe read in every way; a variant of one part comes before those of two, so that it wins a tie."""
         reader = self._reader
         for prompt in (None, *reader.prompts):
             modes = [*([] if prompt is None else [None]), *reader.poolings]
             if modes:
-                read = reader.read_all(probe.texts, Variant(prompt), modes)
-                yield from ((Variant(prompt, mode), read[mode]) for mode in modes)
+                read = reader.read_all(probe.texts, IndexVariant(prompt), modes)
+                yield from ((IndexVariant(prompt, mode), read[mode]) for mode in modes)
         for length in reader.lengths:
-            yield Variant(length=length), reader.read(probe.texts, Variant(length=length))
+            yield IndexVariant(length=length), reader.read(probe.texts, IndexVariant(length=length))
 
-    def _elsewhere(self, sample: Sample) -> Cause:
+    def _elsewhere(self, sample: IndexSample) -> Cause:
         """Rows whose text has its vector in a row of another text."""
         places = nearest_rows(sample.read, self._vectors)
         near = cosines(sample.read, self._vectors[places]) >= self._least
@@ -116,11 +116,11 @@ class Causes:
         )
         return Cause(None, near & other, places=places)
 
-    def _fits(self, sample: Sample, read: Vectors) -> Marks:
+    def _fits(self, sample: IndexSample, read: Vectors) -> Marks:
         return np.asarray(cosines(read, sample.stored) >= self._least)
 
 
-def same_texts(sample: Sample, seed: int = 0) -> float | None:
+def same_texts(sample: IndexSample, seed: int = 0) -> float | None:
     """Correlation of the model's cosines with the stored ones over all pairs of rows, where it is no accident.
 
     Two models mostly agree on which texts are alike. None where one of 199 orders of the rows does as well (Mantel's
@@ -132,11 +132,11 @@ def same_texts(sample: Sample, seed: int = 0) -> float | None:
         return None
     upper = np.triu_indices(count, k=1)
     stored, read = (_products(each) for each in (probe.stored, probe.read))
-    found = _correlation(stored[upper], read[upper])
+    correlation = _correlation(stored[upper], read[upper])
     random = np.random.default_rng(seed)
     orders = (random.permutation(count) for _ in range(_DRAWS))
     by_chance = max(_correlation(stored[np.ix_(order, order)][upper], read[upper]) for order in orders)
-    return found if found > max(by_chance, 0.0) else None
+    return correlation if correlation > max(by_chance, 0.0) else None
 
 
 def _products(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:

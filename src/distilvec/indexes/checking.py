@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from distilvec.errors import DataError
 from distilvec.evenly import evenly_spaced
-from distilvec.indexes.causes import Cause, Causes, Sample, same_texts
+from distilvec.indexes.causes import Cause, Causes, IndexSample, same_texts
 from distilvec.indexes.rows import Marks, Rows, cosines, in_words, located, ranges, spread, unusable
 from distilvec.indexes.variants import Reader
 from distilvec.teachers.vectors import read_vectors
@@ -93,8 +93,8 @@ class IndexCheck:
         """For a person."""
         head = "These vectors and this model belong together."
         lines = [head if self.belongs else head.replace(" belong", " do not belong")]
-        for found in self.findings:
-            lines += [f"  {found.kind}: {found.what}", f"    {found.remedy}"]
+        for finding in self.findings:
+            lines += [f"  {finding.kind}: {finding.what}", f"    {finding.remedy}"]
         told = f"Checked {self.checked:,} of {self.rows:,} rows."
         if self.cosine is not None:
             told += f" Median cosine {self.cosine:.4f}; a row fits from {self.least:.5f} on."
@@ -160,10 +160,10 @@ def check_index(
     if width != reader.width:
         findings.insert(0, _width(reader, matrix[chosen], read, least))
         return IndexCheck(findings, len(matrix), len(chosen), least)
-    sample = Sample(chosen, asked, np.asarray(matrix[chosen], np.float32), read)
-    found = _Check(reader, matrix, table, sample, least, ~(broken | empty))
+    sample = IndexSample(chosen, asked, np.asarray(matrix[chosen], np.float32), read)
+    check = _Check(reader, matrix, table, sample, least, ~(broken | empty))
     return IndexCheck(
-        sorted([*findings, *found.findings()], key=lambda each: -each.share),
+        sorted([*findings, *check.findings()], key=lambda each: -each.share),
         len(matrix),
         len(chosen),
         least,
@@ -205,7 +205,7 @@ class _Check:
         reader: Reader,
         vectors: npt.NDArray[np.floating],
         texts: Sequence[str],
-        sample: Sample,
+        sample: IndexSample,
         least: float,
         usable: Marks,
     ) -> None:
@@ -219,20 +219,20 @@ class _Check:
 
     def findings(self) -> list[Finding]:
         """What is wrong, first with directions, then with lengths."""
-        found: list[Finding] = []
+        findings: list[Finding] = []
         left = np.flatnonzero(~self._fits)
-        while len(left) and len(found) < _CAUSES:
+        while len(left) and len(findings) < _CAUSES:
             cause = self._causes.of(self._sample.part(left))
             if cause is None:
                 break
             explained = left[cause.explained]
-            found.append(
+            findings.append(
                 self._elsewhere(cause, explained) if cause.variant is None else self._read_as(cause, explained)
             )
             left = left[~cause.explained]
         if len(left):
-            found.append(self._foreign(left))
-        return [*found, *self._normalisation()]
+            findings.append(self._foreign(left))
+        return [*findings, *self._normalisation()]
 
     def _read_as(self, cause: Cause, places: Rows) -> Finding:
         variant = cause.variant
@@ -275,7 +275,7 @@ class _Check:
             kind, f"{told} {what}; median cosine {cosine:.3f}.", _REMEDIES[kind], self._share(places), rows, exact
         )
 
-    def _more(self, places: Rows, rows: list[tuple[int, int]], exact: bool) -> Sample:
+    def _more(self, places: Rows, rows: list[tuple[int, int]], exact: bool) -> IndexSample:
         """These rows, and where they are few others that are as wrong: eight rows say little about which are alike."""
         if len(places) >= ENOUGH:
             return self._sample.part(places)
@@ -288,7 +288,7 @@ class _Check:
         asked = [self._texts[row] for row in more]
         read, stored = self._reader.read(asked), np.asarray(self._vectors[more], np.float32)
         wrong = np.flatnonzero(cosines(read, stored) < self._least)
-        return Sample(more, asked, stored, read).part(wrong)
+        return IndexSample(more, asked, stored, read).part(wrong)
 
     def _normalisation(self) -> list[Finding]:
         known = np.flatnonzero(~np.isnan(self._lengths))
@@ -374,7 +374,7 @@ def _width(reader: Reader, stored: npt.NDArray[np.floating], read: npt.NDArray[n
     return Finding("width", what, _REMEDIES["another model"], 1.0)
 
 
-def _passes(sample: Sample, least: float) -> float:
+def _passes(sample: IndexSample, least: float) -> float:
     """Share of pairs of a text and another text's vector that are over the threshold; equal texts are no pairs."""
     a, b = (np.asarray(each, np.float64) for each in (sample.read[:500], sample.stored[:500]))
     a, b = (each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12) for each in (a, b))

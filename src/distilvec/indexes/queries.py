@@ -132,10 +132,10 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
     if file.is_dir():
         raise DataError("this is a folder, and a file of queries is needed", where=str(file), remedy="Name the file.")
-    found = []
+    rows = []
     for row in read_file(file, ["query", "document"], _LONGEST):
         if row.fault is not None or not isinstance(row.value, dict):
             told = row.fault or 'it is no object with "query"'
             raise DataError(f"this row cannot be read: {told}", where=f"{row.file}:{row.line}")
-        found.append(row.value)
-    return found
+        rows.append(row.value)
+    return rows

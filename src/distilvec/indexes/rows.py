@@ -29,9 +29,9 @@ def spread(count: int, wanted: int | None, seed: int) -> Rows:
     if wanted is None or wanted >= count:
         return np.arange(count)
     edges = np.linspace(0, count, wanted + 1).astype(np.int64)
-    found = np.random.default_rng(seed).integers(edges[:-1], edges[1:])
-    found[[0, -1]] = 0, count - 1
-    return np.asarray(found)
+    rows = np.random.default_rng(seed).integers(edges[:-1], edges[1:])
+    rows[[0, -1]] = 0, count - 1
+    return np.asarray(rows)
 
 
 def cosines(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
@@ -124,11 +124,11 @@ def ranges(rows: Sequence[int] | Rows) -> list[tuple[int, int]]:
     >>> ranges([1, 2, 3, 7])
     [(1, 3), (7, 7)]
     """
-    found = np.asarray(rows, np.int64)
-    if not len(found):
+    ascending = np.asarray(rows, np.int64)
+    if not len(ascending):
         return []
-    cuts = np.flatnonzero(np.diff(found) > 1)
-    first, last = found[np.r_[0, cuts + 1]], found[np.r_[cuts, len(found) - 1]]
+    cuts = np.flatnonzero(np.diff(ascending) > 1)
+    first, last = ascending[np.r_[0, cuts + 1]], ascending[np.r_[cuts, len(ascending) - 1]]
     return [(int(a), int(b)) for a, b in zip(first, last, strict=True)]
 
 

@@ -38,7 +38,7 @@ _BATCH = 32
 
 
 @dataclass(frozen=True)
-class Variant:
+class IndexVariant:
     """A way to read a text; None = as the check was asked to.
 
     Attributes:
@@ -96,10 +96,10 @@ class Reader:
         self._own_prompts = list(teacher.prompts.values())
         self.prompt, self.length = teacher.prompt, teacher.card.max_length
         self.width, self.normalizes = teacher.card.width, teacher.card.normalized
-        found = [module for module in self._model.children() if isinstance(module, Pooling)]
-        mode = found[0].pooling_mode if len(found) == 1 else None
+        poolings = [module for module in self._model.children() if isinstance(module, Pooling)]
+        mode = poolings[0].pooling_mode if len(poolings) == 1 else None
         self.pooling = mode if isinstance(mode, str) else None
-        self._pool = found[0] if self.pooling else None
+        self._pool = poolings[0] if self.pooling else None
 
     @property
     def prompts(self) -> list[str]:
@@ -121,31 +121,31 @@ class Reader:
             return []
         return [each for each in LENGTHS if each != self.length and (most is None or each <= most)]
 
-    def read(self, texts: Sequence[str], variant: Variant | None = None) -> Vectors:
+    def read(self, texts: Sequence[str], variant: IndexVariant | None = None) -> Vectors:
         """float32 [n, width] of texts read in one way."""
-        variant = variant or Variant()
+        variant = variant or IndexVariant()
         return self.read_all(texts, variant, [variant.pooling])[variant.pooling]
 
     @torch.inference_mode()
     def read_all(
-        self, texts: Sequence[str], variant: Variant, poolings: Sequence[str | None]
+        self, texts: Sequence[str], variant: IndexVariant, poolings: Sequence[str | None]
     ) -> dict[str | None, Vectors]:
         """Pooling -> float32 [n, width]: one pass over the texts serves all poolings; None is the model's own."""
         first, *rest = self._model.children()
         prompt = self.prompt if variant.prompt is None else variant.prompt
-        found = {pooling: np.empty((len(texts), self.width), np.float32) for pooling in poolings}
+        by_pooling = {pooling: np.empty((len(texts), self.width), np.float32) for pooling in poolings}
         order = np.argsort([-len(text) for text in texts], kind="stable")
         with self._cut(variant.length):
             for start in range(0, len(texts), _BATCH):
                 rows = order[start : start + _BATCH]
                 features = self._model.preprocess([split_pair(texts[row]) for row in rows], prompt=prompt or None)
                 features = first({key: self._move(value) for key, value in features.items()})
-                for pooling, vectors in found.items():
+                for pooling, vectors in by_pooling.items():
                     out = dict(features)
                     for module in rest:
                         out = (self._pooling(pooling) if module is self._pool and pooling else module)(out)
                     vectors[rows] = out["sentence_embedding"].float().cpu().numpy()
-        return found
+        return by_pooling
 
     def rounded(self, texts: Sequence[str]) -> Vectors:
         """The same vectors computed in bfloat16 throughout: the coarsest arithmetic that an honest index is made in."""

@@ -1,6 +1,6 @@
 """Scores of any embedding model: tasks, agreement with a teacher, collapse, speed, and honest intervals."""
 
-from distilvec.judging.agreement import agreement, linear_map, ridge_map
+from distilvec.judging.agreement import agreement, free_map, linear_map
 from distilvec.judging.automatic import automatic_tasks
 from distilvec.judging.benchmarks import MtebTask
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
@@ -8,6 +8,7 @@ from distilvec.judging.clustering import ClusteringTask
 from distilvec.judging.collapse import collapse
 from distilvec.judging.drift import Drift, drift
 from distilvec.judging.encoder import CachedEncoder, RidgeMapped, apply_map
+from distilvec.judging.generation import GenerationTask
 from distilvec.judging.hardest import HardItem, hardest
 from distilvec.judging.loading import expand, load_task, load_tasks
 from distilvec.judging.neighbours import NeighbourTask
@@ -21,7 +22,7 @@ from distilvec.judging.spec import TaskSpec
 from distilvec.judging.speed import speed
 from distilvec.judging.suite import Judgement, judge
 from distilvec.judging.talas import talas_tasks
-from distilvec.judging.tasks import Task, settle
+from distilvec.judging.tasks import JudgingTask, settle_tasks
 from distilvec.judging.verdict import FREE, TRAINED, UNTRAINED, Verdict, judge_run
 
 __all__ = [
@@ -33,8 +34,10 @@ __all__ = [
     "ClusteringTask",
     "Difference",
     "Drift",
+    "GenerationTask",
     "HardItem",
     "Judgement",
+    "JudgingTask",
     "MtebTask",
     "NeighbourTask",
     "Outputs",
@@ -46,7 +49,6 @@ __all__ = [
     "RidgeMapped",
     "Score",
     "SimilarityTask",
-    "Task",
     "TaskSpec",
     "Verdict",
     "agreement",
@@ -56,6 +58,7 @@ __all__ = [
     "disagreement",
     "drift",
     "expand",
+    "free_map",
     "hardest",
     "judge",
     "judge_run",
@@ -63,8 +66,7 @@ __all__ = [
     "load_task",
     "load_tasks",
     "paired_bootstrap",
-    "ridge_map",
-    "settle",
+    "settle_tasks",
     "speed",
     "talas_tasks",
 ]

@@ -120,7 +120,7 @@ def linear_map(linear: Any) -> Array:
     return np.vstack([weight, linear.bias.detach().float().cpu().numpy()[None]])
 
 
-def ridge_map(source: Array, target: Array, penalty: float = 1e-2) -> Array:
+def free_map(source: Array, target: Array, penalty: float = 1e-2) -> Array:
     """W [d, D] with the smallest ||E W - T||^2 + g ||W||^2, g = penalty * tr(E'E) / d: the free baseline."""
     source, target = np.asarray(source, dtype=np.float64), np.asarray(target, dtype=np.float64)
     gram = source.T @ source
@@ -153,10 +153,10 @@ def _hsic(k: Array, m: Array) -> float:
 def _crossed_ridge(student: Array, teacher: Array, seed: int) -> Array:
     order = np.random.default_rng(seed).permutation(len(teacher))
     halves = order[: len(order) // 2], order[len(order) // 2 :]
-    found = np.empty(len(teacher), dtype=np.float32)
+    cosine = np.empty(len(teacher), dtype=np.float32)
     for fitted, judged in (halves, halves[::-1]):
-        found[judged] = cosines(student[judged] @ ridge_map(student[fitted], teacher[fitted]), teacher[judged])
-    return found
+        cosine[judged] = cosines(student[judged] @ free_map(student[fitted], teacher[fitted]), teacher[judged])
+    return cosine
 
 
 def _matrices(teacher: Array, student: Array, seed: int, pairs: int = 500_000) -> dict[str, float]:

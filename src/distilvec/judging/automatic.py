@@ -15,7 +15,7 @@ import numpy as np
 from distilvec.judging.probes import ClassificationTask, RegressionTask
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.similarity import PairTask, SimilarityTask
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import JudgingTask
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus
@@ -28,7 +28,7 @@ FEWEST, MOST_TRAIN, MOST_TEST = 20, 5_000, 5_000
 MOST_CLASSES = 200
 
 
-def automatic_tasks(corpus: Corpus) -> list[Task]:
+def automatic_tasks(corpus: Corpus) -> list[JudgingTask]:
     """The tasks that a corpus allows; none where it has texts only, or fewer than 20 held-out items.
 
     Pairs with labels: whole numbers 0 and 1 say whether the two are alike (average precision), other numbers how
@@ -38,20 +38,20 @@ def automatic_tasks(corpus: Corpus) -> list[Task]:
     Args:
         corpus: prepared, with its split.
     """
-    found: list[Task | None] = []
+    possible: list[JudgingTask | None] = []
     if corpus.groups is not None and corpus.roles is not None:
-        found += _pair_tasks(corpus)
+        possible += _pair_tasks(corpus)
     elif corpus.labels is not None:
-        found.append(_label_probe(corpus))
+        possible.append(_label_probe(corpus))
     if corpus.domains is not None:
         names = corpus.domain_names or []
-        found.append(_probe("domain", corpus, corpus.domains, names or None))
-    tasks = [task for task in found if task is not None]
+        possible.append(_probe("domain", corpus, corpus.domains, names or None))
+    tasks = [task for task in possible if task is not None]
     logger.info("tasks made of the corpus: %s", ", ".join(f"{t.name} ({t.kind})" for t in tasks) or "none")
     return tasks
 
 
-def _label_probe(corpus: Corpus) -> Task | None:
+def _label_probe(corpus: Corpus) -> JudgingTask | None:
     labels = corpus.labels
     assert labels is not None
     if labels.dtype.kind != "f":
@@ -68,7 +68,7 @@ def _label_probe(corpus: Corpus) -> Task | None:
     )
 
 
-def _probe(name: str, corpus: Corpus, codes: np.ndarray, names: list[str] | None) -> Task | None:
+def _probe(name: str, corpus: Corpus, codes: np.ndarray, names: list[str] | None) -> JudgingTask | None:
     train, test = _rows(corpus.train_rows, MOST_TRAIN), _rows(corpus.holdout_rows, MOST_TEST)
     classes = np.unique(codes[train])
     known = np.isin(codes[test], classes)  # a class that was never seen in training cannot be told
@@ -82,7 +82,7 @@ def _probe(name: str, corpus: Corpus, codes: np.ndarray, names: list[str] | None
     return ClassificationTask(name, columns(train), columns(test), protocol="tuned", domain="in")
 
 
-def _pair_tasks(corpus: Corpus) -> list[Task | None]:
+def _pair_tasks(corpus: Corpus) -> list[JudgingTask | None]:
     anchors, positives = _held_out_pairs(corpus)
     if len(anchors) < FEWEST:
         return []
@@ -96,7 +96,7 @@ def _pair_tasks(corpus: Corpus) -> list[Task | None]:
     if low == high:
         return [RetrievalTask.from_pairs("retrieval", left, right, domain="in")]
     right_ones = np.flatnonzero(scores >= low + 0.75 * (high - low)).tolist()
-    tasks: list[Task | None] = []
+    tasks: list[JudgingTask | None] = []
     if set(np.unique(scores)) == {0.0, 1.0}:
         tasks.append(PairTask("pairs", left, right, (scores == 1).tolist(), domain="in"))
     else:

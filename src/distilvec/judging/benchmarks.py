@@ -14,7 +14,7 @@ from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
 from distilvec.judging.encoder import CachedEncoder, Encode
 from distilvec.judging.scores import Score
 from distilvec.judging.talas_sets import TALAS_SETS
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import JudgingTask
 
 if TYPE_CHECKING:
     from distilvec.judging.results import ResultFiles
@@ -25,7 +25,7 @@ _LARGE = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionRerankin
 _CHUNK, _SECONDS_BETWEEN_LINES = 4096, 30.0
 
 
-class MtebTask(Task):
+class MtebTask(JudgingTask):
     """One of MTEB's tasks; its own data, protocol and main score, without an interval.
 
     Args:
@@ -59,15 +59,15 @@ class MtebTask(Task):
         """
         import mteb
 
-        found = self._result(self.task, encode)
+        result = self._result(self.task, encode)
         about = self.task.metadata
         kind = "retrieval" if about.type in ("Retrieval", "Reranking") else self.kind
-        details = {"mteb": found.mteb_version or mteb.__version__, "type": about.type, "splits": list(found.scores)}
+        details = {"mteb": result.mteb_version or mteb.__version__, "type": about.type, "splits": list(result.scores)}
         dataset = about.dataset or {}
         details |= {key: str(dataset[name]) for key, name in _ABOUT_DATA if dataset.get(name)}
         if self.benchmark is not None:
             details["benchmark"] = self.benchmark
-        return Score(self.name, kind, str(about.main_score), float(found.get_score()), None, 0, details, self.domain)
+        return Score(self.name, kind, str(about.main_score), float(result.get_score()), None, 0, details, self.domain)
 
     def _result(self, task: Any, encode: Encode) -> Any:
         """MTEB's result of a task, or of one that others are joined to."""
@@ -79,11 +79,11 @@ class MtebTask(Task):
             logger.info("%s: taken from %s", task.metadata.name, self.results)
             return kept
         if isinstance(task, AbsTaskAggregate):
-            found = task.combine_task_results([self._result(each, encode) for each in task.metadata.tasks])
+            result = task.combine_task_results([self._result(each, encode) for each in task.metadata.tasks])
         else:
             try:
                 model = _MtebEncoder(encode, task.metadata.name, large=task.metadata.type in _LARGE)
-                found = mteb.evaluate(model, task, cache=None, show_progress_bar=False).task_results[0]
+                result = mteb.evaluate(model, task, cache=None, show_progress_bar=False).task_results[0]
             except (OSError, ConnectionError) as error:
                 left = "" if self.results is None else " What is finished is kept; the same command goes on from it."
                 raise EnvironmentProblem(
@@ -92,8 +92,8 @@ class MtebTask(Task):
                     remedy=f"Its data comes from the hub.{left}",
                 ) from error
         if self.results is not None:
-            self.results.keep(found)
-        return found
+            self.results.keep(result)
+        return result
 
 
 _ABOUT_DATA = (("dataset", "path"), ("revision", "revision"))
@@ -143,7 +143,7 @@ def benchmark_means(scores: Sequence[Score]) -> dict[str, tuple[float, int, floa
 
     Both means are those of MTEB's leaderboards.
     """
-    found = {}
+    by_benchmark = {}
     for name in dict.fromkeys(score.details.get("benchmark") for score in scores):
         if name is None:
             continue
@@ -152,8 +152,8 @@ def benchmark_means(scores: Sequence[Score]) -> dict[str, tuple[float, int, floa
         for score in own:
             types.setdefault(str(score.details.get("type")), []).append(score.value)
         means = [float(np.mean(values)) for values in types.values()]
-        found[str(name)] = (float(np.mean([s.value for s in own])), len(own), float(np.mean(means)), len(means))
-    return found
+        by_benchmark[str(name)] = (float(np.mean([s.value for s in own])), len(own), float(np.mean(means)), len(means))
+    return by_benchmark
 
 
 def _need(name: str) -> None:
@@ -183,16 +183,16 @@ class _MtebEncoder:
         texts = [text for batch in inputs for text in self._texts(batch)]
         name = getattr(prompt_type, "value", prompt_type)
         side = name if name in ("query", "document") else ""
-        found, begun, told = [], time.monotonic(), time.monotonic()
+        vectors, begun, told = [], time.monotonic(), time.monotonic()
         for start in range(0, len(texts), _CHUNK):
             chunk = texts[start : start + _CHUNK]
-            found.append(self._encode.once(chunk, side) if self._large else self._encode.on_side(chunk, side))
+            vectors.append(self._encode.once(chunk, side) if self._large else self._encode.on_side(chunk, side))
             now, done = time.monotonic(), start + len(chunk)
             if now - told >= _SECONDS_BETWEEN_LINES:
                 told = now
                 rate = done / (now - begun)
                 logger.info("%s: %s/%s texts, %.0f/s", self._task, f"{done:,}", f"{len(texts):,}", rate)
-        return np.concatenate(found)
+        return np.concatenate(vectors)
 
     def _texts(self, batch: Any) -> list[str]:
         if "text" not in batch:

@@ -7,6 +7,7 @@ from typing import Any
 
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.clustering import ClusteringTask
+from distilvec.judging.generation import GenerationTask
 from distilvec.judging.neighbours import NeighbourTask
 from distilvec.judging.perceptron import IMAGES, MOLECULES, PerceptronTask
 from distilvec.judging.probe_items import ProbeItems, image_table
@@ -15,10 +16,10 @@ from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.similarity import PairTask, SimilarityTask
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.tables import Table, read_table
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import JudgingTask
 
 
-def build_task(spec: TaskSpec, folder: Path) -> Task:
+def build_judging_task(spec: TaskSpec, folder: Path) -> JudgingTask:
     """The task of a description whose files are relative to a folder."""
     return _BUILDERS[spec.kind](spec, _Files(spec, folder))
 
@@ -43,9 +44,9 @@ class _Files:
         images = spec.probe == "images"
         answer = spec.score if spec.target == "regression" else spec.label
         text = "image" if images and "text" not in spec.model_fields_set else spec.text
-        found = image_table(self.folder / source, text, answer) if images and isinstance(source, str) else None
-        table = found or (self.test(text) if key == "test" and spec.exclude else self.table(key))
-        return table, text if found or table.has(text) else spec.text, answer
+        pictures = image_table(self.folder / source, text, answer) if images and isinstance(source, str) else None
+        table = pictures or (self.test(text) if key == "test" and spec.exclude else self.table(key))
+        return table, text if pictures or table.has(text) else spec.text, answer
 
     def test(self, *columns: str) -> Table:
         """The test table, less the items that have an excluded text in one of the columns."""
@@ -71,11 +72,11 @@ def _probe_columns(spec: TaskSpec, files: _Files) -> tuple[Columns, Columns, Col
     return columns(files.table("train")), columns(files.test(spec.text)), validation
 
 
-def _classification(spec: TaskSpec, files: _Files) -> Task:
+def _classification(spec: TaskSpec, files: _Files) -> JudgingTask:
     return ClassificationTask(spec.name, *_probe_columns(spec, files), **_probe_options(spec))
 
 
-def _regression(spec: TaskSpec, files: _Files) -> Task:
+def _regression(spec: TaskSpec, files: _Files) -> JudgingTask:
     return RegressionTask(spec.name, *_probe_columns(spec, files), **_probe_options(spec))
 
 
@@ -83,15 +84,15 @@ def _probe_options(spec: TaskSpec) -> dict[str, Any]:
     return {"protocol": spec.protocol, "max_train": spec.max_train, **_common(spec)}
 
 
-def _perceptron(spec: TaskSpec, files: _Files) -> Task:
+def _perceptron(spec: TaskSpec, files: _Files) -> JudgingTask:
     if spec.exclude and spec.test is None:
         raise DistilvecError("exclude is for a split that is given: name the test file", where=f"task {spec.name}")
-    found = ProbeItems(spec.name, spec.probe == "images")
+    items = ProbeItems(spec.name, spec.probe == "images")
 
     def columns(key: str) -> Columns:
         table, text, answer = files.items(key)
         read = Table.numbers if spec.target == "regression" else Table.labels
-        return found.columns(table, text, answer, lambda rows: read(rows, answer), files.folder)
+        return items.columns(table, text, answer, lambda rows: read(rows, answer), files.folder)
 
     task = PerceptronTask(
         spec.name,
@@ -102,10 +103,10 @@ def _perceptron(spec: TaskSpec, files: _Files) -> Task:
         log=spec.log,
         seeds=range(spec.seeds),
         settings=IMAGES if spec.probe == "images" else MOLECULES,
-        rejected=found.rejected,
+        rejected=items.rejected,
         **_common(spec),
     )
-    found.tell()
+    items.tell()
     return task
 
 
@@ -113,13 +114,13 @@ def _common(spec: TaskSpec) -> dict[str, Any]:
     return {"domain": spec.domain, "seed": spec.seed}
 
 
-def _similarity(spec: TaskSpec, files: _Files) -> Task:
+def _similarity(spec: TaskSpec, files: _Files) -> JudgingTask:
     table = files.test(spec.text1, spec.text2)
     columns = table.texts(spec.text1), table.texts(spec.text2), table.numbers(spec.score)
     return SimilarityTask(spec.name, *columns, **_common(spec))
 
 
-def _pairs(spec: TaskSpec, files: _Files) -> Task:
+def _pairs(spec: TaskSpec, files: _Files) -> JudgingTask:
     table = files.test(spec.text1, spec.text2)
     alike = _alike(spec, table)
     return PairTask(spec.name, table.texts(spec.text1), table.texts(spec.text2), alike, **_common(spec))
@@ -144,13 +145,13 @@ def _alike(spec: TaskSpec, table: Table) -> list[bool]:
     return [meaning[label.lower()] for label in labels]
 
 
-def _clustering(spec: TaskSpec, files: _Files) -> Task:
+def _clustering(spec: TaskSpec, files: _Files) -> JudgingTask:
     table = files.test(spec.text)
     columns = table.texts(spec.text), table.labels(spec.label)
     return ClusteringTask(spec.name, *columns, max_items=spec.max_items, **_common(spec))
 
 
-def _retrieval(spec: TaskSpec, files: _Files) -> Task:
+def _retrieval(spec: TaskSpec, files: _Files) -> JudgingTask:
     if spec.test is not None:
         table = files.test(spec.query, spec.document)
         pairs = table.texts(spec.query), table.texts(spec.document)
@@ -196,7 +197,7 @@ def _rows_by_id(table: Table) -> dict[str, int]:
     return rows
 
 
-def _neighbours(spec: TaskSpec, files: _Files) -> Task:
+def _neighbours(spec: TaskSpec, files: _Files) -> JudgingTask:
     queries = None if spec.queries is None else _texts(files.table("queries"), spec.query, spec.text)
     return NeighbourTask(
         spec.name,
@@ -215,7 +216,14 @@ def _texts(table: Table, *columns: str) -> list[str]:
     return table.texts(next((column for column in columns if table.has(column)), columns[0]))
 
 
+def _generation(spec: TaskSpec, files: _Files) -> JudgingTask:
+    table = files.test(spec.prompt, spec.answer)
+    options = {name: getattr(spec, name) for name in ("separator", "longest", "samples")}
+    return GenerationTask(spec.name, table.texts(spec.prompt), table.texts(spec.answer), **options, **_common(spec))
+
+
 _BUILDERS = {
+    "generation": _generation,
     "classification": _classification,
     "regression": _regression,
     "pairs": _pairs,

@@ -11,10 +11,10 @@ from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import Task, distinct, same_length, unit
+from distilvec.judging.tasks import JudgingTask, distinct, same_length, unit
 
 
-class ClusteringTask(Task):
+class ClusteringTask(JudgingTask):
     """V-measure of mini-batch k-means on unit vectors, k = number of groups, mean over several starts.
 
     The interval is over items with the clusters as found; the spread over starts is in the details.
@@ -64,13 +64,13 @@ class ClusteringTask(Task):
         from sklearn.exceptions import ConvergenceWarning
 
         vectors = unit(encode(self._texts))
-        found = []
+        assignments = []
         for start in range(self.starts):
             kmeans = MiniBatchKMeans(self.clusters, batch_size=1024, n_init=3, random_state=self.seed + start)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct vectors than groups: collapse
-                found.append(kmeans.fit_predict(vectors).astype(np.int16))
-        clusters = np.stack(found)
+                assignments.append(kmeans.fit_predict(vectors).astype(np.int16))
+        clusters = np.stack(assignments)
         each = [measure("v_measure", self._codes, row) for row in clusters]
         details = {"clusters": self.clusters, "starts": self.starts, "deviation": float(np.std(each))}
         return self._scored(Outputs("v_measure", self._codes, clusters), details)

@@ -39,14 +39,14 @@ def collapse(vectors: npt.NDArray[Any], *, sample: int = 2_000, neighbours: int 
     mean_cosine = float((total @ total - np.square(points).sum()) / (n * (n - 1)))
     rank = _effective_rank(points)
     most = min(n - 1, width)
-    found: dict[str, Any] = {
+    signs: dict[str, Any] = {
         "mean_cosine": mean_cosine,
         "effective_rank": rank,
         "rank_share": rank / most,
         "hubness": _hubness(points, min(neighbours, n - 1)),
         "items": n,
     }
-    return found | {"alarms": _alarms(found, most)}
+    return signs | {"alarms": _alarms(signs, most)}
 
 
 def _effective_rank(points: npt.NDArray[np.float64]) -> float:
@@ -69,21 +69,21 @@ def _hubness(points: npt.NDArray[np.float64], neighbours: int) -> float:
     return float((((counts - counts.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0
 
 
-def _alarms(found: dict[str, Any], most: int) -> list[str]:
+def _alarms(signs: dict[str, Any], most: int) -> list[str]:
     alarms = []
-    if found["mean_cosine"] > MEAN_COSINE_ALARM:
+    if signs["mean_cosine"] > MEAN_COSINE_ALARM:
         alarms.append(
-            f"The space has collapsed: the mean cosine of two texts is {found['mean_cosine']:.3f} "
+            f"The space has collapsed: the mean cosine of two texts is {signs['mean_cosine']:.3f} "
             f"(alarm above {MEAN_COSINE_ALARM})."
         )
-    if found["rank_share"] < RANK_SHARE_ALARM or found["effective_rank"] < min(2.0, most):
+    if signs["rank_share"] < RANK_SHARE_ALARM or signs["effective_rank"] < min(2.0, most):
         alarms.append(
-            f"The space has collapsed: its effective rank is {found['effective_rank']:.1f} of {most} "
+            f"The space has collapsed: its effective rank is {signs['effective_rank']:.1f} of {most} "
             f"(alarm below {RANK_SHARE_ALARM:.0%})."
         )
-    if found["hubness"] > HUBNESS_ALARM:
+    if signs["hubness"] > HUBNESS_ALARM:
         alarms.append(
-            f"A few texts are near everything: the neighbour counts' skewness is {found['hubness']:.1f} "
+            f"A few texts are near everything: the neighbour counts' skewness is {signs['hubness']:.1f} "
             f"(alarm above {HUBNESS_ALARM:.0f})."
         )
     return alarms

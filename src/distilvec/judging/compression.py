@@ -73,8 +73,8 @@ def calibrated(vectors: Array, width: int) -> float:
     short = unit(np.asarray(vectors)[:, :width])
     limit = float(np.abs(short).max()) if short.size else 0.0
     if limit == 0:
-        found = list(np.shape(vectors))
-        raise DistilvecError(f"int8 vectors are calibrated on vectors, and those given {found} are none but zeros")
+        shape = list(np.shape(vectors))
+        raise DistilvecError(f"int8 vectors are calibrated on vectors, and those given {shape} are none but zeros")
     return limit
 
 

@@ -115,11 +115,11 @@ def _pieces(model: Any, *sides: Sequence[str]) -> tuple[float, float] | None:
     tokenizer: Any = getattr(model, "tokenizer", None)
     if not hasattr(tokenizer, "backend_tokenizer"):
         return None
-    found = []
+    rates = []
     for texts in sides:
         ids = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-        found.append(100 * sum(map(len, ids)) / max(1, sum(map(len, texts))))
-    return found[0], found[1]
+        rates.append(100 * sum(map(len, ids)) / max(1, sum(map(len, texts))))
+    return rates[0], rates[1]
 
 
 def _nearest(queries: Any, documents: Any, *, itself: bool) -> tuple[Any, Any]:

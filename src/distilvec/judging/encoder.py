@@ -115,15 +115,15 @@ class CachedEncoder:
         call = getattr(self.model, f"encode_{side}" if side else "encode", self.model)
         if is_sentence_transformer(self.model):
             # A joint pair is one text of the corpus; the model reads it as two.
-            found = call(
+            encoded = call(
                 [split_pair(text) for text in texts],
                 batch_size=self.batch_size,
                 show_progress_bar=False,
                 convert_to_numpy=True,
             )
         else:
-            found = call(texts)
-        vectors = np.asarray(found, dtype=np.float32)
+            encoded = call(texts)
+        vectors = np.asarray(encoded, dtype=np.float32)
         if vectors.ndim != 2 or len(vectors) != len(texts):
             raise DataError(
                 f"[{len(texts)}, width] was expected, the model gave {list(vectors.shape)}",

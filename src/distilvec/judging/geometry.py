@@ -93,10 +93,10 @@ class Geometry:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values, without the samples."""
-        found = asdict(self)
-        for each in found["mixtures"]:
+        values = asdict(self)
+        for each in values["mixtures"]:
             each.pop("samples")
-        return found
+        return values
 
 
 def geometry(model: SentenceTransformer, texts: Sequence[str], *, seed: int = 0) -> Geometry:
@@ -146,9 +146,9 @@ def mixture_geometry(
         batch = [split_pair(text) for text in texts[start : start + _BATCH]]
         features: dict[str, Any] = dict(model.preprocess(batch, prompt=prompt or None))
         features = {name: v.to(model.device) if isinstance(v, Tensor) else v for name, v in features.items()}
-        with routing(model, outputs=True) as found:
+        with routing(model, outputs=True) as routed:
             transformer(features)
-        for each in found:
+        for each in routed:
             real = each.real
             assert each.outputs is not None
             parts = _measure(each.outputs[real].float(), each.weights[real].float())
@@ -160,15 +160,15 @@ def mixture_geometry(
         for layer, parts in sorted(seen.items())
     }
     first = next(iter(layers.values()))
-    everything = {name: np.concatenate([found[name] for found in layers.values()]) for name in first}
-    return [_summary(layer, found, seed) for layer, found in {0: everything, **layers}.items()]
+    everything = {name: np.concatenate([measures[name] for measures in layers.values()]) for name in first}
+    return [_summary(layer, measures, seed) for layer, measures in {0: everything, **layers}.items()]
 
 
 def _measure(outputs: Tensor, weights: Tensor) -> dict[str, Tensor]:
     """Per token of [n, K, d] outputs and [n, K] weights: [n] each. Ratio and angle are of the two most probable."""
     lengths = outputs.norm(dim=-1)
     weighted, mean = (weights * lengths).sum(-1), lengths.mean(-1)
-    found = {"mass": weights.sum(-1)}
+    measures = {"mass": weights.sum(-1)}
     if outputs.shape[1] > 1:
         order = weights.argsort(-1, descending=True)[:, :2]
         pair = outputs.gather(1, order[..., None].expand(-1, -1, outputs.shape[-1]))
@@ -176,31 +176,31 @@ def _measure(outputs: Tensor, weights: Tensor) -> dict[str, Tensor]:
         units = pair / size[..., None]
         # Twice atan2 of half difference and half sum: exact near 0 and 180 degrees, where a cosine is not.
         apart, together = (units[:, 0] - units[:, 1]).norm(dim=-1), (units[:, 0] + units[:, 1]).norm(dim=-1)
-        found |= {"norm_ratio": size[:, 0] / size[:, 1], "angle": torch.rad2deg(2 * torch.atan2(apart, together))}
+        measures |= {"norm_ratio": size[:, 0] / size[:, 1], "angle": torch.rad2deg(2 * torch.atan2(apart, together))}
     else:
-        found |= {"norm_ratio": torch.ones_like(mean), "angle": torch.zeros_like(mean)}
+        measures |= {"norm_ratio": torch.ones_like(mean), "angle": torch.zeros_like(mean)}
     for mode in MODES:
         size = spherical_aggregate(outputs, weights, mode).norm(dim=-1)
-        found[f"output:{mode}"] = size / mean.clamp_min(1e-12)
-        found[f"angular:{mode}"] = size / weighted.clamp_min(1e-12)
-    return found
+        measures[f"output:{mode}"] = size / mean.clamp_min(1e-12)
+        measures[f"angular:{mode}"] = size / weighted.clamp_min(1e-12)
+    return measures
 
 
-def _summary(layer: int, found: dict[str, npt.NDArray[Any]], seed: int) -> MixtureGeometry:
-    count = len(found["mass"])
+def _summary(layer: int, measures: dict[str, npt.NDArray[Any]], seed: int) -> MixtureGeometry:
+    count = len(measures["mass"])
     rows = np.sort(np.random.default_rng(seed).permutation(count)[:_KEPT])
-    load = found["load"].sum(0)
+    load = measures["load"].sum(0)
     shown = ["norm_ratio", "angle", *(f"output:{mode}" for mode in MODES)]
     return MixtureGeometry(
         layer=layer,
         tokens=count,
-        norm_ratio=Spread.of(found["norm_ratio"]),
-        angle=Spread.of(found["angle"]),
-        wide=float((found["angle"] > WIDE).mean()),
-        mass=Spread.of(found["mass"]),
-        output={mode: Spread.of(found[f"output:{mode}"]) for mode in MODES},
-        angular={mode: Spread.of(found[f"angular:{mode}"]) for mode in MODES},
+        norm_ratio=Spread.of(measures["norm_ratio"]),
+        angle=Spread.of(measures["angle"]),
+        wide=float((measures["angle"] > WIDE).mean()),
+        mass=Spread.of(measures["mass"]),
+        output={mode: Spread.of(measures[f"output:{mode}"]) for mode in MODES},
+        angular={mode: Spread.of(measures[f"angular:{mode}"]) for mode in MODES},
         load=[] if layer == 0 else (load / load.sum()).tolist(),
-        entropy=float(found["entropy"].mean()),
-        samples={name: found[name][rows].astype(np.float32) for name in shown},
+        entropy=float(measures["entropy"].mean()),
+        samples={name: measures[name][rows].astype(np.float32) for name in shown},
     )

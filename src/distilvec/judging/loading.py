@@ -14,14 +14,14 @@ from pydantic import ValidationError
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.judging.benchmarks import benchmark_tasks, is_benchmark, mteb_task
-from distilvec.judging.building import build_task
+from distilvec.judging.building import build_judging_task
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.talas_sets import TALAS_SETS, talas_spec
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import JudgingTask
 from distilvec.validation import refusal
 
 
-def load_task(spec: str | Path | Mapping[str, Any], folder: str | Path | None = None) -> Task:
+def load_task(spec: str | Path | Mapping[str, Any], folder: str | Path | None = None) -> JudgingTask:
     """One task.
 
     Args:
@@ -49,7 +49,7 @@ def load_task(spec: str | Path | Mapping[str, Any], folder: str | Path | None = 
     return _registered(str(spec), Path(folder) if folder else None)
 
 
-def load_tasks(specs: Sequence[str | Path | Mapping[str, Any]], folder: str | Path | None = None) -> list[Task]:
+def load_tasks(specs: Sequence[str | Path | Mapping[str, Any]], folder: str | Path | None = None) -> list[JudgingTask]:
     """Several tasks; their names have to differ.
 
     Raises:
@@ -66,10 +66,10 @@ def read_tasks(tasks: Any) -> list[Any]:
     Raises:
         DistilvecError: a file that cannot be read, a description that is none, or two tasks of one name.
     """
-    found: list[Any] = []
+    loaded: list[Any] = []
     for spec in tasks if isinstance(tasks, list | tuple) else [tasks]:
         if hasattr(spec, "score") and hasattr(spec, "texts"):
-            found.append(spec)
+            loaded.append(spec)
             continue
         file = Path(spec) if isinstance(spec, str | Path) else None
         if file is not None and file.suffix in (".yaml", ".yml", ".json") and file.is_file():
@@ -78,25 +78,25 @@ def read_tasks(tasks: Any) -> list[Any]:
             except (OSError, ValueError, yaml.YAMLError) as error:
                 raise DistilvecError(f"the task file cannot be read ({error})", where=str(file)) from error
             if isinstance(listed, list):
-                found += [load_task(each, file.parent) for each in listed]
+                loaded += [load_task(each, file.parent) for each in listed]
                 continue
-        found += expand(spec)
-    unique(found)
-    return found
+        loaded += expand(spec)
+    unique(loaded)
+    return loaded
 
 
-def expand(spec: Any, folder: str | Path | None = None) -> list[Task]:
+def expand(spec: Any, folder: str | Path | None = None) -> list[JudgingTask]:
     """The tasks of a benchmark that MTEB registers, by its name or the object itself; of anything else, `load_task`."""
     if is_benchmark(spec):
         return list(benchmark_tasks(spec) or ())
     name = spec if isinstance(spec, str) else None
     if name is None or name in TALAS_SETS or Path(name).suffix in (".yaml", ".yml", ".json") or Path(name).exists():
         return [load_task(spec, folder)]
-    found = benchmark_tasks(name)
-    return [load_task(name, folder)] if found is None else list(found)
+    registered = benchmark_tasks(name)
+    return [load_task(name, folder)] if registered is None else list(registered)
 
 
-def unique(tasks: Sequence[Task]) -> None:
+def unique(tasks: Sequence[JudgingTask]) -> None:
     """Refuse two tasks of one name: scores are kept by name.
 
     Raises:
@@ -116,7 +116,7 @@ def data_folder() -> Path | None:
     return Path(named) / "data" if (Path(named) / "data").is_dir() else Path(named)
 
 
-def _registered(name: str, folder: Path | None) -> Task:
+def _registered(name: str, folder: Path | None) -> JudgingTask:
     if name in TALAS_SETS:
         place = folder or data_folder()
         if place is None:
@@ -148,10 +148,10 @@ def _read_spec(path: Path) -> Mapping[str, Any]:
     return data
 
 
-def _build(data: Mapping[str, Any], folder: Path) -> Task:
+def _build(data: Mapping[str, Any], folder: Path) -> JudgingTask:
     place = f"task {data.get('name', '?')}"
     try:
         spec = TaskSpec.model_validate(dict(data))
     except ValidationError as error:
         raise refusal(error, TaskSpec, place) from error
-    return build_task(spec, folder)
+    return build_judging_task(spec, folder)

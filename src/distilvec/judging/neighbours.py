@@ -88,5 +88,5 @@ class NeighbourTask(RetrievalTask):
             unit(side(teacher, kind)(texts)) for kind, texts in (("document", self.documents), ("query", self.queries))
         )
         first = self._others(top_rows(queries, documents, self._depth))[:, : self.depth]
-        self.relevance = [{int(row): 1.0 for row in found if row >= 0} for found in first]
+        self.relevance = [{int(row): 1.0 for row in nearest if row >= 0} for nearest in first]
         self._bm25, self._settled = None, True

@@ -14,7 +14,7 @@ from distilvec.judging.metrics import measure
 from distilvec.judging.perceptron_parts import Parts, PerceptronSettings, Target
 from distilvec.judging.probes import Columns, numbers
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import Task, distinct, same_length
+from distilvec.judging.tasks import JudgingTask, distinct, same_length
 
 __all__ = ["IMAGES", "MOLECULES", "PerceptronSettings", "PerceptronTask", "disagreement"]
 
@@ -27,7 +27,7 @@ MOLECULES = PerceptronSettings()
 IMAGES = PerceptronSettings(hidden=None, activation="leaky_relu", optimizer="sgd", weight_decay=1e-4, epochs=50)
 
 
-class PerceptronTask(Task):
+class PerceptronTask(JudgingTask):
     """A perceptron on frozen embeddings, fitted with several seeds; the value is the mean over the seeds.
 
     The metric is accuracy for `classification`, the area under the ROC curve for `binary` and R2 for `regression`.
@@ -129,9 +129,9 @@ class PerceptronTask(Task):
             width=len(self.label_names) if self.target == "classification" else 1,
             settings=self.settings,
         )
-        found = fitted.outputs.argmax(-1) if self.target == "classification" else fitted.outputs[..., 0]
+        on_test = fitted.outputs.argmax(-1) if self.target == "classification" else fitted.outputs[..., 0]
         predicted = np.full((len(self.seeds), len(self._items)), np.nan, dtype=np.float32)
-        np.put_along_axis(predicted, self._parts.test, found.astype(np.float32), axis=1)
+        np.put_along_axis(predicted, self._parts.test, on_test.astype(np.float32), axis=1)
         outputs = Outputs(METRIC[self.target], self._answers[self._tested], predicted[:, self._tested])
         values = [measure(outputs.metric, outputs.truth, row[None]) for row in outputs.predicted]
         details: dict[str, Any] = {

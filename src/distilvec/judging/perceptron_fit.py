@@ -15,7 +15,7 @@ from torch.nn import functional
 from distilvec.judging.perceptron_parts import Parts, PerceptronSettings, Target
 
 
-class Fitted(NamedTuple):
+class FittedPerceptron(NamedTuple):
     """What came of it: outputs float32 [S, test items, width], the epoch whose weights were kept [S], from 1,
     and the loss of those on the validation items [S].
     """
@@ -34,7 +34,7 @@ def fit_perceptrons(
     target: Target,
     width: int,
     settings: PerceptronSettings,
-) -> Fitted:
+) -> FittedPerceptron:
     """Fit one perceptron per seed on standardised features and keep each one's best epoch by validation loss.
 
     Numbers to be predicted are standardised on the training items, too, and given back in their own units. The loss
@@ -75,13 +75,13 @@ def fit_perceptrons(
                 loss.backward()
             optimizer.step()
         with torch.no_grad():
-            found = _loss(_forward(weights, held_x, settings), held_y, target)
-            better = found < best_loss
+            losses = _loss(_forward(weights, held_x, settings), held_y, target)
+            better = losses < best_loss
             for kept, weight in zip(best, weights):
                 kept[better] = weight[better]
-        best_loss, best_epoch = torch.where(better, found, best_loss), best_epoch.masked_fill(better, epoch)
+        best_loss, best_epoch = torch.where(better, losses, best_loss), best_epoch.masked_fill(better, epoch)
     outputs = _forward(best, data.take(test), settings) * scale.unsqueeze(-1) + shift.unsqueeze(-1)
-    return Fitted(outputs.numpy(), best_epoch.tolist(), best_loss.tolist())
+    return FittedPerceptron(outputs.numpy(), best_epoch.tolist(), best_loss.tolist())
 
 
 class _Standardised:

@@ -13,7 +13,7 @@ from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import Task, distinct, same_length
+from distilvec.judging.tasks import JudgingTask, distinct, same_length
 
 PROTOCOLS = ("talas", "tuned")
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -26,7 +26,7 @@ Rows = npt.NDArray[Any]
 Split = tuple[Rows, Rows, Rows, Rows]
 
 
-class _Probe(Task):
+class _Probe(JudgingTask):
     """Texts with a label or number each; train, test and perhaps validation."""
 
     def __init__(
@@ -141,12 +141,12 @@ class ClassificationTask(_Probe):
         if not splits:
             raise DataError("too few training rows to choose C", where=f"task {self.name}")
         truth = np.concatenate([labels for *_, labels in splits])
-        found = []
+        scores = []
         for strength in STRENGTHS:
             told = [_fit(_logistic(strength), x, y).predict(left) for x, y, left, _ in splits]
-            found.append(measure("macro_f1", truth, np.concatenate(told)))
-        best = int(np.argmax(found))
-        details |= {"C": STRENGTHS[best], "validation_macro_f1": found[best]}
+            scores.append(measure("macro_f1", truth, np.concatenate(told)))
+        best = int(np.argmax(scores))
+        details |= {"C": STRENGTHS[best], "validation_macro_f1": scores[best]}
         return np.asarray(_fit(_logistic(STRENGTHS[best]), train, self._train).predict(test))
 
 
@@ -194,12 +194,12 @@ def numbers(name: str, answers: Sequence[Any]) -> npt.NDArray[np.float32]:
         DataError: one is none.
     """
     try:
-        found = np.asarray([float(answer) for answer in answers], dtype=np.float32)
+        targets = np.asarray([float(answer) for answer in answers], dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise DataError(f"a target is not a number ({error})", where=f"task {name}") from error
-    if not np.isfinite(found).all():
+    if not np.isfinite(targets).all():
         raise DataError("a target is not a finite number", where=f"task {name}")
-    return found
+    return targets
 
 
 def _standardised(train: Rows, test: Rows, held: Rows | None) -> tuple[Rows, Rows, Rows | None]:

@@ -44,12 +44,12 @@ class ResultFiles:
         if not file.is_file():
             return None
         try:
-            found = TaskResult.from_disk(file)
-            fits = found.is_mergeable(task) and not found.get_missing_evaluations(task)
+            result = TaskResult.from_disk(file)
+            fits = result.is_mergeable(task) and not result.get_missing_evaluations(task)
         except Exception as error:  # whatever reading a damaged file raises
             logger.warning("%s cannot be read (%s): the task is run again", file, error)
             return None
-        return found if fits else None
+        return result if fits else None
 
     def keep(self, result: Any) -> None:
         """Write the result of a task.

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import Task, distinct, side, unit
+from distilvec.judging.tasks import JudgingTask, distinct, side, unit
 
 DEPTH = 100
 Relevance = Mapping[int, Mapping[int, float]]
 
 
-class RetrievalTask(Task):
+class RetrievalTask(JudgingTask):
     """nDCG@10 of a search by cosine; recall@10, recall@100, MRR@10 and BM25's figures in the details.
 
     nDCG uses the judged relevance itself as gain and log2(rank + 1) as discount, as trec_eval does. Queries
@@ -46,11 +46,11 @@ class RetrievalTask(Task):
         own: Sequence[int] | None = None,
     ) -> None:
         super().__init__(name, domain, seed)
-        wanted = {q: {d: float(g) for d, g in found.items() if g > 0} for q, found in relevance.items()}
+        wanted = {q: {d: float(g) for d, g in grades.items() if g > 0} for q, grades in relevance.items()}
         rows = [q for q in sorted(wanted) if wanted[q]]
         if not rows or not documents:
-            found = f"{len(queries)} queries, {len(documents)} documents"
-            raise DataError(f"no query has a relevant document ({found})", where=f"task {name}")
+            given = f"{len(queries)} queries, {len(documents)} documents"
+            raise DataError(f"no query has a relevant document ({given})", where=f"task {name}")
         if rows[0] < 0 or rows[-1] >= len(queries):
             raise DataError(f"relevance names query row {rows[-1]} of {len(queries)}", where=f"task {name}")
         highest = max(max(wanted[q]) for q in rows)
@@ -104,8 +104,8 @@ class RetrievalTask(Task):
             index.index(tokens, show_progress=False)
             asked = bm25s.tokenize(self.queries, stopwords="en", show_progress=False)
             depth = min(self._depth, len(self.documents))
-            found, scores = index.retrieve(asked, k=depth, show_progress=False)
-            ranked = np.where(np.asarray(scores) > 0, np.asarray(found), -1)  # score 0: no word in common
+            rows, scores = index.retrieve(asked, k=depth, show_progress=False)
+            ranked = np.where(np.asarray(scores) > 0, np.asarray(rows), -1)  # score 0: no word in common
             self._bm25 = {key: float(column.mean()) for key, column in self._judge(self._others(ranked)).items()}
         return self._bm25
 
@@ -153,10 +153,10 @@ def top_rows(queries: npt.NDArray[Any], documents: npt.NDArray[Any], depth: int)
     """
     depth = min(depth, len(documents))
     chunk = max(1, 20_000_000 // len(documents))
-    found = np.empty((len(queries), depth), dtype=np.int64)
+    best = np.empty((len(queries), depth), dtype=np.int64)
     for start in range(0, len(queries), chunk):
         products = queries[start : start + chunk] @ documents.T
         rows = np.sort(np.argpartition(-products, depth - 1, axis=1)[:, :depth], axis=1)
         order = np.argsort(-np.take_along_axis(products, rows, axis=1), axis=1, kind="stable")
-        found[start : start + chunk] = np.take_along_axis(rows, order, axis=1)
-    return found
+        best[start : start + chunk] = np.take_along_axis(rows, order, axis=1)
+    return best

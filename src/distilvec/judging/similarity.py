@@ -12,10 +12,10 @@ from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import Task, cosines, distinct, same_length
+from distilvec.judging.tasks import JudgingTask, cosines, distinct, same_length
 
 
-class _Pairwise(Task):
+class _Pairwise(JudgingTask):
     """Two columns of texts, scored by the cosine of their vectors."""
 
     def __init__(
@@ -64,9 +64,9 @@ class SimilarityTask(_Pairwise):
             raise DataError(what, where=f"task {name}")
 
     def score(self, encode: Encode) -> Score:
-        found = self._cosines(encode)
-        outputs = Outputs("spearman", self.scores, found)
-        return self._scored(outputs, {"pearson": measure("pearson", self.scores, found)})
+        predicted = self._cosines(encode)
+        outputs = Outputs("spearman", self.scores, predicted)
+        return self._scored(outputs, {"pearson": measure("pearson", self.scores, predicted)})
 
 
 class PairTask(_Pairwise):
@@ -96,10 +96,10 @@ class PairTask(_Pairwise):
             )
 
     def score(self, encode: Encode) -> Score:
-        found = self._cosines(encode)
-        best, threshold = _best_threshold(self.labels, found)
+        predicted = self._cosines(encode)
+        best, threshold = _best_threshold(self.labels, predicted)
         details = {"best_accuracy": best, "threshold": threshold, "base_rate": float(self.labels.mean())}
-        return self._scored(Outputs("average_precision", self.labels, found), details)
+        return self._scored(Outputs("average_precision", self.labels, predicted), details)
 
 
 def _best_threshold(labels: npt.NDArray[np.bool_], cosine: npt.NDArray[np.float32]) -> tuple[float, float]:

@@ -20,6 +20,7 @@ READ_BY: dict[str, set[str]] = {
     "clustering": {"test", "exclude", "text", "label", "max_items"},
     "retrieval": {"test", "exclude", "query", "document", "queries", "corpus", "qrels", "text"},
     "neighbours": {"queries", "corpus", "text", "query", "teacher", "depth", "max_items", "max_queries"},
+    "generation": {"test", "exclude", "prompt", "answer", "separator", "longest", "samples"},
     "perceptron": {*_PROBE, "label", "score", "target", "probe", "log", "seeds"},
 }
 
@@ -44,6 +45,7 @@ class TaskSpec(BaseModel):
         "retrieval",
         "neighbours",
         "perceptron",
+        "generation",
     ]
     domain: Literal["in", "out"] | None = Field(
         None, description="whether its texts are like the corpus; these have averages of their own"
@@ -78,6 +80,13 @@ class TaskSpec(BaseModel):
     )
     log: bool = Field(False, description="perceptron: regression on logarithms")
     seeds: int = Field(5, ge=1, description="perceptron: number of splits and start weights")
+    prompt: str = Field("prompt", description="generation: column of the prompt")
+    answer: str = Field("answer", description="generation: column of the answer")
+    separator: str | None = Field(
+        None, max_length=100, description="generation: text between the two; null = the run's, else a line end"
+    )
+    longest: int = Field(64, ge=1, le=4096, description="generation: tokens of an answer, at most")
+    samples: int = Field(3, ge=0, le=100, description="generation: answers drawn for each prompt, one seed each")
     seed: int = Field(0, ge=0, lt=2**32, description="of samples, splits and clusters")
     exclude: frozenset[str] = Field(frozenset(), description="rows of `test` with one of these texts are left out")
 

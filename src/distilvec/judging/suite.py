@@ -15,7 +15,7 @@ from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.judging.encoder import CachedEncoder
 from distilvec.judging.loading import unique
 from distilvec.judging.scores import Score
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import JudgingTask
 
 logger = logging.getLogger(__name__)
 #: From so many tasks on, lines say which of how many is finished.
@@ -38,7 +38,7 @@ class Judgement:
 
     def averages(self, model: str) -> dict[str, float]:
         """Plain means over the tasks there are: `in`, `out`, `all` (without retrieval), `retrieval`."""
-        return {key: float(np.mean([s.value for s in found])) for key, found in self._groups(model).items()}
+        return {key: float(np.mean([s.value for s in scores])) for key, scores in self._groups(model).items()}
 
     def retention(self, model: str, teacher: str) -> dict[str, float]:
         """Scores and averages in percent of the teacher's; left out where the teacher's is not > 0."""
@@ -62,7 +62,7 @@ class Judgement:
             student: name of the judged model.
             references: names of the models it has to beat, on the average and on retrieval.
         """
-        found = []
+        alarms = []
         for reference in references:
             for group, named in (("all", "the average"), ("retrieval", "retrieval")):
                 own, other = self._groups(student).get(group), self._groups(reference).get(group)
@@ -76,10 +76,10 @@ class Judgement:
                     shown = f"95 % interval {100 * low:+.2f} to {100 * high:+.2f}"
                 if low <= 0:
                     verdict = "worse than" if high < 0 else "not shown to be better than"
-                    found.append(f"On {named}, {student} is {verdict} {reference}: {100 * gap:+.2f} points, {shown}.")
-        return found
+                    alarms.append(f"On {named}, {student} is {verdict} {reference}: {100 * gap:+.2f} points, {shown}.")
+        return alarms
 
-    def without(self, tasks: Sequence[Task], texts: Iterable[str]) -> Judgement:
+    def without(self, tasks: Sequence[JudgingTask], texts: Iterable[str]) -> Judgement:
         """The same scores on the test items none of whose texts is in `texts`, without encoding again.
 
         Args:
@@ -91,12 +91,12 @@ class Judgement:
         """
         by_name = {task.name: task for task in tasks}
         left_out = list(texts)
-        missing = sorted({name for found in self.scores.values() for name in found} - set(by_name))
+        missing = sorted({name for by_task in self.scores.values() for name in by_task} - set(by_name))
         if missing:
             raise DistilvecError(f"the tasks {', '.join(missing)} were judged but not given")
         scores = {
-            model: {name: by_name[name].without(score, left_out) for name, score in found.items()}
-            for model, found in self.scores.items()
+            model: {name: by_name[name].without(score, left_out) for name, score in by_task.items()}
+            for model, by_task in self.scores.items()
         }
         return Judgement(scores, dict(self.seconds), dict(self.texts))
 
@@ -104,8 +104,8 @@ class Judgement:
         """JSON values, with per-item results where asked."""
         return {
             "scores": {
-                model: {task: score.to_dict(outputs) for task, score in found.items()}
-                for model, found in self.scores.items()
+                model: {task: score.to_dict(outputs) for task, score in by_task.items()}
+                for model, by_task in self.scores.items()
             },
             "averages": {model: self.averages(model) for model in self.scores},
             "seconds": self.seconds,
@@ -116,8 +116,8 @@ class Judgement:
     def from_dict(cls, data: Mapping[str, Any]) -> Judgement:
         """The inverse of `to_dict`."""
         scores = {
-            model: {task: Score.from_dict(score) for task, score in found.items()}
-            for model, found in data["scores"].items()
+            model: {task: Score.from_dict(score) for task, score in by_task.items()}
+            for model, by_task in data["scores"].items()
         }
         return cls(scores, dict(data.get("seconds", {})), dict(data.get("texts", {})))
 
@@ -134,7 +134,7 @@ class Judgement:
             "all": [s for s in scores if s.kind != "retrieval"],
             "retrieval": [s for s in scores if s.kind == "retrieval"],
         }
-        return {name: found for name, found in groups.items() if found}
+        return {name: group for name, group in groups.items() if group}
 
     def _chosen(self, model: str, group: str) -> list[Score]:
         groups, scores = self._groups(model), self._of(model)
@@ -145,7 +145,7 @@ class Judgement:
 
 def judge(
     models: Mapping[str, Any],
-    tasks: Sequence[Task],
+    tasks: Sequence[JudgingTask],
     *,
     batch_size: int = 64,
     progress: Callable[[str, Score], None] | None = None,

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distilvec.corpus.opening import opened
+from distilvec.corpus.readers import file_kind, read_file
 from distilvec.errors import DataError, nearest
 
-SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
-COMPRESSED = (".gz", ".zst")
+_LONGEST = 1 << 20  # characters of a text
 
 
 @dataclass(frozen=True)
@@ -72,20 +68,19 @@ class Table:
 
 
 def read_table(source: str | Path | Sequence[Mapping[str, Any]]) -> Table:
-    """Read .jsonl, .json (a list of objects), .csv, .tsv (also .gz, .zst) or .parquet, or take rows from
-    Python. The lines of a .txt are the column `text`.
+    """Read a file of a kind that corpora have (`distilvec.corpus.readers`), or take rows from Python.
+
+    Lines of a .txt are the column `text`. Nothing may be broken here: what a corpus leaves out is an error.
 
     Raises:
-        DataError: the file is missing, empty, of an unknown kind, or broken; with the line.
+        DataError: the file is missing, empty or broken; with the line.
+        DistilvecError: a kind of file that is not read.
         EnvironmentProblem: .zst without zstandard.
     """
     if not isinstance(source, str | Path):
         table = Table("rows", list(source), list(range(1, len(source) + 1)), "row")
     else:
-        path = Path(source)
-        if not path.is_file():
-            raise DataError("there is no such file", where=str(path), remedy=_neighbour(path))
-        table = _read_file(path)
+        table = _read_file(Path(source))
     if not table.rows:
         raise DataError("there are no rows", where=table.source)
     for position, row in enumerate(table.rows):
@@ -96,104 +91,17 @@ def read_table(source: str | Path | Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _read_file(path: Path) -> Table:
-    kind = Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
-    if kind not in SUFFIXES or (kind == ".parquet" and path.suffix != kind):
-        known = ", ".join(SUFFIXES)
-        raise DataError(f'files of kind "{path.suffix}" are not read', where=str(path), remedy=f"Known: {known}.")
-    if kind == ".parquet":
-        return _parquet(path)
-    try:
-        content = _bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"this is not UTF-8 ({error})", where=str(path)) from error
-    if kind == ".txt":
-        lines = [(number, line.strip()) for number, line in enumerate(content.splitlines(), 1) if line.strip()]
-        return Table(str(path), [{"text": line} for _, line in lines], [number for number, _ in lines])
-    if kind == ".jsonl":
-        return _filled(path, _jsonl(path, content))
-    if kind == ".json":
-        return _json(path, content)
-    return _filled(path, _separated(path, content, "\t" if kind == ".tsv" else ","))
-
-
-def _bytes(path: Path) -> bytes:
-    with opened(path) as source:
-        return source.read()
-
-
-def _filled(path: Path, found: Iterator[tuple[int, Mapping[str, Any]]]) -> Table:
-    pairs = list(found)
-    return Table(str(path), [row for _, row in pairs], [line for line, _ in pairs])
-
-
-def _jsonl(path: Path, content: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    # Not splitlines(): JSON strings may hold U+2028 and its like unescaped.
-    for line, text in enumerate(content.split("\n"), start=1):
-        if text.strip():
-            try:
-                yield line, json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"this is not JSON ({_problem(error)})", where=f"{path}, line {line}") from error
-
-
-def _problem(error: Exception) -> str:
-    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-
-
-def _json(path: Path, content: str) -> Table:
-    try:
-        rows = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise DataError(f"this is not JSON ({_problem(error)})", where=f"{path}{line}") from error
-    if not isinstance(rows, list):
-        raise DataError("a JSON file holds a list of objects", where=str(path), remedy="For one object a line: .jsonl.")
-    return Table(str(path), rows, list(range(1, len(rows) + 1)), "row")
-
-
-def _separated(path: Path, content: str, delimiter: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    csv.field_size_limit(2**31 - 1)
-    source = io.StringIO(content, newline="")
-    if delimiter == ",":
-        reader = csv.reader(source, strict=True)
-    else:  # quotes are plain characters in TSV
-        reader = csv.reader(source, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
-    header: list[str] = []
-    line = 1
-    try:
-        for fields in reader:
-            start, line = line, reader.line_num + 1
-            if not fields:
-                continue
-            if not header:
-                header = fields
-                continue
-            if len(fields) != len(header):
-                raise DataError(
-                    f"{len(fields)} fields, but the header has {len(header)}", where=f"{path}, line {start}"
-                )
-            yield start, dict(zip(header, fields, strict=True))
-    except csv.Error as error:
-        raise DataError(f"this is not valid ({error})", where=f"{path}, line {line}") from error
-
-
-def _parquet(path: Path) -> Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        rows = pq.read_table(path).to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"the parquet file cannot be read ({error})", where=str(path)) from error
-    return Table(str(path), rows, list(range(1, len(rows) + 1)), "row")
-
-
-def _neighbour(path: Path) -> str | None:
-    if not path.parent.is_dir():
-        return f"There is no folder {path.parent} either."
-    names = [entry.name for entry in path.parent.iterdir() if entry.is_file()][:1000]
-    hint = nearest(path.name, names)
-    return hint if hint.startswith("Did") else None
+    kind = file_kind(path)
+    table = Table(str(path), [], [], "row" if kind in (".json", ".parquet") else "line")
+    for row in read_file(path, None, _LONGEST):
+        value = {"text": row.value.strip()} if kind == ".txt" and row.fault is None else row.value
+        if row.fault == "empty" or value == {"text": ""}:
+            continue
+        if row.fault is not None:
+            raise DataError(f"{row.fault} ({row.value})", where=f"{path}, {table.unit} {row.line}")
+        table.rows.append(value)
+        table.lines.append(row.line)
+    return table
 
 
 def _text(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from distilvec.judging.loading import load_task
 from distilvec.judging.spec import READ_BY
 from distilvec.judging.talas_sets import TALAS_SETS, talas_file, talas_spec
-from distilvec.judging.tasks import Task
+from distilvec.judging.tasks import JudgingTask
 
 
 def talas_tasks(
@@ -20,14 +20,14 @@ def talas_tasks(
     protocol: str = "talas",
     split: str = "test",
     names: Iterable[str] | None = None,
-) -> list[Task]:
+) -> list[JudgingTask]:
     """The nine tasks, in-domain first.
 
     Args:
         folder: has `<set>.<split>.jsonl.gz` (or another readable suffix).
         max_train: cap on the probes' training rows, a seeded sample.
         exclude: test items that have one of these texts (case-folded) are left out: the training corpus, to
-            score without the overlap. `Task.without` does the same to a score already made, without encoding
+            score without the overlap. `JudgingTask.without` does the same to a score already made, without encoding
             again.
         protocol: of the probes, "talas" or "tuned".
         split: "test", or "validation" for choosing settings; sets without it are left out then.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from distilvec.corpus.readers import SUFFIXES
 from distilvec.errors import DataError, DistilvecError, nearest
-from distilvec.judging.tables import SUFFIXES
 
 #: In-domain sets share their training split with TALAS's corpus. WiC's target word is not shown to the model,
 #: as in the papers, so that its scores stay near the base rate.

@@ -15,12 +15,12 @@ from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
 
 
-class Task(ABC):
+class JudgingTask(ABC):
     """One question asked of an embedding model.
 
     Attributes:
         name: unique among the tasks of a run; the bootstrap's draws depend on it.
-        kind: classification, regression, pairs, similarity, clustering, retrieval, perceptron.
+        kind: classification, regression, pairs, similarity, clustering, retrieval, perceptron, generation.
         domain: "in" or "out" of the training corpus's domain, None where the distinction makes no sense.
     """
 
@@ -85,7 +85,7 @@ def sampled(texts: list[str], limit: int | None, generator: np.random.Generator)
     return [texts[row] for row in np.sort(generator.choice(len(texts), limit, replace=False)).tolist()]
 
 
-def settle(tasks: Sequence[Task], teacher: Encode) -> None:
+def settle_tasks(tasks: Sequence[JudgingTask], teacher: Encode) -> None:
     """Tell all tasks the teacher's encoder."""
     for task in tasks:
         task.settle(teacher)
@@ -127,5 +127,5 @@ def unit(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 def side(encode: Encode, name: str) -> Callable[[Sequence[str]], npt.NDArray[Any]]:
     """The encoder's query or document side where it has one, else the encoder itself."""
-    found: Callable[[Sequence[str]], npt.NDArray[Any]] = getattr(encode, name, encode)
-    return found
+    encoder: Callable[[Sequence[str]], npt.NDArray[Any]] = getattr(encode, name, encode)
+    return encoder

@@ -16,7 +16,7 @@ from distilvec.judging.encoder import CachedEncoder, RidgeMapped
 from distilvec.judging.hardest import HardItem, hardest
 from distilvec.judging.speed import speed
 from distilvec.judging.suite import Judgement, judge
-from distilvec.judging.tasks import Task, settle
+from distilvec.judging.tasks import JudgingTask, settle_tasks
 
 #: Names of the rows that every report has, beside the teacher's.
 UNTRAINED, FREE, TRAINED = "untrained student", "free baseline", "student"
@@ -51,7 +51,7 @@ class Verdict:
 
 def judge_run(
     models: Mapping[str, Any],
-    tasks: Sequence[Task],
+    tasks: Sequence[JudgingTask],
     texts: Sequence[str],
     teacher_vectors: npt.NDArray[Any] | None,
     *,
@@ -78,32 +78,34 @@ def judge_run(
         timed_texts: how many texts the throughput is measured on.
     """
     begun = time.perf_counter()
-    found = Verdict()
+    verdict = Verdict()
     encoders = {
         name: model if isinstance(model, CachedEncoder | RidgeMapped) else CachedEncoder(model, name=name)
         for name, model in models.items()
     }
     if tasks:
         if teacher in encoders:
-            settle(tasks, encoders[teacher])
-        found.judged = judge(encoders, tasks)
+            settle_tasks(tasks, encoders[teacher])
+        verdict.judged = judge(encoders, tasks)
         references = [name for name in (UNTRAINED, FREE) if name in encoders]
-        found.alarms += found.judged.alarms(TRAINED, references)
+        verdict.alarms += verdict.judged.alarms(TRAINED, references)
     if with_agreement and len(texts) >= FEWEST:
-        found.vectors = {name: encoders[name](texts) for name in (UNTRAINED, TRAINED) if name in encoders}
+        verdict.vectors = {name: encoders[name](texts) for name in (UNTRAINED, TRAINED) if name in encoders}
         if teacher is not None and teacher_vectors is not None:
-            found.vectors[teacher] = teacher_vectors
-            found.agreement = agreement(teacher_vectors, found.vectors[TRAINED], teacher_map, shared_space=shared_space)
-            found.hardest = hardest(texts, teacher_vectors, found.vectors[TRAINED])
-        found.collapse = {name: collapse(vectors) for name, vectors in found.vectors.items()}
-        found.alarms += found.collapse[TRAINED].pop("alarms", [])
+            verdict.vectors[teacher] = teacher_vectors
+            verdict.agreement = agreement(
+                teacher_vectors, verdict.vectors[TRAINED], teacher_map, shared_space=shared_space
+            )
+            verdict.hardest = hardest(texts, teacher_vectors, verdict.vectors[TRAINED])
+        verdict.collapse = {name: collapse(vectors) for name, vectors in verdict.vectors.items()}
+        verdict.alarms += verdict.collapse[TRAINED].pop("alarms", [])
     if with_speed and len(texts):
         sample = [texts[row] for row in evenly_spaced(len(texts), timed_texts)]
         for name, model in (dict(models) | dict(timed or {})).items():
             if name in (teacher, TRAINED):
-                found.speed[name] = speed(model, sample, seconds=2.0)
-        if TRAINED in found.speed and UNTRAINED in models:
+                verdict.speed[name] = speed(model, sample, seconds=2.0)
+        if TRAINED in verdict.speed and UNTRAINED in models:
             # The untrained student is the same network, and the free baseline adds one small product to it.
-            found.speed[UNTRAINED] = found.speed[TRAINED]
-    found.seconds = time.perf_counter() - begun
-    return found
+            verdict.speed[UNTRAINED] = verdict.speed[TRAINED]
+    verdict.seconds = time.perf_counter() - begun
+    return verdict

@@ -177,6 +177,7 @@ class Method(nn.Module):
         trains_on_pairs: whether its items are pairs or triplets, not single texts.
         needs_teacher: False where it learns nothing from a teacher, so that a recipe need not name one.
         inside: whether it may ask the teachers for more than sentence vectors.
+        writes: whether it can teach a student that writes.
         lookup: (teacher index, keys uint8 [n, 16]) -> [n, D] sentence vectors; set before training where the
             signals come from stores, so that a method can keep keys instead of vectors.
     """
@@ -189,6 +190,7 @@ class Method(nn.Module):
     trains_on_pairs: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = True
     inside: bool = False
+    writes: ClassVar[bool] = False
     lookup: Callable[[int, Tensor], Tensor] | None = None
 
     def __init__(self, options: BaseOptions | None = None) -> None:

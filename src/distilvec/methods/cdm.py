@@ -1,5 +1,7 @@
 """CDM: each student token follows the teacher states that the warping path gives it.
 
+    next token: L = (KL(M p^t || p^s) + KL(p^t || M' p^s)) / 2 where both have read the same text, M and M' mappings of
+                entries in either direction, within each side's best entries there
     logits:     L = KL(softmax(z^t / tau) || softmax(z^s / tau))
     embedding:  L = alpha SimCSE + (1 - alpha) (tokens + sentence)
                 tokens = mean over student tokens i of ||n(h^s_i W) - n(mean over the path's cells (i, j) of h^t_j)||^2
@@ -8,6 +10,10 @@
 Published form: for language models; time warping over the edit distance of token strings, each cell's cost weighted by
 the entropies of both models' predictions there, a vocabulary mapping that is made anew for every context from the 100
 best entries in both directions, and KL on the mapped logits.
+
+For students that write, places where both have read the same text stand in the place of the warping path, on which the
+entropies have nothing left to decide; the published loss of mapped logits is not known (only its description is), so
+KL is taken in both directions of mapping.
 
 Adaptations. With a classification task both sides share the label set, which needs no mapping, and an item has one
 distribution, which needs no path: KL on class logits, the same as `mined` (the group's own code warps the tokens there
@@ -29,7 +35,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from distilvec.methods import baseline_parts, parts, token_parts
+from distilvec.methods import baseline_parts, next_tokens, parts, token_parts
 from distilvec.methods.base import (
     Batch,
     Method,
@@ -48,12 +54,20 @@ from distilvec.methods.base import (
 
 class CDMOptions(Options):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"sentence_weight": 0, "top_k": 100, "error": "element", "standardize": False, "init": "random"},
+        "paper": {
+            "sentence_weight": 0,
+            "top_k": 100,
+            "mapping": "nearest",
+            "error": "element",
+            "standardize": False,
+            "init": "random",
+        },
         "code": {
             "token_weight": 100,
             "sentence_weight": 2,
             "logit_weight": 0.1,
             "top_k": 100,
+            "mapping": "nearest",
             "aggregate": "strict",
             "error": "element",
             "standardize": False,
@@ -64,7 +78,10 @@ class CDMOptions(Options):
     form: baseline_parts.Form = Field("auto", description=baseline_parts.FORM)
     logit_weight: float = Field(1.0, gt=0, description="of KL: 0.1 [C]; 1, the task's alpha does the rest [S]")
     temperature: float = Field(1.0, gt=0, description="tau, of both softmaxes [S]")
-    top_k: int | None = Field(None, ge=1, description="the teacher's best classes that have mass: 100 [P, C], all [S]")
+    top_k: int | None = Field(
+        None, ge=1, description="the best classes or tokens that have mass: 100 [P, C], all that are known [S]"
+    )
+    mapping: next_tokens.Mapping = Field("prefix", description=next_tokens.MAPPING)
     token_weight: float = Field(1.0, ge=0, description="of the token states: 1 [P, S], 100 [C]")
     sentence_weight: float = Field(1.0, ge=0, description="of the sentence vectors: 0 [P], 2 [C], 1 [S]")
     aggregate: Literal["path", "strict"] = Field(
@@ -84,19 +101,23 @@ class CDMOptions(Options):
 
 
 class CDM(Method):
-    """Terms: `cdm` [V, B] on logits; else `tokens`, `sentence` [V, B] (`:TEACHER` each where there are several).
+    """Terms: `cdm` [V, B] on logits or the next token; else `tokens`, `sentence` [V, B].
 
-    Without a task also `simcse` [B].
+    `:TEACHER` each where there are several. Without a task also `simcse` [B]; of a student that writes `aligned`, for
+    the log.
     """
 
     name = "cdm"
-    summary = "KL on class logits; without a task, token states averaged along the warping path"
+    summary = "KL on class logits or the next token; without a task, token states averaged along the warping path"
     paper = "Chen et al. 2025, Contextual dynamic mapping; for embedding models TALAS, appendix E"
     Options = CDMOptions
     inside = True
+    writes = True
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
+        if student.pieces is not None:
+            return next_tokens.needs(self.name, student, teachers)
         if baseline_parts.uses_logits(self.name, options.form, student, teachers):
             return Needs(teachers=(Wanted(logits=True),) * len(teachers), sentence=False, states=False)
         simcse = self._simcse_weight(student) > 0
@@ -117,10 +138,16 @@ class CDM(Method):
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         options = self.options
+        self.terms, self.entries, self.back = parts.names("cdm", teachers), nn.ModuleList(), nn.ModuleList()
+        if student.pieces is not None:
+            self.shares = parts.shares(teachers, options.logit_weight)
+            for teacher in teachers:
+                self.entries.append(next_tokens.entry_map(student, teacher, options.mapping))
+                self.back.append(next_tokens.entry_map(student, teacher, options.mapping, backwards=True))
+            return
         self.on_logits = baseline_parts.uses_logits(self.name, options.form, student, teachers)
         self.simcse_weight = 0.0 if self.on_logits else self._simcse_weight(student)
         self.shares = parts.shares(teachers, 1 - self.simcse_weight)
-        self.terms = parts.names("cdm", teachers)
         self.state_terms = list(zip(parts.names("tokens", teachers), parts.names("sentence", teachers), strict=True))
         self.standardize, self.maps, self.heads = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         if self.on_logits:
@@ -138,6 +165,8 @@ class CDM(Method):
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         options = self.options
         terms: dict[str, Term] = {}
+        if len(self.entries):
+            return next_tokens.next_terms(self.terms, self.shares, student, teachers, "ends", self._divergence)
         if self.on_logits:
             for name, share, signals in zip(self.terms, self.shares, teachers, strict=True):
                 ours, theirs = baseline_parts.class_logits(student, signals)
@@ -156,18 +185,23 @@ class CDM(Method):
                 terms[sentence] = parts.counted(values, signals.present, self.shares[index] * options.sentence_weight)
         return terms
 
+    def _divergence(self, index: int, sides: next_tokens.Compared) -> Tensor:
+        tau, count = self.options.temperature, self.options.top_k or sides.ids.shape[-1]
+        first = next_tokens.mapped_divergence(sides, self.entries[index](sides.ids), tau, None)
+        return (first + next_tokens.gathered_divergence(sides, self.back[index], tau, count)) / 2
+
     def _tokens(self, index: int, student: StudentOutput, signals: TeacherSignals) -> tuple[Tensor, Tensor]:
         """[V, B] mean error of the student's tokens, and bool [B] the items that have aligned ones."""
         own = student.tokens[self.layer]
         weight = cast(nn.Linear, self.maps[index]).weight
         states = self.standardize[index](signals.tokens[self.teacher_layers[index]].to(weight.dtype))
         if self.options.aggregate == "path":
-            found = token_parts.pairs(signals, "full")
-            target, real = average_partners(states, found, own.shape[-2])
+            aligned = token_parts.pairs(signals, "full")
+            target, real = average_partners(states, aligned, own.shape[-2])
         else:
-            found = token_parts.pairs(signals, "strict")
-            own, target = token_parts.take_rows(own, found.student), token_parts.take_rows(states, found.teacher)
-            real = found.real
+            aligned = token_parts.pairs(signals, "strict")
+            own, target = token_parts.take_rows(own, aligned.student), token_parts.take_rows(states, aligned.teacher)
+            real = aligned.real
         errors = baseline_parts.unit_error(self.maps[index](own), target, self.options.error)
         return parts.masked_mean(errors, real), real.any(-1)
 
@@ -176,7 +210,7 @@ class CDM(Method):
 
 
 @torch.no_grad()
-def average_partners(states: Tensor, path: token_parts.Pairs, positions: int) -> tuple[Tensor, Tensor]:
+def average_partners(states: Tensor, path: token_parts.TokenPairs, positions: int) -> tuple[Tensor, Tensor]:
     """Mean of the teacher's states over each student token's cells of the warping path.
 
     Args:

@@ -203,6 +203,7 @@ class DistillMoE(Method):
     paper = "DistillMoE: multi-faceted knowledge distillation for cross-tokenizer embedding models (2025)"
     Options = DistillMoEOptions
     inside = True
+    writes = True
     expert_head: ExpertHead | None
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:

@@ -8,7 +8,7 @@
 
 Published form: for language models; hidden states of one model are projected into the other's space, read there by that
 model's own prediction head, and compared by KL with its predictions; between different tokenizers cross-model attention
-(a, b) says which tokens belong together, so that no alignment is needed.
+(a, b) says which tokens belong together, so that no alignment is needed. `dual_space` has it, for students that write.
 
 Adaptations. An embedding model has no prediction head, so TALAS, appendix E, compares unit states, on sentences and on
 tokens. With a classification task there are heads again, and both KL terms come back: in the student's space the
@@ -36,7 +36,7 @@ from torch.nn import functional
 
 from distilvec.errors import DistilvecError
 from distilvec.functional import normalize
-from distilvec.methods import baseline_parts, parts, token_parts
+from distilvec.methods import baseline_parts, dual_space, parts, token_parts
 from distilvec.methods.base import (
     Batch,
     Method,
@@ -51,6 +51,7 @@ from distilvec.methods.base import (
     Wanted,
     WantedOfStudent,
 )
+from distilvec.modules.blocks import find_writer
 from distilvec.modules.projection import projection, ridge_map
 from distilvec.precision import full_precision
 
@@ -64,6 +65,7 @@ LEAST_EXPLAINED = 0.9
 class DSKDOptions(Options):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
+            "matching": "attention",
             "sentence_target": "moving",
             "token_target": "moving",
             "attention": "scaled",
@@ -72,6 +74,7 @@ class DSKDOptions(Options):
             "init": "random",
         },
         "code": {
+            "matching": "attention",
             "token_target": "moving",
             "attention": "scaled",
             "special_tokens": True,
@@ -85,6 +88,11 @@ class DSKDOptions(Options):
     token_weight: float = Field(1.0, ge=0, description="of the token states [P, C]; 0 leaves them out")
     logit_weight: float = Field(
         1.0, ge=0, description="of each KL term, where task and teacher have class logits [P, C]; 0 leaves them out"
+    )
+    matching: Literal["ends", "attention"] = Field(
+        "ends",
+        description="of a student that writes, the teacher's places that go with its own: where both have read the "
+        "same text [S], or by cross-model attention [P, C]",
     )
     temperature: float = Field(2.0, gt=0, description="tau of the KL terms [C, S]")
     sentence_target: Target = Field(
@@ -106,7 +114,8 @@ class DSKDOptions(Options):
 class DSKD(Method):
     """Terms: `sentence`, `tokens` [V, B]; with class logits `student_space`, `teacher_space` [V, B].
 
-    Each `:TEACHER` where there are several. Without a task also `simcse` [B].
+    Of a student that writes `projected`, `student_space` and `teacher_space` [V, B] (`dual_space`). Each `:TEACHER`
+    where there are several. Without a task also `simcse` [B].
     """
 
     name = "dskd"
@@ -114,9 +123,12 @@ class DSKD(Method):
     paper = "Zhang et al. 2024, Dual-space distillation (arXiv:2406.17328); for embedding models TALAS, appendix E"
     Options = DSKDOptions
     inside = True
+    writes = True
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
+        if student.pieces is not None:
+            return dual_space.needs(self.name, student, teachers)
         logits = self._logit_teachers(student, teachers)
         if not (options.sentence_weight or options.token_weight or any(logits)):
             raise DistilvecError(
@@ -157,6 +169,12 @@ class DSKD(Method):
         self.simcse_weight = self._simcse_weight(student)
         self.shares = parts.shares(teachers, 1 - self.simcse_weight)
         self.names = [[f"{term}:{one.name}" if len(teachers) > 1 else term for term in _TERMS] for one in teachers]
+        self.spaces = nn.ModuleList()
+        if student.pieces is not None:
+            for index, teacher in enumerate(teachers):
+                self.spaces.append(dual_space.DualSpace(options, student, teacher, index, sample))
+            self.names = [list(names) for names in zip(*(parts.names(term, teachers) for term in dual_space.TERMS))]
+            return
         self.on_logits = self._logit_teachers(student, teachers)
         self.heads, self.backs, self.bridges = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         self.class_heads = nn.ModuleDict()
@@ -177,7 +195,11 @@ class DSKD(Method):
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         options = self.options
-        terms = {}
+        terms: dict[str, Term] = {}
+        for names, share, space, signals in zip(self.names, self.shares, self.spaces, teachers):
+            terms |= space(names, student, signals, self.student_head, share * options.logit_weight)
+        if len(self.spaces):
+            return terms
         if self.simcse_weight:
             terms["simcse"] = parts.simcse(student, batch, options.simcse_temperature, self.simcse_weight)
         for index, (names, signals) in enumerate(zip(self.names, teachers, strict=True)):
@@ -199,6 +221,12 @@ class DSKD(Method):
                 values = baseline_parts.class_divergence(read, theirs, options.temperature)
                 terms[teacher_space] = parts.counted(values, present, weight)
         return terms
+
+    def attach(self, student: Any) -> None:
+        """Keep the head of a student that writes at hand; it is the student's, which is what trains and saves it."""
+        writer = find_writer(student)
+        if writer is not None:
+            self.__dict__["student_head"] = writer.head
 
     def _sentence(self, index: int, student: StudentOutput, signals: TeacherSignals) -> Tensor:
         """[V, B] the errors in both spaces."""

@@ -74,11 +74,11 @@ class DynamicCKA(nn.Module):
             terms = {name: parts.counted(values, enough, weight)}
         else:
             terms = {name: Term(values.mean(), None, weight)}
-        found = token_parts.pairs(signals, PAIRS)
+        aligned = token_parts.pairs(signals, PAIRS)
         if self.options.token_map == "pairs":
-            terms[name.replace("dynamic_cka", "token_map")] = self._map_term(layers, found)
+            terms[name.replace("dynamic_cka", "token_map")] = self._map_term(layers, aligned)
         own, states = layers[-1]
-        terms[name.replace("dynamic_cka", "true_cka")] = Term(_true_cka(own[0], states, found), None, 0.0)
+        terms[name.replace("dynamic_cka", "true_cka")] = Term(_true_cka(own[0], states, aligned), None, 0.0)
         return terms
 
     def _distance(self, own: Tensor, states: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -100,17 +100,17 @@ class DynamicCKA(nn.Module):
             return cka_distance(compared, aligned, rows, debiased)
         return cka_distance(compared[:, rows], aligned[:, rows], None, debiased)
 
-    def _map_term(self, layers: list[tuple[Tensor, Tensor]], found: token_parts.Pairs) -> Term:
+    def _map_term(self, layers: list[tuple[Tensor, Tensor]], aligned: token_parts.TokenPairs) -> Term:
         """Q learns to take the student's states, as they are, to those of their partners."""
         distances = [
             cosine_distance(
-                self.query(token_parts.take_rows(own.detach(), found.student)),
-                token_parts.take_rows(states, found.teacher),
+                self.query(token_parts.take_rows(own.detach(), aligned.student)),
+                token_parts.take_rows(states, aligned.teacher),
             )
             for own, states in layers
         ]
-        values = parts.masked_mean(torch.stack(distances).mean(0), found.real)
-        return parts.counted(values, found.real.any(-1), 1.0)
+        values = parts.masked_mean(torch.stack(distances).mean(0), aligned.real)
+        return parts.counted(values, aligned.real.any(-1), 1.0)
 
 
 @full_precision
@@ -157,8 +157,8 @@ def _mix(weights: Tensor, states: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _true_cka(own: Tensor, states: Tensor, found: token_parts.Pairs) -> Tensor:
+def _true_cka(own: Tensor, states: Tensor, aligned: token_parts.TokenPairs) -> Tensor:
     """[] debiased CKA of the last layers over all aligned tokens of the batch: [B, S, d], [B, T, D]."""
-    ours = token_parts.take_rows(own, found.student)[found.real]
-    theirs = token_parts.take_rows(states, found.teacher)[found.real]
+    ours = token_parts.take_rows(own, aligned.student)[aligned.real]
+    theirs = token_parts.take_rows(states, aligned.teacher)[aligned.real]
     return linear_cka(ours, theirs, None, debiased=True)

@@ -175,14 +175,14 @@ class _Maps:
         if not self.compared:
             return torch.full((len(scores), 1, 2), -1), {"importance": scores}
         minimum = options.minimum or (8 if options.cka == "debiased" else 4)
-        found = token_parts.best_pairs(token_parts.pairs(signals, options.pairs), scores, options.share, minimum)
+        aligned = token_parts.best_pairs(token_parts.pairs(signals, options.pairs), scores, options.share, minimum)
         assert signals.mask is not None
         grams = {}
         for layer in self.compared:
-            patterns = token_parts.take_rows(signals.attention[layer], found.teacher)
+            patterns = token_parts.take_rows(signals.attention[layer], aligned.teacher)
             patterns = patterns.masked_fill(~signals.mask.unsqueeze(1), 0)
-            grams[_gram(layer)] = centred_gram(patterns, found.real)
-        pairs = torch.stack([found.student, found.teacher], -1).masked_fill(~found.real.unsqueeze(-1), -1)
+            grams[_gram(layer)] = centred_gram(patterns, aligned.real)
+        pairs = torch.stack([aligned.student, aligned.teacher], -1).masked_fill(~aligned.real.unsqueeze(-1), -1)
         return pairs, {"importance": scores, **grams}
 
 
@@ -198,6 +198,7 @@ class EMO(Method):
     paper = "EMO: Embedding model distillation via intra-model relation and optimal transport alignments (2025)"
     Options = EMOOptions
     inside = True
+    writes = True
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
@@ -315,8 +316,8 @@ class EMO(Method):
         if options.student_mass == "path":
             ours, theirs = token_parts.path_masses(scores, token_parts.pairs(signals, "full"), rows.shape[-1])
         else:
-            found = token_parts.pairs(signals, options.pairs)
-            ours, theirs = token_parts.pair_masses(scores, columns, found, rows, options.importance), scores
+            aligned = token_parts.pairs(signals, options.pairs)
+            ours, theirs = token_parts.pair_masses(scores, columns, aligned, rows, options.importance), scores
         states = self.standardize[index](signals.tokens[maps.last])
         own = self._views(student.tokens[self.last])
         if options.cost == "cosine":

@@ -54,11 +54,11 @@ class MarginMSE(Method):
             self.scale.fill_(own / theirs)
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        found = scored(student.embedding[0], batch, self.options.similarity)
-        own, real = margins(found.student, found)
-        theirs, _ = margins(found.scores, found)
+        queries = scored(student.embedding[0], batch, self.options.similarity)
+        own, real = margins(queries.student, queries)
+        theirs, _ = margins(queries.scores, queries)
         # A document stands in one query's row.
         missed = ((own - self.scale.to(own.dtype) * theirs).square() * real).sum(0)
-        values = missed.new_zeros(len(batch.keys)).index_copy(0, found.documents, missed)
-        counted = torch.zeros_like(values, dtype=torch.bool).index_copy(0, found.documents, real.any(0))
+        values = missed.new_zeros(len(batch.keys)).index_copy(0, queries.documents, missed)
+        counted = torch.zeros_like(values, dtype=torch.bool).index_copy(0, queries.documents, real.any(0))
         return {"margin": Term(values, counted)}

@@ -2,12 +2,14 @@
 
     z_(1) >= .. >= z_(k),  p = softmax(z_(1..k)) on each side
     absolute = sum_c |p^s_(c) - p^t_(c)|,  logarithmic = KL(p^t_() || p^s_())
-    L = 1.5 (absolute + 0.1 logarithmic)
+    sequence = <T, C>, T = the entropic plan between the places of both answers, C_ij = sum_c |p^s_i(c) - p^t_j(c)|
+    L = 1.5 (absolute + 0.1 logarithmic + 0.1 sequence)
 
 Published form: for language models; the vocabulary is ordered once for a whole sequence, both costs are the closed
 form of a transport over ordered entries, and a third term is the Sinkhorn distance between the positions of the two
-sequences. Adaptation (EMO and DistillMoE's comparisons): an item has one vector of class logits, hence one position,
-between which and itself nothing can be transported: the sequence term falls away. There is no embedding form.
+sequences. For students that write all three are there; the k entries are each place's own largest. Adaptation (EMO and
+DistillMoE's comparisons): an item has one vector of class logits, hence one position, between which and itself nothing
+can be transported: the sequence term falls away. There is no embedding form.
 
 The `code` preset differs from the published code in this: the logarithmic term has its arguments in the paper's order,
 and softmax is not applied to probabilities a second time.
@@ -18,10 +20,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from distilvec.methods import baseline_parts, parts
+from distilvec.functional import sinkhorn, transport_cost
+from distilvec.methods import baseline_parts, next_tokens, parts
 from distilvec.methods.base import (
     Batch,
     Method,
@@ -37,15 +41,18 @@ from distilvec.methods.base import (
 )
 from distilvec.precision import full_precision
 
+_EPSILON, _ITERATIONS = 0.1, 10  # of the transport between places, as published
 _TINY = 1e-4  # added to the deviation, as published
 
 
 class MultiLevelOTOptions(Options):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"absolute_weight": 1.5, "logarithmic_weight": 0.15},
+        "paper": {"absolute_weight": 1.5, "logarithmic_weight": 0.15, "sequence_weight": 0.15, "positions": "index"},
         "code": {
             "absolute_weight": 1.5,
             "logarithmic_weight": 0.15,
+            "sequence_weight": 0.15,
+            "positions": "index",
             "order": "batch",
             "divide_by_deviation": True,
         },
@@ -53,6 +60,12 @@ class MultiLevelOTOptions(Options):
 
     absolute_weight: float = Field(1.0, ge=0, description="1.5 [P, C]; 1, the task's alpha does the rest [S]")
     logarithmic_weight: float = Field(0.1, ge=0, description="a tenth of the other [P, C, S]")
+    sequence_weight: float = Field(
+        0.1,
+        ge=0,
+        description="of a student that writes: of the transport between places, a tenth of the first [P, C, S]",
+    )
+    positions: next_tokens.Positions = Field("ends", description=next_tokens.POSITIONS)
     top_k: int = Field(50, ge=1, description="k, logits that are kept on each side [P, C]")
     order: Literal["item", "batch"] = Field(
         "item", description="classes ordered per item [P, S], or by their probability summed over the batch [C]"
@@ -69,15 +82,21 @@ class MultiLevelOTOptions(Options):
 
 
 class MultiLevelOT(Method):
-    """Terms: `absolute`, `logarithmic` [V, B] (`:TEACHER` where there are several)."""
+    """Terms: `absolute`, `logarithmic` [V, B] (`:TEACHER` where there are several).
+
+    Of a student that writes also `sequence` [V, B].
+    """
 
     name = "multilevel_ot"
-    summary = "ordered class probabilities by absolute and logarithmic cost; needs class logits"
+    summary = "ordered probabilities, of classes or of the next token, by absolute and logarithmic cost"
     paper = "Cui et al. 2024, Multi-level optimal transport (arXiv:2412.14528)"
     Options = MultiLevelOTOptions
     inside = True
+    writes = True
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        if student.pieces is not None:
+            return next_tokens.needs(self.name, student, teachers, self.options.positions)
         instead = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
         baseline_parts.check_class_logits(self.name, student, teachers, instead, same_classes=False)
         return Needs(
@@ -89,11 +108,16 @@ class MultiLevelOT(Method):
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.terms = list(zip(parts.names("absolute", teachers), parts.names("logarithmic", teachers), strict=True))
-        self.shares = parts.shares(teachers)
+        self.sequences, self.shares = parts.names("sequence", teachers), parts.shares(teachers)
+        self.on_tokens = student.pieces is not None
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         options = self.options
-        terms = {}
+        terms: dict[str, Term] = {}
+        if self.on_tokens:
+            for index, signals in enumerate(teachers):
+                terms |= self._written(index, student, signals)
+            return terms
         for (absolute, logarithmic), share, signals in zip(self.terms, self.shares, teachers, strict=True):
             ours, theirs = baseline_parts.class_logits(student, signals)
             keep = min(options.top_k, ours.shape[-1], theirs.shape[-1])
@@ -105,6 +129,26 @@ class MultiLevelOT(Method):
                 values = baseline_parts.class_divergence(ours, theirs, 1.0)
                 terms[logarithmic] = parts.counted(values, signals.present, options.logarithmic_weight * share)
         return terms
+
+    def _written(self, index: int, student: StudentOutput, signals: TeacherSignals) -> dict[str, Term]:
+        """The terms of one teacher, of a student that writes."""
+        options, share = self.options, self.shares[index]
+        absolute, logarithmic = self.terms[index]
+        sides = next_tokens.compared(student, signals, options.positions)
+        keep = min(options.top_k, sides.ours.shape[-1], sides.logs.shape[-1])
+        ours, theirs = sides.ours.topk(keep, -1).values, sides.logs[..., :keep]
+        differences = (ours.softmax(-1) - theirs.softmax(-1)).abs().sum(-1)
+        divergences = baseline_parts.class_divergence(ours.flatten(1, 2), theirs.flatten(0, 1), 1.0).view(
+            differences.shape
+        )
+        terms = {
+            absolute: next_tokens.term(differences, sides.real, options.absolute_weight * share),
+            logarithmic: next_tokens.term(divergences, sides.real, options.logarithmic_weight * share),
+        }
+        if options.sequence_weight:
+            values, there = _sequence_cost(student, signals, keep)
+            terms[self.sequences[index]] = parts.counted(values, there, options.sequence_weight * share)
+        return {name: term for name, term in terms.items() if term.weight}
 
     def _ordered(self, logits: Tensor, present: Tensor, keep: int) -> Tensor:
         """[..., B, C] -> [..., B, keep], the largest first."""
@@ -120,3 +164,19 @@ def _ordered(logits: Tensor, present: Tensor, keep: int, over_batch: bool, divid
     mass = logits.softmax(-1).masked_fill(~present.unsqueeze(-1), 0)
     order = mass.reshape(-1, mass.shape[-1]).sum(0).argsort(descending=True)
     return logits[..., order[:keep]]
+
+
+def _sequence_cost(student: StudentOutput, signals: TeacherSignals, keep: int) -> tuple[Tensor, Tensor]:
+    """[V, B] cost of moving one answer's places to the other's, each weighing alike; bool [B], those that have any."""
+    assert student.content is not None and signals.content is not None
+    ours = student.extras["next_logits"].float().topk(keep, -1).values.softmax(-1)
+    theirs = signals.next["logs"][..., :keep].float().softmax(-1)
+    cost = torch.cdist(ours, theirs.expand(len(ours), *theirs.shape), p=1.0)
+    masses = []
+    for content, places in ((student.content, ours.shape[-2]), (signals.content, theirs.shape[-2])):
+        counts = content.sum(-1, keepdim=True) + 1
+        real = torch.arange(places, device=counts.device) < counts
+        masses.append((real & signals.present.unsqueeze(-1)) / counts)
+    with torch.no_grad():
+        plan = sinkhorn(cost, masses[0], masses[1], _EPSILON, _ITERATIONS)
+    return transport_cost(cost, plan), signals.present

@@ -64,19 +64,19 @@ class ScoreKL(Method):
             self.scale.fill_(1 / deviations(sample, self.options.similarity)[1])
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        found = scored(student.embedding[0], batch, self.options.similarity)
+        queries = scored(student.embedding[0], batch, self.options.similarity)
         wanted = _log_softmax(
-            self.scale.to(found.scores.dtype) * found.scores / self.options.teacher_temperature, found
+            self.scale.to(queries.scores.dtype) * queries.scores / self.options.teacher_temperature, queries
         )
-        own = _log_softmax(found.student / self.options.student_temperature, found)
-        missed = (wanted.exp() * (wanted - own)).masked_fill(~found.real, 0.0).sum(1)
-        values = missed.new_zeros(len(batch.keys)).index_copy(0, found.anchors, missed)
-        several = found.real.sum(1) > 1
-        counted = torch.zeros_like(values, dtype=torch.bool).index_copy(0, found.anchors, several)
+        own = _log_softmax(queries.student / self.options.student_temperature, queries)
+        missed = (wanted.exp() * (wanted - own)).masked_fill(~queries.real, 0.0).sum(1)
+        values = missed.new_zeros(len(batch.keys)).index_copy(0, queries.anchors, missed)
+        several = queries.real.sum(1) > 1
+        counted = torch.zeros_like(values, dtype=torch.bool).index_copy(0, queries.anchors, several)
         return {"listwise": Term(values, counted)}
 
 
-def _log_softmax(values: Tensor, found: Any) -> Tensor:
+def _log_softmax(values: Tensor, queries: Any) -> Tensor:
     """[A, C] over the query's own documents; 0 elsewhere, so that no gradient is lost in infinities."""
     lowest = torch.finfo(values.dtype).min
-    return values.masked_fill(~found.real, lowest).log_softmax(1).masked_fill(~found.real, 0.0)
+    return values.masked_fill(~queries.real, lowest).log_softmax(1).masked_fill(~queries.real, 0.0)

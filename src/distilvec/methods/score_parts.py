@@ -29,7 +29,7 @@ class ScoreOptions(Options):
     )
 
 
-class Scored(NamedTuple):
+class ScoredBatch(NamedTuple):
     """What is said of A queries and the C documents of a batch.
 
     Attributes:
@@ -49,7 +49,7 @@ class Scored(NamedTuple):
     positive: Tensor
 
 
-def scored(embedding: Tensor, batch: Batch, similarity: str) -> Scored:
+def scored(embedding: Tensor, batch: Batch, similarity: str) -> ScoredBatch:
     """Queries and documents of a batch.
 
     Args:
@@ -78,7 +78,7 @@ def scored(embedding: Tensor, batch: Batch, similarity: str) -> Scored:
         vectors = embedding if embedding.dtype == torch.float64 else embedding.float()
         vectors = normalize(vectors, dim=-1) if similarity == "cosine" else vectors
         student = vectors[anchors] @ vectors[documents].T
-    return Scored(
+    return ScoredBatch(
         anchors,
         documents,
         student,
@@ -88,7 +88,7 @@ def scored(embedding: Tensor, batch: Batch, similarity: str) -> Scored:
     )
 
 
-def margins(values: Tensor, found: Scored) -> tuple[Tensor, Tensor]:
+def margins(values: Tensor, found: ScoredBatch) -> tuple[Tensor, Tensor]:
     """Of every triplet the value of the positive less that of the negative.
 
     Args:
@@ -110,13 +110,13 @@ def deviations(sample: Sample, similarity: str) -> tuple[float, float]:
     """
     count, squares, largest = 0, torch.zeros(2, dtype=torch.float64), 1.0
     for output, batch in sample.pairs:
-        found = scored(output.embedding[0], batch, similarity)
-        documents = found.real.sum(1, keepdim=True)
-        several = found.real & (documents > 1)
+        queries = scored(output.embedding[0], batch, similarity)
+        documents = queries.real.sum(1, keepdim=True)
+        several = queries.real & (documents > 1)
         count += int(several.sum())
-        largest = max(largest, float(found.scores.abs().max()))
-        for side, values in enumerate((found.student, found.scores)):
-            mean = (values * found.real).sum(1, keepdim=True) / documents.clamp_min(1)
+        largest = max(largest, float(queries.scores.abs().max()))
+        for side, values in enumerate((queries.student, queries.scores)):
+            mean = (values * queries.real).sum(1, keepdim=True) / documents.clamp_min(1)
             squares[side] += (values - mean)[several].double().square().sum()
     if count < _FEWEST:
         raise DistilvecError(

@@ -36,6 +36,7 @@ class SFT(Method):
     summary = "the task's labels alone; no distillation"
     paper = "baseline: supervised fine-tuning"
     needs_teacher = False
+    writes = True
     Options = SFTOptions
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:

@@ -67,8 +67,8 @@ def resolve(name: str) -> type[Method]:
     """
     if name in TABLE:
         module, _, attribute = TABLE[name].partition(":")
-        found: type[Method] = getattr(import_module(module), attribute)
-        return found
+        method: type[Method] = getattr(import_module(module), attribute)
+        return method
     point = next((point for point in _installed() if point.name == name), None)
     if point is None:
         raise DistilvecError(f'there is no method "{name}"', remedy=nearest(name, available()))

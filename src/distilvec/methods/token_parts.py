@@ -26,7 +26,7 @@ Normalizer = Literal["sum", "softmax"]
 _FIT_ROWS = 10_000
 
 
-class Pairs(NamedTuple):
+class TokenPairs(NamedTuple):
     """Aligned token positions, padded: student [B, P], teacher [B, P], real bool [B, P]."""
 
     student: Tensor
@@ -64,7 +64,7 @@ class Standardize(nn.Module):
 
 def has_task(student: StudentInfo) -> bool:
     """Whether a task's loss stands beside the method's terms; where none does, SimCSE takes its place."""
-    return student.classes is not None or student.regression
+    return student.classes is not None or student.regression or student.pieces is not None
 
 
 def check_layers(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo], count: int) -> None:
@@ -139,7 +139,7 @@ def teacher_mask(signals: TeacherSignals, special_tokens: bool) -> Tensor:
     return theirs & signals.present.unsqueeze(-1)
 
 
-def pairs(signals: TeacherSignals, mode: str) -> Pairs:
+def pairs(signals: TeacherSignals, mode: str) -> TokenPairs:
     """The aligned positions of one mode.
 
     Raises:
@@ -147,10 +147,10 @@ def pairs(signals: TeacherSignals, mode: str) -> Pairs:
     """
     if mode not in signals.alignments:
         raise DistilvecError(f'a batch came without the token alignment "{mode}"')
-    found = signals.alignments[mode]
-    real = (found[..., 0] >= 0) & signals.present.unsqueeze(-1)
-    student, teacher = found.clamp_min(0).unbind(-1)
-    return Pairs(student, teacher, real)
+    positions = signals.alignments[mode]
+    real = (positions[..., 0] >= 0) & signals.present.unsqueeze(-1)
+    student, teacher = positions.clamp_min(0).unbind(-1)
+    return TokenPairs(student, teacher, real)
 
 
 def take_rows(states: Tensor, index: Tensor) -> Tensor:
@@ -159,19 +159,19 @@ def take_rows(states: Tensor, index: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def best_pairs(found: Pairs, scores: Tensor, share: float, minimum: int) -> Pairs:
+def best_pairs(found: TokenPairs, scores: Tensor, share: float, minimum: int) -> TokenPairs:
     """The max(minimum, floor(share * n)) of each item's n pairs whose teacher tokens score highest.
 
     Args:
         scores: [B, T].
 
     Returns:
-        Pairs, cut to the largest number that an item keeps.
+        TokenPairs, cut to the largest number that an item keeps.
     """
     chosen = top_tokens(scores.gather(1, found.teacher), found.real, share, minimum)
     most = int(chosen.sum(-1).max()) if chosen.numel() else 0
     order = chosen.int().argsort(dim=-1, descending=True, stable=True)[:, :most]
-    return Pairs(found.student.gather(1, order), found.teacher.gather(1, order), chosen.gather(1, order))
+    return TokenPairs(found.student.gather(1, order), found.teacher.gather(1, order), chosen.gather(1, order))
 
 
 @torch.no_grad()
@@ -211,7 +211,7 @@ def normalized(scores: Tensor, mask: Tensor, by: Normalizer) -> Tensor:
 
 @torch.no_grad()
 @full_precision
-def path_masses(scores: Tensor, path: Pairs, positions: int) -> tuple[Tensor, Tensor]:
+def path_masses(scores: Tensor, path: TokenPairs, positions: int) -> tuple[Tensor, Tensor]:
     """Masses of both sides when each teacher token shares its own equally over its cells of the warping path.
 
     Args:
@@ -231,7 +231,7 @@ def path_masses(scores: Tensor, path: Pairs, positions: int) -> tuple[Tensor, Te
 
 @torch.no_grad()
 @full_precision
-def pair_masses(scores: Tensor, columns: Tensor, found: Pairs, rows: Tensor, by: Normalizer) -> Tensor:
+def pair_masses(scores: Tensor, columns: Tensor, found: TokenPairs, rows: Tensor, by: Normalizer) -> Tensor:
     """The student's masses [B, S]: a mapped token takes its partner's score, every other the least score there is.
 
     Args:
@@ -295,12 +295,12 @@ def token_map(
     width_in, width_out = reversed(widths) if backwards else widths
     if init == "random":
         return projection(width_in, width_out, init="random")
-    found = [
+    states = [
         (ours, module(theirs))
         for layer, module in zip(layers, standardize, strict=True)
         for ours, theirs in [paired_states(sample, teacher, layer, mode)]
     ]
-    ours, theirs = (torch.cat(side) for side in zip(*found, strict=True))
+    ours, theirs = (torch.cat(side) for side in zip(*states, strict=True))
     source, target = (theirs, ours) if backwards else (ours, theirs)
     return projection(width_in, width_out, source=source, target=target, init="ridge")
 
@@ -311,9 +311,9 @@ def paired_states(sample: Sample, teacher: int, layers: tuple[int, int], mode: s
     limit = max(1, _FIT_ROWS // len(batches))
     ours, theirs = [], []
     for student, signals in batches:
-        found = pairs(signals[teacher], mode)
-        own = take_rows(student.tokens[layers[0]][0], found.student)[found.real]
-        other = take_rows(signals[teacher].tokens[layers[1]], found.teacher)[found.real]
+        aligned = pairs(signals[teacher], mode)
+        own = take_rows(student.tokens[layers[0]][0], aligned.student)[aligned.real]
+        other = take_rows(signals[teacher].tokens[layers[1]], aligned.teacher)[aligned.real]
         every = max(1, math.ceil(len(own) / limit))
         ours.append(own[::every].float())
         theirs.append(other[::every].float())

@@ -150,8 +150,8 @@ def _last(info: StudentInfo | TeacherInfo) -> tuple[int, int]:
         DistilvecError: they cannot be seen.
     """
     if info.layers is None or info.hidden is None:
-        found = f"layers {info.layers}, width {info.hidden}"
-        raise DistilvecError(f"token_states is asked for, and this model shows none ({found})", where=info.name)
+        shape = f"layers {info.layers}, width {info.hidden}"
+        raise DistilvecError(f"token_states is asked for, and this model shows none ({shape})", where=info.name)
     return info.layers, info.hidden
 
 

@@ -97,7 +97,7 @@ class Chooser:
             taken[f"nearer than rank {first}"] = int((alive & (ranks < first)).sum())
             alive &= ranks >= first
         alive = self._filtered(asked, scores, numbers, positives, alive, taken)
-        found = Chosen(
+        chosen = Chosen(
             np.full((size, section.negatives), -1, np.int64),
             np.full((size, section.negatives), np.nan, np.float32),
             np.zeros((size, section.negatives), np.int64),
@@ -114,12 +114,12 @@ class Chooser:
         alive &= place < (section.negatives - kept)[:, None]
         rows, columns = alive.nonzero()
         at = place[rows, columns]
-        found.scores[rows, at], found.numbers[rows, at] = scores[rows, columns], numbers[rows, columns]
-        found.ranks[rows, at] = ranks[rows, columns]
+        chosen.scores[rows, at], chosen.numbers[rows, at] = scores[rows, columns], numbers[rows, columns]
+        chosen.ranks[rows, at] = ranks[rows, columns]
         rows, columns = (drawn[1] >= 0).nonzero()
         at = alive.sum(1)[rows] + ((drawn[1] >= 0).cumsum(1) - 1)[rows, columns]
-        found.scores[rows, at], found.numbers[rows, at] = drawn[0][rows, columns], drawn[1][rows, columns]
-        return found
+        chosen.scores[rows, at], chosen.numbers[rows, at] = drawn[0][rows, columns], drawn[1][rows, columns]
+        return chosen
 
     def _own(self, asked: Asked, numbers: np.ndarray) -> np.ndarray:
         """bool [Q, n], documents that answer their query, or are it."""
@@ -161,7 +161,7 @@ class Chooser:
 
     def _near(self, asked: Asked, numbers: np.ndarray, alive: np.ndarray, limit: float) -> np.ndarray:
         """bool [Q, n], whether a document that is `alive` resembles a positive of its query more than `limit`."""
-        found = np.zeros_like(alive)
+        near = np.zeros_like(alive)
         starts = np.searchsorted(asked.rows, np.arange(len(numbers) + 1))
         rows, columns = alive.nonzero()
         for start in range(0, len(rows), _AT_ONCE):
@@ -175,8 +175,8 @@ class Chooser:
                 answers, again = np.unique(asked.own[starts[row[have]] + number], return_inverse=True)
                 answer = self.documents.read(answers)[again]
                 nearest[have] = np.maximum(nearest[have], np.einsum("nd,nd->n", vectors[have], answer))
-            found[row, column] = nearest > limit
-        return found
+            near[row, column] = nearest > limit
+        return near
 
     def _drawn(
         self, asked: Asked, positives: np.ndarray, wanted: int, draw: np.random.Generator
@@ -197,7 +197,7 @@ class Chooser:
         alive = self._filtered(asked, scores, numbers, positives, alive, Counter())
         alive &= alive.cumsum(1) <= wanted
         rows, columns = alive.nonzero()
-        found = np.full((size, wanted), np.nan, np.float32), np.full((size, wanted), -1, np.int64)
+        drawn = np.full((size, wanted), np.nan, np.float32), np.full((size, wanted), -1, np.int64)
         at = alive.cumsum(1)[rows, columns] - 1
-        found[0][rows, at], found[1][rows, at] = scores[rows, columns], numbers[rows, columns]
-        return found
+        drawn[0][rows, at], drawn[1][rows, at] = scores[rows, columns], numbers[rows, columns]
+        return drawn

@@ -57,7 +57,7 @@ def nearest(
     best = torch.full((len(queries), count), -torch.inf, device=device)
     numbers = torch.full((len(queries), count), -1, dtype=torch.int64, device=device)
     waiting: list[tuple[Tensor, Tensor, Tensor]] = []
-    found = 0
+    pairs = 0
     for start in range(0, len(documents), block):
         read = documents.read(np.arange(start, min(start + block, len(documents))))
         products = asked @ torch.from_numpy(read).to(device).T
@@ -69,10 +69,10 @@ def nearest(
         else:
             rows, columns = (products > best[:, -1:]).nonzero(as_tuple=True)
         waiting.append((rows, products[rows, columns], columns + start))
-        found += len(rows)
-        if found > _WAITING * best.numel() or start == 0 or start + block >= len(documents):
+        pairs += len(rows)
+        if pairs > _WAITING * best.numel() or start == 0 or start + block >= len(documents):
             best, numbers = _merged(best, numbers, waiting)
-            waiting, found = [], 0
+            waiting, pairs = [], 0
         progress(min(start + block, len(documents)) / len(documents))
         if stop():
             return None

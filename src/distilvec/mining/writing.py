@@ -23,15 +23,15 @@ class Texts:
         self.corpus, self.further = corpus, further
 
     def __call__(self, places: np.ndarray) -> list[str]:
-        found: list[str] = [""] * len(places)
+        texts: list[str] = [""] * len(places)
         inside = places < len(self.corpus)
         for at, text in zip(inside.nonzero()[0].tolist(), self.corpus.texts(places[inside]), strict=True):
-            found[at] = text
+            texts[at] = text
         if self.further is not None:
             rows = places[~inside] - len(self.corpus)
             for at, text in zip((~inside).nonzero()[0].tolist(), self.further.texts(rows), strict=True):
-                found[at] = text
-        return found
+                texts[at] = text
+        return texts
 
 
 class PairsWriter:

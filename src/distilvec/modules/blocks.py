@@ -9,12 +9,21 @@ from torch import nn
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from distilvec.modules.causal import Writer
+
 
 def find_transformer(student: SentenceTransformer) -> Any | None:
-    """The student's `Transformer` module (its `.model` is the transformers model); None for static students."""
+    """The student's `Transformer` or `Writer` (its `.model` is the transformers model); None for static students."""
     from sentence_transformers.base.modules import Transformer
 
-    return next((module for module in student.children() if isinstance(module, Transformer)), None)
+    writer = find_writer(student)
+    return writer or next((module for module in student.children() if isinstance(module, Transformer)), None)
+
+
+def find_writer(model: Any) -> Writer | None:
+    """The causal language model of a pipeline (`modules.writer`); None where it does not write."""
+    first: Any = next(iter(model.children()), None) if isinstance(model, nn.Module) else None
+    return first if getattr(first, "writes", False) else None
 
 
 def class_names(model: nn.Module) -> str:
@@ -44,7 +53,7 @@ def find_blocks(model: nn.Module) -> tuple[str, nn.ModuleList] | None:
     ]
     if not lists:
         return None
-    return max(lists, key=lambda found: (parameters(found[1]), -found[0].count(".")))
+    return max(lists, key=lambda each: (parameters(each[1]), -each[0].count(".")))
 
 
 def parameters(module: nn.Module) -> int:

@@ -27,20 +27,93 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["CifarResNet", "image_model"]
+__all__ = ["CifarResNet", "ImageModule", "image_model"]
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _FORMATS = ("PNG", "JPEG", "GIF", "BMP", "DIB", "TIFF", "WEBP")  # pixels only: Pillow opens EPS by running a program
 
 
-class CifarResNet(InputModule):
+class ImageModule(InputModule):
+    """What modules on images have in common: how images are read, and how a folder is opened.
+
+    An image is a PIL image, the path of a file, a data URI "data:image/...;base64,..." or a uint8 array [h, w],
+    [h, w, 1] or [h, w, 3]. A module has the attributes `image_size`, to which images of another size are resized, and
+    `mean` and `std`: what the network sees is (x / 255 - mean) / std, per channel.
+    """
+
+    item = "image"
+    save_in_root = False
+    image_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def modalities(self) -> list[Any]:
+        """Images only."""
+        return ["image"]
+
+    def prepare(self, items: Sequence[Any]) -> list[npt.NDArray[Any]]:
+        """Each image as an array in 0..255, compact enough to be kept.
+
+        uint8 [3, h, w], its own pixels, where these are no more than the network sees; else it is resized here, and
+        float16 [3, image_size, image_size] keeps an eighth of a level at the bright end.
+
+        Raises:
+            ValueError: an item is not an image, or cannot be read, with the item concerned.
+        """
+        rgb = [np.ascontiguousarray(_rgb(item).transpose(2, 0, 1)) for item in items]
+        return [each if each[0].size <= self.image_size**2 else self._resized(each)[0].half().numpy() for each in rgb]
+
+    def collate(self, prepared: Sequence[npt.NDArray[Any]]) -> dict[str, Any]:
+        """`pixel_values` float32 [N, 3, image_size, image_size]: (x / 255 - mean) / std."""
+        pixels = torch.cat([self._resized(each) for each in prepared])
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
+        return {"pixel_values": pixels.div_(255).sub_(mean).div_(std)}
+
+    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Images -> `pixel_values`; a prompt means nothing here."""
+        return self.collate(self.prepare(inputs))
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        init_defaults: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        place: dict[str, Any] = {
+            "subfolder": subfolder,
+            "token": token,
+            "cache_folder": cache_folder,
+            "revision": revision,
+            "local_files_only": local_files_only,
+        }
+        network = cls(**{**(init_defaults or {}), **cls.load_config(model_name_or_path, **place)})
+        cls.load_torch_weights(model_name_or_path, model=network, **place)
+        return network
+
+    def _resized(self, pixels: npt.NDArray[Any]) -> Tensor:
+        """float32 [1, 3, image_size, image_size]."""
+        wide, size = torch.tensor(pixels, dtype=torch.float32).unsqueeze(0), (self.image_size, self.image_size)
+        # Half-pixel centres, no antialiasing, no rounding: what the pretrained networks were checked with.
+        same = wide.shape[-2:] == size
+        return wide if same else functional.interpolate(wide, size, mode="bilinear", align_corners=False)
+
+
+class CifarResNet(ImageModule):
     """Residual network of CIFAR style: images -> `sentence_embedding` [N, 4 * width], non-negative.
 
     Three stages of n basic blocks with `width`, 2 `width` and 4 `width` channels; shortcuts without parameters
-    (every second pixel, new channels zero). An image is a PIL image, the path of a file, a data URI
-    "data:image/...;base64,..." or a uint8 array [h, w], [h, w, 1] or [h, w, 3].
+    (every second pixel, new channels zero).
 
     Args:
         depth: 6 n + 2 with n >= 1; 20, 32, 44, 56 are the usual ones.
@@ -54,9 +127,7 @@ class CifarResNet(InputModule):
     Source: He et al. 2016, "Deep residual learning for image recognition", section 4.2, option A.
     """
 
-    item = "image"
     config_keys = ["depth", "width", "image_size", "mean", "std"]  # noqa: RUF012
-    save_in_root = False
     # What modules.json is to say: the file beside it, not the package that this class was trained in.
     __module__ = "cifar_resnet"
 
@@ -87,34 +158,8 @@ class CifarResNet(InputModule):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    @property
-    def modalities(self) -> list[Any]:
-        """Images only."""
-        return ["image"]
-
     def get_embedding_dimension(self) -> int:
         return 4 * self.width
-
-    def prepare(self, items: Sequence[Any]) -> list[npt.NDArray[Any]]:
-        """Each image as an array [3, image_size, image_size] in 0..255, compact enough to be kept.
-
-        uint8 where the image has that size already, else float16: resized pixels are not rounded to whole levels
-        (float16 keeps an eighth of a level at the bright end).
-
-        Raises:
-            ValueError: an item is not an image, or cannot be read, with the item concerned.
-        """
-        return [self._prepared(item) for item in items]
-
-    def collate(self, prepared: Sequence[npt.NDArray[Any]]) -> dict[str, Any]:
-        """`pixel_values` float32 [N, 3, image_size, image_size]: (x / 255 - mean) / std."""
-        pixels = torch.from_numpy(np.stack(prepared).astype(np.float32))
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
-        return {"pixel_values": pixels.div_(255).sub_(mean).div_(std)}
-
-    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Images -> `pixel_values`; a prompt means nothing here."""
-        return self.collate(self.prepare(inputs))
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         # Channels last: twice as fast on a processor, and the convolutions pass it on.
@@ -129,29 +174,6 @@ class CifarResNet(InputModule):
         self.save_config(output_path)
         self.save_torch_weights(output_path, safe_serialization=safe_serialization)
         shutil.copyfile(__file__, Path(output_path).resolve().parent / "cifar_resnet.py")
-
-    @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> CifarResNet:
-        place: dict[str, Any] = {
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
-        network = cls(**{**(init_defaults or {}), **cls.load_config(model_name_or_path, **place)})
-        cls.load_torch_weights(model_name_or_path, model=network, **place)
-        return network
 
     @classmethod
     def from_classifier(cls, path: str | Path, **options: Any) -> CifarResNet:
@@ -189,16 +211,6 @@ class CifarResNet(InputModule):
             raise ValueError(f"{path}: {problem}") from problem
         return network.eval()
 
-    def _prepared(self, item: Any) -> npt.NDArray[Any]:
-        pixels = np.ascontiguousarray(_rgb(item).transpose(2, 0, 1))
-        size = (self.image_size, self.image_size)
-        if pixels.shape[1:] == size:
-            return pixels
-        # Half-pixel centres, no antialiasing, no rounding: what the pretrained networks were checked with.
-        wide = torch.from_numpy(pixels.astype(np.float32)).unsqueeze(0)
-        resized = functional.interpolate(wide, size, mode="bilinear", align_corners=False, antialias=False)
-        return np.asarray(resized[0].half().numpy())
-
     def __reduce__(self) -> tuple[Any, ...]:
         # By this file's own name: that of the class, `cifar_resnet`, is none that another process can import.
         return _empty, (), self.__getstate__()
@@ -224,8 +236,8 @@ class _Block(nn.Module):
         return functional.relu(inner + states)
 
 
-def image_model(network: CifarResNet, device: str = "cpu") -> SentenceTransformer:
-    """A `SentenceTransformer` of this network alone; its `encode` takes all that `CifarResNet` takes."""
+def image_model(network: ImageModule, device: str = "cpu") -> SentenceTransformer:
+    """A `SentenceTransformer` of this network alone; its `encode` takes all that `ImageModule` takes."""
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(modules=[network], device=device).eval()

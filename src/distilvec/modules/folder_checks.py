@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.marker import holds_student
 from distilvec.modules.size_checks import check_size, weight_files
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -62,7 +63,7 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
         DataError: its description is damaged.
     """
     if not (folder / "modules.json").exists() and not (folder / "config.json").exists():
-        of_a_run = (folder / "student" / "modules.json").exists()
+        of_a_run = holds_student(folder / "student")
         raise DistilvecError(
             "this folder holds no model: neither modules.json nor config.json is in it",
             where=name,
@@ -71,16 +72,16 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
             else "Give a folder saved by sentence-transformers or transformers.",
         )
     entries = _listed(folder)
-    found = False
+    has_weights = False
     for place in _places(folder, [str(entry["path"]) for entry in entries]):
         check_links(folder, place)
         _check_weights(place)
         _check_settings(place, trust_remote_code)
         check_size(place)
-        found = found or bool(weight_files(place))
+        has_weights = has_weights or bool(weight_files(place))
     if not trust_remote_code:
         _check_classes(entries, folder)
-    if not found:
+    if not has_weights:
         raise DistilvecError(
             "this model has no weights in safetensors, the only form that is opened",
             where=name,
@@ -296,10 +297,10 @@ def _check_classes(entries: list[dict[str, Any]], folder: Path) -> None:
         if not entry["type"].startswith("sentence_transformers."):
             continue  # ours, or refused by sentence-transformers as remote code
         try:
-            found = import_from_string(entry["type"])
+            loaded = import_from_string(entry["type"])
         except Exception as problem:  # whatever importing a made-up name raises
             raise DistilvecError(
                 f'sentence-transformers has no module "{entry["type"][:200]}"', where=str(folder / "modules.json")
             ) from problem
-        if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        if not (isinstance(loaded, type) and issubclass(loaded, nn.Module)):
             raise DistilvecError(f'"{entry["type"][:200]}" is no module', where=str(folder / "modules.json"))

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 OWN_MODULES = {
     "expert_head.ExpertHead": "distilvec.modules.expert_head",
     "cifar_resnet.CifarResNet": "distilvec.modules.cifar_resnet",
+    "image_networks.ImageNetwork": "distilvec.modules.image_networks",
     "molecule.MoleculeEncoder": "distilvec.modules.molecule",
     "molecule_networks.GraphEncoder": "distilvec.modules.molecule_networks",
+    "smiles_network.SmilesEncoder": "distilvec.modules.smiles_network",
 }
 
 
@@ -53,6 +55,16 @@ def open_transformer(folder: str | Path, model_kwargs: dict[str, Any], **options
             config_kwargs=dict(plain),
             **options,
         )
+
+
+def open_writing(folder: Path, dtype: Any, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """The causal language model and the tokenizer of a folder that was checked."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    plain = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
+    with no_questions():
+        causal = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, use_safetensors=True, **plain)
+        return causal, AutoTokenizer.from_pretrained(str(folder), **plain)
 
 
 def open_judge(source: str, **arguments: Any) -> CrossEncoder:

@@ -165,11 +165,11 @@ class GaussianKernels(nn.Module):
     def forward(self, vectors: Tensor) -> list[Kernel]:
         """Student vectors [..., d] -> one kernel per teacher, in the order of their names."""
         rows = vectors.reshape(-1, vectors.shape[-1])
-        found: list[Kernel | None] = [None] * len(self.widths)
+        kernels: list[Kernel | None] = [None] * len(self.widths)
         for members, stack in zip(self.members, self.stacks, strict=True):
             for teacher, values in zip(members, stack(rows).unbind(0), strict=True):
-                found[teacher] = self._kernel(teacher, values.unflatten(0, vectors.shape[:-1]), vectors)
-        return [kernel for kernel in found if kernel is not None]
+                kernels[teacher] = self._kernel(teacher, values.unflatten(0, vectors.shape[:-1]), vectors)
+        return [kernel for kernel in kernels if kernel is not None]
 
     def _kernel(self, teacher: int, values: Tensor, vectors: Tensor) -> Kernel:
         parts, size = self.components, self.components * self.widths[teacher]
@@ -188,11 +188,11 @@ class GaussianKernels(nn.Module):
         coordinates that count; 1 without triangular covariance.
         """
         live = self.live(teacher)
-        found = torch.ones(len(live), device=live.device)
+        excess = torch.ones(len(live), device=live.device)
         if self.triangular and live.any():
             factor = self._factor(teacher).double()
-            found[live] = torch.linalg.inv((factor @ factor.mT)[live][:, live]).diagonal().float()
-        return found
+            excess[live] = torch.linalg.inv((factor @ factor.mT)[live][:, live]).diagonal().float()
+        return excess
 
     def _factor(self, teacher: int) -> Tensor:
         """U [D_k, D_k], unit lower triangular."""

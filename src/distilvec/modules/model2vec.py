@@ -87,8 +87,8 @@ def unknown_piece(tokenizer: Any) -> int | None:
     if model.get("type") == "Unigram":
         return None if model.get("unk_id") is None else int(model["unk_id"])
     token = model.get("unk_token")
-    found = None if token is None else tokenizer.token_to_id(token)
-    return None if found is None else int(found)
+    piece = None if token is None else tokenizer.token_to_id(token)
+    return None if piece is None else int(piece)
 
 
 def _tokenizer(place: Path, name: str) -> Any:

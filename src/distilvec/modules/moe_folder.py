@@ -178,20 +178,20 @@ def _check_weights(folder: Path, config: MoeEncoderConfig) -> None:
 
     with torch.device("meta"):
         expected = {name: list(tensor.shape) for name, tensor in MoeEncoder(config).state_dict().items()}
-    found: dict[str, list[int]] = {}
+    shapes: dict[str, list[int]] = {}
     for file in _shards(folder):
         try:
             with safe_open(file, framework="pt") as shard:
-                found.update({name: shard.get_slice(name).get_shape() for name in shard.keys()})  # noqa: SIM118
+                shapes.update({name: shard.get_slice(name).get_shape() for name in shard.keys()})  # noqa: SIM118
         except (OSError, SafetensorError) as problem:
             raise DataError(f"the weights cannot be read: {problem}", where=str(file)) from problem
-    for what, names in (("missing", expected.keys() - found), ("unknown", found.keys() - expected)):
+    for what, names in (("missing", expected.keys() - shapes), ("unknown", shapes.keys() - expected)):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise DataError(f"weight {min(names)}{more} {'is' if not more else 'are'} {what}", where=str(folder))
     for name, shape in expected.items():
-        if found[name] != shape:
-            raise DataError(f"weight {name} is {found[name]}, the configuration says {shape}", where=str(folder))
+        if shapes[name] != shape:
+            raise DataError(f"weight {name} is {shapes[name]}, the configuration says {shape}", where=str(folder))
 
 
 def _shards(folder: Path) -> list[Path]:

@@ -66,7 +66,7 @@ class MoleculeModule(InputModule):
         """
         if prompt:
             raise ValueError(f"a molecule cannot be prefixed with the prompt {prompt!r}")
-        return collate(graphs_of(inputs))
+        return self.collate(self.prepare(inputs))
 
     def get_embedding_dimension(self) -> int:
         return self.width
@@ -211,7 +211,7 @@ def graphs_of(items: Sequence[str]) -> list[Graph]:
         ]
         return np.array(nodes, np.uint8).reshape(-1, 2), np.array(bonds, np.uint16).reshape(-1, 4)
 
-    found = []
+    graphs = []
     with rdBase.BlockLogs():
         for item in items:
             # The parser would take what follows white space for the molecule's name.
@@ -221,8 +221,8 @@ def graphs_of(items: Sequence[str]) -> list[Graph]:
             graph = arrays(molecule)
             if graph[0][:, 1].any() or graph[1][:, 3].any():
                 graph = arrays(Chem.MolFromSmiles(Chem.MolToSmiles(molecule)) or molecule)
-            found.append(graph)
-    return found
+            graphs.append(graph)
+    return graphs
 
 
 def collate(prepared: Sequence[Graph]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Pretrained networks over molecules, as their authors' layers compute: four graph networks and a SMILES network.
+"""Pretrained graph networks over molecules, as their authors' layers compute.
 
 The parameters are named as in the files, so that a file is checked by its keys alone. This file and `molecule.py` are
 copied into the folder of every model that starts with such a graph network, so they import nothing but torch, NumPy and
@@ -18,15 +18,12 @@ from torch.nn import functional
 
 from .molecule import MoleculeModule, collate, graphs_of
 
-__all__ = ["GRAPHS", "GraphEncoder", "GraphNetwork", "SmilesNetwork"]
+__all__ = ["GRAPHS", "GraphEncoder", "GraphNetwork"]
 
 GRAPHS = ("gcn", "graphsage", "gat", "molclr")
 _HEADS = 2
 _SELF_LOOP = 4  # the bond type of an atom with itself
 _DIRECTIONS = 3
-# The one-hot code of a character; the last is the padding. From the model's own character list.
-CHARACTERS = r"76o]3s(-S/B4[)#IlOHc1@=nP8C2F5rN+\ "
-LENGTH = 120
 
 
 class GraphNetwork(nn.Module):
@@ -152,39 +149,6 @@ class GraphEncoder(MoleculeModule):
 
 def _empty() -> GraphEncoder:
     return GraphEncoder.__new__(GraphEncoder)
-
-
-class SmilesNetwork(nn.Module):
-    """Three convolutions over the characters of a SMILES and two dense layers, each with tanh and then normalisation.
-
-    A string is cut at 120 characters and padded with spaces. Characters that the network was not trained on are left
-    empty.
-
-    Source: Gomez-Bombarelli et al. 2018 (chemical VAE, the encoder's mean).
-    """
-
-    width = 196
-
-    def __init__(self) -> None:
-        super().__init__()
-        sizes = ((len(CHARACTERS), 9, 9), (9, 9, 9), (9, 10, 11))
-        self.conv0, self.conv1, self.conv2 = (nn.Conv1d(*size) for size in sizes)
-        self.bn0, self.bn1, self.bn2 = (nn.BatchNorm1d(size[1], eps=1e-3) for size in sizes)
-        self.dense = nn.Linear(10 * 94, self.width)
-        self.bn_dense = nn.BatchNorm1d(self.width, eps=1e-3)
-        self.z_mean = nn.Linear(self.width, self.width)
-        self._codes = {character: code for code, character in enumerate(CHARACTERS)}
-
-    def forward(self, smiles: Sequence[str]) -> Tensor:
-        """float32 [N, 196] of canonical SMILES."""
-        # One code more, for unknown characters, whose column is taken off again.
-        rows = [[self._codes.get(c, len(CHARACTERS)) for c in text[:LENGTH].ljust(LENGTH)] for text in smiles]
-        codes = torch.tensor(rows, device=self.z_mean.weight.device).reshape(-1, LENGTH)
-        states = functional.one_hot(codes, len(CHARACTERS) + 1)[..., :-1].float().transpose(1, 2)
-        for convolution, norm in ((self.conv0, self.bn0), (self.conv1, self.bn1), (self.conv2, self.bn2)):
-            states = norm(convolution(states).tanh())
-        dense = self.bn_dense(self.dense(states.transpose(1, 2).flatten(1)).tanh())
-        return self.z_mean(dense)
 
 
 class _Layer(nn.Module):

@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from distilvec.errors import DataError, DistilvecError, nearest
-from distilvec.modules.molecule_networks import GRAPHS, GraphNetwork, SmilesNetwork
+from distilvec.modules.molecule_networks import GRAPHS, GraphNetwork
+from distilvec.modules.smiles_network import SmilesNetwork
 
-__all__ = ["KINDS", "holds_cifar_network", "read_network"]
+if TYPE_CHECKING:
+    from distilvec.modules.cifar_resnet import ImageModule
+
+__all__ = ["KINDS", "read_image_network", "read_network"]
 
 #: Of networks over molecules.
 KINDS = (*GRAPHS, "chemvae")
 
 
-def holds_cifar_network(path: Path) -> bool:
-    """Whether a safetensors file is one of a CIFAR residual network.
+def read_image_network(path: Path) -> ImageModule | None:
+    """The network over images of a safetensors file, in float32; None where it holds none of them.
+
+    Known are CIFAR residual networks, the ResNet-8 of MLPerf and MobileNets; their keys say which one it is.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: it cannot be read, or lacks tensors of such a network.
     """
-    from safetensors import SafetensorError, safe_open
+    from distilvec.modules.cifar_resnet import CifarResNet
+    from distilvec.modules.image_networks import ImageNetwork
 
+    tensors = _read(path)
     try:
-        with safe_open(path, framework="numpy") as file:
-            return "layer1.0.conv1.weight" in file.keys()  # noqa: SIM118
-    except (OSError, SafetensorError) as problem:
-        raise DataError(f"the file cannot be read ({problem})", where=str(path)) from problem
+        if "layer1.0.conv1.weight" in tensors:
+            return CifarResNet.from_classifier(path)
+        if ImageNetwork.is_of(tensors):
+            return ImageNetwork.from_classifier(path, tensors)
+    except ValueError as problem:
+        raise DataError(str(problem), where=str(path)) from problem
+    return None
 
 
 def read_network(
@@ -87,8 +99,7 @@ def _kind_of(path: str | Path, keys: dict[str, Tensor]) -> str:
             return kind
     if "gnns.0.linear.weight" not in keys:
         raise DataError(
-            "neither a network over molecules that is known nor a CIFAR residual network (images) has these keys: "
-            f"{', '.join(sorted(keys)[:3])} ...",
+            f"no network over molecules or images that is known has these keys: {', '.join(sorted(keys)[:3])} ...",
             where=str(path),
             remedy="Of any other model give the folder that holds it.",
         )

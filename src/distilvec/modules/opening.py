@@ -16,6 +16,7 @@ from distilvec.modules.guarded import (
     lacks_pooler,
     no_questions,
     open_modules,
+    open_writing,
 )
 from distilvec.modules.model2vec import is_model2vec, open_model2vec
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
@@ -25,7 +26,7 @@ from distilvec.modules.vision import is_vision, open_vision
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["commit_of", "locate", "locate_adapters", "module_folders", "open_model", "open_pipeline"]
+__all__ = ["commit_of", "locate", "locate_adapters", "module_folders", "open_causal", "open_model", "open_pipeline"]
 
 _HUB_ID = re.compile(r"[\w\-][\w.\-]*(/[\w\-][\w.\-]*)?(@[\w.\-/]+)?")
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*.md", "*.jinja"]
@@ -158,7 +159,7 @@ def open_model(
         raise DataError(
             "its first module reads nothing: no text, image or molecule", where=name, remedy="See its modules.json."
         )
-    _check_table(opened, name)
+    check_table(opened, name)
     _try(opened, name)
     return opened
 
@@ -175,7 +176,28 @@ def open_pipeline(source: str, **arguments: Any) -> SentenceTransformer:
     return open_modules(source, **arguments)
 
 
-def _check_table(model: SentenceTransformer, name: str) -> None:
+def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """The `AutoModelForCausalLM` and the tokenizer of a transformers folder or hub id.
+
+    Raises:
+        DistilvecError: it is not safe to open, demands code of its own, or is no causal model.
+        DataError: the weights are damaged.
+        EnvironmentProblem: the hub cannot be reached.
+    """
+    from safetensors import SafetensorError
+
+    folder, name = locate(model, trust_remote_code), str(model)
+    try:
+        return open_writing(folder, dtype, trust_remote_code)
+    except SafetensorError as problem:
+        raise DataError(
+            f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
+        ) from problem
+    except Exception as problem:  # whatever libraries raise over files that are not what they expect
+        raise explain_opening(name, problem, "Does it load as an AutoModelForCausalLM of transformers?") from problem
+
+
+def check_table(model: SentenceTransformer, name: str) -> None:
     """Refuse a tokenizer with ids beyond the table of embeddings: a text with such a piece would end the run."""
     from torch import nn
 
@@ -253,7 +275,9 @@ def _fetch(model: str, patterns: list[str]) -> Path:
         ) from problem
 
 
-def explain_opening(name: str, problem: Exception) -> DistilvecError:
+def explain_opening(
+    name: str, problem: Exception, remedy: str = "Does it load in sentence-transformers?"
+) -> DistilvecError:
     if "trust_remote_code" in str(problem):
         return DistilvecError(
             "this model runs code that comes with it",
@@ -263,7 +287,7 @@ def explain_opening(name: str, problem: Exception) -> DistilvecError:
     return DistilvecError(
         f"the model cannot be opened: {_first_line(problem)}",
         where=name,
-        remedy="Does it load in sentence-transformers?",
+        remedy=remedy,
     )
 
 

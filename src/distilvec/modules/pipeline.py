@@ -130,15 +130,15 @@ def set_pooling(model: SentenceTransformer, wanted: PoolingChoice | None, *, bar
     """
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    found = [(place, module) for place, module in model.named_children() if isinstance(module, Pooling)]
+    poolings = [(place, module) for place, module in model.named_children() if isinstance(module, Pooling)]
     if bare:
         inner = getattr(model[0], "model", None)
         last = inner is not None and is_causal(inner)
         mode = MODES[wanted or ("last" if last else "mean")]
-        for place, module in found:
+        for place, module in poolings:
             setattr(model, place, Pooling(module.embedding_dimension, pooling_mode=mode))
-    elif wanted is not None and [_mode(module) for _, module in found] != [MODES[wanted]]:
-        own = " and ".join(_mode(module) for _, module in found) or "no"
+    elif wanted is not None and [_mode(module) for _, module in poolings] != [MODES[wanted]]:
+        own = " and ".join(_mode(module) for _, module in poolings) or "no"
         raise DistilvecError(
             f"this folder has {own} pooling of its own, and pooling: {wanted} asks for another",
             where=name,

@@ -122,9 +122,9 @@ def hand_out_routing(student: SentenceTransformer) -> _Handles:
         DistilvecError: the student has no mixtures.
     """
     transformer = find_transformer(student)
-    found = _required(student)
+    by_layer = _required(student)
     seen: list[Routing] = []
-    watched = [(module, _watcher(seen, layer, False)) for layer, module in found.items()]
+    watched = [(module, _watcher(seen, layer, False)) for layer, module in by_layer.items()]
     for module, watcher in watched:
         module.watchers.append(watcher)
 
@@ -165,13 +165,13 @@ def _required(model: nn.Module) -> dict[int, Any]:
     from sentence_transformers import SentenceTransformer
 
     transformer = find_transformer(model) if isinstance(model, SentenceTransformer) else None
-    found = mixtures(model if transformer is None else transformer.model)
-    if not found:
+    by_layer = mixtures(model if transformer is None else transformer.model)
+    if not by_layer:
         raise DistilvecError(
             f"this model ({class_names(model)}) has no mixtures of experts, so there is no routing to see",
             remedy="Use a mixture-of-experts encoder; distilvec.students.upcycle makes one of a dense model.",
         )
-    return found
+    return by_layer
 
 
 def _watcher(seen: list[Routing], layer: int, outputs: bool) -> Callable[..., None]:

@@ -26,16 +26,18 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.js
 
 
 def is_vision(folder: str | Path) -> bool:
-    """Whether a bare transformers folder holds a model of images alone: `open_vision` is how to open it.
+    """Whether a bare transformers folder holds a model of images alone: `open_vision` is how to open it, or refuses it.
 
-    A folder of sentence-transformers, with modules.json, says itself what it reads, and is none.
+    A folder of sentence-transformers, with modules.json, says itself what it reads, and is none. One of timm is.
     """
     place = Path(folder)
     if (place / "modules.json").is_file() or any((place / name).is_file() for name in _TOKENIZERS):
         return False
     known = {*_CLS, *_POOLER, *_EITHER, *_MEAN}
-    return _key(place, "config.json", "model_type") in known or bool(
-        _key(place, _PROCESSORS[0], "image_processor_type")
+    return (
+        _of_timm(place)
+        or _key(place, "config.json", "model_type") in known
+        or bool(_key(place, _PROCESSORS[0], "image_processor_type"))
     )
 
 
@@ -70,7 +72,7 @@ def open_vision(
         model_kwargs: for the transformers model, on top of float32 and safetensors.
 
     Raises:
-        DistilvecError: no model, no image processor, or neither of them can be opened.
+        DistilvecError: no model, no image processor, neither of them can be opened, or it is a folder of timm.
         EnvironmentProblem: its image processor needs a package that is not installed.
     """
     from sentence_transformers import SentenceTransformer
@@ -79,6 +81,12 @@ def open_vision(
     place = Path(folder)
     if (place / "modules.json").is_file():
         return open_modules(str(place), device=device)
+    if _of_timm(place):
+        raise DistilvecError(
+            "this is a model of timm, which distilvec does not open",
+            where=str(place),
+            remedy="Take a vision model of transformers or a file of weights; a teacher can be a function with timm.",
+        )
     if not any((place / name).is_file() for name in _PROCESSORS):
         raise DistilvecError(
             "this folder does not say how images are to be brought to the model's size",
@@ -133,6 +141,12 @@ def _width(transformer: Any) -> int:
         states = transformer.eval()({**features, "pixel_values": features["pixel_values"].to(model.device)})
     transformer.train(training)
     return int(states["token_embeddings"].shape[-1])
+
+
+def _of_timm(place: Path) -> bool:
+    """As timm writes it to the hub, or as transformers wraps it: both need timm and torchvision."""
+    named = isinstance(_key(place, "config.json", "pretrained_cfg"), dict)
+    return named or _key(place, "config.json", "model_type") == "timm_wrapper"
 
 
 def _key(place: Path, file: str, key: str) -> Any:

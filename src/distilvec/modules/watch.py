@@ -146,9 +146,9 @@ class Watch:
 
         def ask(*args: Any, **kwargs: Any) -> Any:
             output = forward(*args, **{**kwargs, "output_attentions": True})
-            found = getattr(output, "attentions", None) or ()
-            if len(found) == self._count:
-                maps = {layer: before.get(layer, found[layer - 1]) for layer in layers}
+            attentions = getattr(output, "attentions", None) or ()
+            if len(attentions) == self._count:
+                maps = {layer: before.get(layer, attentions[layer - 1]) for layer in layers}
                 seen.maps.update({layer: each.float().mean(1) for layer, each in maps.items()})
             return output
 

@@ -4,22 +4,24 @@ from distilvec.recipe.recipe import Recipe, given
 from distilvec.recipe.score_sections import MiningSection, ScorerSection
 from distilvec.recipe.sections import (
     ApiSection,
-    AutoSection,
     CorpusSection,
-    FreshSection,
     JudgingSection,
-    LoraSection,
     MethodSection,
-    MoleculeSection,
     OptimizerSection,
-    ResnetSection,
     Section,
     SharpnessSection,
+    TeacherSection,
+    TrainingSection,
+)
+from distilvec.recipe.student_sections import (
+    AutoSection,
+    FreshSection,
+    LoraSection,
+    MoleculeSection,
+    ResnetSection,
     ShrinkSection,
     StaticSection,
     StudentSection,
-    TeacherSection,
-    TrainingSection,
     UpcycleSection,
 )
 from distilvec.tasks.section import TaskSection

@@ -22,11 +22,14 @@ from distilvec.recipe.sections import (
     MethodSection,
     OptimizerSection,
     Section,
-    StudentSection,
     TeacherSection,
     TrainingSection,
 )
+from distilvec.recipe.student_sections import (
+    StudentSection,
+)
 from distilvec.recipe.training_keys import check_keys
+from distilvec.tasks.fitting import check_writing
 from distilvec.tasks.section import TaskSection
 from distilvec.validation import refusal
 
@@ -125,6 +128,12 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             raise ValueError(f"a task of kind {self.task.kind} needs {needed}")
         if self.student is not None and self.student.space == "teacher":
             raise ValueError("a task's head reads the student's own space: leave student.space out")
+        return self
+
+    @model_validator(mode="after")
+    def _writing_fits(self) -> Recipe:
+        if self.task is not None and self.task.writes:
+            check_writing(self)
         return self
 
     @model_validator(mode="after")
@@ -321,7 +330,7 @@ def _value(name: str, text: str) -> Any:
     if name == "output":
         return text
     try:
-        found = plain_yaml.read(text)
+        parsed = plain_yaml.read(text)
     except yaml.YAMLError as error:
         problem = " ".join(str(error).split())
         raise DistilvecError(
@@ -330,7 +339,7 @@ def _value(name: str, text: str) -> Any:
             remedy="Put a text with special characters into quotation marks of its own: 'key=\"@home\"'.",
         ) from error
     # In "my run #3" a file's reader would take the end for a comment.
-    return text.strip() if isinstance(found, str) and text.strip().startswith(found) else found
+    return text.strip() if isinstance(parsed, str) and text.strip().startswith(parsed) else parsed
 
 
 def _check_section(target: Any, key: str, name: str) -> None:

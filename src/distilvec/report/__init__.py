@@ -3,13 +3,13 @@
 from distilvec.report.card import model_card, write_card
 from distilvec.report.compare import CompareTable, compare_table
 from distilvec.report.record import (
-    Comparison,
     CorpusFacts,
-    Cost,
+    CostFacts,
     LayerSimilarity,
     Machine,
     ModelRow,
     Record,
+    ScoreDifference,
     ScoreEntry,
     SpaceMap,
     StudentFacts,
@@ -20,13 +20,13 @@ from distilvec.report.write import write_report
 
 __all__ = [
     "CompareTable",
-    "Comparison",
     "CorpusFacts",
-    "Cost",
+    "CostFacts",
     "LayerSimilarity",
     "Machine",
     "ModelRow",
     "Record",
+    "ScoreDifference",
     "ScoreEntry",
     "SpaceMap",
     "StudentFacts",

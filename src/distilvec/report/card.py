@@ -23,6 +23,7 @@ from distilvec.report.markdown import fact_table
 from distilvec.report.record import Record
 from distilvec.report.sentences import verdict
 from distilvec.report.table import main_grid, task_grid
+from distilvec.report.writing import writing_grid
 
 BEGIN, END = "<!-- distilvec:begin -->", "<!-- distilvec:end -->"
 
@@ -40,6 +41,8 @@ def model_card(record: Record) -> str:
         ]
     if record.tasks():
         parts.append(task_grid(record).markdown())
+    if record.writing:
+        parts.append(writing_grid(record.writing).markdown())
     if record.student is not None:
         parts += ["### Provenance", fact_table(student_facts(record.student))]
     for teacher in record.teachers:
@@ -87,6 +90,8 @@ _EXAMPLES = {
 
 
 def _use(record: Record) -> str:
+    if record.student is not None and record.student.writes:
+        return _writing_use(record)
     remote = record.student is not None and record.student.remote_code
     code = ", trust_remote_code=True" if remote else ""
     lines = [
@@ -110,6 +115,22 @@ def _use(record: Record) -> str:
             "",
             "Its vectors lie in the teacher's space: its queries can be used on an index of the teacher's vectors.",
         ]
+    return "\n".join(lines)
+
+
+def _writing_use(record: Record) -> str:
+    """How to write with a causal language model."""
+    task = record.recipe.get("task")
+    separator = str(task.get("separator") or "\n") if isinstance(task, dict) else "\n"
+    lines = [
+        "```python",
+        "from transformers import pipeline",
+        "",
+        'write = pipeline("text-generation", model="path/to/this/folder")',
+        f'prompt = "your prompt" + {separator!r}  # what stands between prompt and answer in its training',
+        'print(write(prompt, max_new_tokens=64, return_full_text=False)[0]["generated_text"])',
+        "```",
+    ]
     return "\n".join(lines)
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.report.grid import Cell, Grid
-from distilvec.report.parts import GROUPS, Comparison, ModelRow, grouped
 from distilvec.report.ranks import Ranking, make_ranking
+from distilvec.report.record_parts import GROUPS, ModelRow, ScoreDifference, grouped
 from distilvec.report.sentences import GROUP_NAMES, difference, statement
 from distilvec.report.table import entry_of, shown_groups
 from distilvec.words import ABSENT, points
@@ -45,18 +45,18 @@ class CompareTable:
     """
 
     entries: dict[str, dict[str, Entry]]
-    differences: dict[str, dict[str, Comparison]]
+    differences: dict[str, dict[str, ScoreDifference]]
     reference: str
     ranking: Ranking | None = None
 
     def grid(self) -> Grid:
         """Averages first, then the average rank, then tasks, then the difference to the reference."""
-        columns = list(dict.fromkeys(name for found in self.entries.values() for name in found))
+        columns = list(dict.fromkeys(name for entries in self.entries.values() for name in entries))
         groups = [name for name in GROUPS if name in columns]
         tasks = [name for name in columns if name not in GROUPS]
         rows = []
-        for method, found in self.entries.items():
-            means, each = ([_cell(found.get(name)) for name in names] for names in (groups, tasks))
+        for method, entries in self.entries.items():
+            means, each = ([_cell(entries.get(name)) for name in names] for names in (groups, tasks))
             rank = [Cell(f"{self.ranking.average[method]:.2f}")] if self.ranking else []
             against = [self._against(method, name) for name in self._main(groups)]
             rows.append([Cell(method), *means, *rank, *each, *against])
@@ -66,13 +66,13 @@ class CompareTable:
 
     def statements(self) -> list[str]:
         """One sentence per method and average; a winner is named only where the interval supports it."""
-        found = [
+        lines = [
             statement(each)
             for compared in self.differences.values()
             for name, each in compared.items()
             if name in ("all", "retrieval")
         ]
-        return [*found, self.ranking.statement()] if self.ranking else found
+        return [*lines, self.ranking.statement()] if self.ranking else lines
 
     def markdown(self) -> str:
         """A pipe table with the statements below."""
@@ -91,24 +91,25 @@ class CompareTable:
         return {
             "reference": self.reference,
             "entries": {
-                method: {name: asdict(entry) for name, entry in found.items()} for method, found in self.entries.items()
+                method: {name: asdict(entry) for name, entry in entries.items()}
+                for method, entries in self.entries.items()
             },
             "differences": {
-                method: {name: each.model_dump() for name, each in found.items()}
-                for method, found in self.differences.items()
+                method: {name: each.model_dump() for name, each in compared.items()}
+                for method, compared in self.differences.items()
             },
             "ranking": asdict(self.ranking) if self.ranking else None,
         }
 
     def _main(self, groups: Sequence[str]) -> list[str]:
-        known = {name for found in self.differences.values() for name in found}
+        known = {name for compared in self.differences.values() for name in compared}
         return [name for name in ("all", "retrieval") if name in groups and name in known]
 
     def _against(self, method: str, name: str) -> Cell:
-        found = self.differences.get(method, {}).get(name)
-        if found is None:
+        gap = self.differences.get(method, {}).get(name)
+        if gap is None:
             return Cell("reference" if method == self.reference else ABSENT)
-        told, _, interval = difference(found).partition(" points, 95 % interval ")
+        told, _, interval = difference(gap).partition(" points, 95 % interval ")
         return Cell(told, interval)
 
 
@@ -130,13 +131,13 @@ def compare_table(results: Mapping[str, Sequence[Mapping[str, Score]]], referenc
         raise DistilvecError(f'no method "{reference}" is among the results', remedy=nearest(reference, results))
     tasks = list(results[reference][0])
     for method, seeds in results.items():
-        for found in seeds:
-            if set(found) != set(tasks):
+        for scores in seeds:
+            if set(scores) != set(tasks):
                 raise DistilvecError(
-                    f"{method} was judged on {', '.join(sorted(found))}, {reference} on {', '.join(sorted(tasks))}",
+                    f"{method} was judged on {', '.join(sorted(scores))}, {reference} on {', '.join(sorted(tasks))}",
                     remedy="Judge all methods on the same tasks.",
                 )
-    rows = {method: [_row(method, found) for found in seeds] for method, seeds in results.items()}
+    rows = {method: [_row(method, scores) for scores in seeds] for method, seeds in results.items()}
     groups = shown_groups([row for seeds in rows.values() for row in seeds])
     entries = {
         method: {
@@ -151,8 +152,8 @@ def compare_table(results: Mapping[str, Sequence[Mapping[str, Score]]], referenc
     return CompareTable(entries, differences, reference, make_ranking(means))
 
 
-def _row(method: str, found: Mapping[str, Score]) -> ModelRow:
-    return ModelRow(name=method, scores={task: entry_of(score) for task, score in found.items()})
+def _row(method: str, scores: Mapping[str, Score]) -> ModelRow:
+    return ModelRow(name=method, scores={task: entry_of(score) for task, score in scores.items()})
 
 
 def _entry(values: Sequence[float]) -> Entry:
@@ -161,24 +162,24 @@ def _entry(values: Sequence[float]) -> Entry:
 
 def _differences(
     method: str, reference: str, results: Mapping[str, Sequence[Mapping[str, Score]]], groups: Sequence[str]
-) -> dict[str, Comparison]:
+) -> dict[str, ScoreDifference]:
     """Seed i against seed i; where the numbers of seeds differ, every seed against every seed."""
     own, other = results[method], results[reference]
     pairs = list(zip(own, other, strict=True)) if len(own) == len(other) else [(a, b) for a in own for b in other]
     members = {group: list(_members(other[0], group)) for group in groups}
-    found = {}
+    differences = {}
     for name, tasks in {**members, **{task: [task] for task in other[0]}}.items():
         scores = [(a[task], b[task]) for a, b in pairs for task in tasks]
         if all(score.outputs is not None for pair in scores for score in pair):
             gap: Difference = paired_bootstrap([a for a, _ in scores], [b for _, b in scores])
             low, high = gap.interval
-            found[name] = Comparison(a=method, b=reference, group=name, value=gap.value, low=low, high=high)
-    return found
+            differences[name] = ScoreDifference(a=method, b=reference, group=name, value=gap.value, low=low, high=high)
+    return differences
 
 
-def _members(found: Mapping[str, Score], group: str) -> list[str]:
+def _members(scores: Mapping[str, Score], group: str) -> list[str]:
     """Names of the tasks in a group."""
-    entries = {task: entry_of(score) for task, score in found.items()}
+    entries = {task: entry_of(score) for task, score in scores.items()}
     return [task for task, entry in entries.items() if group in grouped({task: entry})]
 
 

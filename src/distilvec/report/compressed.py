@@ -8,7 +8,7 @@ from pydantic import Field
 
 from distilvec.files import read_object, refuse_foreign, write_text
 from distilvec.report.grid import Cell, Grid
-from distilvec.report.parts import Part, ScoreEntry
+from distilvec.report.record_parts import Part, ScoreEntry
 from distilvec.words import number, points, size
 
 FILES = ("compression.json", "compression.md")

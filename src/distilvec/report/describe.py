@@ -8,22 +8,24 @@ from typing import Any
 
 from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
 from distilvec.judging.verdict import FEWEST
-from distilvec.report.parts import short_source
+from distilvec.modules.blocks import find_writer
 from distilvec.report.record import (
-    Comparison,
     CorpusFacts,
-    Cost,
+    CostFacts,
     HardText,
     ModelRow,
     Record,
     Role,
+    ScoreDifference,
     ScoreEntry,
     ScorerFacts,
     StudentFacts,
     TeacherFacts,
 )
+from distilvec.report.record_parts import short_source
 from distilvec.report.spaces import labels_of, layers_of, spaces_of
 from distilvec.report.surroundings import folder_bytes, git_state, library_versions, machine
+from distilvec.report.writing import writing_facts, written_answers
 from distilvec.store.axes import TokenAxes, axes_of
 from distilvec.teachers.cards import licence_of
 
@@ -94,13 +96,14 @@ def describe_run(
             vocabulary=size["vocabulary"],
             max_length=size["max_length"],
             space=recipe["student"]["space"],
+            writes=find_writer(student) is not None,
             remote_code=any(brings_its_code(module) for module in student.children()),
         ),
         models=rows,
         comparisons=comparisons(judged, TRAINED, others) if judged else [],
         agreement=verdict.agreement,
         collapse=verdict.collapse,
-        cost=Cost(
+        cost=CostFacts(
             teaching_seconds=teaching,
             texts_taught=encoded,
             teacher_texts_per_second=encoded / teaching if encoded and teaching else None,
@@ -116,6 +119,8 @@ def describe_run(
         notes=_notes(fitted, corpus, filled, names, verdict),
         log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
         spaces=spaces_of(verdict, first, labels_of(texts, corpus.modality), corpus),
+        writing=writing_facts(judged.scores) if judged else [],
+        written=written_answers(judged.scores) if judged else [],
         layers=layers_of(untrained, student, verdict.vectors.get(first) if first else None, texts),
     )
 
@@ -126,13 +131,13 @@ def _short(count: int) -> str:
 
 def _hardest(verdict: Verdict, corpus: Any) -> list[HardText]:
     """As people read them: images by their paths, not by their data."""
-    found = verdict.hardest
+    hardest = verdict.hardest
     columns = [
-        labels_of([getattr(item, name) for item in found], corpus.modality) for name in ("text", "teacher", "student")
+        labels_of([getattr(item, name) for item in hardest], corpus.modality) for name in ("text", "teacher", "student")
     ]
     return [
         HardText(text=text, overlap=item.overlap, teacher=teacher, student=student)
-        for item, text, teacher, student in zip(found, *columns, strict=True)
+        for item, text, teacher, student in zip(hardest, *columns, strict=True)
     ]
 
 
@@ -168,12 +173,12 @@ def _rows(cards: Sequence[Any], size: Mapping[str, Any], on_disk: int, verdict: 
 
 def _bm25(judged: Judgement | None) -> ModelRow | None:
     """BM25 beside the models, on the retrieval tasks; None without any, or where it is not installed."""
-    found = {
+    scores = {
         task: ScoreEntry(metric=score.metric, value=score.details["bm25"][score.metric], kind=score.kind)
         for task, score in (judged.scores[TRAINED] if judged else {}).items()
         if score.details.get("bm25")
     }
-    return ModelRow(name="BM25", role="other", scores=found, note="words only, no model") if found else None
+    return ModelRow(name="BM25", role="other", scores=scores, note="words only, no model") if scores else None
 
 
 def _corpus_facts(
@@ -266,29 +271,29 @@ def _origin(model: str | None) -> dict[str, str | None]:
 
 def _notes(fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[str], verdict: Verdict) -> list[str]:
     """What a reader of the numbers should know."""
-    found = []
+    notes = []
     if fitted.skipped:
-        found.append(f"{fitted.skipped:,} sharpness-aware steps were left out because their gradient was not finite.")
+        notes.append(f"{fitted.skipped:,} sharpness-aware steps were left out because their gradient was not finite.")
     if corpus.audit.shared:
-        found.append(f"{corpus.audit.shared:,} held-out texts stand in a training pair too and are on neither side.")
+        notes.append(f"{corpus.audit.shared:,} held-out texts stand in a training pair too and are on neither side.")
     if len(teachers) > 1:
-        found.append(
+        notes.append(
             f"What is kept, the agreement and the free baseline are measured against the first teacher, {teachers[0]}."
         )
     held = len(corpus.holdout_rows)
     if not teachers:
-        found.append("There is no teacher in this run: nothing is said about what was kept of one.")
+        notes.append("There is no teacher in this run: nothing is said about what was kept of one.")
     if not verdict.agreement and 0 < held < FEWEST and teachers:
-        found.append(f"{held} held-out items are too few to compare student and teacher on; {FEWEST} are needed.")
+        notes.append(f"{held} held-out items are too few to compare student and teacher on; {FEWEST} are needed.")
     for task, score in (verdict.judged.scores[TRAINED] if verdict.judged else {}).items():
         rejected = score.details.get("rejected") or {}
         if rejected:
             told = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())
-            found.append(f"Rows of the task {task} that were left out: {told}.")
+            notes.append(f"Rows of the task {task} that were left out: {told}.")
     absent = sum(each.absent for each in filled)
     if absent:
-        found.append(f"The teachers had no vector for {absent:,} texts; these count for nothing in their terms.")
-    return found
+        notes.append(f"The teachers had no vector for {absent:,} texts; these count for nothing in their terms.")
+    return notes
 
 
 def model_row(
@@ -331,14 +336,16 @@ def model_row(
     )
 
 
-def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[Comparison]:
+def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[ScoreDifference]:
     """The student against each other model, on the average and on retrieval, with paired intervals."""
-    found = []
+    differences = []
     for other in others:
         for group in ("all", "retrieval"):
             groups = judged.averages(student)
             if group in groups and group in judged.averages(other):
                 difference = judged.difference(student, other, group)
                 low, high = difference.interval
-                found.append(Comparison(a=student, b=other, group=group, value=difference.value, low=low, high=high))
-    return found
+                differences.append(
+                    ScoreDifference(a=student, b=other, group=group, value=difference.value, low=low, high=high)
+                )
+    return differences

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from distilvec.report.parts import CorpusFacts, ScorerFacts, StudentFacts, TeacherFacts, clip, short_source
 from distilvec.report.record import Record
+from distilvec.report.record_parts import CorpusFacts, ScorerFacts, StudentFacts, TeacherFacts, clip, short_source
 from distilvec.report.sentences import about
 from distilvec.words import duration, millions, number, share, size
 
@@ -151,6 +151,8 @@ def scorer_title(scorer: ScorerFacts) -> str:
 def student_facts(student: StudentFacts) -> list[Fact]:
     """What was built, and where it comes from."""
     space = "the teacher's" if student.space == "teacher" else "its own"
+    loads = "with trust_remote_code=True" if student.remote_code else "with plain sentence-transformers"
+    loads = "with plain transformers" if student.writes else loads
     lines: list[tuple[str, str | None]] = [
         ("provenance", student.provenance or None),
         ("licence of what it was trained from", student.licence),
@@ -160,8 +162,8 @@ def student_facts(student: StudentFacts) -> list[Fact]:
         ("dimensions", _count(student.width)),
         ("vocabulary", _count(student.vocabulary)),
         ("longest input, tokens", _count(student.max_length)),
-        ("space", space),
-        ("loads", "with trust_remote_code=True" if student.remote_code else "with plain sentence-transformers"),
+        ("space", None if student.writes else space),
+        ("loads", loads),
     ]
     return [Fact(name, value) for name, value in lines if value]
 

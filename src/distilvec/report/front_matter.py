@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from distilvec.report.parts import ScoreEntry
 from distilvec.report.record import Record
+from distilvec.report.record_parts import ScoreEntry
 from distilvec.report.sentences import METRIC_NAMES
 
 #: Kind of task -> how the field's largest benchmark names it.
@@ -21,6 +21,7 @@ _KINDS = {
     "similarity": "STS",
     "retrieval": "Retrieval",
     "supervised": "Classification",
+    "generation": "text-generation",
 }
 #: Licences that the Hugging Face Hub knows by these words; any other is named beside the word "other".
 _LICENCES = """
@@ -34,6 +35,16 @@ lgpl-3.0 lgpl-lr llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 lppl-1.3c mit m
 open-mdw openrail openrail++ osl-3.0 pddl postgresql unlicense wtfpl zlib
 """
 _HUB = "hub:"
+_EMBEDDER = {
+    "library_name": "sentence-transformers",
+    "pipeline_tag": "sentence-similarity",
+    "tags": ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec"],
+}
+_WRITER = {
+    "library_name": "transformers",
+    "pipeline_tag": "text-generation",
+    "tags": ["text-generation", "distilvec"],
+}
 
 
 def front_matter(record: Record) -> str:
@@ -42,11 +53,7 @@ def front_matter(record: Record) -> str:
     A licence is only given where all teachers and scorers state the same; without any, that of the model that was
     trained.
     """
-    data: dict[str, Any] = {
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec"],
-    }
+    data: dict[str, Any] = dict(_WRITER if record.student is not None and record.student.writes else _EMBEDDER)
     if record.student is not None and record.student.base:
         data["base_model"] = record.student.base
     data |= _licence(record)

@@ -17,9 +17,9 @@ from typing import Any
 from distilvec import words
 from distilvec.report import sentences
 from distilvec.report.markup import bullets
-from distilvec.report.parts import ModelRow, SpaceMap
 from distilvec.report.plots import draw, inline_figures, point_colours
 from distilvec.report.record import Record
+from distilvec.report.record_parts import ModelRow, SpaceMap
 from distilvec.report.sections import sections
 
 LIMIT = 3_000_000

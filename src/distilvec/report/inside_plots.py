@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from distilvec.report.parts import ExpertMap, TokenMaps, clip
+from distilvec.report.record_parts import ExpertMap, TokenMaps, clip
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

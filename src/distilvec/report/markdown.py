@@ -21,6 +21,7 @@ from distilvec.report.mixtures import mixture_grid
 from distilvec.report.record import Record
 from distilvec.report.sentences import verdict
 from distilvec.report.table import hardest_grid, main_grid, supervised_grid, task_grid, teacher_grid
+from distilvec.report.writing import answers_grid, writing_grid
 
 CAPTIONS = {
     "scores": "Scores with 95 % intervals",
@@ -57,6 +58,7 @@ def render_markdown(record: Record, figures: Sequence[Path] = ()) -> str:
         agreement += [f"### Each teacher, on held-out {record.items}", reproduced.markdown()]
     sections = [
         ("## How far it agrees with the teacher", agreement),
+        ("## What they write", _writing(record)),
         ("## Compressed", [record.compression.grid().markdown()] if record.compression else []),
         ("## How training went", _pictures(pictures, "training", "gate", "experts")),
         ("## Inside the mixtures of experts", [mixture_grid(record.mixtures).markdown()] if record.mixtures else []),
@@ -87,6 +89,14 @@ def fact_table(facts: Sequence[Fact]) -> str:
         cells = [fact.name, fact.value, *([fact.meaning] if explained else [])]
         lines.append("| " + " | ".join(escape_markdown(cell) for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def _writing(record: Record) -> list[str]:
+    if not record.writing:
+        return []
+    grid = writing_grid(record.writing)
+    answers = ["### A few answers", answers_grid(record.written).markdown()] if record.written else []
+    return [grid.markdown(), *answers]
 
 
 def _rejected(record: Record) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from distilvec.report.grid import Cell, Grid
-from distilvec.report.parts import Part
+from distilvec.report.record_parts import Part
 
 
 class MixtureLayer(Part):

@@ -19,8 +19,8 @@ import numpy as np
 
 from distilvec.alignment.drawing import DrawnText, alignment_figure
 from distilvec.report.inside_plots import experts_figure, token_maps_figure
-from distilvec.report.parts import AlignedText, LayerSimilarity, ModelRow, ScoreEntry, SpaceMap, clip
 from distilvec.report.record import Record
+from distilvec.report.record_parts import AlignedText, LayerSimilarity, ModelRow, ScoreEntry, SpaceMap, clip
 from distilvec.report.sentences import GROUP_NAMES
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ LAYERS = 48
 
 def make_figures(record: Record) -> dict[str, Figure]:
     """Name -> figure, for the parts of the record that are there. Call inside `style()`."""
-    found: dict[str, Figure | None] = {
+    figures: dict[str, Figure | None] = {
         "scores": scores_figure(record),
         "training": training_figure(record),
         "map": map_figure(record.spaces) if record.spaces and record.spaces.texts else None,
@@ -63,7 +63,7 @@ def make_figures(record: Record) -> dict[str, Figure]:
         "gate": gate_figure(record),
         "experts": experts_figure(record.experts, GROUP_COLOURS, LINE) if record.experts else None,
     }
-    return {name: figure for name, figure in found.items() if figure is not None}
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def draw(record: Record) -> dict[str, str]:
@@ -317,15 +317,15 @@ def _curve_name(key: str) -> str | None:
 
 
 def _dots(axes: Axes, row: ModelRow, tasks: list[str], offset: float) -> None:
-    found = [(place, row.scores[task]) for place, task in enumerate(tasks) if task in row.scores]
-    found = [(place, score) for place, score in found if math.isfinite(score.value)]
-    heights = [place + offset for place, _ in found]
+    scores = [(place, row.scores[task]) for place, task in enumerate(tasks) if task in row.scores]
+    scores = [(place, score) for place, score in scores if math.isfinite(score.value)]
+    heights = [place + offset for place, _ in scores]
     colour = ROLE_COLOURS[row.role]
-    for height, (_, score) in zip(heights, found, strict=True):
+    for height, (_, score) in zip(heights, scores, strict=True):
         if score.low is not None and score.high is not None:
             axes.plot([100 * score.low, 100 * score.high], [height, height], color=colour, linewidth=1.6)
     axes.plot(
-        [100 * score.value for _, score in found],
+        [100 * score.value for _, score in scores],
         heights,
         linestyle="none",
         color=colour,

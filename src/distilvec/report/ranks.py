@@ -53,7 +53,7 @@ class Ranking:
 
 def common_tasks(scores: Scores) -> list[str]:
     """Tasks that all models have."""
-    return sorted(set.intersection(*(set(found) for found in scores.values()))) if scores else []
+    return sorted(set.intersection(*(set(tasks) for tasks in scores.values()))) if scores else []
 
 
 def ranks(scores: Scores, tasks: Sequence[str]) -> npt.NDArray[np.float64]:
@@ -88,10 +88,10 @@ def make_ranking(scores: Scores) -> Ranking | None:
     tasks = common_tasks(scores)
     if len(scores) < LEAST_MODELS or len(tasks) < LEAST_TASKS:
         return None
-    found = ranks(scores, tasks)
-    chance = friedman(found)
+    ranked = ranks(scores, tasks)
+    chance = friedman(ranked)
     assert chance is not None
-    average = dict(zip(scores, map(float, found.mean(axis=0)), strict=True))
+    average = dict(zip(scores, map(float, ranked.mean(axis=0)), strict=True))
     # Friedman's statistic is 0 / 0 where all ranks are shared.
     return Ranking(
         average, len(tasks), 1.0 if math.isnan(chance) else chance, critical_difference(len(scores), len(tasks))
@@ -132,9 +132,9 @@ def ranks_figure(ranking: Ranking) -> Figure:
 
 def _bars(ascending: npt.NDArray[np.float64], reach: float) -> list[tuple[int, int]]:
     """First and last position of every longest run of at least two models within the critical difference."""
-    found: list[tuple[int, int]] = []
+    bars: list[tuple[int, int]] = []
     for first in range(len(ascending)):
         last = int(np.flatnonzero(ascending <= ascending[first] + reach)[-1])
-        if last > first and (not found or last > found[-1][1]):
-            found.append((first, last))
-    return found
+        if last > first and (not bars or last > bars[-1][1]):
+            bars.append((first, last))
+    return bars

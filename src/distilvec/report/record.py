@@ -16,11 +16,10 @@ from pydantic import Field, ValidationError, field_validator
 from distilvec.errors import DataError, DistilvecError
 from distilvec.report.compressed import Compression
 from distilvec.report.mixtures import MixtureFacts
-from distilvec.report.parts import (
+from distilvec.report.record_parts import (
     AlignedText,
-    Comparison,
     CorpusFacts,
-    Cost,
+    CostFacts,
     ExpertMap,
     HardText,
     LayerSimilarity,
@@ -28,6 +27,7 @@ from distilvec.report.parts import (
     ModelRow,
     Part,
     Role,
+    ScoreDifference,
     ScoreEntry,
     ScorerFacts,
     SpaceMap,
@@ -36,18 +36,19 @@ from distilvec.report.parts import (
     TokenMaps,
     scores_of,
 )
+from distilvec.report.writing import WritingFacts, WrittenAnswer
 from distilvec.validation import refusal
 
 __all__ = [
-    "Comparison",
     "CorpusFacts",
-    "Cost",
+    "CostFacts",
     "HardText",
     "LayerSimilarity",
     "Machine",
     "ModelRow",
     "Record",
     "Role",
+    "ScoreDifference",
     "ScoreEntry",
     "ScorerFacts",
     "SpaceMap",
@@ -79,12 +80,12 @@ class Record(Part):
     scorers: list[ScorerFacts] = Field(default_factory=list)
     student: StudentFacts | None = None
     models: list[ModelRow] = Field(default_factory=list)
-    comparisons: list[Comparison] = Field(default_factory=list)
+    comparisons: list[ScoreDifference] = Field(default_factory=list)
     agreement: dict[str, Any] = Field(default_factory=dict)
     supervised: dict[str, dict[str, float]] = Field(default_factory=dict)
     held_out: dict[str, float] = Field(default_factory=dict)
     collapse: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    cost: Cost | None = None
+    cost: CostFacts | None = None
     alarms: list[str] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     log: list[dict[str, Any]] = Field(default_factory=list)
@@ -96,6 +97,8 @@ class Record(Part):
     experts: ExpertMap | None = None
     mixtures: list[MixtureFacts] = Field(default_factory=list)
     compression: Compression | None = None
+    writing: list[WritingFacts] = Field(default_factory=list)
+    written: list[WrittenAnswer] = Field(default_factory=list)
 
     @field_validator("collapse", mode="before")
     @classmethod
@@ -130,13 +133,15 @@ class Record(Part):
         usable = own is not None and other is not None and other.value > 0 and math.isfinite(own.value)
         return 100 * own.value / other.value if usable and own and other else None
 
-    def compared(self, a: str, b: str, group: str = "all") -> Comparison | None:
+    def compared(self, a: str, b: str, group: str = "all") -> ScoreDifference | None:
         """The comparison of two models on a task or group, turned round where it was recorded as b against a."""
-        for found in self.comparisons:
-            if found.group == group and (found.a, found.b) == (a, b):
-                return found
-            if found.group == group and (found.a, found.b) == (b, a):
-                return Comparison(a=a, b=b, group=group, value=-found.value, low=-found.high, high=-found.low)
+        for comparison in self.comparisons:
+            if comparison.group == group and (comparison.a, comparison.b) == (a, b):
+                return comparison
+            if comparison.group == group and (comparison.a, comparison.b) == (b, a):
+                return ScoreDifference(
+                    a=a, b=b, group=group, value=-comparison.value, low=-comparison.high, high=-comparison.low
+                )
         return None
 
     def to_json(self) -> str:

@@ -22,17 +22,19 @@ from distilvec.report.facts import (
 from distilvec.report.grid import Cell, Grid
 from distilvec.report.markup import bullets, card_row, fact_table, figure, table
 from distilvec.report.mixtures import mixture_grid
-from distilvec.report.parts import Comparison, SpaceMap, TeacherFacts, clip
 from distilvec.report.plots import PANELS, panel_curves, point_colours
 from distilvec.report.record import Record
+from distilvec.report.record_parts import ScoreDifference, SpaceMap, TeacherFacts, clip
 from distilvec.report.sentences import about
 from distilvec.report.table import hardest_grid, main_grid, supervised_grid, task_grid, teacher_grid
+from distilvec.report.writing import answers_grid, writing_grid
 
 
 def sections(record: Record, drawn: dict[str, str]) -> list[tuple[str, str, str]]:
     return [
         ("scores", "What the student keeps", _scores(record, drawn)),
         ("agreement", "How far it agrees with the teacher", _agreement(record, drawn)),
+        ("writing", "What they write", _writing(record)),
         ("compressed", "Compressed", _compressed(record)),
         ("training", "How training went", _training(record, drawn)),
         ("mixtures", "Inside the mixtures of experts", _mixtures(record)),
@@ -53,8 +55,8 @@ def _scores(record: Record, drawn: dict[str, str]) -> str:
     )
     if record.comparisons:
         items = "".join(
-            f'<li><span class="{_tone(record, found)}">{escape(sentences.statement(found))}</span></li>'
-            for found in record.comparisons
+            f'<li><span class="{_tone(record, comparison)}">{escape(sentences.statement(comparison))}</span></li>'
+            for comparison in record.comparisons
         )
         text += f'<h3>What the intervals support</h3><ul class="plain">{items}</ul>'
     if record.supervised:
@@ -69,10 +71,10 @@ def _scores(record: Record, drawn: dict[str, str]) -> str:
     return text
 
 
-def _tone(record: Record, found: Comparison) -> str:
+def _tone(record: Record, comparison: ScoreDifference) -> str:
     """Better and worse are coloured against baselines only: to be worse than the teacher is what one expects."""
     teacher = record.model("teacher")
-    return "" if teacher is not None and teacher.name in (found.a, found.b) else found.verdict
+    return "" if teacher is not None and teacher.name in (comparison.a, comparison.b) else comparison.verdict
 
 
 def _agreement(record: Record, drawn: dict[str, str]) -> str:
@@ -114,6 +116,16 @@ def _agreement(record: Record, drawn: dict[str, str]) -> str:
     return text
 
 
+def _writing(record: Record) -> str:
+    if not record.writing:
+        return ""
+    grid = writing_grid(record.writing)
+    text = table(grid, "wide") + bullets(grid.notes, "plain")
+    if record.written:
+        text += f"<h3>A few answers</h3>{table(answers_grid(record.written), 'texts')}"
+    return text
+
+
 def _compressed(record: Record) -> str:
     if record.compression is None:
         return ""
@@ -137,8 +149,8 @@ def _collapse(collapse: dict[str, dict[str, Any]]) -> str:
         "hubness": "hubness",
     }
     rows = []
-    for name, found in collapse.items():
-        cells = [found.get(key) for key in columns]
+    for name, signs in collapse.items():
+        cells = [signs.get(key) for key in columns]
         shown = [words.share(v) if k == "rank_share" else words.number(v) for k, v in zip(columns, cells, strict=True)]
         rows.append([Cell(name), *map(Cell, shown)])
     grid = Grid(["model", *columns.values()], rows, [])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from distilvec.report.parts import Comparison, ModelRow, ScoreEntry, grouped
 from distilvec.report.record import Record
+from distilvec.report.record_parts import ModelRow, ScoreDifference, ScoreEntry, grouped
 from distilvec.words import ABSENT, millions, milliseconds, number, percent, points, signed, size
 
 GROUP_NAMES = {"in": "in-domain", "out": "out-of-domain", "all": "average", "retrieval": "retrieval"}
@@ -19,6 +19,7 @@ METRIC_NAMES = {
     "pearson": "Pearson",
     "v_measure": "V-measure",
     "ndcg@10": "nDCG@10",
+    "rouge_l": "ROUGE-L",
 }
 
 
@@ -116,19 +117,19 @@ def _doubt(record: Record, role: str, group: str | None) -> str | None:
     other = next((row for row in record.models if row.role == role), None)
     if student is None or other is None or group is None:
         return None
-    found = record.compared(student.name, other.name, group)
-    if found is None or found.verdict == "better":
+    comparison = record.compared(student.name, other.name, group)
+    if comparison is None or comparison.verdict == "better":
         return None
-    told = "is worse than" if found.verdict == "worse" else "is not shown to be better than"
-    return f"It {told} the {other.name}: {difference(found)}."
+    told = "is worse than" if comparison.verdict == "worse" else "is not shown to be better than"
+    return f"It {told} the {other.name}: {difference(comparison)}."
 
 
-def difference(found: Comparison) -> str:
+def difference(found: ScoreDifference) -> str:
     """ "+3.2 points, 95 % interval +2.1 to +4.3"."""
     return f"{signed(found.value)} points, 95 % interval {signed(found.low)} to {signed(found.high)}"
 
 
-def statement(found: Comparison) -> str:
+def statement(found: ScoreDifference) -> str:
     """One comparison in words; a winner is named only where the interval supports it."""
     where = f"on the {GROUP_NAMES[found.group]}" if found.group in ("in", "out", "all") else f"on {found.group}"
     where = where.replace("in-domain", "in-domain average").replace("out-of-domain", "out-of-domain average")

@@ -15,13 +15,13 @@ LIBRARIES = ("torch", "transformers", "sentence-transformers", "tokenizers", "nu
 
 def library_versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in ("distilvec", *LIBRARIES):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def git_state() -> str | None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from distilvec.errors import printable
 from distilvec.report.grid import Cell, Grid
-from distilvec.report.parts import ModelRow, ScoreEntry, clip
 from distilvec.report.record import Record
+from distilvec.report.record_parts import ModelRow, ScoreEntry, clip
 from distilvec.report.sentences import GROUP_NAMES, latency, metric, span, statement
 from distilvec.words import ABSENT, millions, number, percent, points, share, size
 
@@ -43,18 +43,18 @@ def main_grid(record: Record) -> Grid:
     ]
     columns += [column for column in sizes if any(column[1](row).text != ABSENT for row in record.models)]
     rows = [[make(row) for _, make in columns] for row in record.models]
-    return Grid([name for name, _ in columns], rows, [statement(found) for found in record.comparisons])
+    return Grid([name for name, _ in columns], rows, [statement(comparison) for comparison in record.comparisons])
 
 
 def task_grid(record: Record) -> Grid:
     """One row per task, one column per model."""
     rows = []
     for task in record.tasks():
-        found = [row.scores.get(task) for row in record.models]
-        known = next(score for score in found if score is not None)
+        entries = [row.scores.get(task) for row in record.models]
+        known = next(score for score in entries if score is not None)
         facts = ", ".join(part for part in (metric(known), GROUP_NAMES.get(known.domain or "", "")) if part)
         rows.append(
-            [Cell(task, facts), *(Cell(points(score.value if score else None), span(score)) for score in found)]
+            [Cell(task, facts), *(Cell(points(score.value if score else None), span(score)) for score in entries)]
         )
     return Grid(["task", *(row.name for row in record.models)], rows, [])
 
@@ -83,8 +83,8 @@ def teacher_grid(record: Record) -> Grid:
     def value(term: str, name: str) -> float | None:
         # The likelihood itself, where the loss is a weighted one.
         terms = ("plain_nll", "nll") if term == "nll" else (term,)
-        found = (record.held_out.get(each if len(names) == 1 else f"{each}:{name}") for each in terms)
-        return next((one for one in found if one is not None), None)
+        values = (record.held_out.get(each if len(names) == 1 else f"{each}:{name}") for each in terms)
+        return next((one for one in values if one is not None), None)
 
     shown = [term for term in columns if any(value(term, name) is not None for name in names)]
     if "explained" not in shown:
@@ -127,6 +127,10 @@ def show_table(record: Record) -> None:
     reproduced = teacher_grid(record)
     if reproduced.rows:
         console.print(reproduced.rich(title=f"Each teacher, on held-out {record.items}"))
+    if record.writing:
+        from distilvec.report.writing import writing_grid
+
+        console.print(writing_grid(record.writing).rich(title="What they write"))
     if record.compression is not None:
         console.print(record.compression.grid().rich(title="Compressed"))
     for alarm in record.alarms:
@@ -141,12 +145,10 @@ def show_scores(scores: Judgement | Mapping[str, Score] | Sequence[Score]) -> No
 def scores_grid(scores: Judgement | Mapping[str, Score] | Sequence[Score]) -> Grid:
     """The table behind `show_scores`."""
     if hasattr(scores, "scores"):
-        models = {name: list(found.values()) for name, found in scores.scores.items()}
+        models = {name: list(by_task.values()) for name, by_task in scores.scores.items()}
     else:
         models = {"score": list(scores.values()) if isinstance(scores, Mapping) else list(scores)}
-    rows = [
-        ModelRow(name=name, scores={score.task: entry_of(score) for score in found}) for name, found in models.items()
-    ]
+    rows = [ModelRow(name=name, scores={score.task: entry_of(score) for score in own}) for name, own in models.items()]
     grid = task_grid(Record(title="scores", models=rows))
     for group in shown_groups(rows):
         made = [row.averages.get(group) for row in rows]
@@ -161,10 +163,10 @@ def _benchmark_rows(models: Mapping[str, list[Score]]) -> list[list[Cell]]:
     """The two means of each benchmark that was run as a whole, as its leaderboard has them."""
     from distilvec.judging.benchmarks import benchmark_means
 
-    means = [benchmark_means(found) for found in models.values()]
+    means = [benchmark_means(scores) for scores in models.values()]
     rows = []
-    for name in dict.fromkeys(name for found in means for name in found):
-        have = [found.get(name) for found in means]
+    for name in dict.fromkeys(name for each in means for name in each):
+        have = [each.get(name) for each in means]
         first = next(each for each in have if each is not None)
         over = ((f"{name}, mean of {first[1]} tasks", 0), (f"{name}, mean of {first[3]} types of task", 2))
         rows += [

@@ -41,12 +41,12 @@ def pair_keys(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
     False
     """
     start = hashlib.blake2b(b"pair", digest_size=KEY_BYTES)
-    found = []
+    digests = []
     for both in np.concatenate([queries, documents], axis=1):
         state = start.copy()
         state.update(both.tobytes())
-        found.append(state.digest())
-    return np.frombuffer(b"".join(found), np.uint8).reshape(-1, KEY_BYTES)
+        digests.append(state.digest())
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, KEY_BYTES)
 
 
 def text_pair_keys(pairs: Sequence[Pair]) -> np.ndarray:
@@ -62,18 +62,18 @@ def parted(texts: Sequence[str]) -> list[Pair]:
     Raises:
         DistilvecError: one of them is a single text.
     """
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     for text in texts:
         pair = split_pair(text)
         if isinstance(pair, str):
             raise DistilvecError(f"a scorer judges a query and a document, not one text, {text[:80]!r}")
-        found.append(pair)
-    return found
+        pairs.append(pair)
+    return pairs
 
 
 def score_pairs(scorer: Scorer, pairs: Sequence[Pair]) -> np.ndarray:
     """float32 [n], NaN where the scorer has nothing."""
-    found = np.full(len(pairs), np.nan, np.float32)
+    pair_scores = np.full(len(pairs), np.nan, np.float32)
     for rows, scores in scorer.stream([join_pair(*pair) for pair in pairs]):
-        found[rows] = scores[:, 0]
-    return found
+        pair_scores[rows] = scores[:, 0]
+    return pair_scores

@@ -45,14 +45,14 @@ class CallScorer(CallTeacher):
     def _patiently(self, texts: list[str]) -> Any:
         return super()._patiently(parted(texts))  # type: ignore[arg-type]
 
-    def _checked(self, found: Any, texts: list[str]) -> np.ndarray:
+    def _checked(self, answer: Any, texts: list[str]) -> np.ndarray:
         try:
-            if isinstance(found, list | tuple):
-                found = [np.nan if score is None else score for score in found]
-            scores = np.asarray(found, dtype=np.float32)
+            if isinstance(answer, list | tuple):
+                answer = [np.nan if score is None else score for score in answer]
+            scores = np.asarray(answer, dtype=np.float32)
         except (TypeError, ValueError) as problem:
             raise DataError(
-                f"{len(texts)} numbers were expected, found {type(found).__name__}: {problem}", where=self._where
+                f"{len(texts)} numbers were expected, found {type(answer).__name__}: {problem}", where=self._where
             ) from problem
         if scores.shape not in ((len(texts),), (len(texts), 1)):
             raise DataError(

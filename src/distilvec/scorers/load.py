@@ -70,7 +70,7 @@ def load_scorer(
         from distilvec.scorers.callable import CallScorer
 
         return CallScorer(call, name=name, batch_size=batch_size, rate_limit=rate_limit)
-    from distilvec.scorers.table import TableScorer
+    from distilvec.scorers.score_file import TableScorer
 
     assert scores is not None
     return TableScorer(scores, name=name)

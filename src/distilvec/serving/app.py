@@ -121,7 +121,7 @@ class _Server:
             raise _Refusal(400, "encoding_format is float or base64", "invalid_value")
         prompt = self._prompt(asked.get("input_type"))
         try:
-            found = await self.batcher.vectors(texts, prompt)
+            vectors = await self.batcher.vectors(texts, prompt)
         except BusyError:
             raise _Refusal(503, "too many texts are waiting", "overloaded") from None
         except Exception as error:
@@ -130,7 +130,7 @@ class _Server:
         tokens = self._tokens(texts)
         rows = [
             {"object": "embedding", "index": index, "embedding": each}
-            for index, each in enumerate(_written(_cut(found, width), encoding))
+            for index, each in enumerate(_written(_cut(vectors, width), encoding))
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "data": rows, "model": self.name, "usage": usage}
@@ -183,12 +183,12 @@ async def _body(request: Request) -> dict[str, Any]:
         if len(content) > MOST_BYTES:
             raise _Refusal(413, f"a request has at most {MOST_BYTES >> 20} MiB", "too_large")
     try:
-        found = json.loads(content)
+        body = json.loads(content)
     except (ValueError, RecursionError):
         raise _Refusal(400, "the body is no JSON", "invalid_json") from None
-    if not isinstance(found, dict):
+    if not isinstance(body, dict):
         raise _Refusal(400, "the body is no JSON object", "invalid_json")
-    return found
+    return body
 
 
 def _texts(given: Any) -> list[str]:

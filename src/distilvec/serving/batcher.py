@@ -80,7 +80,7 @@ class Batcher:
             jobs = self._next()
             texts = [text for job in jobs for text in job.texts]
             try:
-                found = await loop.run_in_executor(self._thread, self._encode, texts, jobs[0].prompt)
+                vectors = await loop.run_in_executor(self._thread, self._encode, texts, jobs[0].prompt)
             except Exception as error:
                 for job in jobs:
                     if not job.answer.done():
@@ -89,7 +89,7 @@ class Batcher:
             start = 0
             for job in jobs:
                 if not job.answer.done():  # whoever asked has gone
-                    job.answer.set_result(found[start : start + len(job.texts)])
+                    job.answer.set_result(vectors[start : start + len(job.texts)])
                 start += len(job.texts)
 
     def _next(self) -> list[_Job]:

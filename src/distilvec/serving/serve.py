@@ -69,14 +69,14 @@ def serve(
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind, protocol)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(128)
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
     except (OSError, OverflowError, UnicodeError) as error:
         raise EnvironmentProblem(
             f"nothing can listen here ({getattr(error, 'strerror', None) or error})",
             where=f"{host}:{port}",
             remedy="Choose another --port, or 0 for any.",
         ) from error
-    return found
+    return listener

@@ -33,13 +33,13 @@ def attach_rows(rows_of: Callable[[np.ndarray], np.ndarray], dataset: Any, text:
     rows = np.empty(len(dataset), dtype=np.int64)
     for start in range(0, len(dataset), _CHUNK):
         texts = dataset[start : start + _CHUNK][text]
-        found = rows_of(content_keys(texts))
-        if (found < 0).any():
-            first = int(np.flatnonzero(found < 0)[0])
+        chunk_rows = rows_of(content_keys(texts))
+        if (chunk_rows < 0).any():
+            first = int(np.flatnonzero(chunk_rows < 0)[0])
             raise DataError(
                 f"the store has no vector for the text {texts[first][:120]!r}",
                 where=f"row {start + first} of the dataset",
                 remedy="Teach it first: distilvec teach, or distilvec.store.fill.",
             )
-        rows[start : start + len(texts)] = found
+        rows[start : start + len(texts)] = chunk_rows
     return dataset.add_column("label", rows)

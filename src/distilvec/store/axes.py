@@ -75,20 +75,20 @@ def settle_axes(folder: Path, teacher: Any, texts: Sequence[str], wanted: Wanted
             where="token_axes",
             remedy="Ask for fewer, or leave it out.",
         )
-    found = axes_of(folder)
-    lacking = [layer for layer in wanted.tokens if layer not in found]
+    stored = axes_of(folder)
+    lacking = [layer for layer in wanted.tokens if layer not in stored]
     if lacking and len(texts):
         for layer, axes in _fit(teacher, texts, lacking, wanted).items():
             _write(folder / f"axes-tokens-{layer}.safetensors", axes)
-        found = axes_of(folder)
+        stored = axes_of(folder)
     for layer in wanted.tokens:
-        if layer in found and found[layer].matrix.shape != (teacher.hidden, wanted.axes):
+        if layer in stored and stored[layer].matrix.shape != (teacher.hidden, wanted.axes):
             raise DistilvecError(
-                f"this store keeps token states on {found[layer].matrix.shape[1]} axes, and {wanted.axes} are wanted",
+                f"this store keeps token states on {stored[layer].matrix.shape[1]} axes, and {wanted.axes} are wanted",
                 where=str(folder),
                 remedy="Use the number that it has, or another folder.",
             )
-    return {layer: found[layer] for layer in wanted.tokens if layer in found}
+    return {layer: stored[layer] for layer in wanted.tokens if layer in stored}
 
 
 class _Moments:

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from distilvec.corpus.lazy import take
@@ -19,6 +20,7 @@ from distilvec.store.layout import card_dict, check_same_teacher, key_words, sta
 from distilvec.store.ragged import RaggedSignal
 from distilvec.store.reader import SignalStore
 from distilvec.store.writer import PART_BYTES
+from distilvec.teachers.signals import CANDIDATES, NEXT
 
 if TYPE_CHECKING:
     from distilvec.teachers.signals import TeacherSignals, Wanted
@@ -35,6 +37,9 @@ def open_signals(store: SignalStore, teacher: Any, wanted: Wanted) -> dict[str, 
         layouts[f"tokens-{layer}"] = (wanted.axes or teacher.hidden, "float16")
     if "tokenids" in layouts:
         layouts["tokenids"] = (IDS_WIDTH, "int32")
+    if wanted.next:
+        kept = min(CANDIDATES, len(teacher.pieces.content))
+        layouts |= {NEXT[0]: (kept + 1, "float16"), NEXT[1]: (kept, "int32")}
     if wanted.logits:
         layouts["logits"] = (1, "float32")
     normed = f"tokens-{teacher.card.layers}" if wanted.tokens and teacher.final_norm else None
@@ -174,24 +179,30 @@ def _add(
 
 def unpadded(seen: TeacherSignals, wanted: Wanted) -> dict[str, list[np.ndarray]]:
     """Signals of a batch, item by item and without padding: name -> B arrays [length, width]."""
-    found: dict[str, list[np.ndarray]] = {}
+    signals: dict[str, list[np.ndarray]] = {}
     if seen.mask is not None:
         real = [row.nonzero()[:, 0] for row in seen.mask]
         for layer in wanted.tokens:
-            found[f"tokens-{layer}"] = [_take(state, at) for state, at in zip(seen.tokens[layer], real, strict=True)]
+            signals[f"tokens-{layer}"] = [_take(state, at) for state, at in zip(seen.tokens[layer], real, strict=True)]
         for layer in wanted.attention:
-            found[f"attention-{layer}"] = [
+            signals[f"attention-{layer}"] = [
                 _take(grid, at)[:, at.numpy()].reshape(-1, 1)
                 for grid, at in zip(seen.attention[layer], real, strict=True)
             ]
         if seen.ids is not None and seen.content is not None:
-            found["tokenids"] = [
+            signals["tokenids"] = [
                 np.stack([_take(ids, at), _take(content, at)], axis=1).astype(np.int32)
                 for ids, content, at in zip(seen.ids, seen.content, real, strict=True)
             ]
+    if wanted.next and seen.content is not None:
+        logs = torch.cat([seen.next["logs"], seen.next["rest"].unsqueeze(-1)], -1)
+        # After the prompt, and after each token of the answer.
+        counts = [count + 1 for count in seen.content.sum(-1).tolist()]
+        for name, table in zip(NEXT, (logs, seen.next["ids"]), strict=True):
+            signals[name] = [row[:count].numpy() for row, count in zip(table, counts, strict=True)]
     if seen.logits is not None:
-        found["logits"] = [row.numpy()[:, None] for row in seen.logits]
-    return found
+        signals["logits"] = [row.numpy()[:, None] for row in seen.logits]
+    return signals
 
 
 def reduced(items: dict[str, list[np.ndarray]], axes: dict[int, TokenAxes]) -> dict[str, list[np.ndarray]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from distilvec.errors import EnvironmentProblem
 from distilvec.store.files import locked
-from distilvec.store.part import Part
+from distilvec.store.part import StorePart
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def locate(first: np.ndarray, second_at: Callable[[np.ndarray], np.ndarray], que
     Returns:
         int64 [n], the first position of each key, -1 where there is none.
     """
-    found = np.full(len(query), -1, dtype=np.int64)
+    positions = np.full(len(query), -1, dtype=np.int64)
     order = np.argsort(query[:, 0])  # neighbours in the query then touch neighbouring pages
     wanted = query[order]
     low = np.searchsorted(first, wanted[:, 0])
@@ -43,7 +43,7 @@ def locate(first: np.ndarray, second_at: Callable[[np.ndarray], np.ndarray], que
     inside = inside[first[low[inside]] == wanted[inside, 0]]
     order, wanted, low = order[inside], wanted[inside], low[inside]
     hit = second_at(low) == wanted[:, 1]
-    found[order[hit]] = low[hit]
+    positions[order[hit]] = low[hit]
     # Hashes hardly ever agree in one word only; keys that are no hashes do, so the rest is bisected.
     order, wanted, low = order[~hit], wanted[~hit], low[~hit]
     high = np.searchsorted(first, wanted[:, 0], side="right")
@@ -55,16 +55,16 @@ def locate(first: np.ndarray, second_at: Callable[[np.ndarray], np.ndarray], que
         high[open_ones[~less]] = middle[~less]
     order, wanted, low = (values[low < ends] for values in (order, wanted, low))
     hit = second_at(low) == wanted[:, 1]
-    found[order[hit]] = low[hit]
-    return found
+    positions[order[hit]] = low[hit]
+    return positions
 
 
-def locate_in_part(part: Part, query: np.ndarray) -> np.ndarray:
+def locate_in_part(part: StorePart, query: np.ndarray) -> np.ndarray:
     """Positions of keys uint64 [n, 2] in one part, int64 [n], -1 where it has none."""
     return locate(np.ascontiguousarray(part.words[:, 0]), lambda at: part.words[at, 1], query)
 
 
-def _signature(parts: Sequence[Part]) -> str:
+def _signature(parts: Sequence[StorePart]) -> str:
     digest = hashlib.blake2b(digest_size=12)
     for part in parts:
         digest.update(f"{part.name} {len(part)} {part.checksum}\n".encode())
@@ -83,7 +83,7 @@ class KeyIndex:
         place: uint64 [N], number of the part in the upper half, row in the part in the lower half.
     """
 
-    def __init__(self, table: np.ndarray, file: Path, parts: Sequence[Part]) -> None:
+    def __init__(self, table: np.ndarray, file: Path, parts: Sequence[StorePart]) -> None:
         self.first, self.place = table[0], table[1]
         self._file, self._lengths = file, np.array([len(part) for part in parts])
 
@@ -106,7 +106,7 @@ class KeyIndex:
             self._file.unlink()
 
 
-def open_index(folder: Path, parts: Sequence[Part]) -> KeyIndex | None:
+def open_index(folder: Path, parts: Sequence[StorePart]) -> KeyIndex | None:
     """The table of exactly these parts (in the order of their names), or None where there is none."""
     rows = sum(map(len, parts))
     file = folder / "derived" / f"index-{_signature(parts)}.npy"
@@ -119,7 +119,7 @@ def open_index(folder: Path, parts: Sequence[Part]) -> KeyIndex | None:
     return KeyIndex(table.view(np.ndarray), file, parts)
 
 
-def build_index(folder: Path, scan: Callable[[], Sequence[Part]]) -> None:
+def build_index(folder: Path, scan: Callable[[], Sequence[StorePart]]) -> None:
     """Write the table of the parts that exist and remove the tables of other states.
 
     A table that cannot be written costs speed only, so a full disk is a warning here.
@@ -148,7 +148,7 @@ def build_index(folder: Path, scan: Callable[[], Sequence[Part]]) -> None:
         logger.warning("%s: the table of keys was not written (%s); reading works without it", folder, error)
 
 
-def _write_table(file: Path, parts: Sequence[Part]) -> None:
+def _write_table(file: Path, parts: Sequence[StorePart]) -> None:
     total = sum(map(len, parts))
     # Keys are hashes: equal ranges of the first word hold about equally many rows.
     buckets = max(1, total // _BUCKET_ROWS)

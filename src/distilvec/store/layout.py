@@ -147,17 +147,17 @@ def add_signal(folder: Path, signal: str, width: int, dtype: str, fingerprint: s
         wanted["fingerprint"] = fingerprint
     with disk_problems(folder), locked(folder / "store.lock", wait=True):
         content = json.loads(target.read_text(encoding="utf-8"))
-        found = content["signals"].setdefault(signal, wanted)
-        if found.get("fingerprint") != fingerprint:
+        entry = content["signals"].setdefault(signal, wanted)
+        if entry.get("fingerprint") != fingerprint:
             raise DistilvecError(
                 f"the store's {signal} were taken before the model's final norm, and last states are those after it "
-                f"(fingerprint {found.get('fingerprint')}, wanted {fingerprint})",
+                f"(fingerprint {entry.get('fingerprint')}, wanted {fingerprint})",
                 where=str(folder),
                 remedy="Remove this store, or name another folder for stores; the teacher reads the texts again.",
             )
-        if found != wanted:
+        if entry != wanted:
             raise DistilvecError(
-                f"the store has {signal} as {found}, not as {wanted}",
+                f"the store has {signal} as {entry}, not as {wanted}",
                 where=str(folder),
                 remedy="Use another folder for this teacher.",
             )

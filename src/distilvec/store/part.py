@@ -27,7 +27,7 @@ class BadPart(Exception):
 
 
 @dataclass(frozen=True)
-class Part:
+class StorePart:
     """A part that is open: its record and views of the mapped file.
 
     Attributes:
@@ -170,7 +170,7 @@ def _record_checksum(record: dict[str, Any]) -> str:
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
-def open_part(folder: Path, name: str, store: StoreFormat) -> Part:
+def open_part(folder: Path, name: str, store: StoreFormat) -> StorePart:
     """Map a part after checking sizes, schema and owner; its bytes are not read.
 
     Raises:
@@ -184,7 +184,7 @@ def open_part(folder: Path, name: str, store: StoreFormat) -> Part:
     rows = batch.num_rows
     try:
         scale = view(batch.column(2).buffers()[1], "<f4", rows, 1)[:, 0] if batch.num_columns > 2 else None
-        part = Part(
+        part = StorePart(
             name=name,
             words=view(batch.column(0).buffers()[1], "<u8", rows, 2),
             values=view(batch.column(1).values.buffers()[1], DTYPES[store.dtype], rows, store.width),
@@ -216,8 +216,8 @@ def open_file(folder: Path, name: str, fingerprint: str, *schemas: pa.Schema) ->
         with pa.memory_map(str(arrow)) as mapped:  # the buffers keep the mapping, not the descriptor
             reader = pa.ipc.open_file(mapped)
             if not any(reader.schema.equals(schema) for schema in schemas):
-                found = ", ".join(f"{field.name}: {field.type}" for field in reader.schema)
-                raise BadPart(f"the columns are not the store's ({found})")
+                columns = ", ".join(f"{field.name}: {field.type}" for field in reader.schema)
+                raise BadPart(f"the columns are not the store's ({columns})")
             if reader.num_record_batches != 1:
                 raise BadPart(f"it has {reader.num_record_batches} record batches instead of one")
             batch = reader.get_batch(0)

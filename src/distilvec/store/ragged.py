@@ -63,15 +63,15 @@ class RaggedSignal:
     """
 
     def __init__(self, folder: Path, signal: str) -> None:
-        found = read_signals(folder).get(signal)
-        if found is None:
+        entry = read_signals(folder).get(signal)
+        if entry is None:
             raise DataError(
                 f"the store holds no {signal}",
                 where=str(folder),
                 remedy="Run `distilvec teach` with the recipe that needs it: what is there is kept.",
             )
         self.folder, self.signal = folder, signal
-        self.width, self.dtype = int(found["width"]), str(found["dtype"])
+        self.width, self.dtype = int(entry["width"]), str(entry["dtype"])
         self._fingerprint = read_format(folder).fingerprint
         self._parts: list[_Part] = []
         self.refresh()
@@ -124,13 +124,13 @@ class RaggedSignal:
     def rows(self, keys: np.ndarray) -> np.ndarray:
         """Row numbers int64 [n] of keys uint8 [n, 16]; -1 where the signal has nothing."""
         query = key_words(keys)
-        found = np.full(len(query), -1, dtype=np.int64)
+        rows = np.full(len(query), -1, dtype=np.int64)
         for number, part in enumerate(self._parts):
-            left = np.flatnonzero(found < 0)
+            left = np.flatnonzero(rows < 0)
             first = np.ascontiguousarray(part.words[:, 0])
             at = locate(first, lambda places, part=part: part.words[places, 1], query[left])  # type: ignore[misc]
-            found[left[at >= 0]] = at[at >= 0] + self._starts[number]
-        return found
+            rows[left[at >= 0]] = at[at >= 0] + self._starts[number]
+        return rows
 
     def missing(self, keys: np.ndarray) -> np.ndarray:
         """Which keys uint8 [n, 16] the signal has nothing for: bool [n]."""
@@ -143,13 +143,13 @@ class RaggedSignal:
             DataError: the store lacks the signal for an item.
         """
         numbers = np.searchsorted(self._starts, rows, side="right") - 1
-        found = []
+        views = []
         for row, number in zip(np.asarray(rows), numbers, strict=True):
             if row < 0:
                 raise DataError(f"the store has no {self.signal} for an item", where=str(self.folder))
             part, local = self._parts[number], row - self._starts[number]
-            found.append(part.values[part.offsets[local] : part.offsets[local + 1]].reshape(-1, self.width))
-        return found
+            views.append(part.values[part.offsets[local] : part.offsets[local + 1]].reshape(-1, self.width))
+        return views
 
     def writer(self, name: str, part_bytes: int) -> RaggedWriter:
         """A writer; `name` is that of the store's writer that is open at the same time and holds the lock."""

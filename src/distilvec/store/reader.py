@@ -23,7 +23,7 @@ from distilvec.store.layout import (
     read_signals,
     write_format,
 )
-from distilvec.store.part import BadPart, Part, verify_part
+from distilvec.store.part import BadPart, StorePart, verify_part
 from distilvec.store.scan import part_names, scan_parts, set_aside
 from distilvec.store.statistics import Moments, Statistics
 from distilvec.store.writer import PART_BYTES, StoreWriter
@@ -76,12 +76,12 @@ class SignalStore:
             write_format(folder, wanted, anew=True)
             store = cls.open(folder)
         for name in ("width", "dtype"):
-            found, asked = getattr(store._format, name), getattr(wanted, name)
-            if found != asked:
+            stored, asked = getattr(store._format, name), getattr(wanted, name)
+            if stored != asked:
                 raise DistilvecError(
-                    f"the store has {name} {found}, not {asked}",
+                    f"the store has {name} {stored}, not {asked}",
                     where=str(folder),
-                    remedy=f"Use another folder, or {name} {found}; or remove this one, and it is made again.",
+                    remedy=f"Use another folder, or {name} {stored}; or remove this one, and it is made again.",
                 )
         return store
 
@@ -141,7 +141,7 @@ class SignalStore:
         self.bad |= bad
         self._arrange(sorted(parts, key=lambda part: place.get(part.name, len(place))))
 
-    def _arrange(self, parts: list[Part]) -> None:
+    def _arrange(self, parts: list[StorePart]) -> None:
         self._parts = parts
         self._offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
         # Equal keys: the first part by name wins, whatever the order in which this object met the parts.
@@ -200,11 +200,11 @@ class SignalStore:
             int64 [n], -1 where the store has nothing; of equal keys the first (parts by name).
         """
         query = key_words(keys)
-        found = np.full(len(query), -1, dtype=np.int64)
+        rows = np.full(len(query), -1, dtype=np.int64)
         for start in range(0, len(query), _CHUNK):
             chunk = slice(start, start + _CHUNK)
-            found[chunk] = self._search(query[chunk])
-        return found
+            rows[chunk] = self._search(query[chunk])
+        return rows
 
     def _search(self, query: np.ndarray) -> np.ndarray:
         if (index := self._index) is not None:
@@ -213,19 +213,19 @@ class SignalStore:
             except DamagedIndexError:
                 index.remove()
                 self._index = None
-        found = np.full(len(query), -1, dtype=np.int64)
+        rows = np.full(len(query), -1, dtype=np.int64)
         for number in self._by_name:
-            open_ones = np.flatnonzero(found < 0)
+            open_ones = np.flatnonzero(rows < 0)
             at = locate_in_part(self._parts[number], query[open_ones])
-            found[open_ones[at >= 0]] = at[at >= 0] + self._offsets[number]
-        return found
+            rows[open_ones[at >= 0]] = at[at >= 0] + self._offsets[number]
+        return rows
 
     def _search_index(self, index: KeyIndex, query: np.ndarray) -> np.ndarray:
-        found = np.full(len(query), -1, dtype=np.int64)
+        rows = np.full(len(query), -1, dtype=np.int64)
         position = locate(index.first, lambda at: self._gather_second(self._rows_at(index, at)), query)
         present = position >= 0
-        found[present] = self._rows_at(index, position[present])
-        return found
+        rows[present] = self._rows_at(index, position[present])
+        return rows
 
     def _rows_at(self, index: KeyIndex, position: np.ndarray) -> np.ndarray:
         number, local = index.places(position)
@@ -267,7 +267,7 @@ class SignalStore:
             out[target] = part.words[local, 1]
         return out
 
-    def _locate_rows(self, rows: np.ndarray) -> list[tuple[Part, np.ndarray, np.ndarray]]:
+    def _locate_rows(self, rows: np.ndarray) -> list[tuple[StorePart, np.ndarray, np.ndarray]]:
         """Per part that is touched: the part, rows in it in ascending order, places in the result."""
         rows = np.asarray(rows)
         if rows.size == 0:

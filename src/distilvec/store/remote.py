@@ -157,15 +157,15 @@ def _check(folder: Path, content: dict[str, Any], url: str) -> None:
 
 def _remote_names(folder: Path) -> dict[str, str]:
     """Name on the storage -> name here, of all complete parts of all signals."""
-    found = {}
+    names = {}
     for signal in read_signals(folder):
         for part in part_names(folder, signal):
             try:
                 checksum = str(json.loads((folder / f"{part}.json").read_bytes())["checksum"])
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 continue  # whoever opens the store sets it aside
-            found[f"{signal}-{checksum[:_NAME_DIGITS]}-000000"] = part
-    return found
+            names[f"{signal}-{checksum[:_NAME_DIGITS]}-000000"] = part
+    return names
 
 
 def _names(system: Any, root: str) -> list[str]:

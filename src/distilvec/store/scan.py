@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from distilvec.store.layout import SIGNAL, StoreFormat
-from distilvec.store.part import BadPart, Part, open_part
+from distilvec.store.part import BadPart, StorePart, open_part
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +21,8 @@ def part_names(folder: Path, signal: str = SIGNAL) -> list[str]:
 
 
 def scan_parts(
-    folder: Path, store: StoreFormat, known: Mapping[str, Part] | None = None
-) -> tuple[list[Part], dict[str, str]]:
+    folder: Path, store: StoreFormat, known: Mapping[str, StorePart] | None = None
+) -> tuple[list[StorePart], dict[str, str]]:
     """Open the parts of a folder and set aside the bad ones.
 
     Args:

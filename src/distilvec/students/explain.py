@@ -56,11 +56,11 @@ class ExplainingStudent(SentenceTransformer):
             batch_size: items per forward pass.
         """
         given = [items] if _one(items) else list(items)
-        found: list[dict[str, Reproduction]] = []
+        reproductions: list[dict[str, Reproduction]] = []
         self.eval()
         for start in range(0, len(given), batch_size):
-            found += self._explained(given[start : start + batch_size])
-        return found
+            reproductions += self._explained(given[start : start + batch_size])
+        return reproductions
 
     @torch.inference_mode()
     def _explained(self, items: list[Any]) -> list[dict[str, Reproduction]]:

@@ -162,19 +162,19 @@ def averaged_embeddings(words: Any, teacher_words: Any, table: Tensor) -> tuple[
     }
     texts = [_text_of(backend, piece, index) for piece, index in pieces.items()]
     spelled = teacher_backend.encode_batch(texts, add_special_tokens=False)
-    found = torch.zeros(len(words), dtype=torch.bool)
+    covered = torch.zeros(len(words), dtype=torch.bool)
     numbers: list[int] = []
     owners: list[int] = []
     for (piece, index), encoding in zip(pieces.items(), spelled, strict=True):
         ids = [roles[piece]] if piece in roles else [shared[piece]] if piece in shared else encoding.ids
         numbers.extend(ids)
         owners.extend([index] * len(ids))
-        found[index] = bool(ids)
+        covered[index] = bool(ids)
     rows = torch.zeros(len(words), table.shape[1])
     rows.index_add_(0, torch.tensor(owners), table.float()[torch.tensor(numbers)])
     rows /= torch.bincount(torch.tensor(owners), minlength=len(words)).clamp_min(1)[:, None]
-    rows[~found] = rows[found].mean(0)
-    return rows, found
+    rows[~covered] = rows[covered].mean(0)
+    return rows, covered
 
 
 def _text_of(backend: Any, piece: str, index: int) -> str:
@@ -191,12 +191,12 @@ def _start_from(model: Any, words: Any, teacher: Any) -> None:
             f"the student is {width} wide, the teacher's table of word pieces only {table.shape[1]}",
             remedy="Choose a narrower student, or leave init_from out.",
         )
-    rows, found = averaged_embeddings(words, teacher.tokenizer, table)
+    rows, covered = averaged_embeddings(words, teacher.tokenizer, table)
     if width < table.shape[1]:
         rows = _narrow(rows, width)
     with torch.no_grad():
         model.embeddings.word_embeddings.weight.copy_(rows)
-    logger.info("%d of %d pieces start from the teacher's table", int(found.sum()), len(found))
+    logger.info("%d of %d pieces start from the teacher's table", int(covered.sum()), len(covered))
     if _same_shape(model.config, inner.config):
         _copy_blocks(model, inner)
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from distilvec.alignment.pieces import Pieces
+
 #: Names of extras that are vectors of the student.
 VECTORS = ("expert_outputs",)
 
@@ -51,6 +53,7 @@ class StudentInfo:
         hidden: width of the blocks' states (equal to `width` unless a Dense follows the pooling).
         classes: C of the task's head; None without a classification task.
         regression: whether the task's head gives one number.
+        pieces: entries of its tokenizer, of a student that writes; None otherwise.
     """
 
     name: str
@@ -59,3 +62,4 @@ class StudentInfo:
     hidden: int
     classes: int | None = None
     regression: bool = False
+    pieces: Pieces | None = None

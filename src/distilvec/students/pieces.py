@@ -36,8 +36,8 @@ def readable_pieces(tokenizer: Any) -> npt.NDArray[np.int64]:
     special = set(tokenizer.all_special_ids)
     special |= {index for index, token in backend.get_added_tokens_decoder().items() if token.special}
     pieces = backend.get_vocab(with_added_tokens=True)
-    found = sorted(index for piece, index in pieces.items() if index not in special and not _FREE.fullmatch(piece))
-    return np.asarray(found, dtype=np.int64)
+    ids = sorted(index for piece, index in pieces.items() if index not in special and not _FREE.fullmatch(piece))
+    return np.asarray(ids, dtype=np.int64)
 
 
 def piece_vectors(
@@ -74,10 +74,10 @@ def piece_vectors(
     model.eval()
     parts = [_read(model, ids[start : start + batch_size], before, after) for start in range(0, len(ids), batch_size)]
     model.train(was_training)
-    found = np.concatenate(parts)
+    vectors = np.concatenate(parts)
     if file is not None:
-        _keep(file, found)
-    return found
+        _keep(file, vectors)
+    return vectors
 
 
 def fast_tokenizer_of(model: SentenceTransformer) -> Any:
@@ -132,8 +132,8 @@ def _fingerprint(model: SentenceTransformer, before: list[int], after: list[int]
 def _kept(file: Path) -> npt.NDArray[np.float32] | None:
     """What `_keep` wrote; None where there is none, or where it is damaged."""
     try:
-        with np.load(file, allow_pickle=False) as found:
-            return np.asarray(found["vectors"], dtype=np.float32)
+        with np.load(file, allow_pickle=False) as arrays:
+            return np.asarray(arrays["vectors"], dtype=np.float32)
     except Exception:  # no such file; numpy and zipfile meet damaged bytes with errors of many kinds
         return None
 

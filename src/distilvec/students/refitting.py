@@ -12,7 +12,7 @@ _RIDGE = 1e-4
 _JUDGED = 8
 
 
-class Moments:
+class StateMoments:
     """Sums of [x, 1]ᵀ[x, 1] over tokens, apart for those that a refit is fitted to and judged on."""
 
     def __init__(self, width: int) -> None:
@@ -46,7 +46,7 @@ class Refit:
     explained: float
 
 
-def refit(moments: Moments, weight: Tensor, bias: Tensor | None, kept: Tensor) -> Refit:
+def refit(moments: StateMoments, weight: Tensor, bias: Tensor | None, kept: Tensor) -> Refit:
     """The least-squares map from some coordinates to what a layer makes of all.
 
     Args:
@@ -61,14 +61,14 @@ def refit(moments: Moments, weight: Tensor, bias: Tensor | None, kept: Tensor) -
     second = moments.fitted[inputs][:, inputs]
     ridge = torch.zeros(len(inputs), dtype=torch.float64)
     ridge[: len(kept)] = _RIDGE * second.diagonal()[: len(kept)].mean()
-    found = torch.linalg.solve(second + torch.diag(ridge), moments.fitted[inputs] @ whole.T).T
+    solution = torch.linalg.solve(second + torch.diag(ridge), moments.fitted[inputs] @ whole.T).T
     missed = whole.clone()
-    missed[:, inputs] -= found
+    missed[:, inputs] -= solution
     error = (missed @ moments.judged * missed).sum()
     mean = whole @ moments.judged[:, -1] / moments.judged[-1, -1]
     total = (whole @ moments.judged * whole).sum() - moments.judged[-1, -1] * mean.square().sum()
     return Refit(
-        weight=found[:, : len(kept)].float().contiguous(),
-        bias=None if bias is None else found[:, -1].float().contiguous(),
+        weight=solution[:, : len(kept)].float().contiguous(),
+        bias=None if bias is None else solution[:, -1].float().contiguous(),
         explained=1 - float(error / total),
     )

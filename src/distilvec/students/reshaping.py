@@ -20,7 +20,7 @@ from distilvec.modules.blocks import find_blocks
 from distilvec.modules.pipeline import default_prompt
 from distilvec.students.electra import tables
 from distilvec.students.factorising import factorise
-from distilvec.students.refitting import Moments, Refit, refit
+from distilvec.students.refitting import Refit, StateMoments, refit
 from distilvec.students.shape import Kept, Shape, feed_forward, heads_of, is_electra, shared_heads
 
 if TYPE_CHECKING:
@@ -175,11 +175,11 @@ class Reshaping:
 
     # what layers read
 
-    def _watch(self, layers: Sequence[nn.Linear]) -> list[Moments]:
+    def _watch(self, layers: Sequence[nn.Linear]) -> list[StateMoments]:
         """Moments of the inputs of some linear layers, over the real tokens of the texts."""
-        moments = [Moments(layer.in_features) for layer in layers]
+        moments = [StateMoments(layer.in_features) for layer in layers]
 
-        def watch(seen: Moments) -> Any:
+        def watch(seen: StateMoments) -> Any:
             return lambda _module, args: seen.add(args[0][self._mask])
 
         with _hooks(
@@ -188,11 +188,11 @@ class Reshaping:
             self._run()
         return moments
 
-    def _watch_beside(self, attentions: Sequence[Any], others: Sequence[Any]) -> list[Moments]:
+    def _watch_beside(self, attentions: Sequence[Any], others: Sequence[Any]) -> list[StateMoments]:
         """Moments of [what others give, what attentions give] where both read the same."""
-        moments = [Moments(2 * attention.all_head_size) for attention in attentions]
+        moments = [StateMoments(2 * attention.all_head_size) for attention in attentions]
 
-        def watch(other: Any, seen: Moments) -> Any:
+        def watch(other: Any, seen: StateMoments) -> Any:
             def hook(_module: Any, args: Any, kwargs: Any, output: Any) -> None:
                 both = torch.cat([other(*args, **kwargs)[0], output[0]], -1)
                 seen.add(both[self._mask])
@@ -218,7 +218,7 @@ class Reshaping:
         self.model.train(was_training)
 
 
-def _contributions(seen: Moments, weight: Tensor, size: int) -> Tensor:
+def _contributions(seen: StateMoments, weight: Tensor, size: int) -> Tensor:
     """float64 [groups], mean squared norm of what each group of `size` columns adds to a layer's output."""
     products = weight.detach().double().cpu()
     products = (products.T @ products) * seen.fitted[:-1, :-1]

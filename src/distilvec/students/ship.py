@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.marker import holds_student
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
 from distilvec.modules.projection import is_identity
@@ -90,7 +91,7 @@ def check_place(target: Path) -> None:
     Raises:
         DistilvecError: the place holds something else.
     """
-    if target.exists() and not (target / "modules.json").is_file() and (target.is_file() or any(target.iterdir())):
+    if target.exists() and not holds_student(target) and (target.is_file() or any(target.iterdir())):
         raise DistilvecError(
             "this place holds something that is not a model, and it would be lost",
             where=str(target),
@@ -105,7 +106,7 @@ def refuse_model(target: Path) -> None:
         DistilvecError: something lies there.
     """
     check_place(target)
-    if (target / "modules.json").is_file():
+    if holds_student(target):
         raise DistilvecError(
             "this folder holds a model, and it would be lost",
             where=str(target),

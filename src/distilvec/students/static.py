@@ -142,9 +142,9 @@ def principal_axes(
     axes = axes[:, ::-1][:, :dimensions]
     # An axis has no sign of its own; its largest entry is made positive, so that all machines agree.
     axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(dimensions)])
-    found = x @ axes
-    length = np.sqrt((found**2).sum(axis=1).mean())
-    return np.asarray(found / max(float(length), 1e-12))
+    coordinates = x @ axes
+    length = np.sqrt((coordinates**2).sum(axis=1).mean())
+    return np.asarray(coordinates / max(float(length), 1e-12))
 
 
 def _tokenizer(original: Any, vocabulary: int | None, texts: Sequence[str] | None) -> tuple[Any, npt.NDArray[np.int64]]:

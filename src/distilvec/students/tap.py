@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from distilvec.alignment.pieces import pieces_of
 from distilvec.errors import DistilvecError
-from distilvec.modules.blocks import find_blocks, find_transformer
+from distilvec.modules.blocks import find_blocks, find_transformer, find_writer
 from distilvec.modules.contents import Contents
 from distilvec.modules.pipeline import default_prompt
 from distilvec.modules.watch import Seen, attach_watch
@@ -29,7 +30,8 @@ class StudentTap:
     compiled forward sees them; they go when the tap does.
 
     Args:
-        student: a plain sentence-transformers model: a transformer with pooling, or static embeddings.
+        student: a plain sentence-transformers model: a transformer with pooling, or static embeddings; or one that
+            writes (`modules.writer`).
 
     Attributes:
         info: what a method may know of the student.
@@ -59,12 +61,13 @@ class StudentTap:
             self._watch = attach_watch(self, transformer.model, found[1])
         prompt = default_prompt(student)
         self._contents = Contents(getattr(transformer, "tokenizer", None), prompt)
-        width = _width(modules)
+        width, writer = _width(modules), find_writer(student)
         self.info = StudentInfo(
             name=student_name(student),
             width=width,
             layers=len(found[1]) if found is not None and self._watch is not None else None,
             hidden=width if self._pooling is None else self._pooling.get_embedding_dimension(),
+            pieces=None if writer is None else pieces_of(writer.tokenizer),
         )
 
     def __call__(
@@ -142,7 +145,7 @@ class StudentTap:
         One call per block: stacking the states for a single call would copy them all, forward and backward.
         """
         assert self._pooling is not None
-        context: dict[str, Any] = {name: rows[name] for name in ("attention_mask", "prompt_length") if name in rows}
+        context: dict[str, Any] = {name: rows[name] for name in _OF_POOLING if name in rows}
         return torch.stack(
             [self._pooling({**context, "token_embeddings": state})["sentence_embedding"] for state in states]
         )
@@ -183,6 +186,7 @@ class StudentTap:
             )
 
 
+_OF_POOLING = ("attention_mask", "prompt_length", "answer_mask")
 _OWN = frozenset({"token_embeddings", "sentence_embedding", "all_layer_embeddings"})
 
 

@@ -166,21 +166,21 @@ def _as_bert(model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _weights(dense: dict[str, Tensor], config: MoeEncoderConfig, noise: float, seed: int) -> dict[str, Tensor]:
     """BERT's state dict under our names, its feed-forward layers repeated for the experts."""
-    found = {
+    weights = {
         f"embeddings.{name}.weight": dense[f"embeddings.{name}.weight"]
         for name in ("word_embeddings", "token_type_embeddings", "position_embeddings")
     }
     generator = torch.Generator().manual_seed(seed)
 
     def both(theirs: str, ours: str) -> None:
-        found.update({f"{ours}.{part}": dense[f"{theirs}.{part}"] for part in ("weight", "bias")})
+        weights.update({f"{ours}.{part}": dense[f"{theirs}.{part}"] for part in ("weight", "bias")})
 
     both("embeddings.LayerNorm", "emb_ln")
     for index, kind in enumerate(config.layer_kinds or ()):
         old, new = f"encoder.layer.{index}", f"encoder.layers.{index}"
         for part in ("weight", "bias"):
             joined = [dense[f"{old}.attention.self.{name}.{part}"] for name in ("query", "key", "value")]
-            found[f"{new}.attn.Wqkv.{part}"] = torch.cat(joined)
+            weights[f"{new}.attn.Wqkv.{part}"] = torch.cat(joined)
         both(f"{old}.attention.output.dense", f"{new}.attn.out_proj")
         both(f"{old}.attention.output.LayerNorm", f"{new}.norm1")
         both(f"{old}.output.LayerNorm", f"{new}.norm2")
@@ -190,14 +190,14 @@ def _weights(dense: dict[str, Tensor], config: MoeEncoderConfig, noise: float, s
             continue
         first, second = dense[f"{old}.intermediate.dense.weight"], dense[f"{old}.output.dense.weight"].mT
         experts = f"{new}.mlp.experts"
-        found[f"{experts}.mlp.w1"] = _copies(first, config.num_experts, noise, generator)
-        found[f"{experts}.mlp.w2"] = _copies(second, config.num_experts, noise, generator)
-        found[f"{experts}.mlp.b1"] = dense[f"{old}.intermediate.dense.bias"].repeat(config.num_experts)
+        weights[f"{experts}.mlp.w1"] = _copies(first, config.num_experts, noise, generator)
+        weights[f"{experts}.mlp.w2"] = _copies(second, config.num_experts, noise, generator)
+        weights[f"{experts}.mlp.b1"] = dense[f"{old}.intermediate.dense.bias"].repeat(config.num_experts)
         # The weights sum to 1, so one bias after the sum is the dense layer's.
-        found[f"{experts}.bias"] = dense[f"{old}.output.dense.bias"]
+        weights[f"{experts}.bias"] = dense[f"{old}.output.dense.bias"]
         router = torch.randn(config.num_experts, config.hidden_size, generator=generator)
-        found[f"{new}.mlp.router.layer.weight"] = _ROUTER_SPREAD * router
-    return found
+        weights[f"{new}.mlp.router.layer.weight"] = _ROUTER_SPREAD * router
+    return weights
 
 
 def _copies(weight: Tensor, count: int, noise: float, generator: torch.Generator) -> Tensor:

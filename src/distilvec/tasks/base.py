@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from distilvec.modules.task_head import Encoding, TaskHead
+from distilvec.students.output import StudentOutput
 
 
 class Task(nn.Module, ABC):
@@ -19,21 +20,23 @@ class Task(nn.Module, ABC):
     Attributes:
         kind: the word in recipes.
         metric: the score that chooses the best checkpoint, one of those in `metrics`.
-        head: what is trained, saved and loaded.
+        head: what is trained, saved and loaded; None where the student needs none.
         alpha: weight of the task in [0, 1].
     """
 
     kind: ClassVar[str]
     metric: ClassVar[str]
 
-    def __init__(self, head: TaskHead, alpha: float) -> None:
+    head: TaskHead | None
+
+    def __init__(self, head: TaskHead | None, alpha: float) -> None:
         super().__init__()
         self.head, self.alpha = head, alpha
 
     @property
     def encoding(self) -> Encoding:
         """ "single", "joint" or "separate"."""
-        return self.head.encoding
+        return self.head.encoding if self.head is not None else "joint"
 
     def forward(self, embedding: Tensor, group: Tensor | None = None, role: Tensor | None = None) -> Tensor:
         """Sentence vectors [V, B, d] of a batch -> logits [V, B, C] ([V, B, 1] for a regression).
@@ -41,6 +44,7 @@ class Task(nn.Module, ABC):
         With separate encoding the two texts of a pair are rows of one batch (`group` int64 [B] tells which belong
         together, `role` is 0 for the first); both then have the pair's logits. See `counted`.
         """
+        assert self.head is not None
         if self.encoding != "separate":
             return self.head(embedding)
         assert group is not None and role is not None
@@ -48,6 +52,18 @@ class Task(nn.Module, ABC):
         first = role.eq(0)[:, None]
         other = embedding[:, partner]
         return self.head(embedding.where(first, other), other.where(first, embedding))
+
+    def read(self, output: StudentOutput, group: Tensor | None = None, role: Tensor | None = None) -> Tensor | None:
+        """What the head makes of a student's output, as `forward`; None without a head."""
+        return self(output.embedding, group, role)
+
+    def losses(
+        self, output: StudentOutput, labels: Tensor | None, group: Tensor | None = None, role: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The loss of each item [V, B], and how much each counts (None = alike), of an output with its logits."""
+        assert output.logits is not None and labels is not None
+        values, counted = self.loss(output.logits, labels), self.counted(group, role)
+        return values, None if counted is None else counted.expand_as(values)
 
     def counted(self, group: Tensor | None = None, role: Tensor | None = None) -> Tensor | None:
         """bool [B], the rows that enter the task's mean: each pair once. None = all."""

@@ -25,6 +25,7 @@ class Classification(Task):
 
     kind: ClassVar[str] = "classification"
     metric: ClassVar[str] = "accuracy"
+    head: TaskHead
     values: Tensor | None
 
     def __init__(self, head: TaskHead, alpha: float = 0.5, values: list[int] | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.corpus.audit import Problem, Wanted, check
+from distilvec.corpus.audit import ColumnNames, Problem, check
 from distilvec.corpus.sources import find_source
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.task_head import TaskHead
@@ -56,15 +56,15 @@ class Examples:
             DataError: one is no finite number.
         """
         try:
-            found = np.array([float(label) for label in self.labels], np.float64)
+            scores = np.array([float(label) for label in self.labels], np.float64)
         except ValueError as error:
             raise DataError(f"a score is not a number ({error})", where=self.source) from error
-        wrong = np.flatnonzero(~np.isfinite(found))
+        wrong = np.flatnonzero(~np.isfinite(scores))
         if len(wrong):
             raise DataError(
-                f"the score of item {wrong[0]} is {found[wrong[0]]}, not a finite number", where=self.source
+                f"the score of item {wrong[0]} is {scores[wrong[0]]}, not a finite number", where=self.source
             )
-        return found
+        return scores
 
 
 def read_examples(source: Any, text: str | Sequence[str], label: str, *, max_characters: int = 100_000) -> Examples:
@@ -83,12 +83,12 @@ def read_examples(source: Any, text: str | Sequence[str], label: str, *, max_cha
     columns = (text,) if isinstance(text, str) else tuple(text)
     if len(columns) not in (1, 2):
         raise DistilvecError(f"an item has one or two texts, not {len(columns)}", where="text")
-    found = find_source(source)
-    wanted = Wanted(columns, label=label, max_characters=max_characters)
+    origin = find_source(source)
+    wanted = ColumnNames(columns, label=label, max_characters=max_characters)
     inputs: list[Input] = []
     labels: list[str | float] = []
     left_out: Counter[str] = Counter()
-    for row in found.rows(wanted.columns, max_characters):
+    for row in origin.rows(wanted.columns, max_characters):
         try:
             item = check(row, wanted)
             if item.label is None or len(item.texts) != len(columns):
@@ -101,7 +101,7 @@ def read_examples(source: Any, text: str | Sequence[str], label: str, *, max_cha
         labels.append(item.label)
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.most_common())
     if not inputs:
-        raise DataError(f"no row can be used ({reasons or 'there is none'})", where=found.name)
+        raise DataError(f"no row can be used ({reasons or 'there is none'})", where=origin.name)
     if left_out:
-        _LOG.warning("%s: rows left out: %s", found.name, reasons)
-    return Examples(inputs, labels, found.name, dict(left_out))
+        _LOG.warning("%s: rows left out: %s", origin.name, reasons)
+    return Examples(inputs, labels, origin.name, dict(left_out))

@@ -115,11 +115,11 @@ class Predictor:
         with torch.inference_mode():
             if self.head.encoding == "separate":
                 vectors = self._vectors([side for item in items for side in item])
-                found = self.head(vectors[0::2], vectors[1::2])
+                logits = self.head(vectors[0::2], vectors[1::2])
             else:
-                found = self.head(self._vectors(items))
+                logits = self.head(self._vectors(items))
         self.head.train(training)
-        return found.float().cpu().numpy()
+        return logits.float().cpu().numpy()
 
     def _checked(self, inputs: Sequence[Input]) -> list[Any]:
         if isinstance(inputs, str):

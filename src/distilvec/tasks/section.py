@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Kind = Literal["classification", "pairs", "similarity"]
+Kind = Literal["classification", "pairs", "similarity", "generation"]
 
 
 class TaskSection(BaseModel):
@@ -14,7 +14,10 @@ class TaskSection(BaseModel):
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
 
-    kind: Kind = Field(description="classification of texts, classification of pairs, or similarity of pairs")
+    kind: Kind = Field(
+        description="classification of texts, classification of pairs, similarity of pairs, or generation: writing the "
+        "answer (the second text) to a prompt (the first)"
+    )
     label: str | None = Field(None, description="column with class names or scores; null = corpus.label")
     alpha: float = Field(0.5, ge=0, le=1, description="weight of the task's loss; distillation has the rest")
     encoding: Literal["joint", "separate"] | None = Field(
@@ -29,9 +32,18 @@ class TaskSection(BaseModel):
         description="of what the classifier reads, while it is trained: 0.1 is what BERT's own classifiers have",
     )
     validation: str | None = Field(
-        None, description="labelled file, scored while training; training.best: task_accuracy"
+        None, description="labelled file, scored while training; training.best: task_accuracy (task_likelihood)"
     )
     test: str | None = Field(None, description="labelled file, scored once, at the end")
+    separator: str | None = Field(
+        None, max_length=100, description="generation: text between prompt and answer; null = a line end"
+    )
+    longest: int | None = Field(
+        None, ge=1, le=4096, description="generation: tokens of a written answer, at most; null = 64"
+    )
+    samples: int | None = Field(
+        None, ge=0, le=100, description="generation: answers that are drawn for each prompt, one seed each; null = 3"
+    )
 
     @model_validator(mode="after")
     def _pairs_have_an_encoding(self) -> TaskSection:
@@ -39,9 +51,25 @@ class TaskSection(BaseModel):
             raise ValueError("encoding is for pairs of texts: kind pairs or similarity")
         if self.kind != "classification" and self.encoding is None:
             self.__dict__["encoding"] = "joint"
+        if self.kind == "generation":
+            self._writes()
+        elif any(value is not None for value in (self.separator, self.longest, self.samples)):
+            raise ValueError("separator, longest and samples are for kind generation")
         if self.dropout and self.kind == "similarity" and self.encoding == "separate":
             raise ValueError("the cosine of two vectors has no classifier for dropout to stand before")
         return self
+
+    def _writes(self) -> None:
+        if self.encoding == "separate" or self.label is not None or self.dropout:
+            raise ValueError("generation has no labels, no dropout before a classifier, and reads both texts as one")
+        for name, value in (("separator", "\n"), ("longest", 64), ("samples", 3)):
+            if getattr(self, name) is None:
+                self.__dict__[name] = value
+
+    @property
+    def writes(self) -> bool:
+        """Whether the student is to write."""
+        return self.kind == "generation"
 
     @property
     def paired(self) -> bool:

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from distilvec.modules.task_head import TaskHead
 from distilvec.tasks.base import Task
 from distilvec.tasks.scores import regression_scores
 
@@ -20,6 +21,7 @@ class SimilarityRegression(Task):
 
     kind: ClassVar[str] = "similarity"
     metric: ClassVar[str] = "spearman"
+    head: TaskHead
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         target = (labels.to(logits.dtype) - self.head.shift) / self.head.scale

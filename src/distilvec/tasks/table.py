@@ -10,11 +10,14 @@ from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.modules.task_head import Encoding, TaskHead
 from distilvec.tasks.base import Task
 from distilvec.tasks.classification import Classification
+from distilvec.tasks.generation import Generation
 from distilvec.tasks.pairs import PairClassification
 from distilvec.tasks.section import TaskSection
 from distilvec.tasks.similarity import SimilarityRegression
 
-TABLE: dict[str, type[Task]] = {task.kind: task for task in (Classification, PairClassification, SimilarityRegression)}
+TABLE: dict[str, type[Task]] = {
+    task.kind: task for task in (Classification, PairClassification, SimilarityRegression, Generation)
+}
 
 
 def resolve(kind: str) -> type[Task]:
@@ -43,6 +46,8 @@ def build_task(
         DistilvecError: a task without a label column, or labels that are of another kind than the task.
         DataError: all labels are equal.
     """
+    if section.writes:
+        return Generation(section.alpha)
     if labels is None:
         raise DistilvecError("a task needs labels", where="task.label", remedy="Name their column: corpus.label.")
     if not len(labels) or (labels == labels[0]).all():

@@ -148,6 +148,12 @@ class SentenceTeacher:
                     f"asked for the {what} of layer {wrong[0]}, this teacher has {first} to {layers}",
                     where=self.card.name,
                 )
+        if wanted.next and getattr(self, "pieces", None) is None:
+            raise DistilvecError(
+                "this teacher writes nothing, so that there is no next token to learn",
+                where=self.card.name,
+                remedy="Choose a causal language model.",
+            )
         if wanted.logits and self.classes is None:
             raise DistilvecError(
                 "this teacher has no class logits to give",

@@ -157,12 +157,12 @@ class CallTeacher(SentenceTeacher):
             self._sleep(wait)
         self._next_call = self._clock() + self._pause
 
-    def _checked(self, found: Any, texts: list[str]) -> np.ndarray:
+    def _checked(self, answer: Any, texts: list[str]) -> np.ndarray:
         try:
-            vectors = np.asarray(self._filled(found), dtype=np.float32)
+            vectors = np.asarray(self._filled(answer), dtype=np.float32)
         except (TypeError, ValueError) as problem:
             raise DataError(
-                f"{len(texts)} rows of numbers were expected, found {type(found).__name__}: {problem}",
+                f"{len(texts)} rows of numbers were expected, found {type(answer).__name__}: {problem}",
                 where=self._where,
                 remedy="The function must return one vector of constant width per text.",
             ) from problem
@@ -186,12 +186,12 @@ class CallTeacher(SentenceTeacher):
         self._width = vectors.shape[1]
         return vectors
 
-    def _filled(self, found: Any) -> Any:
+    def _filled(self, rows: Any) -> Any:
         """A list with a row of NaN for every None in it."""
-        if not isinstance(found, list | tuple) or all(row is not None for row in found):
-            return found
-        width = self._width or next((len(row) for row in found if row is not None), 1)
-        return [np.full(width, np.nan, np.float32) if row is None else row for row in found]
+        if not isinstance(rows, list | tuple) or all(row is not None for row in rows):
+            return rows
+        width = self._width or next((len(row) for row in rows if row is not None), 1)
+        return [np.full(width, np.nan, np.float32) if row is None else row for row in rows]
 
 
 def find_function(path: str) -> Callable[[list[str]], Any]:

@@ -95,12 +95,12 @@ def fingerprint(*parts: object) -> str:
 
 def hash_files(folder: Path, files: Iterable[Path]) -> dict[str, str]:
     """Path within `folder` -> hash of the file's content, read in pieces."""
-    found = {}
+    hashes = {}
     for file in sorted(set(files)):
         with file.open("rb") as handle:
             digest = hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16))
-        found[file.relative_to(folder).as_posix()] = digest.hexdigest()
-    return found
+        hashes[file.relative_to(folder).as_posix()] = digest.hexdigest()
+    return hashes
 
 
 def describe_folder(folder: Path, modules: Iterable[str]) -> dict[str, Any]:
@@ -145,25 +145,25 @@ def _front_matter(readme: Path) -> dict[str, Any]:
     if not text.startswith("---") or (end := text.find("\n---", 3)) < 0:
         return {}
     try:
-        found = plain_yaml.read(text[3:end])
+        header = plain_yaml.read(text[3:end])
     except yaml.YAMLError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return header if isinstance(header, dict) else {}
 
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _without_passing_keys(file: Path) -> Any:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as problem:
         raise DataError(f"this is not JSON: {problem}", where=str(file)) from problem
-    if isinstance(found, dict):
-        return {key: value for key, value in found.items() if key not in _PASSING_KEYS}
-    return found
+    if isinstance(content, dict):
+        return {key: value for key, value in content.items() if key not in _PASSING_KEYS}
+    return content

@@ -94,46 +94,46 @@ def describe(teacher: Any, texts: Sequence[str]) -> TeacherReport:
 def check_teacher(teacher: Any, texts: Sequence[str], modality: str = "text") -> TeacherReport:
     """`describe`, and `batch_invariance` with its advice among the warnings."""
     report = describe(teacher, texts)
-    found = batch_invariance(teacher, items=None if modality == "text" else texts)
+    invariance = batch_invariance(teacher, items=None if modality == "text" else texts)
     warnings = list(report.warnings)
-    if not found.passed:
+    if not invariance.passed:
         warnings.append(
-            f"a text gets another vector alone than padded in a batch (cosine distance {found.worst:.2g}, allowed "
-            f"{found.tolerance:.2g}). {found.advice}"
+            f"a text gets another vector alone than padded in a batch (cosine distance {invariance.worst:.2g}, allowed "
+            f"{invariance.tolerance:.2g}). {invariance.advice}"
         )
-    return dataclasses.replace(report, warnings=warnings, invariance=found)
+    return dataclasses.replace(report, warnings=warnings, invariance=invariance)
 
 
 def _warnings(teacher: Any, texts: Sequence[str], truncated: float | None) -> list[str]:
-    card, found = teacher.card, []
+    card, warnings = teacher.card, []
     family = family_of(card.source) if card.kind == "model" else None
     own = getattr(teacher, "prompts", {})
     open_question = card.prompt is None and not getattr(teacher, "prompt_chosen", False)
     if family is not None and open_question:
-        found.append(
+        warnings.append(
             f"no prompt is set, and {family.name} was trained with one for {family.side}: {family.prompt}"
             + (f". Prompts that this model brings: {', '.join(sorted(own))}" if own else "")
         )
     elif own and open_question:
-        found.append(
+        warnings.append(
             f"this model brings prompts ({', '.join(sorted(own))}) and none is set; prompt: NAME chooses one, "
             'prompt: "" says that none is meant'
         )
     if getattr(teacher, "assumed_pooling", False):
-        found.append(
+        warnings.append(
             f"the folder says nothing about pooling; {card.pooling} was assumed from the kind of model; "
             "pooling: mean, cls or last chooses another"
         )
     if truncated is not None and truncated > 0.05:
-        found.append(f"{truncated:.0%} of the texts are longer than {card.max_length} tokens and are cut")
+        warnings.append(f"{truncated:.0%} of the texts are longer than {card.max_length} tokens and are cut")
     licence = (card.licence or "").lower()
     if any(word in licence for word in _NON_COMMERCIAL):
-        found.append(f"its licence ({card.licence}) forbids commercial use, of the student too as far as it reaches")
+        warnings.append(f"its licence ({card.licence}) forbids commercial use, of the student too as far as it reaches")
     if card.kind == "vectors":
         missing = int((~teacher.has(texts)).sum())
         if missing:
-            found.append(f"it has no vector for {missing} of {len(texts)} texts")
-    return found
+            warnings.append(f"it has no vector for {missing} of {len(texts)} texts")
+    return warnings
 
 
 def _shorten(text: str, most: int = 240) -> str:

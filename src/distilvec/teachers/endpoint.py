@@ -261,8 +261,8 @@ class Endpoint:
         if not whole:
             raise _FaultyError(f"it answered with {len(rows)} vectors for {len(texts)} texts", answered=True)
         try:
-            found = [_numbers(row["embedding"]) for _, row in sorted(zip(places, rows), key=lambda each: each[0])]
-            vectors = np.stack(found)
+            numbers = [_numbers(row["embedding"]) for _, row in sorted(zip(places, rows), key=lambda each: each[0])]
+            vectors = np.stack(numbers)
         except (ValueError, TypeError, KeyError, OverflowError) as problem:
             raise _FaultyError(f"it answered with vectors that cannot be read ({problem})", answered=True) from problem
         if vectors.ndim != 2 or not vectors.shape[1] or not np.isfinite(vectors).all():
@@ -288,8 +288,8 @@ class Endpoint:
         """What a service says of a failure, short and without the key."""
         text = content[:4000].decode("utf-8", "replace")
         try:
-            found = json.loads(content)
-            said = found.get("error", found.get("detail", found.get("message", text)))
+            answer = json.loads(content)
+            said = answer.get("error", answer.get("detail", answer.get("message", text)))
             text = str(said.get("message", said) if isinstance(said, dict) else said)
         except (ValueError, AttributeError, RecursionError):
             pass
@@ -322,10 +322,10 @@ def _key(name: str | None, where: str) -> str | None:
 def _numbers(given: Any) -> np.ndarray:
     if isinstance(given, str):
         return np.frombuffer(base64.b64decode(given, validate=True), "<f4").astype(np.float32)
-    found = np.asarray(given, dtype=np.float32)
-    if found.ndim != 1:
-        raise ValueError(f"shape {list(found.shape)}")
-    return found
+    vector = np.asarray(given, dtype=np.float32)
+    if vector.ndim != 1:
+        raise ValueError(f"shape {list(vector.shape)}")
+    return vector
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.modules.network_files import holds_cifar_network
 from distilvec.modules.opening import module_folders
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, licence_of
@@ -93,20 +92,19 @@ class ItemTeacher(SentenceTeacher):
 
 
 def open_network(path: Path, name: str, device: str | None) -> SentenceTeacher:
-    """The teacher of one safetensors file: a CIFAR residual network, or a network over molecules.
+    """The teacher of one safetensors file: a network over images (`read_image_network`) or over molecules.
 
     Raises:
         DistilvecError, DataError: the file is not one of them.
     """
-    if not holds_cifar_network(path):
+    from distilvec.modules.network_files import read_image_network
+
+    network = read_image_network(path)
+    if network is None:
         from distilvec.teachers.molecule import MoleculeTeacher
 
         return MoleculeTeacher(path, name=name, device=device)
-    from distilvec.modules.cifar_resnet import CifarResNet, image_model
+    from distilvec.modules.cifar_resnet import image_model
 
-    try:
-        network = CifarResNet.from_classifier(path)
-    except ValueError as problem:
-        raise DataError(str(problem), where=name) from problem
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return ItemTeacher(image_model(network, chosen), name=name, source=path)

@@ -45,6 +45,7 @@ def load_teacher(
     components: Components = "largest",
     adapters: Sequence[str | Path] = (),
     causal: Literal[False] | None = None,
+    separator: str | None = None,
 ) -> Teacher:
     """Open a teacher: exactly one of `model`, `call`, `api` and `vectors`.
 
@@ -74,6 +75,8 @@ def load_teacher(
         adapters: folders or hub ids of LoRA adapters that are added to the weights of `model`, in this order.
         causal: False = `model` reads without its causal mask, padded on the left, and the prompt takes no part in the
             pooling, as in LLM2Vec. None = as the model is.
+        separator: `model` is a causal language model that reads prompts and answers with this between them. None = it
+            is an embedder.
 
     Raises:
         DistilvecError: not exactly one source, an option that the source has no use for, no such model, pickled
@@ -88,9 +91,24 @@ def load_teacher(
     if model is None and (adapters or causal is False):
         word = "adapters" if adapters else "causal"
         raise DistilvecError(f"{word} has no effect without a model", where=name, remedy="Leave it out.")
+    if separator is not None:
+        return _writing(
+            model,
+            separator,
+            name,
+            adapters,
+            causal,
+            prompt=prompt,
+            max_length=max_length,
+            pooling=pooling,
+            device=device,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            token_budget=token_budget,
+        )
     if model is not None and (modality != "text" or Path(model).suffix == ".safetensors"):
-        found = _of_items(model, name, modality, device, trust_remote_code)
-        if found is not None:
+        teacher = _of_items(model, name, modality, device, trust_remote_code)
+        if teacher is not None:
             given: dict[str, object] = {"max_length": max_length, "pooling": pooling, "dtype": dtype}
             given |= {"prompt": prompt or None, "token_budget": token_budget}
             for word, value in (given | {"adapters": adapters or None, "causal": causal}).items():
@@ -98,7 +116,7 @@ def load_teacher(
                     raise DistilvecError(
                         f"{word} has no effect on a teacher of {modality}s", where=name, remedy="Leave it out."
                     )
-            return found
+            return teacher
     if model is not None:
         from distilvec.teachers.text import TextTeacher
 
@@ -135,6 +153,26 @@ def load_teacher(
 
     assert vectors is not None
     return VectorsTeacher(vectors, name=name, texts=texts, keys=keys, modality=modality, components=components)
+
+
+def _writing(
+    model: str | Path | None, separator: str, name: str, adapters: Any, causal: Any, **options: Any
+) -> Teacher:
+    """A causal language model.
+
+    Raises:
+        DistilvecError: another kind of teacher, or options that it has no use for.
+    """
+    from distilvec.teachers.writing import WritingTeacher
+
+    word = "no model" if model is None else "adapters" if adapters else "causal: false" if causal is False else None
+    if word is not None or model is None:
+        raise DistilvecError(
+            f"a teacher of a task of kind generation is a causal language model, and here is {word}",
+            where=name,
+            remedy="Give the folder or hub id of one (model), with adapters merged into it.",
+        )
+    return WritingTeacher(model, name=name, separator=separator, **options)
 
 
 def _refuse_misfits(

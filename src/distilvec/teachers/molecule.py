@@ -13,6 +13,7 @@ from torch import Tensor
 
 from distilvec.errors import DataError, EnvironmentProblem
 from distilvec.modules.network_files import read_network
+from distilvec.modules.smiles_network import canonical
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 
@@ -53,16 +54,14 @@ class MoleculeNetwork:
         return vectors
 
     def _batch(self, smiles: Sequence[str]) -> np.ndarray:
-        if self.kind == "chemvae":
-            smiles = _canonical(smiles, self._where)
         try:
             with torch.inference_mode():
-                found: Tensor = self._network(smiles)
+                vectors: Tensor = self._network(canonical(smiles) if self.kind == "chemvae" else smiles)
         except ValueError as problem:
             raise DataError(str(problem), where=self._where) from problem
         except ImportError as problem:
             raise _no_rdkit() from problem
-        return found.cpu().numpy()
+        return vectors.cpu().numpy()
 
 
 def molecule_teacher(
@@ -186,22 +185,15 @@ def _molecules(smiles: Sequence[str], where: str) -> list[Any]:
         from rdkit import Chem, rdBase
     except ImportError as problem:
         raise _no_rdkit() from problem
-    found = []
+    molecules = []
     with rdBase.BlockLogs():
         for text in smiles:
             # The parser would take what follows white space for the molecule's name.
             molecule = Chem.MolFromSmiles(text) if len(text.split()) == 1 else None
             if molecule is None or molecule.GetNumAtoms() == 0:
                 raise DataError(f"not a SMILES string that RDKit can read: {text[:200]!r}", where=where)
-            found.append(molecule)
-    return found
-
-
-def _canonical(smiles: Sequence[str], where: str) -> list[str]:
-    molecules = _molecules(smiles, where)
-    from rdkit import Chem
-
-    return [Chem.MolToSmiles(molecule) for molecule in molecules]
+            molecules.append(molecule)
+    return molecules
 
 
 def _no_rdkit() -> EnvironmentProblem:

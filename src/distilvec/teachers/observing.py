@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from distilvec.modules.blocks import find_blocks, find_transformer
+from distilvec.modules.blocks import find_blocks, find_transformer, find_writer
 from distilvec.modules.contents import Contents
 from distilvec.modules.pipeline import is_causal
 from distilvec.modules.task_head import TaskHead
 from distilvec.modules.watch import Watch
-from distilvec.teachers.signals import TeacherSignals, Wanted
+from distilvec.teachers.signals import CANDIDATES, TeacherSignals, Wanted
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -34,10 +34,13 @@ class Observer:
     def __init__(self, model: SentenceTransformer, prompt: str, head: TaskHead | None = None) -> None:
         self._model, self._head = model, head
         transformer = find_transformer(model)
-        found = None if transformer is None else find_blocks(transformer.model)
-        self._watch = None if transformer is None or found is None else Watch(transformer.model, found[1])
+        blocks = None if transformer is None else find_blocks(transformer.model)
+        self._watch = None if transformer is None or blocks is None else Watch(transformer.model, blocks[1])
         self.hidden: int | None = None
         self.causal = transformer is not None and is_causal(transformer.model)
+        self._writer = find_writer(model)
+        if self._writer is not None:
+            self._writer.spells = False
         if transformer is not None and self._watch is not None:
             config = transformer.model.config
             self.hidden = int((config.get_text_config() if hasattr(config, "get_text_config") else config).hidden_size)
@@ -55,7 +58,9 @@ class Observer:
 
         assert self._watch is not None
         first, *rest = self._model.children()
-        ids, mask = features["input_ids"], features["attention_mask"].bool()
+        ids, mask, special = features["input_ids"], features["attention_mask"].bool(), None
+        if self._writer is not None:
+            special, self._writer.next_logits = features["special_tokens_mask"].cpu(), wanted.next
         with autocast, self._watch.watching(bool(wanted.tokens), wanted.attention) as seen:
             features = first(features)
             seen.close(features["token_embeddings"])
@@ -76,7 +81,8 @@ class Observer:
             logits=self._head(vector).cpu() if wanted.logits and self._head is not None else None,
             ids=ids,
             mask=mask,
-            content=self.content(ids, mask),
+            content=self.content(ids, mask) if special is None else mask & ~special.bool(),
+            next=candidates(features["next_logits"]) if wanted.next else {},
         )
 
     @torch.no_grad()
@@ -90,3 +96,12 @@ class Observer:
     def content(self, ids: Tensor, mask: Tensor) -> Tensor:
         """bool [B, T]: neither padding nor special nor a part of the prompt."""
         return self._contents.mask(ids, mask)
+
+
+def candidates(logits: Tensor, count: int = CANDIDATES) -> dict[str, Tensor]:
+    """The likeliest next tokens on the CPU, `TeacherSignals.next`, of logits [B, A, C]."""
+    logs = logits.float().log_softmax(-1)
+    best = logs.topk(min(count, logs.shape[-1]), -1)
+    # Float32 has no mass of a billionth beside one: what rounds to nothing is of no account.
+    rest = (1 - best.values.double().exp().sum(-1)).clamp_min(1e-12).log().float()
+    return {"ids": best.indices.cpu(), "logs": best.values.cpu(), "rest": rest.cpu()}

@@ -106,11 +106,11 @@ class ServiceTeacher(SentenceTeacher):
         """
         todo = np.arange(len(texts))
         if self.answers is not None and len(self.answers):
-            found = self.answers.find(self._key(text) for text in texts)
-            here = np.array([each is not None for each in found], dtype=bool)
+            vectors = self.answers.find(self._key(text) for text in texts)
+            here = np.array([each is not None for each in vectors], dtype=bool)
             if here.any():
                 self.answers.given(int(here.sum()))
-                yield todo[here], np.stack([each for each in found if each is not None])
+                yield todo[here], np.stack([each for each in vectors if each is not None])
             todo = todo[~here]
         if len(todo):
             yield from self._ask(texts, self._batches(texts, todo))
@@ -205,9 +205,9 @@ class ServiceTeacher(SentenceTeacher):
             ) from problem
 
 
-def _given(found: tuple[np.ndarray, np.ndarray] | BaseException) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(found, StoppedError):
-        raise AssertionError("nobody waits when everybody was told to stop") from found
-    if isinstance(found, BaseException):
-        raise found
-    return found
+def _given(answer: tuple[np.ndarray, np.ndarray] | BaseException) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(answer, StoppedError):
+        raise AssertionError("nobody waits when everybody was told to stop") from answer
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from distilvec.alignment.pieces import Pieces
+
 
 @dataclass
 class TeacherSignals:
@@ -23,8 +25,12 @@ class TeacherSignals:
         content: bool [B, T], True = neither padding nor a special token nor a part of the prompt.
         alignments: mode -> int64 [B, P, 2] pairs (student index, teacher index), padded with -1. Both count in the
             padded tensors of the batch. "strict", "path", "spans" and "reciprocal" give one-to-one pairs, "full"
-            every cell of the warping path; `DIGEST` the pairs of a digest.
+            every cell of the warping path; `DIGEST` the pairs of a digest. "ends" counts tokens of the answer that have
+            been read, from 0.
         digest: what a `Digest` made of the maps, by name, padded with 0; `attention` is empty then.
+        next: of a teacher that writes, what it expects after the prompt and after each of the answer's tokens: `ids`
+            int64 [B, A, k] of its likeliest k tokens, `logs` [B, A, k] their log-probabilities, downwards, and `rest`
+            [B, A], the logarithm of what is left; padded with 0.
     """
 
     present: Tensor
@@ -37,8 +43,13 @@ class TeacherSignals:
     content: Tensor | None = None
     alignments: dict[str, Tensor] = field(default_factory=dict)
     digest: dict[str, Tensor] = field(default_factory=dict)
+    next: dict[str, Tensor] = field(default_factory=dict)
 
 
+#: Names of a store's signals on the next token: candidates' log-probabilities with the rest's behind them, and ids.
+NEXT = ("next", "nextids")
+#: Candidates for the next token that are kept. What the others have together is kept as one number.
+CANDIDATES = 64
 #: The pairs of a digest, among the alignments.
 DIGEST = "digest"
 
@@ -73,6 +84,7 @@ class Wanted:
         alignment: modes of alignment with the student's tokens.
         axes: on how many principal axes a store keeps the token states; None = whole.
         digest: what a store hands out in place of the maps; a live teacher gives the maps.
+        next: the next token's likeliest candidates along the answer.
     """
 
     tokens: tuple[int, ...] = ()
@@ -82,11 +94,13 @@ class Wanted:
     alignment: tuple[str, ...] = ()
     axes: int | None = None
     digest: Digest | None = None
+    next: bool = False
 
     @property
     def signals(self) -> tuple[str, ...]:
         """The names under which a store keeps them; token ids come with any token signal."""
         names = [f"tokens-{layer}" for layer in self.tokens] + [f"attention-{layer}" for layer in self.attention]
+        names += list(NEXT) if self.next else []
         if names or self.alignment:
             names.append("tokenids")
         return (*names, *(["logits"] if self.logits else []))
@@ -109,6 +123,8 @@ class TeacherInfo:
         classes: C, where it gives class logits.
         weight: > 0, how much it counts beside the other teachers.
         axes: layer -> float32 [whole width, hidden] where a store keeps token states on principal axes.
+        pieces: entries of its tokenizer, of a teacher that writes; None otherwise.
+        head: float32 [entries, hidden], the map from its last states to logits of the next token, of such a one.
     """
 
     name: str
@@ -121,3 +137,5 @@ class TeacherInfo:
     classes: int | None = None
     weight: float = 1.0
     axes: dict[int, Tensor] = field(default_factory=dict)
+    pieces: Pieces | None = None
+    head: Tensor | None = None

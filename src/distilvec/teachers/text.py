@@ -23,14 +23,14 @@ from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, hash_files, licence_of
 from distilvec.teachers.encoding import Batch, cut_batches, prepared_batches, stream_batches
 from distilvec.teachers.observing import Observer
+from distilvec.teachers.padding import quick_tokens
 from distilvec.teachers.signals import NOTHING, TeacherSignals, Wanted
-from distilvec.teachers.tokens import quick_tokens
 
 logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Padded tokens of one forward pass. On a CPU about what its caches hold, on a GPU enough to fill it.
-_BUDGET = {"cpu": 1024, "mps": 8192, "cuda": 32768}
+BUDGET = {"cpu": 1024, "mps": 8192, "cuda": 32768}
 _CHARACTERS_PER_TOKEN = 4
 
 
@@ -65,8 +65,8 @@ class TextTeacher(SentenceTeacher):
     ) -> None:
         """Open the model. See `load_teacher` for the arguments and errors."""
         folder = locate(model, trust_remote_code)
-        self.device = torch.device(device or _best_device())
-        dtype_name = dtype or _best_dtype(self.device)
+        self.device = torch.device(device or best_device())
+        dtype_name = dtype or best_dtype(self.device)
         if dtype_name not in DTYPES:
             raise DistilvecError(f'unknown dtype "{dtype_name}"', where=name, remedy=nearest(dtype_name, DTYPES))
         self._dtype = DTYPES[dtype_name]
@@ -74,7 +74,7 @@ class TextTeacher(SentenceTeacher):
             folder,
             name=str(model),
             device=str(self.device),
-            dtype=_stored_dtype(folder, self._dtype),
+            dtype=stored_dtype(folder, self._dtype),
             trust_remote_code=trust_remote_code,
         )
         self.model.eval().requires_grad_(False)
@@ -94,7 +94,7 @@ class TextTeacher(SentenceTeacher):
         self.prompt_chosen = prompt is not None
         self.prompt = self._resolve(prompt)
         self.tokens = quick_tokens(self.model, self.prompt)
-        self._budget = token_budget or _BUDGET.get(self.device.type, _BUDGET["cuda"])
+        self._budget = token_budget or BUDGET.get(self.device.type, BUDGET["cuda"])
         parts = [hash_files(each, [each / CONFIG, each / WEIGHTS]) for each in added]
         beside = [parts, causal] if parts or causal is False else []  # without them the fingerprint is as it always was
         self.card = self._make_card(name, str(model), folder, dtype_name, beside)
@@ -157,11 +157,11 @@ class TextTeacher(SentenceTeacher):
         features = self._preprocess(texts) if self.tokens is None else self.tokens.features(self.tokens.ids(texts))
         ids, mask = features["input_ids"], features["attention_mask"].bool()
         content = self.observer.content(ids, mask)
-        found = []
+        contents = []
         for row, real, kept in zip(ids, mask, content, strict=True):
             at = kept[real].nonzero()[:, 0]
-            found.append((row[real][at].numpy(), at.numpy()))
-        return found
+            contents.append((row[real][at].numpy(), at.numpy()))
+        return contents
 
     @property
     def vocabulary(self) -> list[str]:
@@ -266,19 +266,19 @@ class TextTeacher(SentenceTeacher):
         )
 
 
-def _best_device() -> str:
+def best_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def _best_dtype(device: torch.device) -> str:
+def best_dtype(device: torch.device) -> str:
     if device.type != "cuda":
         return "float32"
     return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
 
 
-def _stored_dtype(folder: Path, wanted: torch.dtype) -> torch.dtype:
+def stored_dtype(folder: Path, wanted: torch.dtype) -> torch.dtype:
     """Hold the weights in half precision only where the files do: otherwise autocast, which loses less."""
     import json
 

@@ -71,10 +71,10 @@ class VectorsTeacher(SentenceTeacher):
                 if modality == "image" and isinstance(texts, str | Path):  # paths start where the file lies
                     folder = Path(texts).expanduser().parent
                     table = [item if item.startswith("data:") else str(folder / item) for item in table]
-        found = self._keys_of(table) if table is not None else _read_keys(keys)
-        _check_rows(len(self._vectors), len(found), source, "texts" if table is not None else "keys")
+        row_keys = self._keys_of(table) if table is not None else _read_keys(keys)
+        _check_rows(len(self._vectors), len(row_keys), source, "texts" if table is not None else "keys")
         self._last: tuple[list[str], np.ndarray] | None = None
-        words = _words(found)
+        words = _words(row_keys)
         # Stable, so that the first of equal keys is the one that is found.
         self._order = np.argsort(words, kind="stable")
         self._sorted = words[self._order]
@@ -83,7 +83,7 @@ class VectorsTeacher(SentenceTeacher):
             name=name,
             kind="vectors",
             source=source,
-            fingerprint=fingerprint(_hash(self._vectors), _hash(found)),
+            fingerprint=fingerprint(_hash(self._vectors), _hash(row_keys)),
             width=int(self._vectors.shape[1]),
             normalized=bool(np.allclose(np.linalg.norm(sample, axis=1), 1, atol=1e-3)),
             dtype=str(self._vectors.dtype),
@@ -106,16 +106,16 @@ class VectorsTeacher(SentenceTeacher):
             chunk = list(texts[start : start + _CHUNK])
             rows = self._rows(chunk)
             known = np.flatnonzero(self._known(rows))
-            found = np.full((len(chunk), self.card.width), np.nan, np.float32)
-            found[known] = self._vectors[rows[known]]
-            wrong = known[~np.isfinite(found[known]).all(axis=1)]
+            vectors = np.full((len(chunk), self.card.width), np.nan, np.float32)
+            vectors[known] = self._vectors[rows[known]]
+            wrong = known[~np.isfinite(vectors[known]).all(axis=1)]
             if len(wrong):
                 raise DataError(
                     f"the vector in row {rows[wrong[0]]} has values that are not finite",
                     where=self.card.source,
                     remedy="Where there is no vector, leave out row and text, or let the whole row be NaN.",
                 )
-            yield np.arange(start, start + len(chunk)), found
+            yield np.arange(start, start + len(chunk)), vectors
 
     def rendered(self, text: str) -> tuple[str, int]:
         """The text itself; nothing is known of what was made of it (0 tokens)."""
@@ -144,15 +144,15 @@ class VectorsTeacher(SentenceTeacher):
         """uint8 [n, 16]; zeros where an image or a molecule cannot be read."""
         if self._modality == "text":
             return content_keys(items)
-        found: list[str | None] = []
+        canonical: list[str | None] = []
         for item in items:
             try:
-                found.append(canonical_item(item, self._modality, self._components))
+                canonical.append(canonical_item(item, self._modality, self._components))
             except Problem:
-                found.append(None)
-        keys = np.zeros((len(found), KEY_BYTES), np.uint8)
-        usable = [item is not None for item in found]
-        keys[usable] = canonical_keys((item for item in found if item is not None), "", self._modality)
+                canonical.append(None)
+        keys = np.zeros((len(canonical), KEY_BYTES), np.uint8)
+        usable = [item is not None for item in canonical]
+        keys[usable] = canonical_keys((item for item in canonical if item is not None), "", self._modality)
         return keys
 
 
@@ -230,7 +230,7 @@ def _matrix(vectors: np.ndarray, where: str) -> np.ndarray:
 
 def _load_npy(file: Path) -> np.ndarray:
     try:
-        found = np.load(file, mmap_mode="r", allow_pickle=False)
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as problem:
         raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
     except Exception as problem:  # hostile bytes lead numpy to errors of zipfile and of Python's tokenizer, too
@@ -239,18 +239,18 @@ def _load_npy(file: Path) -> np.ndarray:
             where=str(file),
             remedy="Save it with numpy.save.",
         ) from problem
-    if not isinstance(found, np.ndarray):
-        found.close()
+    if not isinstance(array, np.ndarray):
+        array.close()
         raise DataError("this is an archive of arrays, not one", where=str(file), remedy="Save it with numpy.save.")
-    return found
+    return array
 
 
 def _read_keys(keys: str | Path | np.ndarray | None) -> np.ndarray:
-    found = keys if isinstance(keys, np.ndarray) else _load_npy(Path(str(keys)))
-    if found.ndim != 2 or found.shape[1] != 16 or found.dtype != np.uint8:
-        where = "keys" if found is keys else str(keys)
-        raise DataError(f"expected keys uint8 [n, 16], found {found.dtype} {list(found.shape)}", where=where)
-    return np.asarray(found)
+    array = keys if isinstance(keys, np.ndarray) else _load_npy(Path(str(keys)))
+    if array.ndim != 2 or array.shape[1] != 16 or array.dtype != np.uint8:
+        where = "keys" if array is keys else str(keys)
+        raise DataError(f"expected keys uint8 [n, 16], found {array.dtype} {list(array.shape)}", where=where)
+    return np.asarray(array)
 
 
 def _read_texts(texts: str | Path | Sequence[str]) -> list[str]:
@@ -279,10 +279,10 @@ def _read_texts(texts: str | Path | Sequence[str]) -> list[str]:
 
 def _text_of(line: str, where: str) -> str:
     try:
-        found = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError) as problem:
         raise DataError(f"this line is not JSON: {problem}", where=where) from problem
-    text = found.get("text") if isinstance(found, dict) else found
+    text = entry.get("text") if isinstance(entry, dict) else entry
     if not isinstance(text, str):
         raise DataError('expected a string or an object with "text"', where=where)
     return text
@@ -351,12 +351,12 @@ def _text_column(column: Any, file: Path) -> list[str]:
     """
     from distilvec.corpus.parquet import arrow_values
 
-    found = [text for chunk in column.chunks for text in arrow_values(chunk)]
-    for row, text in enumerate(found):
+    texts = [text for chunk in column.chunks for text in arrow_values(chunk)]
+    for row, text in enumerate(texts):
         if not isinstance(text, str):
             what = "no text" if text is None else f"{type(text).__name__} instead of a text"
             raise DataError(f"row {row + 1} has {what}", where=str(file), remedy="Give every vector its text.")
-    return found
+    return texts
 
 
 def _is_vector(kind: Any) -> bool:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distilvec.alignment import Aligner
-from distilvec.training.ragged import Ragged, RaggedFile, writing
+from distilvec.alignment.pieces import ENDS, end_pairs, spelt
+from distilvec.training.row_numbers import Ragged, RaggedFile, writing
 
 if TYPE_CHECKING:
     from distilvec.training.tokens import TokenizedCorpus
@@ -42,7 +43,8 @@ def align_corpus(
         vocabulary: the teacher's token strings by id.
         contents: the corpus as the teacher reads it.
         rows: corpus rows that are wanted; others get no pairs.
-        modes: see `distilvec.alignment.align`, and "full".
+        modes: see `distilvec.alignment.align`, and "full"; "ends" as `pieces.end_pairs` counts, of items whose contents
+            are answers.
         fingerprint: of what `contents` gives.
         limit: tokens per text that the teacher reads, None = all. Where either side's text was cut, tokens of the other
             beyond the cut go with none; a path would tie them all to the last token.
@@ -70,17 +72,23 @@ def _write(
     limit: int | None,
 ) -> None:
     student = tokens.tokenizer
-    aligner = Aligner([str(t) for t in student.convert_ids_to_tokens(range(len(student)))], vocabulary)
+    own_words = [str(t) for t in student.convert_ids_to_tokens(range(len(student)))]
+    aligner = Aligner(own_words, vocabulary)
+    modes = [mode for mode in files if mode != ENDS]
+    sides = [np.array(spelt(words, side), object) for side, words in enumerate((own_words, vocabulary))]
     with writing({mode: (file, np.int32) for mode, file in files.items()}, len(tokens.lengths)) as outputs:
         for start in range(0, len(rows), _CHUNK):
             chunk = rows[start : start + _CHUNK]
             ours, theirs = tokens.contents(chunk), contents(chunk)
             for number in _cut(tokens, chunk, theirs, limit):
                 ours[number], theirs[number] = _both_read(aligner, ours[number], theirs[number])
-            found = aligner.batch([(own[0], their[0]) for own, their in zip(ours, theirs, strict=True)], list(files))
-            for mode, output in outputs.items():
-                for row, pairs, own, their in zip(chunk, found[mode], ours, theirs, strict=True):
-                    output.add(row, np.stack([own[1][pairs[:, 0]], their[1][pairs[:, 1]]], axis=1))
+            aligned = aligner.batch([(own[0], their[0]) for own, their in zip(ours, theirs, strict=True)], modes)
+            for mode in modes:
+                for row, pairs, own, their in zip(chunk, aligned[mode], ours, theirs, strict=True):
+                    outputs[mode].add(row, np.stack([own[1][pairs[:, 0]], their[1][pairs[:, 1]]], axis=1))
+            if ENDS in files:
+                for row, own, their in zip(chunk, ours, theirs, strict=True):
+                    outputs[ENDS].add(row, end_pairs(sides[0][own[0]].tolist(), sides[1][their[0]].tolist()))
 
 
 def _cut(

@@ -77,10 +77,10 @@ def attention(student: SentenceTransformer, kernel: str | None) -> Iterator[None
 
 def _time(student: SentenceTransformer, kernel: str, step: Callable[[], Any]) -> float:
     """Seconds of the fastest of a few steps, after one that does not count."""
-    found = []
+    seconds = []
     with attention(student, kernel):
         for _ in range(_ROUNDS + 1):
             began = time.perf_counter()
             step()
-            found.append(time.perf_counter() - began)
-    return min(found[1:])
+            seconds.append(time.perf_counter() - began)
+    return min(seconds[1:])

@@ -163,9 +163,9 @@ class CheckpointedTrainer(Trainer):
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         self._take_up()  # no epoch was left to run
-        found = super()._finalize_training(*args, **kwargs)
+        train_output = super()._finalize_training(*args, **kwargs)
         self._check_finite()
-        return found
+        return train_output
 
     def _check_finite(self) -> None:
         """Refuse to keep weights that the last step broke: no loss after it would tell.
@@ -294,14 +294,14 @@ def newest_checkpoint(folder: Path) -> Path | None:
     Raises:
         DataError: its state cannot be read.
     """
-    found = [
+    checkpoints = [
         (int(place.name.removeprefix("checkpoint-")), place)
         for place in folder.glob("checkpoint-*")
         if place.name.removeprefix("checkpoint-").isdigit() and (place / "trainer_state.json").exists()
     ]
-    if not found:
+    if not checkpoints:
         return None
-    newest = max(found)[1]
+    newest = max(checkpoints)[1]
     with _readable(newest):
         state = TrainerState.load_from_json(str(newest / "trainer_state.json"))
         if not isinstance(state.global_step, int) or state.global_step < 1 or not isinstance(state.log_history, list):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from distilvec.alignment.pieces import ENDS
 from distilvec.teachers.signals import Wanted
 from distilvec.training.items import PreparedCorpus
 from distilvec.training.sources import shifted
@@ -36,7 +37,9 @@ def fetch_all(sources: Sequence[SignalSource], rows: np.ndarray, features: dict[
     for signals in fetched:
         if signals.get("alignments"):
             mask = features["attention_mask"].bool()
-            signals["alignments"] = {mode: shifted(p, mask, side=0) for mode, p in signals["alignments"].items()}
+            signals["alignments"] = {
+                mode: p if mode == ENDS else shifted(p, mask, side=0) for mode, p in signals["alignments"].items()
+            }
     return fetched
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from distilvec.teachers.signals import DIGEST, Digest, TeacherSignals
-from distilvec.training.ragged import Ragged, RaggedFile, writing
+from distilvec.training.row_numbers import Ragged, RaggedFile, writing
 
 #: Maps of so many texts are in memory at a time.
 _CHUNK = 64

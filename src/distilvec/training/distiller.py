@@ -12,6 +12,7 @@ from distilvec.corpus.batch import Batch
 from distilvec.errors import DistilvecError
 from distilvec.functional import cosine_distance
 from distilvec.methods.base import Method, Needs, Term
+from distilvec.modules.blocks import find_writer
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
@@ -67,6 +68,7 @@ class Distiller(nn.Module):
             hand_out_routing(student)
         self.tap = StudentTap(student)
         self.needs = needs
+        hand_out_next_tokens(student, any(wanted.next for wanted in needs.teachers))
         check_caching(method, self.needs, mini_batch_size)
         self.mini_batch_size = mini_batch_size
         self.remember, self.gather = remember, gather
@@ -124,10 +126,10 @@ class Distiller(nn.Module):
                 None if column is None else gather_rows(column) for column in (labels, domain, group, role, scores)
             )
         if self.task is not None:
-            output.logits = self.task(output.embedding, group, role)
+            output.logits = self.task.read(output, group, role)
         codes = labels if self.task is None or labels is None else self.task.codes(labels)
         batch = Batch(keys, Batch.equal_items(keys), codes, domain, group, role, scores)
-        terms = self._with_task(self.method(output, signals, batch), output.logits, labels, batch)
+        terms = self._with_task(self.method(output, signals, batch), output, labels, batch)
         if former is not None:
             terms["remember"] = Term(cosine_distance(output.embedding, former), None, self.remember)
         if self.router_balance and self.trains_student:
@@ -151,16 +153,14 @@ class Distiller(nn.Module):
         return router_balance(*sums)
 
     def _with_task(
-        self, terms: dict[str, Term], logits: Tensor | None, labels: Tensor | None, batch: Batch
+        self, terms: dict[str, Term], output: StudentOutput, labels: Tensor | None, batch: Batch
     ) -> dict[str, Term]:
         """The task's term beside the method's; the only place where alpha is applied."""
         if self.task is None:
             return terms
-        assert logits is not None and labels is not None
         # Where there is nothing beside it, the task has the whole weight.
-        alpha, counted = self.task.alpha if terms else 1.0, self.task.counted(batch.group, batch.role)
-        values = self.task.loss(logits, labels)
-        task = Term(values, None if counted is None else counted.expand_as(values), alpha)
+        alpha = self.task.alpha if terms else 1.0
+        task = Term(*self.task.losses(output, labels, batch.group, batch.role), alpha)
         return {"task": task, **{name: term._replace(weight=(1 - alpha) * term.weight) for name, term in terms.items()}}
 
     def _heads_only(self, features: dict[str, Tensor]) -> StudentOutput:
@@ -207,7 +207,8 @@ def check_caching(method: Method, needs: Needs, mini_batch_size: int | None) -> 
     Raises:
         DistilvecError: there is a mini_batch_size, and the method is such a one.
     """
-    if mini_batch_size is not None and (needs.student.tokens or needs.student.attention):
+    inside = needs.student.tokens or needs.student.attention or any(wanted.next for wanted in needs.teachers)
+    if mini_batch_size is not None and inside:
         raise DistilvecError(
             f"{method.name} looks at the student's tokens, which gradient caching does not keep",
             where="training.mini_batch_size",
@@ -215,9 +216,16 @@ def check_caching(method: Method, needs: Needs, mini_batch_size: int | None) -> 
         )
 
 
+def hand_out_next_tokens(student: SentenceTransformer, wanted: bool) -> None:
+    """Let a student that writes leave its logits of the next token among its extras, where a method wants them."""
+    writer = find_writer(student)
+    if writer is not None:
+        writer.next_logits = wanted
+
+
 def describe(info: StudentInfo, task: Task | None) -> StudentInfo:
     """What a method may know of the student, with the task's head."""
-    if task is None:
+    if task is None or task.head is None:
         return info
     return replace(info, classes=task.head.classes, regression=task.head.classes is None)
 

@@ -91,7 +91,7 @@ _STUDENT = {name: _Field(1) for name in ("embedding", "tokens", "attention", "ex
 }
 _TEACHER = {
     name: _Field(0)
-    for name in ("present", "sentence", "tokens", "attention", "logits", "ids", "mask", "content", "digest")
+    for name in ("present", "sentence", "tokens", "attention", "logits", "ids", "mask", "content", "digest", "next")
 } | {"alignments": _Field(0, -1)}
 
 

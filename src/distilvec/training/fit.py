@@ -19,6 +19,7 @@ from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs, Sample
+from distilvec.modules.blocks import find_writer
 from distilvec.modules.projection import ridge_map
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
@@ -32,7 +33,7 @@ from distilvec.training.distiller import Distiller, describe
 from distilvec.training.distributed import barrier, first_rank_first, rank
 from distilvec.training.held_out import held_out_terms
 from distilvec.training.items import PreparedCorpus, student_items
-from distilvec.training.sample import make_sample, on_device
+from distilvec.training.sample import SAMPLE, TOKEN_SAMPLE, make_sample, on_device
 from distilvec.training.tokens import TokenizedCorpus
 from distilvec.training.trainer import DistillationTrainer
 
@@ -131,8 +132,9 @@ def fit(
     args = training_arguments(training, optimizer, folder / "checkpoints", len(rows))
     tokens = _tokens(student, needs, corpus, sources, seed=training.seed, device=args.device, cache=cache or folder)
     collator = Collator(corpus, tokens, sources, companions, scores)
+    limit = SAMPLE if find_writer(student) is None else TOKEN_SAMPLE  # an answer's vector is nobody's embedding
     sample = make_sample(
-        student, tokens, sources, corpus.train_rows, seed=training.seed, needs=needs, collator=collator
+        student, tokens, sources, corpus.train_rows, seed=training.seed, needs=needs, limit=limit, collator=collator
     )
     data = data_mark(corpus)
     checkpoint = _open_checkpoints(folder / "checkpoints", resume, data)

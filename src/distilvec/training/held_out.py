@@ -24,13 +24,13 @@ def held_out_terms(distiller: Distiller, collator: Collator, rows: np.ndarray, b
         return {}
     was_training, device = distiller.training, next(distiller.parameters()).device
     distiller.eval()
-    found: dict[str, list[tuple[float, float]]] = {}
+    terms: dict[str, list[tuple[float, float]]] = {}
     for start in range(0, end, batch_size):
         part = rows[start : min(start + batch_size, end)]
         with apart():
             result = distiller(**on_device(collator(part.tolist()), device))
         for name, value in result["terms"].items():
-            found.setdefault(name, []).append((float(value), float(result["counts"].get(name, len(part)))))
+            terms.setdefault(name, []).append((float(value), float(result["counts"].get(name, len(part)))))
     distiller.train(was_training)
-    pooled = {name: np.array(pairs).T for name, pairs in found.items()}
+    pooled = {name: np.array(pairs).T for name, pairs in terms.items()}
     return {name: float(values @ counts / counts.sum()) for name, (values, counts) in pooled.items() if counts.sum()}

@@ -59,13 +59,13 @@ class PreparedCorpus:
     def _prepared(self, rows: list[int]) -> list[tuple[int, Any]]:
         if not rows:
             return []
-        found = list(zip(rows, self._module.prepare(self._texts(np.asarray(rows))), strict=True))
-        for row, item in found:
+        prepared = list(zip(rows, self._module.prepare(self._texts(np.asarray(rows))), strict=True))
+        for row, item in prepared:
             size = _bytes(item)
             if row not in self._cache and size <= self._room:
                 self._cache[row] = item
                 self._room -= size
-        return found
+        return prepared
 
 
 def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> TokenizedCorpus | PreparedCorpus:
@@ -74,9 +74,13 @@ def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> 
     Raises:
         DistilvecError: the student reads another kind of item than the corpus has.
     """
+    from distilvec.modules.blocks import find_writer
     from distilvec.training.tokens import TokenizedCorpus
+    from distilvec.training.written import WrittenCorpus
 
     check_modality(student, corpus.modality, "student")
+    if find_writer(student) is not None:
+        return WrittenCorpus.build(student, corpus.texts, len(corpus), cache, corpus.fingerprint)
     if corpus.modality not in item_kinds(student) or corpus.modality == "text":
         return TokenizedCorpus.build(student, corpus.texts, len(corpus), cache, corpus.fingerprint)
     return PreparedCorpus(student, corpus.texts, len(corpus))

@@ -124,7 +124,7 @@ def token_batches(
         return []
     # Evenly spaced over the lengths, by which the rows are sorted.
     rows = chosen[evenly_spaced(len(chosen), TOKEN_SAMPLE)]
-    found = []
+    batches = []
     for start in range(0, len(rows), TOKEN_BATCH):
         part = rows[start : start + TOKEN_BATCH]
         features = tokens.features(part)
@@ -136,8 +136,8 @@ def token_batches(
             attention=needs.student.attention,
         )
         signals = [TeacherSignals(**each) for each in fetch_all(sources, part, features)]
-        found.append((_on_cpu(output), signals))
-    return found
+        batches.append((_on_cpu(output), signals))
+    return batches
 
 
 def paired_batches(
@@ -148,7 +148,7 @@ def paired_batches(
     anchors = rows[collator.companions[rows, 0] >= 0]
     documents = collator.companions.shape[1]
     anchors = np.random.default_rng([seed, 2]).permutation(anchors)[: max(1, TOKEN_SAMPLE // (1 + documents))]
-    found = []
+    batches = []
     for part in np.array_split(anchors, max(1, len(anchors) * (1 + documents) // TOKEN_BATCH)):
         if not len(part):
             continue
@@ -162,8 +162,8 @@ def paired_batches(
             role=known["role"],
             scores=known.get("scores"),
         )
-        found.append((_on_cpu(output), batch))
-    return found
+        batches.append((_on_cpu(output), batch))
+    return batches
 
 
 def on_device(batch: Any, device: torch.device) -> Any:

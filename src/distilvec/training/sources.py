@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distilvec.alignment.pieces import ENDS
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store import RaggedSignal, read_vocabulary
-from distilvec.teachers.signals import DIGEST, Wanted
+from distilvec.teachers.signals import DIGEST, NEXT, Wanted
 from distilvec.training.alignments import align_corpus
 from distilvec.training.digests import DigestedCorpus
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from distilvec.store import SignalStore
     from distilvec.teachers import Teacher
     from distilvec.training.items import PreparedCorpus
-    from distilvec.training.ragged import Ragged
+    from distilvec.training.row_numbers import Ragged
     from distilvec.training.tokens import TokenizedCorpus
 
 
@@ -106,11 +107,11 @@ class StoreSource:
         return {"present": torch.from_numpy(present), **self._tokens(rows, present)}
 
     def _contents(self, rows: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        found = []
+        contents = []
         for table in self._signals["tokenids"].read(self._places["tokenids"][rows]):
             at = np.flatnonzero(table[:, 1])
-            found.append((table[at, 0].astype(np.int64), at))
-        return found
+            contents.append((table[at, 0].astype(np.int64), at))
+        return contents
 
     def fetch(self, rows: Sequence[int] | np.ndarray) -> dict[str, Any]:
         """Corpus rows -> the fields of `TeacherSignals`; tokens are padded on the right."""
@@ -120,10 +121,10 @@ class StoreSource:
         vectors = np.zeros((len(numbers), self.store.width), np.float32)
         if present.any():
             vectors[present] = self.store.read(numbers[present])
-        found: dict[str, Any] = {"sentence": torch.from_numpy(vectors), "present": torch.from_numpy(present)}
+        fields: dict[str, Any] = {"sentence": torch.from_numpy(vectors), "present": torch.from_numpy(present)}
         if self._signals:
-            found.update(self._tokens(index, present))
-        return found
+            fields.update(self._tokens(index, present))
+        return fields
 
     def _tokens(self, index: np.ndarray, present: np.ndarray) -> dict[str, Any]:
         here = np.flatnonzero(present)
@@ -131,37 +132,52 @@ class StoreSource:
         def read(name: str) -> list[np.ndarray]:
             return self._signals[name].read(self._places[name][index[here]])
 
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if self._wanted.logits:
             values = read("logits")
             logits = np.zeros((len(index), len(values[0]) if values else 1), np.float32)
             for row, value in zip(here, values, strict=True):
                 logits[row] = value[:, 0]
-            found["logits"] = torch.from_numpy(logits if self._classes is None else logits[:, self._classes])
+            fields["logits"] = torch.from_numpy(logits if self._classes is None else logits[:, self._classes])
+        if self._wanted.next:
+            fields["next"] = self._next(index, here)
         if "tokenids" not in self._signals:
-            return found
+            return fields
         tables = read("tokenids")
         longest = max((len(table) for table in tables), default=1)
         mask, content = np.zeros((2, len(index), longest), bool)
         for row, table in zip(here, tables, strict=True):
             mask[row, : len(table)] = True
             content[row, : len(table)] = table[:, 1] > 0
-        found |= {"mask": torch.from_numpy(mask), "content": torch.from_numpy(content), "tokens": {}, "attention": {}}
+        fields |= {"mask": torch.from_numpy(mask), "content": torch.from_numpy(content), "tokens": {}, "attention": {}}
         for layer in self._wanted.tokens:
             name = f"tokens-{layer}"
             states = np.zeros((len(index), longest, self._signals[name].width), np.float32)
             for row, value in zip(here, read(name), strict=True):
                 states[row, : len(value)] = value
-            found["tokens"][layer] = torch.from_numpy(states)
+            fields["tokens"][layer] = torch.from_numpy(states)
         for layer in () if self._digested else self._wanted.attention:
             maps = np.zeros((len(index), longest, longest), np.float32)
             for row, table, value in zip(here, tables, read(f"attention-{layer}"), strict=True):
                 maps[row, : len(table), : len(table)] = value.reshape(len(table), len(table))
-            found["attention"][layer] = torch.from_numpy(maps)
-        found["alignments"] = {mode: pairs.pairs(index) for mode, pairs in self._pairs.items()}
+            fields["attention"][layer] = torch.from_numpy(maps)
+        fields["alignments"] = {mode: pairs.pairs(index) for mode, pairs in self._pairs.items()}
         if self._digested:
-            found["alignments"][DIGEST], found["digest"] = self._digested.fetch(index, longest)
-        return found
+            fields["alignments"][DIGEST], fields["digest"] = self._digested.fetch(index, longest)
+        return fields
+
+    def _next(self, index: np.ndarray, here: np.ndarray) -> dict[str, Tensor]:
+        """`TeacherSignals.next` of corpus rows, of which those at `here` are present."""
+        logs, ids = ([*self._signals[name].read(self._places[name][index[here]])] for name in NEXT)
+        most, kept = max(map(len, ids), default=1), self._signals[NEXT[1]].width
+        values, tokens = (
+            np.zeros((len(index), most, kept + 1), np.float32),
+            np.zeros((len(index), most, kept), np.int64),
+        )
+        for row, own, their in zip(here, logs, ids, strict=True):
+            values[row, : len(own)], tokens[row, : len(their)] = own, their
+        table = torch.from_numpy(values)
+        return {"ids": torch.from_numpy(tokens), "logs": table[..., :-1], "rest": table[..., -1]}
 
 
 class LiveSource:
@@ -217,15 +233,18 @@ class LiveSource:
         seen = self.teacher.signals(texts, self._wanted)
         assert seen.sentence is not None
         present = seen.present & seen.sentence.isfinite().all(-1)
-        found: dict[str, Any] = {"sentence": torch.where(present[:, None], seen.sentence, 0.0), "present": present}
+        fields: dict[str, Any] = {"sentence": torch.where(present[:, None], seen.sentence, 0.0), "present": present}
         if seen.logits is not None:
-            found["logits"] = seen.logits if self._classes is None else seen.logits[:, self._classes]
+            fields["logits"] = seen.logits if self._classes is None else seen.logits[:, self._classes]
         if seen.mask is not None:
-            found |= {"mask": seen.mask, "content": seen.content, "tokens": seen.tokens, "attention": seen.attention}
-            found["alignments"] = {
-                mode: shifted(pairs.pairs(index), seen.mask, side=1) for mode, pairs in self._pairs.items()
+            fields |= {"mask": seen.mask, "content": seen.content, "tokens": seen.tokens, "attention": seen.attention}
+            fields["alignments"] = {
+                mode: pairs.pairs(index) if mode == ENDS else shifted(pairs.pairs(index), seen.mask, side=1)
+                for mode, pairs in self._pairs.items()
             }
-        return found
+        if seen.next:
+            fields["next"] = seen.next
+        return fields
 
 
 def _refuse_items(tokens: TokenizedCorpus | PreparedCorpus, where: str) -> TypeGuard[TokenizedCorpus]:

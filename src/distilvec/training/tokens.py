@@ -98,23 +98,23 @@ class TokenizedCorpus:
         prompt = default_prompt(student)
         probes = list(texts(np.arange(min(count, 3))))
         pairs = any(PAIR in text for text in probes)  # all items of a corpus, or none
-        tokenize = _Tokenize(student.tokenizer, student.max_seq_length, prompt, pairs=pairs)
+        tokenize = cls._tokenize(student, prompt, pairs)
         prompt_length = _check_ids(student, tokenize, probes, prompt)
         state = f"{tokenize.describe()}|{count}|{fingerprint}|checked"
         name = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
         ids_file, offsets_file = folder / f"ids-{name}.bin", folder / f"offsets-{name}.npy"
         types_file = folder / f"types-{name}.bin" if tokenize.types else None
         token_files = [ids_file, *([types_file] if types_file else [])]
-        if (found := _open(token_files, offsets_file)) is None:
+        if (opened := _open(token_files, offsets_file)) is None:
             _write(tokenize, texts, count, token_files, offsets_file)
-            found = _open(token_files, offsets_file)
-        if found is None:
+            opened = _open(token_files, offsets_file)
+        if opened is None:
             raise EnvironmentProblem(
                 "the token ids that were written are not what is read",
                 where=str(offsets_file),
                 remedy="Does another program write there, or is the disk faulty?",
             )
-        table, arrays = found
+        table, arrays = opened
         return cls(
             arrays[0],
             np.asarray(table[_HEAD:]),
@@ -125,20 +125,25 @@ class TokenizedCorpus:
             bags=tokenize.bags,
             name=name,
             types=arrays[1] if types_file and table[-1] else None,
-            limit=None if pairs else (tokenize.length or math.inf),
+            limit=tokenize.length or math.inf if tokenize.cuts_ends else None,
         )
+
+    @staticmethod
+    def _tokenize(student: SentenceTransformer, prompt: str, pairs: bool) -> Any:
+        """What makes ids of texts, see `_Tokenize`."""
+        return _Tokenize(student.tokenizer, student.max_seq_length, prompt, pairs=pairs)
 
     def contents(self, rows: Sequence[int] | np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """Rows -> (ids of the content tokens, their positions in the text without padding), int64 each.
 
         Special tokens and those of the prompt are no content.
         """
-        found = []
+        contents = []
         for row in rows:
             ids = self.ids[self.offsets[row] : self.offsets[row + 1]].astype(np.int64)
             at = self._contents.positions(ids)
-            found.append((ids[at], at))
-        return found
+            contents.append((ids[at], at))
+        return contents
 
     def features(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         """Rows -> what the student takes.
@@ -183,15 +188,12 @@ class _Tokenize:
         self.length = None if length is None or math.isinf(length) else int(length)
         self.size = tokenizer.get_vocab_size() if self.bags else len(tokenizer)
         self.types = pairs and not self.bags and "token_type_ids" in tokenizer.model_input_names
+        self.cuts_ends = not pairs  # of a pair, whichever text is longer
 
     def describe(self) -> str:
         """What the ids depend on besides the texts."""
         backend = self.tokenizer if self.bags else self.tokenizer.backend_tokenizer
-        settings = json.loads(backend.to_str())
-        # What the last call asked for; every call sets it anew.
-        settings.pop("truncation", None)
-        settings.pop("padding", None)
-        return f"{json.dumps(settings, sort_keys=True)}|{self.length}|{self.prompt}"
+        return f"{settings_of(backend)}|{self.length}|{self.prompt}"
 
     def __call__(self, texts: Sequence[str]) -> tuple[list[list[list[int]]], int]:
         prompted = [split_pair(self.prompt + text) for text in texts]
@@ -210,6 +212,14 @@ class _Tokenize:
         cut = sum(bool(encoding.overflowing) for encoding in encodings)
         columns = [[encoding.ids for encoding in encodings]]
         return [*columns, *([[encoding.type_ids for encoding in encodings]] if self.types else [])], cut
+
+
+def settings_of(backend: Any) -> str:
+    """All of a `tokenizers.Tokenizer` but what the last call asked for, which every call sets anew."""
+    settings = json.loads(backend.to_str())
+    settings.pop("truncation", None)
+    settings.pop("padding", None)
+    return json.dumps(settings, sort_keys=True)
 
 
 def _check_ids(student: SentenceTransformer, tokenize: _Tokenize, texts: list[str], prompt: str) -> int | None:

@@ -84,11 +84,11 @@ def measure_rates(job: Job) -> Rates:
     if not seconds:
         raise DistilvecError("vectors from elsewhere are not encoded here", where="--rows", remedy="Name a model.")
     peak, source = _peak()
-    found: dict[str, Any] = {"epochs": recipe.training.epochs, "batch_size": recipe.training.batch_size}
+    training: dict[str, Any] = {"epochs": recipe.training.epochs, "batch_size": recipe.training.batch_size}
     if recipe.student is not None and recipe.student.auto is None:
-        found |= _training_rate(job, taught)
+        training |= _training_rate(job, taught)
     length = float(np.mean([len(text.encode()) for text in texts]))
-    return Rates(machine, 1 / seconds, length, vector_bytes, parts, peak, source, **found)
+    return Rates(machine, 1 / seconds, length, vector_bytes, parts, peak, source, **training)
 
 
 def _training_rate(job: Job, taught: Sequence[Any]) -> dict[str, Any]:

@@ -176,18 +176,24 @@ class Scale:
         header = ["texts", "teaching", f"training ({self.rates.epochs:g} epochs)", "disk", "network", "device hours"]
         rows = []
         for texts in sorted({*POWERS, self.rows}):
-            found = self.estimate(texts)
-            training = ABSENT if found.training is None else _range(found.training, duration)
-            cells = [f"{texts:,}", _range(found.teaching, duration), training, size(found.disk), size(found.network)]
-            cells += [_range(found.hours, number)]
+            estimate = self.estimate(texts)
+            training = ABSENT if estimate.training is None else _range(estimate.training, duration)
+            cells = [
+                f"{texts:,}",
+                _range(estimate.teaching, duration),
+                training,
+                size(estimate.disk),
+                size(estimate.network),
+            ]
+            cells += [_range(estimate.hours, number)]
             if self.price is not None:
-                cells.append(_range((found.hours[0] * self.price, found.hours[1] * self.price), _money))
+                cells.append(_range((estimate.hours[0] * self.price, estimate.hours[1] * self.price), _money))
             rows.append([Cell(text) for text in cells])
         return Grid([*header, *(["cost"] if self.price is not None else [])], rows, [])
 
     def arithmetic(self) -> list[str]:
         """How the row that was asked about comes about."""
-        rates, devices, found = self.rates, self.devices, self.estimate(self.rows)
+        rates, devices, estimate = self.rates, self.devices, self.estimate(self.rows)
         best, slow = self.factors
         factor = "" if devices.kind is None else f" x {number(slow)} to {number(best)}"
         trained = "" if rates.training is None else f", training {rates.training:,.1f} texts/s"
@@ -202,12 +208,12 @@ class Scale:
             )
         lines.append(
             f"teaching  {self.rows:,} / ({rates.teaching:,.1f}{factor} x {devices.count}) = "
-            f"{_range(found.teaching, duration)}"
+            f"{_range(estimate.teaching, duration)}"
         )
-        if rates.training is not None and found.training is not None:
+        if rates.training is not None and estimate.training is not None:
             lines.append(
                 f"training  {self.rows:,} x {rates.epochs:g} / ({rates.training:,.1f}{factor} x {devices.count}) = "
-                f"{_range(found.training, duration)}"
+                f"{_range(estimate.training, duration)}"
             )
         lines += [
             f"store     {self.rows:,} x ({' + '.join(rates.parts)}) bytes = {size(self.rows * rates.vector_bytes)}",
@@ -217,12 +223,12 @@ class Scale:
         if rates.token_bytes is not None:
             tokens = self.rows * rates.token_bytes
             lines.append(f"token ids {self.rows:,} x {rates.token_bytes:,.0f} bytes = {size(tokens)}")
-        return [*lines, *self._traffic(found), *(f"note: {each}" for each in self.notes)]
+        return [*lines, *self._traffic(estimate), *(f"note: {each}" for each in self.notes)]
 
-    def _traffic(self, found: Estimate) -> list[str]:
+    def _traffic(self, estimate: Estimate) -> list[str]:
         rates, count = self.rates, self.devices.count
         per_text = rates.text_bytes + rates.vector_bytes
-        rate = self.rows * per_text / found.teaching[0] / count
+        rate = self.rows * per_text / estimate.teaching[0] / count
         lines = [f"network   teaching moves {per_text:,.0f} bytes a text, at most {size(rate)}/s per device"]
         if rates.training is not None and count > 1:
             sent = 2 * (count - 1) / count * 4 * rates.parameters
@@ -231,8 +237,8 @@ class Scale:
                 "of gradients per device and step; they cross the network only between machines"
             )
         if self.price is not None:
-            cost = _range((found.hours[0] * self.price, found.hours[1] * self.price), _money)
-            lines.append(f"cost      {_range(found.hours, number)} device hours x {self.price:g} = {cost}")
+            cost = _range((estimate.hours[0] * self.price, estimate.hours[1] * self.price), _money)
+            lines.append(f"cost      {_range(estimate.hours, number)} device hours x {self.price:g} = {cost}")
         return lines
 
     def text(self) -> str:

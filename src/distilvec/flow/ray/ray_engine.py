@@ -79,10 +79,10 @@ def teach_with_ray(
         logger.info("%s", pool)
         folder = corpus.folder.absolute()
         places = _waited(ray, ray.remote(prepare).options(**pool.each).remote(recipe, folder), signals)
-        for number, (section, found) in enumerate(zip(recipe.teachers, places, strict=True)):
-            work = Work(recipe, folder, number, found)
+        for number, (section, store_place) in enumerate(zip(recipe.teachers, places, strict=True)):
+            work = Work(recipe, folder, number, store_place)
             ticker = Ticker(f"teaching with {section.name}, {pool.size} workers", f"{corpus.modality}s")
-            with copied(recipe, section), alone(found.path, signals):
+            with copied(recipe, section), alone(store_place.path, signals):
                 store, filled = _Teaching(ray, pool, work, ticker, signals).run(corpus.teacher_keys, chunk)
             finish(section, store, filled, corpus.modality, signals)
             done.append((store, filled))
@@ -91,10 +91,10 @@ def teach_with_ray(
 
 def lacking(store: SignalStore, place: Place, keys: np.ndarray) -> np.ndarray:
     """Which keys uint8 [n, 16] the store has no sentence vector or no wanted signal for: bool [n]."""
-    found = store.missing(keys)
+    missing = store.missing(keys)
     for name in place.wanted.signals:
-        found |= RaggedSignal(place.path, name).missing(keys)
-    return found
+        missing |= RaggedSignal(place.path, name).missing(keys)
+    return missing
 
 
 def chunk_rows(store: SignalStore, texts: int, workers: int) -> int:

@@ -127,7 +127,8 @@ class Worker:
         corpus = open_corpus(self.job.corpus)
         section = self.job.recipe.teachers[self.job.number]
         molecules = given(self.job.recipe.corpus, "corpus").components
-        teacher = open_teacher(section, molecules, corpus.modality)
+        task = self.job.recipe.task
+        teacher = open_teacher(section, molecules, corpus.modality, None if task is None else task.separator)
         return teacher, corpus, SignalStore.open(self.job.place.path)
 
 

@@ -53,8 +53,8 @@ ALPHA: dict[str, tuple[float, ...]] = {
 def names() -> list[str]:
     """Names of the recipes, starters first."""
     folder = resources.files("distilvec.recipe.packaged")
-    found = [file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")]
-    return sorted(found, key=lambda name: (not name.startswith("start-"), name))
+    stems = [file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")]
+    return sorted(stems, key=lambda name: (not name.startswith("start-"), name))
 
 
 def read(name: str, data: str | None = None) -> str:

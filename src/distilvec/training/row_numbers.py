@@ -41,9 +41,9 @@ class Ragged:
 
     def pairs(self, rows: Sequence[int] | np.ndarray) -> Tensor:
         """int64 [B, P, 2] of rows of width 2, padded with -1; P is at least 1."""
-        found = self.read(rows)
-        table = np.full((len(found), max(1, max(map(len, found), default=0)), 2), -1, np.int64)
-        for number, values in enumerate(found):
+        pairs = self.read(rows)
+        table = np.full((len(pairs), max(1, max(map(len, pairs), default=0)), 2), -1, np.int64)
+        for number, values in enumerate(pairs):
             table[number, : len(values)] = values
         return torch.from_numpy(table)
 

@@ -16,7 +16,7 @@ _USUAL = {"text": "text", "image": "image", "molecule": "smiles"}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ColumnNames:
     """Which columns are read as what; see `read_corpus`."""
 
     text: tuple[str, ...]
@@ -43,12 +43,12 @@ class Wanted:
 
     def options(self) -> dict[str, Any]:
         """By name; what has no meaning for texts is there for the other modalities only, and `repeated` where it is."""
-        found = asdict(self)
+        options = asdict(self)
         if self.modality == "text":
-            del found["modality"], found["components"]
+            del options["modality"], options["components"]
         if not self.repeated:
-            del found["repeated"]
-        return found
+            del options["repeated"]
+        return options
 
 
 def check_modality(modality: str | None) -> None:
@@ -63,7 +63,7 @@ def check_modality(modality: str | None) -> None:
         )
 
 
-def what_is_wanted(
+def named_columns(
     text: str | Sequence[str],
     *,
     label: str | None,
@@ -75,7 +75,7 @@ def what_is_wanted(
     modality: Modality,
     components: Components,
     repeated: bool,
-) -> Wanted:
+) -> ColumnNames:
     """The arguments of `read_corpus`, looked at together.
 
     Raises:
@@ -115,4 +115,4 @@ def what_is_wanted(
             where="corpus.components",
             remedy=nearest(components, get_args(Components)),
         )
-    return Wanted(texts, label, domain, role, teacher_text, max_characters, joint, modality, components, repeated)
+    return ColumnNames(texts, label, domain, role, teacher_text, max_characters, joint, modality, components, repeated)

@@ -74,12 +74,12 @@ class ModelRow(Part):
 
     @model_validator(mode="after")
     def _fill_averages(self) -> ModelRow:
-        made = {name: average(found) for name, found in grouped(self.scores).items()}
+        made = {name: average(scores) for name, scores in grouped(self.scores).items()}
         self.__dict__["averages"] = {**made, **self.averages}
         return self
 
 
-class Comparison(Part):
+class ScoreDifference(Part):
     """`value` = how much better a is than b on a task or group (fractions), with its paired 95 % interval."""
 
     a: str
@@ -180,7 +180,8 @@ class ScorerFacts(Part):
 class StudentFacts(Part):
     """What was built: sizes, and where its weights and vocabulary come from.
 
-    `base` is the hub id, and `licence` the licence, of the model that it was trained from, where there is one.
+    `writes`: whether it is a causal language model. `base` is the hub id, and `licence` the licence, of the model that
+    it was trained from, where there is one.
     """
 
     provenance: str = ""
@@ -192,11 +193,12 @@ class StudentFacts(Part):
     max_length: int | None = None
     space: Literal["own", "teacher"] = "own"
     remote_code: bool = False
+    writes: bool = False
     base: str | None = None
     licence: str | None = None
 
 
-class Cost(Part):
+class CostFacts(Part):
     """What the run cost. `teacher_texts_per_second` is the rate of teaching, without training."""
 
     teaching_seconds: float | None = None
@@ -297,9 +299,9 @@ class LayerSimilarity(Part):
     def _fits(self) -> LayerSimilarity:
         shape = {len(row) for row in self.values}
         if len(self.values) != len(self.student_layers) or shape != {len(self.teacher_layers)}:
-            found = f"{len(self.values)} rows of {sorted(shape)} values"
+            size = f"{len(self.values)} rows of {sorted(shape)} values"
             named = f"{len(self.student_layers)} layers of the student and {len(self.teacher_layers)} of the teacher"
-            raise ValueError(f"the matrix has {found}, and there are {named}")
+            raise ValueError(f"the matrix has {size}, and there are {named}")
         return self
 
 
@@ -312,7 +314,7 @@ def grouped(scores: dict[str, ScoreEntry]) -> dict[str, list[ScoreEntry]]:
         "all": rest,
         "retrieval": [score for score in scores.values() if score.kind == "retrieval"],
     }
-    return {name: found for name, found in groups.items() if found}
+    return {name: members for name, members in groups.items() if members}
 
 
 def average(scores: Iterable[ScoreEntry]) -> ScoreEntry:
@@ -321,15 +323,15 @@ def average(scores: Iterable[ScoreEntry]) -> ScoreEntry:
     >>> average([ScoreEntry(value=0.5, low=0.4, high=0.6), ScoreEntry(value=0.7, low=0.7, high=0.7)]).low
     0.55
     """
-    found = list(scores)
-    if len(found) == 1:
-        return found[0].model_copy()
-    value = sum(score.value for score in found) / len(found)
-    below = [score.value - score.low for score in found if score.low is not None]
-    above = [score.high - score.value for score in found if score.high is not None]
-    if len(below) < len(found):
+    entries = list(scores)
+    if len(entries) == 1:
+        return entries[0].model_copy()
+    value = sum(score.value for score in entries) / len(entries)
+    below = [score.value - score.low for score in entries if score.low is not None]
+    above = [score.high - score.value for score in entries if score.high is not None]
+    if len(below) < len(entries):
         return ScoreEntry(metric="mean", value=value)
-    low, high = (math.hypot(*widths) / len(found) for widths in (below, above))
+    low, high = (math.hypot(*widths) / len(entries) for widths in (below, above))
     return ScoreEntry(metric="mean", value=value, low=value - low, high=value + high)
 
 

@@ -110,9 +110,9 @@ class Tokens:
             own = dict(model.preprocess(probes, prompt=self.prompt or None))
             self._types = "token_type_ids" in own
             self._extra = {key: value for key, value in own.items() if not isinstance(value, Tensor)}
-            found = self.features(self.ids([text if isinstance(text, str) else join_pair(*text) for text in probes]))
-            if found.keys() != own.keys() or not all(
-                torch.equal(own[key], value) for key, value in found.items() if isinstance(value, Tensor)
+            features = self.features(self.ids([text if isinstance(text, str) else join_pair(*text) for text in probes]))
+            if features.keys() != own.keys() or not all(
+                torch.equal(own[key], value) for key, value in features.items() if isinstance(value, Tensor)
             ):
                 return False
         return True

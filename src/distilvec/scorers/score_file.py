@@ -37,13 +37,13 @@ class TableScorer:
     gaps = True
 
     def __init__(self, scores: str | Path | Sequence[Any], *, name: str = "scorer") -> None:
-        found, digest, source = dict[bytes, float](), hashlib.blake2b(digest_size=16), ""
+        by_key, digest, source = dict[bytes, float](), hashlib.blake2b(digest_size=16), ""
         for table in _tables(scores):
             source = table.source
             keys, values = _columns(table)
             digest.update(keys.tobytes() + values.tobytes())
             for row, (key, value) in enumerate(zip((each.tobytes() for each in keys), values.tolist(), strict=True)):
-                before = found.setdefault(key, value)
+                before = by_key.setdefault(key, value)
                 if before != value:
                     raise DataError(
                         f"this query and document have the score {before:g} above, and {value:g} here",
@@ -51,9 +51,9 @@ class TableScorer:
                         remedy="Keep one of them, or their mean.",
                     )
         # Keys in one sorted array take an eighth of what a dictionary takes.
-        words = np.frombuffer(b"".join(found), "V16")
+        words = np.frombuffer(b"".join(by_key), "V16")
         order = np.argsort(words)
-        self._keys, self._scores = words[order], np.fromiter(found.values(), np.float32, len(found))[order]
+        self._keys, self._scores = words[order], np.fromiter(by_key.values(), np.float32, len(by_key))[order]
         self.card = TeacherCard(
             name=name, kind="scorer", source=source, fingerprint=fingerprint(digest.hexdigest()), width=1
         )

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 PLAN, PICTURE = "plan.json", "plan.svg"
 
 
-def settle(recipe: Recipe, *, resume: bool = False) -> Recipe:
+def settle_student(recipe: Recipe, *, resume: bool = False) -> Recipe:
     """A recipe with `student: auto` as one that names its student; any other as it is.
 
     What was measured is kept in `plan.json` in the output folder, within a budget with a picture. With `resume` the

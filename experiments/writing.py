@@ -1,0 +1,272 @@
+"""DistillMoE's Table 16 at home: students that write, taught across tokenizers by a causal language model.
+
+    python experiments/writing.py teacher          # fine-tunes the teacher on the instructions, and scores it
+    python experiments/writing.py                  # every row: two rates with seed 0, the best with two more seeds
+    python experiments/writing.py --rows sft dskd distillmoe --seeds 1
+    python experiments/writing.py --table
+
+The paper distils Qwen into GPT-2 and OPT on Dolly and judges by ROUGE-L on five instruction sets. No such models or
+sets are at hand, so both are made here (writing_models.py, which takes half an hour of a core): a teacher of 5.5 M
+parameters with the architecture of Qwen3, and a student of a quarter with that of GPT-2 and a tokenizer of its own,
+both pre-trained on shared sentences, the teacher on three times as many; instructions are made of shared pairs
+(writing_data.py).
+
+The teacher is fine-tuned on 16,000 instructions with `sft` and frozen. Students see 3,200 of them once, in 200 batches
+of 16; task and method weigh a half each. Every row tries the same two learning rates with seed 0; the better by ROUGE-L
+on 200 validation items is run with further seeds. Judged on test items of the five kinds that were trained on, and on
+two sets that were not: entailed sentences of SICK, and paraphrases of MRPC under a prompt that nobody saw. Answers are
+the likeliest ones, of at most 48 tokens; ROUGE-L of answers that were drawn once stands beside them. Rows without
+"paper" are the `sound` preset.
+
+All of it is cut to what half a core does in an hour and a half. Both models write badly: 3.3 million tokens teach the
+teacher sentences, and 16,000 instructions what kind of answer belongs to a prompt, but not to copy from it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import WORK, Results, arguments, finished, settings_of
+from writing_data import OUTSIDE, TASKS, files, write
+from writing_models import pretrain
+from writing_table import EXPERIMENT, ROWS, best_rate, write_page
+
+from distilvec.flow.job import Job
+from distilvec.flow.teach import Taught, open_teacher, teach_one
+from distilvec.flow.train import ship_student, train_student
+from distilvec.flow.writing import open_shipped
+from distilvec.judging import GenerationTask, Score, judge
+from distilvec.recipe import Recipe, TeacherSection
+from distilvec.store import SignalStore
+from distilvec.store.ragged import RaggedSignal
+from distilvec.teachers import Teacher
+from distilvec.teachers.signals import NEXT, NOTHING, Wanted
+from distilvec.training import bfloat16_pays
+
+HOME = WORK / EXPERIMENT
+GRID = (1e-3, 3e-3)
+BATCH, ITEMS, TEACHER_ITEMS, CHOOSING = 16, 3_200, 16_000, 200
+LONGEST, SAMPLES = 48, 1
+TEACHER_LR = 5e-4
+#: Of what a run keeps of a score.
+KEPT = ("exact_match", "loss", "bits_per_byte", "sampled", "sampled_deviation", "tokens_per_second")
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def part(name: str, count: int) -> Path:
+    """The first items of the training or validation file, which are in a random order."""
+    file = HOME / "data" / f"{name}-{count}.jsonl"
+    if not file.exists():
+        write(file, rows_of(files()[name])[:count])
+    return file
+
+
+def task(name: str, file: Path, domain: str, samples: int = SAMPLES) -> GenerationTask:
+    items = rows_of(file)
+    prompts, answers = ([item[key] for item in items] for key in ("prompt", "answer"))
+    return GenerationTask(name, prompts, answers, longest=LONGEST, samples=samples, domain=domain)
+
+
+def tests() -> list[GenerationTask]:
+    """The seven tests."""
+    every = files()
+    return [task(name, every[name], "out" if name in OUTSIDE else "in") for name in (*TASKS, *OUTSIDE)]
+
+
+def recipe(row: str, lr: float, seed: int, items: int = ITEMS, **training: Any) -> Recipe:
+    """The recipe of a row; "teacher" is the teacher's own fine-tuning."""
+    own = row == "teacher"
+    method, options = ("sft", {}) if own else ROWS[row]
+    teachers = [] if own else [{"name": "teacher", "model": str(HOME / "teacher"), "storage": "float32"}]
+    return Recipe.build(
+        {
+            "corpus": {"path": str(part("train", items)), "text": ["prompt", "answer"], "holdout": 0.0},
+            "teachers": teachers,
+            "student": {"model": str(pretrain("teacher" if own else "student")), "max_length": 160},
+            "method": {"name": method, **options},
+            "task": {"kind": "generation", "alpha": 0.5},
+            "training": {
+                "epochs": 1,
+                "batch_size": BATCH,
+                "seed": seed,
+                "save_every": 100_000,
+                "bf16": bfloat16_pays(),
+                **training,
+            },
+            "optimizer": {"lr": lr, "heads_lr": 1e-3},
+            "cache": str(HOME / "cache" if not own else HOME / "cache-teacher"),
+            "output": str(HOME / "runs" / f"{row.replace(' ', '_')}-{lr:g}-{seed}"),
+        }
+    )
+
+
+def finetuned_teacher() -> Path:
+    """The folder of the teacher that knows the instructions; trained where it is not there."""
+    folder = HOME / "teacher"
+    if not (folder / "config.json").exists():
+        made = recipe("teacher", TEACHER_LR, 0, TEACHER_ITEMS, save_every=500)
+        job = Job(made, resume=True)
+        student, fitted = train_student(job)
+        ship_student(job, student, fitted.method, folder)
+        shutil.rmtree(made.output, ignore_errors=True)
+    return folder
+
+
+def kept(scores: dict[str, Score]) -> dict[str, Any]:
+    """What a row says of its scores."""
+    return {
+        name: {
+            "value": score.value,
+            "interval": score.interval,
+            **{key: score.details[key] for key in KEPT if key in score.details},
+        }
+        for name, score in scores.items()
+    }
+
+
+def measured(model: Any) -> dict[str, Any]:
+    """A model on the tests."""
+    scores = judge({"model": model}, tests()).scores["model"]
+    return {"tasks": kept(scores), "written": {name: score.details["written"] for name, score in scores.items()}}
+
+
+def chosen_by(model: Any) -> dict[str, Any]:
+    """A model on the items by which rates are chosen."""
+    scores = judge({"model": model}, [task("validation", part("validation", CHOOSING), "in", samples=0)])
+    return {"validation": kept(scores.scores["model"])["validation"]}
+
+
+def facts_of(fitted: Any) -> dict[str, Any]:
+    """Of a training: steps, seconds, and each term's mean over the last three entries of the log."""
+    logged = [entry for entry in fitted.log if "loss" in entry]
+    names = [name for name in (logged[-1] if logged else {}) if name.startswith(("term/", "loss"))]
+    terms = {name: float(np.mean([entry[name] for entry in logged[-3:] if name in entry])) for name in names}
+    return {
+        "steps": fitted.steps,
+        "training_seconds": round(fitted.seconds, 1),
+        "terms": {name: round(value, 5) for name, value in terms.items()},
+    }
+
+
+def left_over(store: SignalStore) -> dict[str, Any]:
+    """What the candidates of the store leave of the teacher's mass, over all places of all answers."""
+    kept = RaggedSignal(store.path, NEXT[0])
+    rest = np.exp(np.concatenate([logs[:, -1] for logs in kept.read(np.arange(len(kept)))]).astype(np.float64))
+    shown = {"mean": rest.mean(), "p99": np.quantile(rest, 0.99)}
+    counts = {"places": len(rest), "candidates": kept.width - 1}
+    return {"rest": {**counts, **{name: round(float(value), 5) for name, value in shown.items()}}}
+
+
+class Bench:
+    """The teacher, its store, and what all runs share."""
+
+    def __init__(self, results: Results) -> None:
+        self.results = results
+        _ = finetuned_teacher()
+        first = Job(recipe("sft", GRID[0], 0))
+        self.corpus = first.corpus
+        self.section: TeacherSection = first.recipe.teachers[0]
+        self.teacher: Teacher = open_teacher(self.section, separator=first.separator)
+        self.taught: list[Taught] = []
+
+    def job(self, made: Recipe) -> Job:
+        job = Job(made)
+        job.corpus, job.teachers = self.corpus, [self.teacher]
+        return job
+
+    def references(self) -> None:
+        """The teacher, and the student before."""
+        fingerprint = self.teacher.card.fingerprint
+        self.results.run("teacher", functools.partial(measured, self.teacher), teacher=fingerprint)
+        untrained = self.job(recipe("sft", GRID[0], 0)).student().eval()
+        self.results.run("untrained student", functools.partial(measured, untrained), teacher=fingerprint)
+
+    def teach(self, rows: list[str]) -> None:
+        """One pass of the teacher for all that these rows need."""
+        wanted = NOTHING
+        for row in rows:
+            asked = self.job(recipe(row, GRID[0], 0)).wanted[0]
+            wanted = Wanted(
+                tokens=tuple(sorted({*wanted.tokens, *asked.tokens})),
+                attention=tuple(sorted({*wanted.attention, *asked.attention})),
+                alignment=tuple(sorted({*wanted.alignment, *asked.alignment})),
+                next=wanted.next or asked.next,
+            )
+        self.taught = [
+            teach_one(self.section, self.corpus, HOME / "cache" / "stores", teacher=self.teacher, wanted=wanted)
+        ]
+        if wanted.next:
+            make = functools.partial(left_over, self.taught[0].store)
+            self.results.run("store", make, teacher=self.teacher.card.fingerprint)
+
+    def row(self, row: str, seed: int) -> None:
+        """The grid with seed 0, and the best rate with this seed."""
+        for lr in GRID:
+            self._keep(f"{row}-{lr:g}-grid", self._tried, row, lr, 0)
+        lr = best_rate(self.results.rows(), row)
+        assert lr is not None
+        self._keep(f"{row}-{lr:g}-{seed}", self._tested, row, lr, seed)
+        for lr in GRID:
+            shutil.rmtree(recipe(row, lr, seed).output, ignore_errors=True)
+
+    def _keep(self, name: str, make: Any, row: str, lr: float, seed: int) -> None:
+        options = {**settings_of(recipe(row, lr, seed), "teachers"), "teacher": self.teacher.card.fingerprint}
+        self.results.run(name, functools.partial(make, row, lr, seed), row=row, lr=lr, seed=seed, **options)
+
+    def _tried(self, row: str, lr: float, seed: int) -> dict[str, Any]:
+        model, facts = self._trained(row, lr, seed)
+        return {**facts, **chosen_by(model)}
+
+    def _tested(self, row: str, lr: float, seed: int) -> dict[str, Any]:
+        model, facts = self._trained(row, lr, seed)
+        return {**facts, **measured(model)}
+
+    def _trained(self, row: str, lr: float, seed: int) -> tuple[Any, dict[str, Any]]:
+        """A student as it ships, and what its training says; trained where it is not there."""
+        made = recipe(row, lr, seed)
+        out = Path(made.output)
+        if not (out / "facts.json").exists():
+            shutil.rmtree(out, ignore_errors=True)
+            job = self.job(made)
+            job.taught = [self._asking(job)]
+            student, fitted = train_student(job)
+            ship_student(job, student, fitted.method, out / "student")
+            (out / "facts.json").write_text(json.dumps({"row": row, "lr": lr, "seed": seed, **facts_of(fitted)}))
+        return open_shipped(made, out / "student"), json.loads((out / "facts.json").read_text())
+
+    def _asking(self, job: Job) -> Taught:
+        """The taught teacher, asked for what this row wants."""
+        one = self.taught[0]
+        return Taught(one.teacher, one.seen, one.store, one.filled, one.live, job.wanted[0], one.weight)
+
+
+def main() -> None:
+    parser = arguments(__doc__, device=False)
+    parser.add_argument("what", nargs="?", choices=["teacher", "students"], default="students")
+    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    results = Results(EXPERIMENT)
+    if finished(options, results, write_page):
+        return
+    bench = Bench(results)
+    bench.references()
+    if options.what == "students":
+        bench.teach(options.rows)
+        for seed in range(options.seeds):
+            for row in options.rows:
+                bench.row(row, seed)
+                write_page(results.rows(), results.home)
+    print(write_page(results.rows(), results.home))
+
+
+if __name__ == "__main__":
+    main()

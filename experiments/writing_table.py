@@ -1,0 +1,140 @@
+"""The page of writing.py, and its scores as the page of claims takes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from layout import cell, head, line
+from records import Rows, pairs_of_seeds, seeds
+from writing_data import OUTSIDE, TASKS
+
+EXPERIMENT = "writing"
+#: Row -> method and options.
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sft": ("sft", {}),
+    "uld": ("uld", {}),
+    "mined": ("mined", {}),
+    "cdm": ("cdm", {}),
+    "multilevel_ot": ("multilevel_ot", {}),
+    "dskd": ("dskd", {}),
+    "emo": ("emo", {}),
+    "distillmoe": ("distillmoe", {}),
+    "distillmoe paper": ("distillmoe", {"preset": "paper"}),
+}
+REFERENCES = ("teacher", "untrained student")
+SETS = (*TASKS, *OUTSIDE)
+
+HEADER = """# Students that write
+
+Made by `python experiments/writing.py` (its header says who teaches whom on what, and how rates are chosen). ROUGE-L of
+the likeliest answers in percent; "in" and "out" are averages over the kinds that were trained on and the others. Drawn:
+ROUGE-L of answers drawn from the model's own distribution. Bits: per byte of the right answers, over all sets. ± is the
+standard deviation over seeds.
+"""
+
+
+def write_page(rows: Rows, folder: Path) -> str:
+    """Everything that is there, as Markdown; also written to `table.md`."""
+    lines = [HEADER, *head("row", "seeds", "lr", "in", "out", *SETS, "drawn", "exact", "bits", "ms/step")]
+    for name in REFERENCES:
+        if name in rows:
+            lines.append(_line(name, "", [rows[name]]))
+    for name in ROWS:
+        lr = best_rate(rows, name)
+        runs = list(seeds(rows, f"{name}-{lr:g}").values()) if lr else []
+        if runs:
+            lines.append(_line(name, f"{lr:g}", runs))
+    if "store" in rows:
+        rest = rows["store"]["rest"]
+        mean, most = (f"{100 * rest[name]:.2f} %" for name in ("mean", "p99"))
+        kept = f"The store keeps {rest['candidates']} next tokens a place, at {rest['places']:,} places."
+        lines += ["", f"{kept} They leave {mean} of the teacher's mass on average, and more than {most} at one in 100."]
+    page = "\n".join([*lines, *_differences(rows), *_examples(rows)]) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(page, encoding="utf-8")
+    return page
+
+
+def _line(name: str, lr: str, runs: list[dict[str, Any]]) -> str:
+    def mean(run: dict[str, Any], key: str, sets: tuple[str, ...] = SETS) -> float:
+        return float(np.mean([run["tasks"][each][key] for each in sets]))
+
+    values = [cell([mean(run, "value", group) for run in runs]) for group in (TASKS, OUTSIDE)]
+    values += [cell([run["tasks"][each]["value"] for run in runs]) for each in SETS]
+    values += [cell([mean(run, key) for run in runs]) for key in ("sampled", "exact_match")]
+    values.append(cell([mean(run, "bits_per_byte") for run in runs], 1, 3))
+    speed = [1e3 * run["training_seconds"] / run["steps"] for run in runs if "steps" in run]
+    return line(name, len(runs) if lr else "", lr, *values, f"{np.mean(speed):.0f}" if speed else "")
+
+
+def best_rate(rows: Rows, row: str) -> float | None:
+    """The learning rate with the best ROUGE-L on validation items of seed 0; of equals the smallest."""
+    runs = [run for name, run in rows.items() if run.get("row") == row and name.endswith("-grid")]
+    runs.sort(key=lambda run: run["lr"])
+    return max(runs, key=lambda run: run["validation"]["value"])["lr"] if runs else None
+
+
+def scores(rows: Rows, row: str) -> dict[int | None, dict[str, float]]:
+    """Seed -> set -> ROUGE-L in points of a row, at the rate that was chosen for it; a reference has no seed."""
+    lr = best_rate(rows, row)
+    found: dict[int | None, dict[str, Any]] = dict(seeds(rows, f"{row}-{lr:g}")) if lr else {}
+    if row in REFERENCES and row in rows:
+        found = {None: rows[row]}
+    return {seed: {name: 100 * run["tasks"][name]["value"] for name in SETS} for seed, run in found.items()}
+
+
+def paired(rows: Rows, one: str, other: str) -> dict[str, dict[int | None, float]]:
+    """Set -> seed -> ROUGE-L of one row minus that of another, in points."""
+    first, second = scores(rows, one), scores(rows, other)
+    found: dict[str, dict[int | None, float]] = {}
+    for a, b in pairs_of_seeds(first, second):
+        for name in SETS:
+            found.setdefault(name, {})[a if a is not None else b] = first[a][name] - second[b][name]
+    return found
+
+
+def _differences(rows: Rows) -> list[str]:
+    """Every row against labels alone, in points, with the wider of the intervals over sets and over seeds."""
+    from verdicts import figure, judge
+
+    found = []
+    for row in list(ROWS)[1:]:
+        differences = paired(rows, row, "sft")
+        if differences:
+            finding = judge("labelled", differences)
+            bits = [
+                run["tasks"][name]["bits_per_byte"] - other["tasks"][name]["bits_per_byte"]
+                for run, other in _same_seeds(rows, row)
+                for name in SETS
+            ]
+            shown = f"{np.mean(bits):+.3f}"
+            found.append(line(row, figure(finding.value, finding.interval), finding.basis, shown))
+    title = (
+        "Minus labels alone: ROUGE-L with its 95 % interval (the wider of that over sets and that over seeds), and bits"
+    )
+    columns = head("row", "ROUGE-L minus sft", "from", "bits per byte minus sft")
+    return ["", f"## {title}", "", *columns, *found] if found else []
+
+
+def _same_seeds(rows: Rows, row: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    runs = [seeds(rows, f"{name}-{lr:g}") if (lr := best_rate(rows, name)) else {} for name in (row, "sft")]
+    return [(runs[0][seed], runs[1][seed]) for seed in runs[0].keys() & runs[1].keys()]
+
+
+def _examples(rows: Rows) -> list[str]:
+    """One answer of each kind: what is right, and what teacher, labels alone and DistillMoE write."""
+    named = {"teacher": rows.get("teacher")}
+    for row in ("sft", "distillmoe"):
+        lr = best_rate(rows, row)
+        named[row] = rows.get(f"{row}-{lr:g}-0") if lr else None
+    there = {name: run for name, run in named.items() if run}
+    if "teacher" not in there:
+        return []
+    lines = ["", "## One item of each", ""]
+    for name in SETS:
+        first = there["teacher"]["written"][name][0]
+        lines += [f"- **{first['prompt']}**", f"    - right: {first['answer']}"]
+        lines += [f"    - {model}: {run['written'][name][0]['written']}" for model, run in there.items()]
+    return lines

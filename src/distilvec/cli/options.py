@@ -1,0 +1,45 @@
+"""What the commands have in common: how they print, and options that several have."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from distilvec.errors import printable
+
+
+def say(text: str) -> None:
+    """Print what a command found; names in it that would steer a terminal are shown, not obeyed."""
+    typer.echo(printable(text))
+
+
+def at_home(path: Path | None) -> Path | None:
+    """A path that an option names, with "~" as the home folder: a shell leaves `--output=~/x` as it is."""
+    from distilvec.recipe.places import home
+
+    return None if path is None else Path(home(str(path)))
+
+
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="change a value: training.epochs=2", metavar="KEY=VALUE")
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", callback=at_home, help="output folder instead of the recipe's")
+]
+
+
+class Engine(StrEnum):
+    """What teaches."""
+
+    process = "process"
+    ray = "ray"
+
+
+def integers(text: str) -> list[int] | None:
+    """Integers between commas; None where something else stands there."""
+    parts = [part.strip() for part in text.split(",")]
+    # Python refuses to read thousands of digits, with a ValueError
+    return [int(part) for part in parts] if all(part.isdecimal() and len(part) < 20 for part in parts) else None

@@ -1,0 +1,137 @@
+"""`distilvec plan`: which student, and how large, before anything is trained in earnest."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from distilvec.cli.options import Changes, Output, integers, say
+from distilvec.errors import DistilvecError
+
+
+def plan(
+    recipe: Annotated[Path | None, typer.Argument(help="recipe in YAML; or --teacher and --corpus")] = None,
+    changes: Changes = None,
+    output: Output = None,
+    teacher: Annotated[str | None, typer.Option(help="folder or hub id, instead of a recipe")] = None,
+    corpus: Annotated[str | None, typer.Option(help="texts, instead of a recipe")] = None,
+    text: Annotated[str, typer.Option(help="text column of --corpus")] = "text",
+    tasks: Annotated[list[str] | None, typer.Option("--task", "-t", help="task beside those of the recipe")] = None,
+    keep: Annotated[float | None, typer.Option(help="share of the teacher to be kept; default 0.95")] = None,
+    parameters: Annotated[str | None, typer.Option(help="the best student of at most so many: 5.67M")] = None,
+    megabytes: Annotated[
+        str | None, typer.Option(help="the best student with float32 weights of at most so many")
+    ] = None,
+    latency: Annotated[str | None, typer.Option(help="the best student that reads a text in so many ms: 5ms")] = None,
+    sample: Annotated[int | None, typer.Option(help="texts that the teacher encodes; default 4000 or 20000")] = None,
+    probe_steps: Annotated[int, typer.Option(help="train every candidate for so many steps", min=0)] = 0,
+    layers: Annotated[str | None, typer.Option(help="numbers of layers to try: 1,2,3")] = None,
+    vocabulary: Annotated[str | None, typer.Option(help="numbers of word pieces to try: 5000,10000")] = None,
+    rows: Annotated[float | None, typer.Option(help="instead: time, disk and cost for so many texts, e.g. 1e9")] = None,
+    devices: Annotated[str, typer.Option(help="with --rows: 8xH100, or 4 like this machine")] = "1",
+    price_per_hour: Annotated[float | None, typer.Option(help="with --rows: of one device")] = None,
+) -> None:
+    """Candidate students before any training: size, speed here, and what they are predicted to keep."""
+    with _planned(recipe, changes, output, teacher=teacher, corpus=corpus, text=text, tasks=tasks) as loaded:
+        if rows is not None:
+            from distilvec.choosing.scale import Devices, scale
+
+            if not math.isfinite(rows):
+                raise DistilvecError(f"this is a number of texts, not {rows}", where="--rows")
+            say(scale(loaded, int(rows), Devices.read(devices), price_per_hour).text())
+            return
+        from distilvec.choosing import KEEP, SAMPLE, choose, compile_budget, write_plan
+        from distilvec.choosing.compiled import SAMPLE as FOR_BUDGET
+        from distilvec.choosing.compiled import STEPS
+
+        sizes: dict[str, Any] = {
+            "layers": _numbers(layers, "--layers"),
+            "vocabularies": _numbers(vocabulary, "--vocabulary"),
+        }
+        budget = _budget(parameters, megabytes, latency)
+        if budget and (keep is not None or layers is not None or vocabulary is not None):
+            raise DistilvecError(
+                "a budget asks for the best student that fits",
+                where="plan",
+                remedy="Leave out --keep, --layers and --vocabulary, or the budget.",
+            )
+        if budget:
+            compiled = compile_budget(
+                loaded, budget, sample=FOR_BUDGET if sample is None else sample, steps=probe_steps or STEPS
+            )
+            say(compiled.text())
+            if output is not None:
+                say(f"picture     {write_plan(compiled, output)}")
+            return
+        sizes |= {"keep": KEEP if keep is None else keep, "sample": SAMPLE if sample is None else sample}
+        choice = choose(loaded, probe_steps=probe_steps, **sizes)
+        say(choice.text())
+
+
+@contextlib.contextmanager
+def _planned(
+    recipe: Path | None,
+    changes: list[str] | None,
+    output: Path | None,
+    *,
+    teacher: str | None,
+    corpus: str | None,
+    text: str,
+    tasks: Sequence[str] | None,
+) -> Iterator[Any]:
+    """What `distilvec plan` is about: a recipe's file, or a teacher and a corpus.
+
+    Raises:
+        DistilvecError: neither, or both.
+    """
+    if (recipe is None) == (teacher is None) or (teacher is None) != (corpus is None):
+        raise DistilvecError(
+            "candidates are compared for a recipe, or for a teacher and a corpus",
+            where="plan",
+            remedy="Give a recipe, or both --teacher and --corpus.",
+        )
+    from distilvec.api import kept_or_temporary
+    from distilvec.recipe import Recipe
+    from distilvec.recipe.from_python import recipe_of
+
+    if recipe is not None:
+        loaded = Recipe.load(recipe, changes, output=output)
+        loaded.judging.tasks += tasks or []
+        yield loaded
+        return
+    with kept_or_temporary(output) as place:
+        section = {"path": corpus, "text": text}
+        yield recipe_of(teacher, None, section, None, place, judging={"tasks": list(tasks or [])})
+
+
+def _budget(parameters: str | None, megabytes: str | None, latency: str | None) -> Any:
+    """What a student may be at most; false where nothing is said."""
+    from distilvec.choosing import Budget
+    from distilvec.words import amount
+
+    limits: dict[str, float | None] = {}
+    for name, text, unit in (
+        ("parameters", parameters, ""),
+        ("megabytes", megabytes, "MB"),
+        ("latency", latency, "ms"),
+    ):
+        try:
+            limits[name] = None if text is None else amount(text, unit)
+        except ValueError as error:
+            raise DistilvecError(str(error), where=f"--{name}") from error
+    whole = None if limits["parameters"] is None else int(limits["parameters"])
+    return Budget(whole, limits["megabytes"], limits["latency"])
+
+
+def _numbers(text: str | None, option: str) -> list[int] | None:
+    if text is None:
+        return None
+    numbers = integers(text)
+    if numbers is None or 0 in numbers:
+        raise DistilvecError(f'"{text[:200]}" is no list of numbers', where=option, remedy="For example 1,2,3.")
+    return numbers

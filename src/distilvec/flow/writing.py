@@ -1,0 +1,149 @@
+"""What differs in a job whose student writes: its tasks, what is measured while it trains, how its student opens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distilvec.corpus.keys import split_pair
+from distilvec.errors import DistilvecError
+from distilvec.judging import TRAINED, UNTRAINED, GenerationTask, Verdict, judge_run
+from distilvec.judging.tables import read_table
+from distilvec.judging.tasks import JudgingTask
+from distilvec.judging.writing import asked, likelihood, writer_of
+from distilvec.methods.base import Method
+from distilvec.methods.table import TABLE, resolve
+from distilvec.recipe import Recipe, given
+from distilvec.students.writing import load_writing_student
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.corpus import Corpus
+    from distilvec.teachers import Teacher
+
+logger = logging.getLogger(__name__)
+#: Of a task's test file, and of tasks made of held-out items.
+TEST, HELD_OUT = "answers", "held-out answers"
+#: Held-out items whose answers are written, at most, and those whose likelihood is measured while training.
+WRITTEN, MEASURED, FEWEST = 200, 1000, 20
+#: What is measured while training, of a validation file.
+METRICS = ("likelihood", "bits_per_byte")
+Items = list[tuple[str, str]]
+
+
+def writes(recipe: Recipe) -> bool:
+    """Whether the recipe's student is to write."""
+    return recipe.task is not None and recipe.task.writes
+
+
+def check_writing(recipe: Recipe, command: str) -> None:
+    """Refuse a method that cannot teach a student to write, and a command that is about embedders.
+
+    Raises:
+        DistilvecError: naming the methods that can.
+    """
+    if not writes(recipe):
+        return
+    if command in ("plan", "scale", "mine"):
+        raise DistilvecError(
+            f"{command} goes by vectors of texts, and the task is generation",
+            where="task.kind",
+            remedy="Leave the task out, or choose the student's size yourself.",
+        )
+    if not resolve(recipe.method.name).writes:
+        able = ", ".join(name for name in TABLE if resolve(name).writes)
+        raise DistilvecError(
+            f'method "{recipe.method.name}" teaches embedders, and the task is generation',
+            where="method.name",
+            remedy=f"Choose one of {able}.",
+        )
+
+
+def read_items(recipe: Recipe, file: str) -> Items:
+    """Prompts with answers of a file with the corpus' columns.
+
+    Raises:
+        DataError: no such file or column, or an empty text, with its line.
+    """
+    prompt, answer = list(given(recipe.corpus, "corpus").text)
+    table = read_table(Path(file))
+    return list(zip(table.texts(prompt), table.texts(answer), strict=True))
+
+
+def writing_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) -> list[JudgingTask]:
+    """What a student that writes is judged by: the named tasks and the task's test file, else held-out items.
+
+    Raises:
+        DistilvecError: a named task asks for vectors.
+    """
+    task = given(recipe.task, "task")
+    other = next((each for each in named if not isinstance(each, GenerationTask)), None)
+    if other is not None:
+        raise DistilvecError(
+            f"it asks for vectors ({other.kind}), and the student writes",
+            where=f"task {other.name}",
+            remedy="Name tasks of kind generation.",
+        )
+    options: dict[str, Any] = {"longest": task.longest, "samples": task.samples, "domain": "in"}
+    tasks = list(named)
+    if task.test:
+        items = read_items(recipe, task.test)
+        tasks = [GenerationTask(TEST, *_columns(items), **options), *tasks]
+    elif not tasks and len(corpus.holdout_rows) >= FEWEST:
+        tasks = [GenerationTask(HELD_OUT, *_columns(held_out_items(corpus, WRITTEN)), **options)]
+    return tasks
+
+
+def held_out_items(corpus: Corpus, limit: int) -> Items:
+    """At most so many of the held-out items."""
+    rows = np.asarray(corpus.holdout_rows)[:limit]
+    return [(str(item[0]), str(item[1])) for item in map(split_pair, corpus.texts(rows))]
+
+
+def _columns(items: Items) -> tuple[list[str], list[str]]:
+    return [prompt for prompt, _ in items], [answer for _, answer in items]
+
+
+def answer_metrics(student: SentenceTransformer, items: Items) -> dict[str, float]:
+    """`likelihood`, the negative loss in nats per token (more is better), and `bits_per_byte`."""
+    writer = writer_of(student)
+    with asked(writer):
+        measured = likelihood(writer, items)
+    return {"likelihood": -measured.loss, "bits_per_byte": measured.bits_per_byte}
+
+
+def writing_metrics(recipe: Recipe) -> Callable[[SentenceTransformer, Method], dict[str, float]] | None:
+    """What is measured while training, on the task's validation file; None without one."""
+    file = given(recipe.task, "task").validation
+    if not file:
+        return None
+    items = read_items(recipe, file)
+
+    def measure(student: SentenceTransformer, _: Method) -> dict[str, float]:
+        return {f"task_{name}": value for name, value in answer_metrics(student, items).items()}
+
+    return measure
+
+
+def open_shipped(recipe: Recipe, folder: Path) -> SentenceTransformer:
+    """A student that was shipped, as the recipe's models are opened."""
+    section, separator = given(recipe.student, "student"), given(recipe.task, "task").separator
+    student = load_writing_student(folder, max_length=section.max_length, separator=separator, pooling=section.pooling)
+    return student.eval()
+
+
+def judge_writing(
+    teachers: Sequence[Teacher],
+    tasks: Sequence[JudgingTask],
+    untrained: SentenceTransformer,
+    shipped: SentenceTransformer,
+) -> Verdict:
+    """Teachers, untrained student and student by the same tasks."""
+    models: dict[str, Any] = {teacher.card.name: teacher for teacher in teachers}
+    models |= {UNTRAINED: untrained.eval(), TRAINED: shipped}
+    return judge_run(models, tasks, [], None, teacher=None, with_agreement=False, with_speed=False)

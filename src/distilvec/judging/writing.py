@@ -1,0 +1,167 @@
+"""Asking a causal language model to write, and how likely it finds an answer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.modules.blocks import find_writer
+
+if TYPE_CHECKING:
+    from distilvec.modules.causal import Writer
+
+#: Prompts that are continued together.
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """How likely a model finds the answers of n items.
+
+    Attributes:
+        nats: [n] loss of each item's tokens and its end, summed.
+        tokens: [n] how many these are.
+        bytes: [n] of the answer's UTF-8.
+    """
+
+    nats: npt.NDArray[np.float64]
+    tokens: npt.NDArray[np.int64]
+    bytes: npt.NDArray[np.int64]
+
+    @property
+    def loss(self) -> float:
+        """Nats per token, which tokenizers with larger pieces make larger."""
+        return float(self.nats.sum() / max(self.tokens.sum(), 1))
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Of all answers together; comparable across tokenizers."""
+        return float(self.nats.sum() / np.log(2) / max(self.bytes.sum(), 1))
+
+
+def writer_of(model: Any, name: str = "model") -> Writer:
+    """The causal model within a pipeline, a teacher or an encoder.
+
+    Raises:
+        DistilvecError: it does not write.
+    """
+    inner = getattr(model, "model", model) if find_writer(model) is None else model  # CachedEncoder, then Teacher
+    inner = inner if find_writer(inner) is not None else getattr(inner, "model", None)
+    writer = find_writer(inner)
+    if writer is None:
+        raise DistilvecError(
+            "a task of kind generation asks a causal language model, and this model gives vectors",
+            where=name,
+            remedy="Judge it on other tasks, or give the folder of a causal model.",
+        )
+    return writer
+
+
+@contextlib.contextmanager
+def asked(writer: Writer, separator: str | None = None) -> Iterator[None]:
+    """While the block runs, the model is in eval mode without gradients, with another separator where one is given."""
+    import torch
+
+    training, before, flags = writer.training, writer.separator, (writer.next_logits, writer.spells)
+    writer.eval()
+    writer.separator = before if separator is None else separator
+    writer.next_logits, writer.spells = False, True
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        writer.train(training)
+        writer.separator = before
+        writer.next_logits, writer.spells = flags
+
+
+def likelihood(writer: Writer, items: Sequence[tuple[str, str]], batch_size: int = BATCH) -> Likelihood:
+    """How likely a model finds answers; to be called within `asked`.
+
+    Args:
+        items: pairs (prompt, answer).
+    """
+    nats, tokens = np.zeros(len(items)), np.zeros(len(items), np.int64)
+    for rows in _batches([len(prompt) + len(answer) for prompt, answer in items], batch_size):
+        features = writer.preprocess([items[row] for row in rows])
+        features = writer({name: value.to(writer.model.device) for name, value in features.items()})
+        count = features["answer_tokens"]
+        nats[rows] = (features["answer_loss"].double() * count).cpu().numpy()
+        tokens[rows] = count.cpu().numpy()
+    return Likelihood(nats, tokens, np.array([len(answer.encode()) for _, answer in items], np.int64))
+
+
+def write(
+    writer: Writer, prompts: Sequence[str], longest: int, seed: int | None = None, batch_size: int = BATCH
+) -> tuple[list[str], int]:
+    """Answers to prompts, without white space at their ends, and how many tokens were written; within `asked`.
+
+    Args:
+        longest: tokens of an answer, at most.
+        seed: of drawing from the model's own distribution (temperature 1); None = the likeliest token each time.
+    """
+    import torch
+    from transformers import GenerationConfig
+
+    end, pad = writer.answers.end, int(writer.tokenizer.pad_token_id)
+    how: dict[str, Any] = {"do_sample": False} if seed is None else {"do_sample": True, "top_k": 0, "temperature": 1.0}
+    config = GenerationConfig(max_new_tokens=longest, eos_token_id=end, pad_token_id=pad, bos_token_id=None, **how)
+    spelt = writer.answers.prompts(prompts, longest)
+    answers, count = [""] * len(prompts), 0
+    with torch.random.fork_rng(devices=[]), _own_defaults(writer.model, config):
+        if seed is not None:
+            torch.manual_seed(seed)
+        for rows in _batches([len(ids) for ids in spelt], batch_size):
+            width = max(len(spelt[row]) for row in rows)
+            ids = torch.tensor([[pad] * (width - len(spelt[row])) + spelt[row] for row in rows])
+            mask = torch.tensor([[0] * (width - len(spelt[row])) + [1] * len(spelt[row]) for row in rows])
+            device = writer.model.device
+            given = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+            written = writer.model.generate(**given, generation_config=config)[:, width:]
+            for row, own in zip(rows, written.tolist(), strict=True):
+                kept = own[: own.index(end)] if end in own else own
+                count += len(kept) + (end in own)
+                answers[row] = str(writer.tokenizer.decode(kept, skip_special_tokens=True)).strip()
+    return answers, count
+
+
+@contextlib.contextmanager
+def _own_defaults(model: Any, config: Any) -> Iterator[None]:
+    """A model without the defaults of its folder, such as a penalty for repetitions: all are asked alike."""
+    before, model.generation_config = model.generation_config, config
+    try:
+        yield
+    finally:
+        model.generation_config = before
+
+
+def rouge_l(answers: Sequence[str], written: Sequence[str]) -> npt.NDArray[np.float32]:
+    """[n] F-measure of the longest common subsequence of words, Porter-stemmed, in [0, 1] (Lin 2004; rouge-score).
+
+    Raises:
+        EnvironmentProblem: rouge-score is not installed.
+    """
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "ROUGE-L needs the package rouge-score",
+            where="judging",
+            remedy="Install it: pip install 'distilvec[writing]'",
+        ) from error
+    scorer = RougeScorer(["rougeL"], use_stemmer=True)
+    pairs = zip(answers, written, strict=True)
+    return np.array([scorer.score(answer, own)["rougeL"].fmeasure for answer, own in pairs], np.float32)
+
+
+def _batches(lengths: Sequence[int], size: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Positions of items of like length together, longest first."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    for start in range(0, len(order), size):
+        yield order[start : start + size]

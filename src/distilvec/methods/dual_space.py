@@ -1,0 +1,180 @@
+"""DSKD for a student that writes: each side's states read by the other side's own prediction head.
+
+    projected     = CE of the gold token under W^s P h^t                                                      (trains P)
+    student_space = KL(softmax(W^s P h^t / tau) || softmax(W^s h^s / tau)) where the first's likeliest token is gold
+    teacher_space = KL(p^t || softmax(W^t P' h^s / tau)), over the teacher's likeliest tokens and the rest as one
+
+W^s and W^t are the heads, both fixed here; what W^s P h^t says is a constant in the second term. Which of the teacher's
+places goes with one of the student's: where both have read the same text, which is exact where there is one, or
+cross-model attention between their states, as published (there of the embeddings of input and target tokens).
+
+Source: Zhang et al. 2024 (arXiv:2406.17328), sections 3.2 and 3.3; exact places as in its sequel (arXiv:2504.11426).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from distilvec.errors import DistilvecError
+from distilvec.methods import next_tokens, parts, token_parts
+from distilvec.methods.base import (
+    Needs,
+    Sample,
+    StudentInfo,
+    StudentOutput,
+    TeacherInfo,
+    TeacherSignals,
+    Term,
+    WantedOfStudent,
+)
+from distilvec.modules.projection import projection
+from distilvec.precision import full_precision
+
+TERMS = ("projected", "student_space", "teacher_space")
+
+
+def needs(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+    """The next token along the answer, and the last states of both.
+
+    Raises:
+        DistilvecError: a teacher that writes nothing, or a model that shows no states.
+    """
+    from distilvec.methods.baseline_parts import last_layers
+
+    needed = next_tokens.needs(method, student, teachers)
+    for teacher in teachers:
+        if teacher.head is None:
+            raise DistilvecError(
+                f"{method} reads states by the teacher's own head, and it has none", where=teacher.name
+            )
+    own, theirs = last_layers(method, student, teachers)
+    wanted = tuple(replace(one, tokens=(layer,)) for one, layer in zip(needed.teachers, theirs, strict=True))
+    return needed._replace(student=WantedOfStudent(tokens=(own,)), teachers=wanted)
+
+
+class DualSpace(nn.Module):
+    """Both directions for one teacher.
+
+    Args:
+        options: of DSKD.
+        index: the teacher's number.
+        sample: what the ridge starts are fitted to.
+    """
+
+    teacher_head: Tensor
+
+    def __init__(self, options: Any, student: StudentInfo, teacher: TeacherInfo, index: int, sample: Sample) -> None:
+        super().__init__()
+        self.options = options
+        self.layers = token_parts.depth(student), token_parts.depth(teacher)
+        assert teacher.head is not None
+        # It belongs to the teacher, which is the one that saves it.
+        self.register_buffer("teacher_head", teacher.head, persistent=False)
+        widths = student.hidden, teacher.hidden or 0
+        ours, theirs = _pairs(sample, index, self.layers) if options.init == "ridge" else (None, None)
+        self.there = projection(*widths, ours, theirs, options.init)
+        self.back = projection(*widths[::-1], theirs, ours, options.init)
+        if options.matching == "attention":
+            narrow = min(widths)
+            self.query, self.key = (nn.Linear(width, narrow, bias=False) for width in widths)
+
+    def forward(
+        self, names: Sequence[str], student: StudentOutput, signals: TeacherSignals, head: nn.Linear, weight: float
+    ) -> dict[str, Term]:
+        """The terms under their names; `head` is the student's."""
+        sides = next_tokens.compared(student, signals)
+        ours = answer_states(student.tokens[self.layers[0]], student.content)
+        theirs = answer_states(signals.tokens[self.layers[1]], signals.content)
+        own, other = (token_parts.take_rows(s, p) for s, p in zip((ours, theirs), sides.places, strict=True))
+        if self.options.matching == "attention":
+            own, other = self._attended(student, signals, ours, theirs, sides)
+        gold = student.extras["next_ids"][0].gather(1, sides.places[0])
+        scored = sides.real & (gold >= 0)
+        read = _logits(self.back(other), head.weight.detach())  # [B or V B, P, C]
+        likely = read.log_softmax(-1)
+        losses = -likely.gather(-1, gold.clamp_min(0).expand(read.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+        terms = {names[0]: next_tokens.term(_by_view(losses, sides.ours), scored, weight)}
+        right = _by_view(read.argmax(-1), sides.ours) == gold
+        target = (read.detach() / self.options.temperature).log_softmax(-1)
+        said = (sides.ours / self.options.temperature).log_softmax(-1)
+        values = (target.exp() * (target - said)).sum(-1)
+        terms[names[1]] = _where(values, scored & right, weight)
+        here = (_logits(self.there(own), self.teacher_head) / self.options.temperature).log_softmax(-1)
+        values = candidate_divergence(here, sides, self.options.temperature)
+        terms[names[2]] = next_tokens.term(values, sides.real, weight)
+        return terms
+
+    def _attended(
+        self, student: StudentOutput, signals: TeacherSignals, ours: Tensor, theirs: Tensor, sides: next_tokens.Compared
+    ) -> tuple[Tensor, Tensor]:
+        """The student's states as the teacher's places see them, and the reverse: [V, B, P, d], [V, B, P, D]."""
+        assert student.content is not None and signals.content is not None
+        real = [
+            torch.arange(states.shape[-2], device=states.device) <= content.sum(-1, keepdim=True)
+            for content, states in ((student.content, ours), (signals.content, theirs))
+        ]
+        scores = _products(self.query(ours), self.key(theirs))
+        seen = parts.masked_softmax(scores.mT, real[0].unsqueeze(-2)) @ ours
+        read = parts.masked_softmax(scores, real[1].unsqueeze(-2)) @ theirs
+        return token_parts.take_rows(seen, sides.places[1]), token_parts.take_rows(read, sides.places[0])
+
+
+def answer_states(states: Tensor, content: Tensor | None) -> Tensor:
+    """States [..., B, S, d] at the end of the prompt and at each token of the answer, [..., B, A, d].
+
+    What is beyond an answer is anywhere in its row.
+    """
+    if content is None:
+        raise DistilvecError("a token-level method was given a batch without token masks")
+    steps = torch.arange(int(content.sum(-1).max()) + 1, device=content.device)
+    places = (content.int().argmax(-1, keepdim=True) - 1 + steps).clamp(0, content.shape[1] - 1)
+    return token_parts.take_rows(states, places)
+
+
+@full_precision
+def candidate_divergence(ours: Tensor, found: next_tokens.Compared, temperature: float) -> Tensor:
+    """KL of the teacher's likeliest tokens and its rest to log-probabilities [V, B, P, entries]: [V, B, P]."""
+    theirs = torch.cat([found.logs, found.rest.unsqueeze(-1)], -1).div(temperature).log_softmax(-1)
+    own = ours.gather(-1, found.ids.expand(*ours.shape[:-1], -1))
+    rest = (1 - own.exp().sum(-1, keepdim=True)).clamp_min(next_tokens.LEAST).log()
+    return (theirs.exp() * (theirs - torch.cat([own, rest], -1))).sum(-1)
+
+
+def _pairs(sample: Sample, index: int, layers: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """States where both have read the same text, the student's [n, d] and the teacher's [n, D]."""
+    if not sample.batches:
+        raise DistilvecError("the sample has no token states to fit maps to", remedy="Set init: random.")
+    ours, theirs = [], []
+    for student, signals in sample.batches:
+        aligned = token_parts.pairs(signals[index], "ends")
+        own = answer_states(student.tokens[layers[0]][0], student.content)
+        other = answer_states(signals[index].tokens[layers[1]], signals[index].content)
+        ours.append(token_parts.take_rows(own, aligned.student)[aligned.real].float())
+        theirs.append(token_parts.take_rows(other, aligned.teacher)[aligned.real].float())
+    return torch.cat(ours), torch.cat(theirs)
+
+
+def _where(values: Tensor, counted: Tensor, weight: float) -> Term:
+    """As `next_tokens.term`, where the places that count differ between views: bool [V, B, P]."""
+    return parts.counted(parts.masked_mean(values, counted), counted.sum(-1).float(), weight)
+
+
+def _by_view(values: Tensor, ours: Tensor) -> Tensor:
+    return values.expand(ours.shape[:-1])
+
+
+@full_precision
+def _logits(states: Tensor, weight: Tensor) -> Tensor:
+    return functional.linear(states, weight)
+
+
+@full_precision
+def _products(query: Tensor, key: Tensor) -> Tensor:
+    return query @ key.mT / math.sqrt(query.shape[-1])

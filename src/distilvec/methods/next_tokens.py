@@ -1,0 +1,227 @@
+"""What methods on the next token share: places where both have read the same text, and both sides' distributions.
+
+A teacher gives its k likeliest tokens and the logarithm of the rest's mass (`TeacherSignals.next`); the rest is one
+more class. A student gives its logits (`extras["next_logits"]`). Places are counted along the answer, 0 = the end of
+the prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from distilvec.alignment.pieces import ENDS, Pieces, nearest_entries, prefix_entries
+from distilvec.errors import DistilvecError
+from distilvec.methods import parts, token_parts
+from distilvec.methods.base import Needs, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term, Wanted
+from distilvec.precision import full_precision
+
+Positions = Literal["ends", "index"]
+Mapping = Literal["prefix", "nearest"]
+POSITIONS = (
+    "of a student that writes, where the next token is compared: where both have read the same text [S], or after as "
+    "many tokens on both sides [P, C]"
+)
+MAPPING = (
+    "of a student that writes, which of its tokens stands for one of the teacher's: the longest that it begins with "
+    "[S], or the nearest by edit distance [P, C]"
+)
+LEAST = 1e-6  # of a mass whose logarithm is taken
+
+
+class Compared(NamedTuple):
+    """Both sides at P places of each item.
+
+    Attributes:
+        ours: [V, B, P, C] the student's log-probabilities.
+        ids, logs: [B, P, k] the teacher's likeliest tokens, and their log-probabilities.
+        rest: [B, P] the logarithm of what is left.
+        real: bool [B, P].
+        places: int64 [B, P], of the student, and of the teacher.
+    """
+
+    ours: Tensor
+    ids: Tensor
+    logs: Tensor
+    rest: Tensor
+    real: Tensor
+    places: tuple[Tensor, Tensor]
+
+
+def needs(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo], positions: Positions = "ends") -> Needs:
+    """What a method on the next token wants.
+
+    Raises:
+        DistilvecError: a teacher that writes nothing.
+    """
+    for teacher in teachers:
+        if teacher.pieces is None:
+            raise DistilvecError(
+                f"{method} compares what is written next, and this teacher writes nothing",
+                where=teacher.name,
+                remedy="Take a causal language model.",
+            )
+    wanted = Wanted(next=True, alignment=(ENDS,) if positions == "ends" else ())
+    return Needs(teachers=(wanted,) * len(teachers), sentence=False)
+
+
+def compared(student: StudentOutput, signals: TeacherSignals, positions: Positions = "ends") -> Compared:
+    """Both sides, at the places that are compared.
+
+    Raises:
+        DistilvecError: a side said nothing of the next token.
+    """
+    logits = student.extras.get("next_logits")
+    if logits is None or not signals.next:
+        side = "student" if logits is None else "teacher"
+        raise DistilvecError(f"a batch came without the next token's distributions of the {side}")
+    places = _places(student, signals, positions)
+    theirs = {name: token_parts.take_rows(signals.next[name], places.teacher) for name in ("ids", "logs")}
+    rest = signals.next["rest"].gather(1, places.teacher)
+    ours = _log_softmax(token_parts.take_rows(logits, places.student))
+    return Compared(
+        ours, theirs["ids"], theirs["logs"].float(), rest.float(), places.real, (places.student, places.teacher)
+    )
+
+
+def _places(student: StudentOutput, signals: TeacherSignals, positions: Positions) -> token_parts.TokenPairs:
+    if positions == "ends":
+        return token_parts.pairs(signals, ENDS)
+    assert student.content is not None and signals.content is not None
+    counts = torch.minimum(student.content.sum(-1), signals.content.sum(-1)) + 1
+    steps = torch.arange(signals.next["rest"].shape[1], device=counts.device).expand(len(counts), -1)
+    real = (steps < counts.unsqueeze(-1)) & signals.present.unsqueeze(-1)
+    steps = steps.masked_fill(~real, 0)
+    return token_parts.TokenPairs(steps, steps, real)
+
+
+@full_precision
+def _log_softmax(logits: Tensor) -> Tensor:
+    return logits.log_softmax(-1)
+
+
+def term(values: Tensor, real: Tensor, weight: float) -> Term:
+    """The mean over places [V, B, P] -> [V, B]; an item counts as often as it has places."""
+    return parts.counted(parts.masked_mean(values, real), real.sum(-1).float(), weight)
+
+
+def aligned_share(student: StudentOutput, real: Tensor) -> Term:
+    """For the log: compared places over those of the student's answer [B]."""
+    assert student.content is not None
+    share = real.sum(-1) / (student.content.sum(-1) + 1)
+    return parts.counted(share.float(), real.any(-1), 0.0)
+
+
+class EntryMap(nn.Module):
+    """Which of one tokenizer's entries stands for each of another's; -1 for none. Not trained, and not saved.
+
+    Args:
+        source, target: the tokenizers.
+        by: see `MAPPING`.
+    """
+
+    table: Tensor
+
+    def __init__(self, source: Pieces, target: Pieces, by: Mapping) -> None:
+        super().__init__()
+        make = prefix_entries if by == "prefix" else nearest_entries
+        self.register_buffer("table", torch.from_numpy(make(source, target)), persistent=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """int64 of any shape."""
+        return self.table[ids]
+
+
+def entry_map(student: StudentInfo, teacher: TeacherInfo, by: Mapping, backwards: bool = False) -> EntryMap:
+    """From the teacher's entries to the student's, or backwards."""
+    assert student.pieces is not None and teacher.pieces is not None
+    sides = student.pieces, teacher.pieces
+    return EntryMap(*(sides if backwards else sides[::-1]), by)
+
+
+def sorted_difference(found: Compared, temperature: float) -> Tensor:
+    """L1 between both sides' probabilities in descending order, the teacher's k and the rest: [V, B, P] in [0, 2].
+
+    What either side has beyond its k is compared as one, so that this is at most twice the smaller rest below the
+    distance of the whole sorted vectors.
+    """
+    theirs = torch.cat([found.logs, found.rest.unsqueeze(-1)], -1).div(temperature).softmax(-1)
+    ours = found.ours.div(temperature).softmax(-1)
+    best = ours.topk(min(found.logs.shape[-1], ours.shape[-1]), -1).values
+    rest = 1 - best.sum(-1, keepdim=True)
+    kept = theirs[..., :-1]
+    short = kept.shape[-1] - best.shape[-1]
+    best = nn.functional.pad(best, (0, short))
+    return (best - kept).abs().sum(-1) + (rest - theirs[..., -1:]).abs().squeeze(-1)
+
+
+def mapped_divergence(found: Compared, mapped: Tensor, temperature: float, top_k: int | None) -> Tensor:
+    """KL(teacher || student) in nats, over those of the student's entries that stand for the teacher's: [V, B, P].
+
+    Args:
+        mapped: int64 [B, P, k], the student's entry for each of the teacher's likeliest; -1 = none.
+        top_k: only so many of the teacher's best, which then have all mass; None = all k, and the rest (with what is
+            mapped to nothing) is one more class.
+    """
+    logs = torch.cat([found.logs, found.rest.unsqueeze(-1)], -1).div(temperature).log_softmax(-1)
+    ours = found.ours if temperature == 1 else (found.ours / temperature).log_softmax(-1)
+    known = mapped >= 0
+    if top_k is not None:
+        known = known & (torch.arange(known.shape[-1], device=known.device) < top_k)
+    mass = logs[..., :-1].exp().masked_fill(~known, 0)
+    if top_k is not None:
+        mass = mass / mass.sum(-1, keepdim=True).clamp_min(LEAST)
+    index = mapped.clamp_min(0)
+    # Several of the teacher's entries may stand behind one of the student's: their masses add up.
+    same = (index.unsqueeze(-1) == index.unsqueeze(-2)) & known.unsqueeze(-1) & known.unsqueeze(-2)
+    whole = (same * mass.unsqueeze(-2)).sum(-1)
+    their_logs = whole.clamp_min(LEAST).log()
+    own = ours.gather(-1, index.expand(*ours.shape[:-1], index.shape[-1]))
+    values = (mass * (their_logs - own)).sum(-1)
+    if top_k is not None:
+        return values
+    copies = same.sum(-1).clamp_min(1)
+    covered = (own.exp().masked_fill(~known, 0) / copies).sum(-1)
+    left = (1 - mass.sum(-1)).clamp_min(0)
+    return values + left * (left.clamp_min(LEAST).log() - (1 - covered).clamp_min(LEAST).log())
+
+
+def gathered_divergence(found: Compared, back: nn.Module, temperature: float, count: int) -> Tensor:
+    """KL(teacher || student) in nats, over the teacher's likeliest entries: [V, B, P].
+
+    The student's mass on each of them is that of those of its own `count` best which stand for it; an entry for which
+    none stands belongs to the rest.
+
+    Args:
+        back: from the student's entries to the teacher's.
+    """
+    logs = torch.cat([found.logs, found.rest.unsqueeze(-1)], -1).div(temperature).log_softmax(-1)
+    ours = found.ours if temperature == 1 else (found.ours / temperature).log_softmax(-1)
+    best = ours.topk(min(count, ours.shape[-1]), -1)
+    stands = back(best.indices).unsqueeze(-1) == found.ids.unsqueeze(-2)  # [V, B, P, K, k]
+    own = (best.values.exp().unsqueeze(-1) * stands).sum(-2)
+    met = stands.any(-2)
+    mass = logs[..., :-1].exp() * met
+    values = (mass * (mass.clamp_min(LEAST).log() - own.clamp_min(LEAST).log())).sum(-1)
+    left, covered = (1 - mass.sum(-1)).clamp_min(0), own.sum(-1)
+    return values + left * (left.clamp_min(LEAST).log() - (1 - covered).clamp_min(LEAST).log())
+
+
+def next_terms(
+    names: Sequence[str],
+    shares: Sequence[float],
+    student: StudentOutput,
+    teachers: Sequence[TeacherSignals],
+    positions: Positions,
+    divergence: Callable[[int, Compared], Tensor],
+) -> dict[str, Term]:
+    """A term for each teacher whose value at a place is `divergence(teacher, both sides)` [V, B, P]."""
+    terms = {}
+    for index, (name, share, signals) in enumerate(zip(names, shares, teachers, strict=True)):
+        sides = compared(student, signals, positions)
+        terms[name] = term(divergence(index, sides), sides.real, share)
+        terms[f"aligned{name[name.index(':') :] if ':' in name else ''}"] = aligned_share(student, sides.real)
+    return terms

@@ -1,0 +1,139 @@
+"""Written answers: ROUGE-L, exact match, likelihood; greedy and drawn."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.writing import WritingWorld, built
+
+from distilvec import evaluate
+from distilvec.errors import DataError, DistilvecError
+from distilvec.judging import GenerationTask, load_task, paired_bootstrap
+from distilvec.judging.writing import asked, likelihood, rouge_l, write, writer_of
+from distilvec.modules.writing import open_writer
+
+PROMPTS = ["What is the time?", "Say it", "A longer prompt than the others"]
+ANSWERS = ["Half past nine.", "no", "and so on"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("generation")
+
+
+@pytest.fixture(scope="module", params=["gpt2", "qwen3"])
+def pipeline(request: pytest.FixtureRequest, folder: Path) -> Any:
+    return open_writer(built(request.param, folder), device="cpu").eval()
+
+
+def test_rouge_l_is_of_stemmed_words() -> None:
+    """4 of 6 words on one side, 4 of 5 on the other, in order: F = 2 * 2/3 * 4/5 / (2/3 + 4/5)."""
+    found = rouge_l(["the cats sat on the mat", "the same", "one"], ["a cat sat on the", "The same!", "another"])
+    assert found == pytest.approx([2 * (2 / 3) * (4 / 5) / (2 / 3 + 4 / 5), 1.0, 0.0], abs=1e-6)
+
+
+def test_likelihood_is_the_models_own(pipeline: Any) -> None:
+    writer = writer_of(pipeline)
+    pairs = list(zip(PROMPTS, ANSWERS, strict=True))
+    with asked(writer):
+        found = likelihood(writer, pairs, batch_size=2)
+    for row, (prompt, answer) in enumerate(pairs):
+        ids = writer.tokenizer(prompt + "\n", add_special_tokens=False)["input_ids"]
+        own = [*writer.tokenizer(answer, add_special_tokens=False)["input_ids"], writer.tokenizer.eos_token_id]
+        with torch.no_grad():
+            logs = writer.model(torch.tensor([ids + own])).logits[0].log_softmax(-1)
+        nats = -sum(float(logs[len(ids) + n - 1, token]) for n, token in enumerate(own))
+        assert found.nats[row] == pytest.approx(nats, rel=1e-4)
+        assert found.tokens[row] == len(own)
+    whole = sum(len(answer.encode()) for answer in ANSWERS)
+    assert found.bits_per_byte == pytest.approx(found.nats.sum() / math.log(2) / whole)
+    assert found.loss == pytest.approx(found.nats.sum() / found.tokens.sum())
+
+
+def test_the_likeliest_answer_is_that_of_one_token_after_another(pipeline: Any) -> None:
+    """Whatever the folder's own defaults are, and whoever stands beside it in the batch."""
+    writer = writer_of(pipeline)
+    writer.model.generation_config.repetition_penalty = 5.0
+    with asked(writer):
+        found, count = write(writer, PROMPTS, 6)
+    assert writer.model.generation_config.repetition_penalty == 5.0
+    end, total = writer.tokenizer.eos_token_id, 0
+    for prompt, written in zip(PROMPTS, found, strict=True):
+        ids = writer.tokenizer(prompt + "\n", add_special_tokens=False)["input_ids"]
+        own: list[int] = []
+        while len(own) < 6 and end not in own:
+            with torch.no_grad():
+                own.append(int(writer.model(torch.tensor([ids + own])).logits[0, -1].argmax()))
+        total += len(own)
+        kept = [token for token in own if token != end]
+        assert written == writer.tokenizer.decode(kept, skip_special_tokens=True).strip()
+    assert count == total
+
+
+def test_drawn_answers_follow_their_seed_alone(pipeline: Any) -> None:
+    writer = writer_of(pipeline)
+    state = torch.get_rng_state()
+    with asked(writer):
+        first, again, other = (write(writer, PROMPTS, 8, seed)[0] for seed in (1, 1, 2))
+    assert first == again != other
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_score_and_what_it_says(pipeline: Any) -> None:
+    task = GenerationTask("t", PROMPTS, ANSWERS, longest=5, samples=2)
+    score = task.score(pipeline)
+    assert (score.metric, score.kind, score.n) == ("rouge_l", "generation", 3)
+    assert score.details.keys() >= {"exact_match", "loss", "bits_per_byte", "sampled", "sampled_deviation"}
+    assert [each["prompt"] for each in score.details["written"]] == PROMPTS
+    assert score.outputs is not None and score.outputs.predicted.shape == (3,)
+    assert paired_bootstrap(score, task.score(pipeline)).value == 0
+    other = GenerationTask("t", PROMPTS, ["x", "y", "z"], longest=5, samples=0).score(pipeline)
+    assert "sampled" not in other.details
+    with pytest.raises(DataError, match="^task t: "):
+        paired_bootstrap(score, other)
+
+
+def test_exact_match_does_not_mind_case_and_white_space(pipeline: Any) -> None:
+    writer = writer_of(pipeline)
+    with asked(writer):
+        (written,), _ = write(writer, PROMPTS[:1], 4)
+    task = GenerationTask("t", PROMPTS[:1] * 2, [f" {written.swapcase()}  ", "another"], longest=4, samples=0)
+    assert task.score(pipeline).details["exact_match"] == 0.5
+
+
+def test_any_causal_folder_is_evaluated(folder: Path, tmp_path: Path) -> None:
+    rows = [{"q": prompt, "a": answer} for prompt, answer in zip(PROMPTS, ANSWERS, strict=True)]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = {"name": "mine", "kind": "generation", "test": str(tmp_path / "test.jsonl"), "prompt": "q", "answer": "a"}
+    spec |= {"longest": 4, "samples": 1, "separator": " -> "}
+    found = evaluate(str(built("gpt2", folder)), [spec], tmp_path / "scores.json")
+    score = found.scores["gpt2"]["mine"]
+    other = evaluate(str(built("gpt2", folder)), [{**spec, "separator": "\n"}]).scores["gpt2"]["mine"]
+    assert score.n == 3 and score.details["loss"] != pytest.approx(other.details["loss"], rel=1e-4)
+    assert json.loads((tmp_path / "scores.json").read_text())["scores"]["gpt2"]["mine"]["metric"] == "rouge_l"
+
+
+def test_embedders_and_empty_answers_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    from distilvec.students import load_student
+
+    task = GenerationTask("t", PROMPTS, ANSWERS)
+    with pytest.raises(DistilvecError, match="gives vectors"):
+        task.score(load_student(tiny_bert, device="cpu").encode)
+    (tmp_path / "test.jsonl").write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c", "answer": ""}\n')
+    spec = {"name": "t", "kind": "generation", "test": "test.jsonl"}
+    with pytest.raises(DataError, match=r"test\.jsonl, line 2, column answer"):
+        load_task(spec, tmp_path)
+
+
+def test_a_teacher_is_judged_as_its_model_is(tmp_path: Path) -> None:
+    world = WritingWorld(tmp_path, "gpt2", "gpt2")
+    task = GenerationTask("t", PROMPTS, ANSWERS, longest=4, samples=0)
+    first, second = task.score(world.teacher), task.score(world.student)  # type: ignore[arg-type]
+    assert first.details["loss"] == pytest.approx(second.details["loss"], rel=1e-5)
+    assert np.array_equal(first.outputs.predicted, second.outputs.predicted)  # type: ignore[union-attr]
