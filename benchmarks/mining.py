@@ -265,9 +265,9 @@ def _arithmetic(large: dict[str, Any]) -> list[str]:
         lines.append(f"| {queries:,} | 10,000,000 | {queries * 1e7:.0e} | {hours:,.0f} |")
     lines += [
         "",
-        f"Vectors stay on disk: {2 * WIDTH * 1e7 / 1e9:.1f} GB in float16, the store's default. In memory are, one after "
-        "the other, a part of the store while it is filled, and blocks of queries and documents while they are searched; "
-        "neither grows with the corpus. What each text takes beside that was not measured by itself.",
+        f"Vectors stay on disk: {2 * WIDTH * 1e7 / 1e9:.1f} GB in float16, the store's default. In memory are, one "
+        "after the other, a part of the store while it is filled, and blocks of queries and documents while they are "
+        "searched; neither grows with the corpus. What each text takes beside that was not measured by itself.",
     ]
     return lines
 

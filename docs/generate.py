@@ -48,8 +48,8 @@ MEASURED: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "molecules/table.md": (".*Teachers and students", {}),
     "mixtures/table.md": (".*", {}),
-    "scores/table.md": (".*(Retrieval|Chosen)", {}),
     "writing/table.md": (".*", {}),
+    "scores/table.md": (".*(Retrieval|Chosen)", {}),
 }
 LIMITS = {"Gt": ">", "Ge": "≥", "Lt": "<", "Le": "≤", "MinLen": "at least"}
 

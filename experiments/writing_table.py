@@ -37,7 +37,7 @@ standard deviation over seeds.
 
 def write_page(rows: Rows, folder: Path) -> str:
     """Everything that is there, as Markdown; also written to `table.md`."""
-    lines = [HEADER, *head("row", "seeds", "lr", "in", "out", *SETS, "drawn", "exact", "bits", "ms/step")]
+    lines = [HEADER, *head("row", "seeds", "lr", "in", "out", *SETS, "drawn", "exact", "bits")]
     for name in REFERENCES:
         if name in rows:
             lines.append(_line(name, "", [rows[name]]))
@@ -65,8 +65,7 @@ def _line(name: str, lr: str, runs: list[dict[str, Any]]) -> str:
     values += [cell([run["tasks"][each]["value"] for run in runs]) for each in SETS]
     values += [cell([mean(run, key) for run in runs]) for key in ("sampled", "exact_match")]
     values.append(cell([mean(run, "bits_per_byte") for run in runs], 1, 3))
-    speed = [1e3 * run["training_seconds"] / run["steps"] for run in runs if "steps" in run]
-    return line(name, len(runs) if lr else "", lr, *values, f"{np.mean(speed):.0f}" if speed else "")
+    return line(name, len(runs) if lr else "", lr, *values)
 
 
 def best_rate(rows: Rows, row: str) -> float | None:

@@ -317,7 +317,7 @@ def test_what_is_written_is_compared_at_the_rate_chosen_for_each_row(
             write(tmp_path, "writing", f"{row}-{lr:g}-grid", tried)
             for seed in range(3):
                 run = {**scores(0.1 + (gain if lr == best else 0.5) + 0.001 * gain * seed), "written": written}
-                write(tmp_path, "writing", f"{row}-{lr:g}-{seed}", {**run, "steps": 2, "training_seconds": 1.0})
+                write(tmp_path, "writing", f"{row}-{lr:g}-{seed}", run)
     claim = claimed.Claim("DistillMoE", "", "", "", "written", "distillmoe", "sft", students=("writing",))
     found = claims.compare_written(claim, tmp_path)
     assert found.value == pytest.approx(2.0, abs=0.01) and found.verdict == "holds"
