@@ -25,7 +25,15 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 WIDTH = 64
-COMMAND = "import sys; from distilvec.cli.main import main; main(sys.argv[1:])"
+# The command line of an older checkout may lie in one file.
+COMMAND = """
+import sys
+try:
+    from distilvec.cli.main import main
+except ModuleNotFoundError:
+    from distilvec.cli import main
+main(sys.argv[1:])
+"""
 
 
 def write(place: Path, rows: int) -> Path:

@@ -1,6 +1,6 @@
 """All benchmarks one after another, with their defaults: store, encode, step, allocator, alignment,
 token_steps, expert_head, many_teachers, dispatch, static, scale,
-ray_teaching, service, engines, stream.
+ray_teaching, service, engines, stream, mining.
 
     OMP_NUM_THREADS=2 python benchmarks/run_all.py
 
@@ -12,8 +12,8 @@ DistillMoE's head adds. many_teachers: what one more teacher adds to a step of g
 to experts, and aggregation on the sphere. static: static students beside a transformer. scale: what `plan --rows`
 prints. ray_teaching: what Ray costs beside one process (extra ray). service: how much of the throughput
 that a server allows comes through. engines: one student on torch, ONNX and OpenVINO. stream: what reading a data
-set of the hub fetches. Each writes its figures to
-benchmarks/results/NAME.json, and most a NAME.md. They take half an hour together on 2 cores.
+set of the hub fetches. mining: beside sentence-transformers' miner; it needs the shared data. Each writes its
+figures to benchmarks/results/NAME.json, and most a NAME.md. They take an hour together on 2 cores.
 `attack.py`, which kills commands and feeds hostile inputs, takes longer and is started by itself, as is `web.py`,
 which needs node, npm and Chromium.
 """
@@ -42,6 +42,7 @@ BENCHMARKS = (
     "service",
     "engines",
     "stream",
+    "mining",
 )
 
 

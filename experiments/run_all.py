@@ -46,6 +46,7 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("mixtures.py", (), True),
     ("choosing.py", (), True),
     ("compression.py", (), False),
+    ("scores.py", (), False),
     ("molecules.py", ("--seeds", "3"), True),
     ("molecules.py", ("--rows", "large"), True),
     ("images.py", (), True),

@@ -6,10 +6,10 @@
 Teacher of vectors: all-MiniLM-L6-v2. Pairs: the shared ones, three parts without a text in common with what is judged:
 6,000 for the scorer, 5,000 for the students, 1,000 for every choice; 2,000 are for the test. Negatives: mined with the
 teacher's vectors (`distilvec.mine`), two of each of the scorer's pairs, four of each of the students'. Scorer: MiniLM
-read jointly, fine-tuned (`finetune`) to tell answers from mined negatives; it never saw the pairs that it
-scores for the students. Student: quarter.py's, 5.67 M parameters, one pass over the same 30,000 texts whatever the
-lesson. `vectors`: cosine without a map and token states, as quarter.py; `scores`: a method on scores alone; `both`: the
-one beside the other.
+read jointly, fine-tuned (`finetune`) to tell answers from mined negatives; it never saw the pairs that it scores for
+the students. Student: cut as the quarter of quarter.py, with the pieces that these texts have: 5.14 M parameters; one
+pass over the same 30,000 texts whatever the lesson. `vectors`: cosine without a map and token states, as quarter.py;
+`scores`: a method on scores alone; `both`: the one beside the other.
 
 Method, weight and rate are chosen by the validation pairs after a quarter of the training (`--probe` rows). Judged, on
 what chose nothing: Cranfield, the 2,000 pairs, the demo's docstrings; nDCG@10, three seeds, BM25 beside them. How well

@@ -8,11 +8,11 @@ from typing import Any
 from records import Rows, below, seeds
 
 ARMS = {
-    "start": "the student before training",
+    "start": "untrained student",
     "vectors": "vectors alone",
-    "scores": "scores alone",
-    "both": "both",
-    "teacher": "the teacher of vectors",
+    "scores": "{} alone",
+    "both": "{} beside vectors",
+    "teacher": "teacher of vectors",
 }
 
 
@@ -20,14 +20,23 @@ def write_page(rows: Rows, folder: Path) -> str:
     """What is there, as Markdown; also written to `table.md`."""
     lines = ["# Scores as lessons", ""]
     lines += ["Made by `python experiments/scores.py` (its header says what was trained and judged on what)."]
+    probes = below(rows, "probe")
     tasks = list(next((row["tasks"] for row in rows.values() if "tasks" in row), {}))
     if tasks:
-        lines += ["", "## Retrieval", "", "nDCG@10 in percent, mean over seeds, with the least and the largest.", ""]
+        count = len(seeds(rows, "vectors"))
+        lines += [
+            "",
+            "## Retrieval",
+            "",
+            f"nDCG@10 in percent, mean over {count} seeds, with the least and the largest.",
+            "",
+        ]
         lines += _head("student", *tasks, "mean")
         for name, words in ARMS.items():
             found = list(seeds(rows, name).values())
             if found:
-                lines.append(_line(words, [[100 * row["tasks"][task]["value"] for task in tasks] for row in found]))
+                label = words.format(_chosen(probes, name))
+                lines.append(_line(label, [[100 * row["tasks"][task]["value"] for task in tasks] for row in found]))
         first = next(row["tasks"] for row in rows.values() if "tasks" in row)
         if all(first[task]["bm25"] is not None for task in tasks):
             lines.append(_line("BM25, words alone", [[100 * first[task]["bm25"] for task in tasks]]))
@@ -40,15 +49,24 @@ def write_page(rows: Rows, folder: Path) -> str:
             lines.append(f"| {name.rpartition('-')[0]} | {' | '.join(cells)} |")
     if "scorer-0" in rows:
         lines += ["", "## The scorer itself", "", *_scorer(rows["scorer-0"])]
-    probes = below(rows, "probe")
     if probes:
         lines += ["", "## Chosen by the validation pairs", "", "nDCG@10 after a quarter of the training.", ""]
         lines += _head("setting", "validation")
-        lines += [f"| {name.rpartition('-')[0]} | {100 * row['validation']:.2f} |" for name, row in probes.items()]
+        for name, row in probes.items():
+            arm, *options = name.rpartition("-")[0].split(", ")
+            method = options.pop(0) if arm != "vectors" else ""
+            words = ", ".join([ARMS[arm].format(method), *options])
+            lines.append(f"| {words} | {100 * row['validation']:.2f} |")
     text = "\n".join(lines) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(text, encoding="utf-8")
     return text
+
+
+def _chosen(probes: Rows, arm: str) -> str:
+    """The method with which an arm reached most on the validation pairs."""
+    reached = {name: row["validation"] for name, row in probes.items() if name.startswith(f"{arm}, ")}
+    return max(reached, key=lambda name: reached[name]).split(", ")[1] if reached else "scores"
 
 
 def _scorer(row: dict[str, Any]) -> list[str]:

@@ -96,6 +96,7 @@ def test_generated_parts_are_what_the_code_and_the_results_say(generate: Any) ->
         ("molecules", "molecule_tables:write_page"),
         ("old_index", "old_index_table:write_page"),
         ("quarter", "quarter_table:write_page"),
+        ("scores", "scores_table:write_page"),
         ("sharpness", "sharpness:write_page"),
         ("talas_table", "talas_table:write_page"),
     ],

@@ -110,6 +110,7 @@ STUBBED = {
     "sharpness": ([], "fit"),
     "talas_table": ([], "judge"),
     "mixtures": ([], "fit"),
+    "scores": ([], "judged_teacher"),
 }
 
 

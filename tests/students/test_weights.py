@@ -14,7 +14,7 @@ from tests.elsewhere import opened_saved_and_opened
 from tests.modules.test_cifar_resnet import data_uri
 from tests.modules.test_image_networks import network as image_network
 from tests.modules.test_image_networks import tensors_of as image_tensors
-from tests.shared import SHARED, needs_shared
+from tests.shared import SMALL
 from tests.teachers.test_molecule import NAMES, SMILES, tensors_of, vae_tensors
 from tests.training.starting import Starter
 
@@ -114,7 +114,7 @@ def test_the_chemical_vae_is_a_student_of_molecules(tmp_path: Path) -> None:
     strings = [*SMILES, "[Pt]", "OCC", "C" * 150]  # a character that is unknown, no canonical form, and too long
     expected = teacher.encode(strings)
     np.testing.assert_allclose(student.encode(strings), expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(expected[-2], expected[1])
+    np.testing.assert_allclose(expected[-2], expected[1], rtol=1e-5, atol=1e-5)
     assert student.get_embedding_dimension() == expected.shape[1] == 196
     one = student[0]
     features = one.repeat(one.preprocess(SMILES), 2)
@@ -147,17 +147,9 @@ def test_what_is_no_student_is_said(tmp_path: Path) -> None:
         load_student(tmp_path / "other.safetensors")
 
 
-@needs_shared
-def test_the_pretrained_networks_are_those_of_the_goldens() -> None:
-    goldens = np.load(SHARED / "models/goldens.npz")
-    pictures = list(np.load(SHARED / "data/images/cifar10.npz")["test_images"][:8])
-    smiles = [str(each) for each in goldens["molecules/smiles"]]
-    items = {"features": pictures, "pooled": smiles, "z_mean": smiles}
-    for name, key in (
-        ("cifar10_resnet20", "features"),
-        ("imagenet_mobilenet_v1_050_160", "features"),
-        ("mol_molclr_gcn", "pooled"),
-        ("mol_chemvae_zinc_properties", "z_mean"),
-    ):
-        student: SentenceTransformer = load_student(SHARED / f"models/{name}.safetensors", device="cpu")
-        np.testing.assert_allclose(student.encode(items[key]), goldens[f"{name}/{key}"], rtol=1e-4, atol=1e-4)
+def test_a_published_network_is_the_student_of_its_goldens() -> None:
+    """Its weights lie in half precision in tests/data; the other files are held against theirs as networks."""
+    golden = np.load(SMALL / "models" / "goldens.npz")["cifar10_mlperf_resnet8/features"]
+    pictures = list(np.load(SMALL / "data" / "images" / "cifar10.npz")["test_images"][:8])
+    student: SentenceTransformer = load_student(SMALL / "models" / "cifar10_mlperf_resnet8.safetensors", device="cpu")
+    np.testing.assert_allclose(student.encode(pictures), golden, rtol=0.02, atol=0.02)
