@@ -75,51 +75,40 @@ def best_rate(rows: Rows, row: str) -> float | None:
     return max(runs, key=lambda run: run["validation"]["value"])["lr"] if runs else None
 
 
-def scores(rows: Rows, row: str) -> dict[int | None, dict[str, float]]:
-    """Seed -> set -> ROUGE-L in points of a row, at the rate that was chosen for it; a reference has no seed."""
+def scores(rows: Rows, row: str, key: str = "value") -> dict[int | None, dict[str, float]]:
+    """Seed -> set -> a figure of a row (ROUGE-L) at the rate that was chosen for it; a reference has no seed."""
     lr = best_rate(rows, row)
     found: dict[int | None, dict[str, Any]] = dict(seeds(rows, f"{row}-{lr:g}")) if lr else {}
     if row in REFERENCES and row in rows:
         found = {None: rows[row]}
-    return {seed: {name: 100 * run["tasks"][name]["value"] for name in SETS} for seed, run in found.items()}
+    return {seed: {name: run["tasks"][name][key] for name in SETS} for seed, run in found.items()}
 
 
-def paired(rows: Rows, one: str, other: str) -> dict[str, dict[int | None, float]]:
-    """Set -> seed -> ROUGE-L of one row minus that of another, in points."""
-    first, second = scores(rows, one), scores(rows, other)
+def paired(rows: Rows, one: str, other: str, key: str = "value") -> dict[str, dict[int | None, float]]:
+    """Set -> seed -> the figure of one row minus that of another; ROUGE-L in points."""
+    first, second = scores(rows, one, key), scores(rows, other, key)
+    factor = 100 if key == "value" else 1
     found: dict[str, dict[int | None, float]] = {}
     for a, b in pairs_of_seeds(first, second):
         for name in SETS:
-            found.setdefault(name, {})[a if a is not None else b] = first[a][name] - second[b][name]
+            found.setdefault(name, {})[a if a is not None else b] = factor * (first[a][name] - second[b][name])
     return found
 
 
 def _differences(rows: Rows) -> list[str]:
-    """Every row against labels alone, in points, with the wider of the intervals over sets and over seeds."""
+    """Every row against labels alone, with the wider of the 95 % intervals over sets and over seeds."""
     from verdicts import figure, judge
 
     found = []
     for row in list(ROWS)[1:]:
-        differences = paired(rows, row, "sft")
-        if differences:
-            finding = judge("labelled", differences)
-            bits = [
-                run["tasks"][name]["bits_per_byte"] - other["tasks"][name]["bits_per_byte"]
-                for run, other in _same_seeds(rows, row)
-                for name in SETS
-            ]
-            shown = f"{np.mean(bits):+.3f}"
-            found.append(line(row, figure(finding.value, finding.interval), finding.basis, shown))
-    title = (
-        "Minus labels alone: ROUGE-L with its 95 % interval (the wider of that over sets and that over seeds), and bits"
-    )
-    columns = head("row", "ROUGE-L minus sft", "from", "bits per byte minus sft")
-    return ["", f"## {title}", "", *columns, *found] if found else []
-
-
-def _same_seeds(rows: Rows, row: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    runs = [seeds(rows, f"{name}-{lr:g}") if (lr := best_rate(rows, name)) else {} for name in (row, "sft")]
-    return [(runs[0][seed], runs[1][seed]) for seed in runs[0].keys() & runs[1].keys()]
+        points, bits = (paired(rows, row, "sft", key) for key in ("value", "bits_per_byte"))
+        if points:
+            first, second = judge("written", points), judge("written", bits)
+            low, high = second.interval or (float("nan"),) * 2
+            shown = f"{second.value:+.3f} ({low:+.3f} to {high:+.3f})"
+            found.append(line(row, figure(first.value, first.interval), shown, first.basis))
+    title = "Minus labels alone, with the wider of the 95 % intervals over sets and over seeds"
+    return ["", f"## {title}", "", *head("row", "ROUGE-L", "bits per byte", "from"), *found] if found else []
 
 
 def _examples(rows: Rows) -> list[str]:

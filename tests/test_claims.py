@@ -326,6 +326,7 @@ def test_what_is_written_is_compared_at_the_rate_chosen_for_each_row(
     assert claims.compare_written(replace(claim, a="distillmoe paper"), tmp_path).verdict == "not tested"
     page = table.write_page(part("records").committed("writing", tmp_path), tmp_path / "page")
     assert "| distillmoe | 3 | 0.003 | 14.00 ± 0.00 |" in page and page.count("right: a") == len(table.SETS)
+    assert "| distillmoe | +2.00 (+2.00 to +2.01) | -0.020 (-0.020 to -0.020) |" in page
 
 
 def test_the_committed_page_is_that_of_the_committed_results(part: Callable[[str], Any]) -> None:
