@@ -85,6 +85,7 @@ def filled(name: str) -> str:
         "benchmark": benchmark,
         "lines": lines,
         "sets": sets,
+        "seeds": seeds,
     }
     environment.globals |= {"closed": closed, "planned": planned}
     try:
@@ -143,6 +144,12 @@ def records(experiment: str) -> dict[str, dict[str, Any]]:
     from records import committed
 
     return committed(experiment)
+
+
+def seeds(experiment: str, row: str) -> str:
+    """How many seeds a row was trained with, in words."""
+    count = sum(name.rpartition("-")[0] == row for name in records(experiment))
+    return {1: "one seed", 2: "two seeds", 3: "three seeds"}.get(count, f"{count} seeds")
 
 
 def last(experiment: str, row: str, term: str) -> list[Number]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 import numpy as np
@@ -64,7 +64,7 @@ def content_key(item: str, role: str = "", modality: str = "text") -> bytes:
 
 
 def content_keys(
-    items: Sequence[str], role: str = "", modality: str = "text", *, components: Components = "keep"
+    items: Iterable[str], role: str = "", modality: str = "text", *, components: Components = "keep"
 ) -> np.ndarray:
     """Keys of many items of one role.
 
@@ -116,12 +116,12 @@ def canonical_keys(items: Iterable[str], role: str = "", modality: str = "text")
     start = hashlib.blake2b(digest_size=KEY_BYTES)
     for part in (modality, role):
         start.update(_with_length(part))
-    keys = []
+    keys = bytearray()
     for item in items:
         state = start.copy()
         state.update(_with_length(item))
-        keys.append(state.digest())
-    return np.frombuffer(b"".join(keys), np.uint8).reshape(-1, KEY_BYTES)
+        keys += state.digest()
+    return np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES)
 
 
 def _with_length(part: str) -> bytes:

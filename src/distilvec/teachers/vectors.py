@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ class VectorsTeacher(SentenceTeacher):
         self._where = name
         self._modality, self._components = modality, components
         source = "array" if isinstance(vectors, np.ndarray) else str(vectors)
+        table: Iterable[str] | None
         self._vectors, table = _open(vectors, texts if keys is None else None, name, wants_texts=keys is None)
         if table is None:
             if (texts is None) == (keys is None):
@@ -67,10 +68,10 @@ class VectorsTeacher(SentenceTeacher):
                     remedy="Give texts: a file with one text a line, in the order of the vectors.",
                 )
             if texts is not None:
-                table = _read_texts(texts)
+                table = items = _read_texts(texts)
                 if modality == "image" and isinstance(texts, str | Path):  # paths start where the file lies
                     folder = Path(texts).expanduser().parent
-                    table = [item if item.startswith("data:") else str(folder / item) for item in table]
+                    table = (item if item.startswith("data:") else str(folder / item) for item in items)
         row_keys = self._keys_of(table) if table is not None else _read_keys(keys)
         _check_rows(len(self._vectors), len(row_keys), source, "texts" if table is not None else "keys")
         self._last: tuple[list[str], np.ndarray] | None = None
@@ -140,7 +141,7 @@ class VectorsTeacher(SentenceTeacher):
         known[known] = ~np.isnan(self._vectors[rows[known]]).all(axis=1)
         return known
 
-    def _keys_of(self, items: Sequence[str]) -> np.ndarray:
+    def _keys_of(self, items: Iterable[str]) -> np.ndarray:
         """uint8 [n, 16]; zeros where an image or a molecule cannot be read."""
         if self._modality == "text":
             return content_keys(items)
@@ -177,7 +178,7 @@ def read_vectors(
                 where=name if isinstance(vectors, np.ndarray) else str(vectors),
                 remedy="Give texts (--texts): a file with one text a line, in the order of the vectors.",
             )
-        table = _read_texts(texts)
+        table = list(_read_texts(texts))
     wrong = next((row for row, text in enumerate(table) if not isinstance(text, str)), None)
     if wrong is not None:
         raise DataError(f"row {wrong} is {type(table[wrong]).__name__}, not a text", where="texts")
@@ -253,9 +254,10 @@ def _read_keys(keys: str | Path | np.ndarray | None) -> np.ndarray:
     return np.asarray(array)
 
 
-def _read_texts(texts: str | Path | Sequence[str]) -> list[str]:
+def _read_texts(texts: str | Path | Sequence[str]) -> Iterable[str]:
+    """One text after the other: a file of millions is never held."""
     if not isinstance(texts, str | Path):
-        return list(texts)
+        return texts
     file = Path(texts).expanduser()
     if file.suffix not in (".txt", ".jsonl"):
         raise DataError(
@@ -263,18 +265,19 @@ def _read_texts(texts: str | Path | Sequence[str]) -> list[str]:
             where=str(file),
             remedy="A .txt file has one text a line; texts with line breaks go into .jsonl.",
         )
+    return _texts_of(file)
+
+
+def _texts_of(file: Path) -> Iterator[str]:
     try:
-        content = file.read_text(encoding="utf-8")
+        with file.open(encoding="utf-8", newline="\n") as lines:
+            for number, line in enumerate(lines, 1):
+                text = line.removesuffix("\n")
+                yield text.removesuffix("\r") if file.suffix == ".txt" else _text_of(text, f"{file}:{number}")
     except OSError as problem:
         raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
     except UnicodeDecodeError as problem:
         raise DataError(f"this is not UTF-8: {problem}", where=str(file)) from problem
-    lines = content.split("\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    if file.suffix == ".txt":
-        return [line.removesuffix("\r") for line in lines]
-    return [_text_of(line, f"{file}:{number}") for number, line in enumerate(lines, 1)]
 
 
 def _text_of(line: str, where: str) -> str:
@@ -318,7 +321,7 @@ def _read_parquet(source: str, texts: Any, wants_texts: bool) -> tuple[np.ndarra
     if not wants_texts:
         return vectors, None
     if texts is not None and (not isinstance(texts, str) or texts not in schema.names):
-        return vectors, _read_texts(texts)
+        return vectors, list(_read_texts(texts))
     text_column = texts or "text"
     if text_column not in schema.names:
         raise DataError(
