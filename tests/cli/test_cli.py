@@ -110,6 +110,17 @@ print(*(set(sys.modules) - before))
     assert len(imported) < 500
 
 
+def test_a_reader_that_has_enough_is_no_fault() -> None:
+    """As `distilvec methods | head -1`."""
+    command = [sys.executable, "-m", "distilvec.cli", "methods"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None and child.stderr is not None
+    child.stdout.close()
+    with child.stderr as errors:
+        assert errors.read() == ""
+    assert child.wait() == 1
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [

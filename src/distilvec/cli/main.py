@@ -292,6 +292,8 @@ def _guard(action: Callable[[], Any], arguments: list[str], received: list[int])
         typer.secho(f"distilvec: {error}", fg="red", err=True)
         sys.exit(error.exit_code)
     except SystemExit as error:  # ours are raised below, outside; no foreign code may end a command as if it were done
+        if isinstance(error.__context__, BrokenPipeError):  # who reads our output has enough, as `head` has
+            sys.exit(1)
         told = f"something that was called ended the process (exit code {error.code})"
         typer.secho(f"distilvec: {told}. Nothing after it was done.", fg="red", err=True)
         sys.exit(error.code if isinstance(error.code, int) and error.code else 1)
