@@ -18,9 +18,9 @@ two sets that were not: entailed sentences of SICK, and paraphrases of MRPC unde
 the likeliest ones, of at most 48 tokens; ROUGE-L of answers that were drawn once stands beside them. Rows without
 "paper" are the `sound` preset.
 
-All of it is cut to what half a core does in an hour and a half; the committed table says how many seeds a row got, of
-three. Both models write badly: 3.3 million tokens teach the teacher sentences, and 16,000 instructions what kind of
-answer belongs to a prompt, but not to copy from it.
+All of it is cut to what half a core does in two hours; the committed table has three seeds of every row. Both models
+write badly: 3.3 million tokens teach the teacher sentences, and 16,000 instructions what kind of answer belongs to a
+prompt, but not to copy from it.
 """
 
 from __future__ import annotations
