@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import logging
 import os
 import shutil
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,14 +64,26 @@ def ship(
     transformer = find_transformer(student)
     if transformer is not None:
         drop_pooler(transformer)
+    with placed(folder) as partial:
+        # A model that was cut out of another would bring that one's card along.
+        student.save_pretrained(str(partial), create_model_card=False)
+        say_without_pooler(partial)
+
+
+@contextlib.contextmanager
+def placed(folder: str | Path) -> Iterator[Path]:
+    """A folder to write a model into, which takes its place when it is whole.
+
+    Raises:
+        DistilvecError: the place holds something that is not a model.
+        EnvironmentProblem: the disk is full or the place cannot be written.
+    """
     target = Path(folder)
     check_place(target)
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # A model that was cut out of another would bring that one's card along.
-        student.save_pretrained(str(partial), create_model_card=False)
-        say_without_pooler(partial)
+        yield partial
         put_in_place(partial, target)
     except Exception as problem:
         # safetensors and tokenizers wrap what the system says in errors of their own.

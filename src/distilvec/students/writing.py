@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distilvec.errors import EnvironmentProblem
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.spelling import SEPARATOR
 from distilvec.modules.writing import open_writer
-from distilvec.students.ship import check_place, put_in_place
+from distilvec.students.ship import placed
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.modules.causal import Writer
-
-logger = logging.getLogger(__name__)
 
 
 def load_writing_student(
@@ -61,22 +55,5 @@ def ship_writer(writer: Writer, folder: str | Path) -> None:
         DistilvecError: the folder holds something that is not a model.
         EnvironmentProblem: the disk is full or the place cannot be written.
     """
-    target = Path(folder)
-    check_place(target)
-    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with placed(folder) as partial:
         writer.save(str(partial))
-        put_in_place(partial, target)
-    except Exception as problem:
-        # safetensors and tokenizers wrap what the system says in errors of their own.
-        if not isinstance(problem, OSError) and "os error" not in str(problem):
-            raise
-        raise EnvironmentProblem(
-            f"the student could not be written ({problem})",
-            where=str(target),
-            remedy="Make room or choose another place.",
-        ) from problem
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    logger.info("student saved to %s", target)
