@@ -39,7 +39,7 @@ def main() -> None:
         (Path(folder) / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
         (Path(folder) / "recipe.yaml").write_text(RECIPE.format(model=demo_teacher()), encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, "-m", "distilvec.cli", *COMMAND],
+            [sys.executable, "-m", "distilvec", *COMMAND],
             cwd=folder,
             env={**os.environ, "COLUMNS": "160"},
             stdout=subprocess.PIPE,

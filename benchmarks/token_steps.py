@@ -48,7 +48,7 @@ from distilvec.flow.teach import teacher_info
 from distilvec.methods.base import Method
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, TrainingSection
-from distilvec.store import SignalStore, fill_signals
+from distilvec.store import SignalStore, fill
 from distilvec.students import StudentTap
 from distilvec.tasks.base import Task
 from distilvec.tasks.section import TaskSection
@@ -190,7 +190,7 @@ def _fill(student: Any, corpus: Any, folder: Path, device: str) -> None:
     for name in METHODS:
         needs = _method(name).needs(describe_student(seen, _task(name, corpus, student)), [info])
         wanted = needs.of(0)
-        fill_signals(store, teacher, corpus.texts(), corpus.keys, wanted)
+        fill(store, teacher, corpus.texts(), corpus.keys, wanted)
     (folder / "teacher.json").write_text(json.dumps(asdict(info)))
 
 

@@ -28,7 +28,7 @@ from distilvec.recipe import Recipe
 @contextmanager
 def served(model: str) -> Iterator[dict[str, Any]]:
     """The section `api` of a model that is served while the block runs."""
-    command = [sys.executable, "-m", "distilvec.cli", "serve", model, "--name", "served", "--port", "0"]
+    command = [sys.executable, "-m", "distilvec", "serve", model, "--name", "served", "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -15,7 +15,7 @@ from distilvec.corpus import Corpus, read_corpus
 from distilvec.flow.teach import teacher_info
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.table import build_method
-from distilvec.store import SignalStore, fill_signals
+from distilvec.store import SignalStore, fill
 from distilvec.students.writing import load_writing_student
 from distilvec.tasks.generation import Generation
 from distilvec.teachers import Teacher, load_teacher
@@ -75,7 +75,7 @@ class WritingWorld:
             card = self.teacher.card
             store = SignalStore.create(self.folder / f"store-{dtype}", card, card.width, dtype)
             texts = self.corpus.teacher_texts(np.arange(len(self.corpus)))
-            fill_signals(store, self.teacher, texts, self.corpus.teacher_keys, needs.of(0))
+            fill(store, self.teacher, texts, self.corpus.teacher_keys, needs.of(0))
             source = StoreSource(store, self.corpus)
         source.prepare(needs.of(0), self.tokens)
         return source

@@ -68,7 +68,7 @@ def called(*words: Any) -> int:
 
 
 def command(*words: Any) -> list[str]:
-    return [sys.executable, "-m", "distilvec.cli", *map(str, words)]
+    return [sys.executable, "-m", "distilvec", *map(str, words)]
 
 
 def environment() -> dict[str, str]:
@@ -112,7 +112,7 @@ print(*(set(sys.modules) - before))
 
 def test_a_reader_that_has_enough_is_no_fault() -> None:
     """As `distilvec methods | head -1`."""
-    command = [sys.executable, "-m", "distilvec.cli", "methods"]
+    command = [sys.executable, "-m", "distilvec", "methods"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None and child.stderr is not None
     child.stdout.close()

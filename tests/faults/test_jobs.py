@@ -302,7 +302,7 @@ def test_a_real_command_that_teaches_and_is_terminated(tmp_path: Path, job: dict
     job["teachers"] = [{"name": "slow", "call": "slow_teacher:embed", "batch_size": 4}]
     write(tmp_path, job)
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
-    command = [sys.executable, "-m", "distilvec.cli", "teach", "recipe.yaml"]
+    command = [sys.executable, "-m", "distilvec", "teach", "recipe.yaml"]
     child = subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE)
     store, end = tmp_path / "out/stores/slow", time.monotonic() + 100
     while not any(store.glob("writer-*.lock")) and time.monotonic() < end and child.poll() is None:

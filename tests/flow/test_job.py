@@ -134,6 +134,16 @@ def test_clean_takes_the_untrained_student_of_a_finished_run(
     assert run(given, resume=True).student.encode(["a"]).shape == (1, 32), "it is made again"
 
 
+def test_what_was_taught_first_is_trained_in_the_same_folder(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    given = recipe(tmp_path, tiny_bert, sentences[:60], cache=str(tmp_path / "cache"))
+    job = Job(given)
+    assert job.student_info.width == 32  # as teaching asks: the untrained student is in the output folder
+    job.teach()
+    assert run(given, resume=True).student.encode(["a"]).shape == (1, 32)
+
+
 def test_a_run_without_a_teacher_says_so(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     given = recipe(tmp_path, tiny_bert, sentences, teachers=[], method={"name": "simcse"}, student=STUDENTS["model"])
     done = run(given)

@@ -106,7 +106,7 @@ def push(hub: Hub, *arguments: str, **environment: str) -> subprocess.CompletedP
     """The command in a process of its own: the hub's client reads its settings when it is imported."""
     settings = {"HF_ENDPOINT": hub.address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "right"}
     return subprocess.run(
-        [sys.executable, "-m", "distilvec.cli", "push", *arguments],
+        [sys.executable, "-m", "distilvec", "push", *arguments],
         env=os.environ | settings | environment,
         capture_output=True,
         text=True,

@@ -16,7 +16,7 @@ from distilvec.flow.teach import teacher_info
 from distilvec.methods.base import Sample
 from distilvec.methods.table import build_method
 from distilvec.methods.token_states import TokenStates, check_pieces
-from distilvec.store import SignalStore, fill_signals
+from distilvec.store import SignalStore, fill
 from distilvec.store.axes import axes_of
 from distilvec.students import load_student, shrink
 from distilvec.students.output import StudentOutput
@@ -97,13 +97,13 @@ def test_a_store_says_what_its_teacher_says(same: World, tmp_path: Path) -> None
     method, rows = same.method(), [7, 8, 30]
     wanted = method.needs(same.tap.info, [teacher_info(same.teacher)]).of(0)
     store = SignalStore.create(tmp_path / "store", same.teacher.card, 32, "float32")
-    fill_signals(store, same.teacher, same.corpus.teacher_texts(), same.corpus.teacher_keys, wanted)
+    fill(store, same.teacher, same.corpus.teacher_texts(), same.corpus.teacher_keys, wanted)
     live, _ = same.term(LiveSource(same.teacher, same.corpus, tmp_path), method, rows, wanted)
     stored, _ = same.term(StoreSource(store, same.corpus), method, rows, wanted)
     assert float(mean_of(stored)) == pytest.approx(float(mean_of(live)), rel=1e-3)
     axes = replace(wanted, axes=12)
     narrow = SignalStore.create(tmp_path / "narrow", same.teacher.card, 32, "float32")
-    fill_signals(narrow, same.teacher, same.corpus.teacher_texts(), same.corpus.teacher_keys, axes)
+    fill(narrow, same.teacher, same.corpus.teacher_texts(), same.corpus.teacher_keys, axes)
     matrix = torch.from_numpy(axes_of(narrow.path)[same.teacher.card.layers].matrix)
     method = same.method(axes=12, found={same.teacher.card.layers: matrix})
     reduced, (seen, told) = same.term(StoreSource(narrow, same.corpus), method, rows, axes)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from distilvec.errors import DistilvecError
-from distilvec.store import SignalStore, fill, fill_signals
+from distilvec.store import SignalStore, fill
 from distilvec.store import part as part_module
 from distilvec.teachers.signals import TeacherSignals, Wanted
 
@@ -70,7 +70,7 @@ class HashTeacher:
             self.encoded += len(rows)
             yield rows, vectors([items[row] for row in rows])
 
-    # as `fill_signals` wants it
+    # as `fill` wants it
 
     hidden, vocabulary, final_norm = HIDDEN, [f"word{number}" for number in range(64)], False
 
@@ -154,9 +154,9 @@ def main() -> int:
         store = SignalStore.create(given.folder, CARD, WIDTH)
         shard = tuple(given.shard) if given.shard else None
         if given.signals:
-            report = fill_signals(store, teacher, items, keys(items), WANTED, shard, part_bytes=PART_BYTES)
+            report = fill(store, teacher, items, keys(items), WANTED, shard=shard, part_bytes=PART_BYTES)
         else:
-            report = fill(store, teacher, items, keys(items), shard, part_bytes=PART_BYTES)
+            report = fill(store, teacher, items, keys(items), shard=shard, part_bytes=PART_BYTES)
     except DistilvecError as error:
         sys.stderr.write(str(error))
         return error.exit_code

@@ -13,7 +13,7 @@ from distilvec.corpus import read_corpus
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.run import run
 from distilvec.recipe import Recipe
-from distilvec.store import RaggedSignal, SignalStore, fill_signals
+from distilvec.store import RaggedSignal, SignalStore, fill
 from distilvec.store.axes import axes_of
 from distilvec.teachers import load_teacher
 from distilvec.teachers.signals import Wanted
@@ -26,7 +26,7 @@ def filled(folder: Path, model: Path, texts: list[str], axes: int | None, **opti
     teacher = load_teacher(model=model)
     store = SignalStore.create(folder / "store", teacher.card, teacher.card.width, "float32")
     wanted = Wanted(tokens=(1, 2), axes=axes)
-    fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted, **options)
+    fill(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted, **options)
     return store, corpus
 
 

@@ -225,3 +225,35 @@ def test_a_part_is_written_when_it_is_old(tmp_path: Path, filling: ModuleType) -
         for text in texts[:3]:
             writer.add(filling.keys([text]), filling.vectors([text]))
             assert not SignalStore.open(tmp_path).missing(filling.keys([text])).any()
+
+
+def test_a_part_of_token_signals_is_written_when_it_is_old(tmp_path: Path, filling: ModuleType) -> None:
+    """Ids are small: a part of them takes far longer to be full than one of states, and a text needs both."""
+    from distilvec.store import RaggedSignal
+
+    SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
+    signal = RaggedSignal.create(tmp_path, "tokenids", 1, "int32")
+    writer = signal.writer("w", 1 << 20, part_seconds=0.0)
+    for text in filling.texts(3):
+        writer.add(filling.keys([text]), [np.ones((4, 1), np.int32)])
+        assert not RaggedSignal(tmp_path, "tokenids").missing(filling.keys([text])).any()
+
+
+def test_what_a_dead_writer_left_is_removed_of_every_signal(tmp_path: Path, filling: ModuleType) -> None:
+    from distilvec.store import RaggedSignal
+
+    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
+    RaggedSignal.create(tmp_path, "tokenids", 1, "int32")
+    with store.writer() as first, store.writer() as second:
+        dead = second.name
+    left = [
+        tmp_path / f"{signal}-{dead}-000000.{kind}"
+        for signal in ("sentence", "tokenids")
+        for kind in ("arrow", "json.tmp")
+    ]
+    for file in left:
+        file.write_bytes(b"half")
+    (tmp_path / f"writer-{dead}.lock").touch()
+    with store.writer() as again:
+        assert again.name == first.name != dead
+    assert not any(file.exists() for file in left)

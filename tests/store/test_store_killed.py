@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.training.starting import Running
 
-from distilvec.store import RaggedSignal, SignalStore, fill, fill_signals, reader
+from distilvec.store import RaggedSignal, SignalStore, fill, reader
 
 Start = Callable[..., Running]
 ITEMS = 600
@@ -83,7 +83,7 @@ def test_token_signals_killed_anywhere_then_resumed(
     teacher, texts = filling.HashTeacher(), filling.texts(items)
     keys = filling.keys(texts)
     store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
-    report = fill_signals(store, teacher, texts, keys, filling.WANTED, part_bytes=filling.PART_BYTES)
+    report = fill(store, teacher, texts, keys, filling.WANTED, part_bytes=filling.PART_BYTES)
     assert teacher.encoded == report.taught and report.present + report.taught == len(set(texts))
     check = SignalStore.open(tmp_path, verify=True)
     assert check.bad == {}
@@ -97,7 +97,7 @@ def test_token_signals_killed_anywhere_then_resumed(
     assert [len(table) for table in ids.read(ids.rows(keys))] == [len(filling.token_states(text)) for text in texts]
     # What was complete before the kill is not there twice.
     assert len(check) == len(set(texts)) and len(found) == len(set(texts))
-    assert fill_signals(store, teacher, texts, keys, filling.WANTED).taught == 0
+    assert fill(store, teacher, texts, keys, filling.WANTED).taught == 0
 
 
 def test_killed_from_outside_again_and_again(tmp_path: Path, filling: ModuleType, process: Start) -> None:

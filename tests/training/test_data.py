@@ -256,7 +256,7 @@ def test_store_and_live_teacher_give_the_same_loss(home: Path, tmp_path: Path, d
 def test_class_logits_of_store_and_live_teacher_give_the_same_loss(home: Path, tmp_path: Path, name: str) -> None:
     from distilvec.methods.table import build_method
     from distilvec.recipe import TaskSection
-    from distilvec.store import SignalStore, fill_signals
+    from distilvec.store import SignalStore, fill
     from distilvec.tasks.table import build_task
     from distilvec.training import Distiller
     from distilvec.training.distiller import describe
@@ -271,7 +271,7 @@ def test_class_logits_of_store_and_live_teacher_give_the_same_loss(home: Path, t
     wanted = needs.of(0)
     teacher = live.teacher
     store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width, "float32")
-    fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted)
+    fill(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted)
     tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), home / "tokens", fingerprint=corpus.fingerprint)
     found = []
     for source in (StoreSource(store, corpus), live):

@@ -19,7 +19,7 @@ from distilvec.flow.teach import teacher_info
 from distilvec.methods.base import Sample
 from distilvec.methods.emo import EMO, EMOOptions
 from distilvec.methods.table import build_method
-from distilvec.store import SignalStore, fill, fill_signals
+from distilvec.store import SignalStore, fill
 from distilvec.store.ragged import RaggedSignal
 from distilvec.students import load_student
 from distilvec.students.output import StudentOutput
@@ -49,7 +49,7 @@ def parts(
     teacher = load_teacher(model=tiny_model_folders[request.param])
     student = load_student(tiny_model_folders["xlmr"], device="cpu")
     store = SignalStore.create(folder / "store", teacher.card, teacher.card.width, "float32")
-    report = fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, WANTED)
+    report = fill(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, WANTED)
     assert report.taught == len(corpus)
     tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), folder / "tokens", corpus.fingerprint)
     return {"corpus": corpus, "teacher": teacher, "student": student, "store": store, "tokens": tokens, "at": folder}
@@ -116,7 +116,7 @@ def test_what_one_side_does_not_read_goes_with_nothing(
     source: LiveSource | StoreSource = LiveSource(teacher, corpus, tmp_path / "live")
     if not live:
         store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width, "float32")
-        fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, WANTED)
+        fill(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, WANTED)
         source = StoreSource(store, corpus)
     source.prepare(WANTED, tokens)
     rows = np.arange(len(corpus))
@@ -173,7 +173,7 @@ def test_a_store_digests_maps_once_and_nothing_changes(
     method.build(student, [parts["info"]], Sample(StudentOutput(torch.zeros(1, 1, student.width)), []))
     wanted = needs.of(0)
     store = SignalStore.create(tmp_path / "store", card, card.width, "float32")
-    fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted)
+    fill(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted)
     digested, plain = StoreSource(store, corpus), StoreSource(store, corpus)
     digested.prepare(wanted, tokens)
     plain.prepare(replace(wanted, digest=None), tokens)
@@ -214,7 +214,7 @@ def test_a_method_makes_the_same_of_a_store_and_of_its_teacher(
     method.eval()
     wanted = needs.of(0)
     store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width, "float32")
-    fill_signals(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted)
+    fill(store, teacher, corpus.teacher_texts(), corpus.teacher_keys, wanted)
     for rows in ([3, 11, 0, 29], [7, 8, 30]):
         found = []
         for source in (StoreSource(store, corpus), LiveSource(teacher, corpus, tmp_path / "live")):
@@ -258,13 +258,13 @@ def test_only_what_is_missing_is_taught_and_added(
     texts, keys = corpus.teacher_texts(), corpus.teacher_keys
     fill(store, teacher, texts, keys)
     wanted = Wanted(tokens=(1,))
-    assert fill_signals(store, teacher, texts[:12], keys[:12], wanted).taught == 12
+    assert fill(store, teacher, texts[:12], keys[:12], wanted).taught == 12
     assert len(store) == 20  # the sentence vectors were there
-    report = fill_signals(store, teacher, texts, keys, wanted)
+    report = fill(store, teacher, texts, keys, wanted)
     assert (report.present, report.taught) == (12, 8)
-    assert fill_signals(store, teacher, texts, keys, wanted).taught == 0
+    assert fill(store, teacher, texts, keys, wanted).taught == 0
     more = Wanted(tokens=(1, 2))
-    assert fill_signals(store, teacher, texts, keys, more).taught == 20
+    assert fill(store, teacher, texts, keys, more).taught == 20
     assert len(RaggedSignal(store.path, "tokens-1")) == 20
     assert SignalStore.open(store.path, verify=True).bad == {}
 
@@ -278,7 +278,7 @@ def test_last_states_from_before_the_final_norm_are_refused_and_nothing_else_is(
     last = teacher.card.layers or 0
     store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width)
     texts, keys = corpus.teacher_texts(), corpus.teacher_keys
-    assert fill_signals(store, teacher, texts, keys, Wanted(tokens=(1, last), attention=(last,))).taught == 10
+    assert fill(store, teacher, texts, keys, Wanted(tokens=(1, last), attention=(last,))).taught == 10
     file = store.path / "store.json"
     now = json.loads(file.read_text())
     marked = {name for name, entry in now["signals"].items() if "fingerprint" in entry}
@@ -286,12 +286,12 @@ def test_last_states_from_before_the_final_norm_are_refused_and_nothing_else_is(
     for name in marked:  # the store of an earlier version
         del now["signals"][name]["fingerprint"]
     file.write_text(json.dumps(now))
-    assert fill_signals(store, teacher, texts, keys, Wanted(tokens=(1,), attention=(last,))).taught == 0
+    assert fill(store, teacher, texts, keys, Wanted(tokens=(1,), attention=(last,))).taught == 0
     if kind == "bert":
-        assert fill_signals(store, teacher, texts, keys, Wanted(tokens=(1, last))).taught == 0
+        assert fill(store, teacher, texts, keys, Wanted(tokens=(1, last))).taught == 0
         return
     with pytest.raises(DistilvecError, match=rf"store.*tokens-{last}.*final norm.*[0-9a-f]{{32}}"):
-        fill_signals(store, teacher, texts, keys, Wanted(tokens=(1, last)))
+        fill(store, teacher, texts, keys, Wanted(tokens=(1, last)))
 
 
 def test_a_bad_part_is_set_aside_and_made_again(
@@ -301,7 +301,7 @@ def test_a_bad_part_is_set_aside_and_made_again(
     teacher = load_teacher(model=tiny_model_folders["bert"])
     store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width)
     arguments = (store, teacher, corpus.teacher_texts(), corpus.teacher_keys, Wanted(attention=(1,)))
-    fill_signals(*arguments)
+    fill(*arguments)
     part = next(store.path.glob("attention-1-*.arrow"))
     part.write_bytes(part.read_bytes()[:-100])
     assert len(RaggedSignal(store.path, "attention-1")) == 0
@@ -311,7 +311,7 @@ def test_a_bad_part_is_set_aside_and_made_again(
     whole[len(whole) // 2] ^= 1
     part.write_bytes(bytes(whole))
     assert part.stem in SignalStore.open(store.path, verify=True).bad
-    assert fill_signals(*arguments).taught == 10
+    assert fill(*arguments).taught == 10
     assert len(RaggedSignal(store.path, "attention-1")) == 10
 
 
@@ -324,7 +324,7 @@ def test_what_cannot_be_had_is_said(tmp_path: Path, tiny_model_folders: dict[str
     tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), tmp_path / "tokens")
     with pytest.raises(DataError, match="/store: .*tokens-1.*`distilvec teach`"):
         StoreSource(store, corpus).prepare(Wanted(tokens=(1,)), tokens)
-    fill_signals(store, teacher, corpus.teacher_texts()[:4], corpus.teacher_keys[:4], Wanted(tokens=(1,)))
+    fill(store, teacher, corpus.teacher_texts()[:4], corpus.teacher_keys[:4], Wanted(tokens=(1,)))
     with pytest.raises(DataError, match=r"/store: .*tokens-1 for 6\b.*`distilvec teach`"):
         StoreSource(store, corpus).prepare(Wanted(tokens=(1,)), tokens)
     with pytest.raises(DistilvecError, match=r"^teacher: .*layer 9\b.*\b0 to 3\b"):

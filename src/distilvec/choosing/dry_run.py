@@ -25,7 +25,7 @@ from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
 from distilvec.flow.teach import Taught
 from distilvec.flow.train import adapted
 from distilvec.recipe import Recipe
-from distilvec.store import FillReport, RaggedSignal, SignalStore, fill_signals
+from distilvec.store import FillReport, RaggedSignal, SignalStore, fill
 from distilvec.store.layout import read_signals
 from distilvec.store.scan import part_names
 from distilvec.teachers import Teacher, TeacherReport, check_teacher
@@ -147,7 +147,7 @@ def _probe_teachers(job: Job, rows: np.ndarray, kept: Path, summary: Plan) -> tu
         sizes = {"sentence": teacher.card.width * BYTES[section.storage] + 16}
         begun = time.perf_counter()
         if stored.signals:
-            fill_signals(store, teacher, texts, keys, stored)
+            fill(store, teacher, texts, keys, stored)
             sizes |= {name: _bytes_per_text(store.path, name, len(texts)) for name in stored.signals}
         else:
             vectors = teacher.encode(texts)

@@ -178,6 +178,7 @@ class Job:
         """The untrained student on disk."""
         section = self.student_section
         seed = self.recipe.training.seed
+        claim(self.output)  # teaching may come first, and a run takes no folder with files of unknown origin
         return student_start(section, self.recipe.teachers, self.corpus, seed, self.output, self.separator)
 
     def student(self) -> SentenceTransformer:

@@ -63,7 +63,7 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     if processes > 1:
         raise DistilvecError(
             f"the whole job in {processes} processes would judge and report {processes} times",
-            remedy="Train with `torchrun ... -m distilvec.cli train RECIPE`, then `distilvec run RECIPE --resume`.",
+            remedy="Train with `torchrun ... -m distilvec train RECIPE`, then `distilvec run RECIPE --resume`.",
         )
     job = opened("run", recipe, resume)
     student, fitted = train_student(job)

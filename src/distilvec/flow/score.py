@@ -110,7 +110,7 @@ def score_one(
             return signals.number is not None
 
         with alone(store.path, signals) if shard is None else nullcontext():
-            filled = fill(store, scorer, pairs.texts, pairs.keys, shard, progress=ticker, stop=stop)
+            filled = fill(store, scorer, pairs.texts, pairs.keys, shard=shard, progress=ticker, stop=stop)
     if signals.number is not None:
         raise Interrupted(
             f"scoring was stopped by {signals.name}; the scores of {filled.present + filled.taught:,} of "

@@ -20,7 +20,7 @@ from distilvec.corpus.molecules import Components
 from distilvec.errors import DataError, Interrupted
 from distilvec.interruption import StopSignals
 from distilvec.recipe import TeacherSection
-from distilvec.store import FillReport, SignalStore, fill, fill_signals
+from distilvec.store import FillReport, SignalStore, fill
 from distilvec.store.axes import axes_of
 from distilvec.store.turns import alone
 from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
@@ -174,14 +174,12 @@ def fill_store(
     """Teach what a store lacks of a corpus, or of some rows of it; options are those of `fill`."""
     texts = LazyTexts(corpus.teacher_texts, range(len(corpus)) if rows is None else rows)
     keys = corpus.teacher_keys if rows is None else corpus.teacher_keys[rows]
-    if wanted.signals:
-        return fill_signals(store, teacher, texts, keys, wanted, **options)
     if not isinstance(teacher, ServiceTeacher):
-        return fill(store, teacher, texts, keys, **options)
+        return fill(store, teacher, texts, keys, wanted, **options)
     with Answers(store.path / "answers", teacher.card.fingerprint, teacher.card.width) as answers:
         teacher.answers = answers
         try:
-            filled = fill(store, teacher, texts, keys, **options)
+            filled = fill(store, teacher, texts, keys, wanted, **options)
         finally:
             teacher.answers = None
         if filled.present + filled.taught + filled.absent == filled.distinct:  # else it was stopped, and some wait

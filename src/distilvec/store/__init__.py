@@ -1,10 +1,10 @@
 """What teachers said, kept on disk: a folder of Arrow files that is written once and read by views."""
 
 from distilvec.store.fill import FillReport, fill
-from distilvec.store.fill_signals import fill_signals, read_vocabulary
 from distilvec.store.ragged import RaggedSignal
 from distilvec.store.reader import SignalStore
 from distilvec.store.remote import pull, push
+from distilvec.store.signals import read_vocabulary
 from distilvec.store.statistics import Statistics
 from distilvec.store.writer import StoreWriter
 
@@ -15,7 +15,6 @@ __all__ = [
     "Statistics",
     "StoreWriter",
     "fill",
-    "fill_signals",
     "pull",
     "push",
     "read_vocabulary",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,11 @@ import numpy as np
 from distilvec.corpus.lazy import take
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store.layout import card_dict, check_same_teacher, key_words
+from distilvec.store.part import PART_BYTES
 from distilvec.store.reader import SignalStore
-from distilvec.store.writer import PART_BYTES
+from distilvec.store.signals import SignalFilling
+from distilvec.store.writer import StoreWriter
+from distilvec.teachers.signals import NOTHING, Wanted
 
 logger = logging.getLogger(__name__)
 
@@ -52,14 +56,15 @@ def fill(
     teacher: Any,
     texts: Sequence[str],
     keys: np.ndarray,
-    shard: tuple[int, int] | None = None,
+    wanted: Wanted = NOTHING,
     *,
+    shard: tuple[int, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
     part_bytes: int = PART_BYTES,
     index: bool = True,
 ) -> FillReport:
-    """Encode the texts whose keys the store lacks. Killed and started again, it goes on where it was.
+    """Let the teacher read the texts of which the store lacks something. Killed and started again, it goes on.
 
     Encoding and writing overlap. Several processes or machines fill one store at once, each with its shard.
 
@@ -67,9 +72,10 @@ def fill(
         teacher: with `card` and `stream(texts)` or `encode(texts)` (`distilvec.teachers.Teacher`); texts it lacks by
             `has(texts)`, or with `gaps` by rows of NaN, are left out of the store, and readers find them missing. One
             with `chunk` is given so many texts at a time, and one with `kept(rows)` hears how many of the rows that it
-            gave are on disk.
+            gave are on disk. For signals it has `refuse(wanted)` and `observe(texts, wanted)`.
         texts: what the teacher reads; anything with a length and integer indexing.
         keys: uint8 [n, 16], their keys. A key that occurs more often is encoded once.
+        wanted: signals besides sentence vectors; those of a text come from one forward pass.
         shard: (i, n): only the keys with hash i modulo n, 0 <= i < n.
         progress: called with (done, total) distinct items, first with what was there already.
         stop: asked after every batch; once it says yes, what is encoded is written and the report covers that much.
@@ -77,16 +83,21 @@ def fill(
         index: write the table of keys at the end. Of many short calls only the last needs to.
 
     Raises:
-        DistilvecError: where the teacher is not the store's, or shapes do not agree.
-        DataError: where the teacher gives a vector that is not finite, naming the text.
+        DistilvecError: where the teacher is not the store's or cannot give what is wanted, or shapes do not agree.
+        DataError: where the teacher gives what is not finite or does not fit into float16, naming the text.
         EnvironmentProblem: where the disk is full. What was complete stays.
     """
     check_same_teacher(str(store.card["fingerprint"]), card_dict(teacher.card)["fingerprint"], store.path)
     if len(texts) != len(keys):
         raise DistilvecError(f"expected one key per text, found {len(texts)} texts and {len(keys)} keys")
+    filling: SignalFilling | _VectorFilling
+    if wanted.signals:
+        filling = SignalFilling(store, teacher, texts, keys, wanted)
+    else:
+        filling = _VectorFilling(store, teacher, texts, keys)
     store.refresh()
     distinct = distinct_positions(key_words(keys), shard)
-    todo = distinct[store.missing(keys[distinct])]
+    todo = distinct[filling.missing(distinct)]
     present, total = len(distinct) - len(todo), len(distinct)
 
     def goes_on(covered: int) -> bool:
@@ -98,8 +109,9 @@ def fill(
     began = time.monotonic()
     covered, absent, parts = 0, 0, list[str]()
     if len(todo):
-        with store.writer(part_bytes=part_bytes, index=index) as writer:
-            covered, absent = _write(writer, teacher, texts, keys, todo, goes_on)
+        with store.writer(part_bytes=part_bytes, index=index) as writer, filling.writing(writer, part_bytes) as add:
+            kept = getattr(teacher, "kept", None)
+            covered, absent = _write(filling.batches(todo), add, writer, kept, goes_on)
         parts = writer.parts
         store.refresh()
     if absent:
@@ -119,32 +131,35 @@ def fill(
 
 
 def _write(
-    writer: Any,
-    teacher: Any,
-    texts: Sequence[str],
-    keys: np.ndarray,
-    todo: np.ndarray,
+    batches: Iterable[tuple[np.ndarray, Any]],
+    add: Callable[[np.ndarray, Any], None],
+    writer: StoreWriter,
+    kept: Callable[[int], None] | None,
     goes_on: Callable[[int], bool],
 ) -> tuple[int, int]:
-    """Encode all of `todo`, or as much as `goes_on(covered)` allows, and write it meanwhile in another thread.
+    """Write all batches, or as much as `goes_on(covered)` allows, in another thread than that in which they are made.
+
+    Args:
+        batches: positions, and what there is of them, or None.
+        kept: hears how many positions are on disk.
 
     Returns:
-        How many of `todo` are covered, and of how many of these the teacher has nothing.
+        How many positions are covered, and of how many of these the teacher has nothing.
     """
     covered = absent = 0
     with ThreadPoolExecutor(1, "distilvec-store") as pool:
         writing: Future[None] | None = None
         parts = added = 0
-        for rows, vectors in _encode(teacher, texts, todo):
+        for rows, items in batches:
             if writing is not None:
                 writing.result()
-            if len(writer.parts) > parts and hasattr(teacher, "kept"):
-                teacher.kept(added)  # what the last call of add brought may be in memory still
+            if kept and len(writer.parts) > parts:
+                kept(added)  # what the last call of add brought may be in memory still
             parts, added = len(writer.parts), covered
-            if vectors is None:
+            if items is None:
                 absent += len(rows)
             else:
-                writing = pool.submit(_add, writer, texts, keys, rows, vectors)
+                writing = pool.submit(add, rows, items)
             covered += len(rows)
             if not goes_on(covered):
                 break
@@ -173,43 +188,59 @@ def distinct_positions(words: np.ndarray, shard: tuple[int, int] | None) -> np.n
     return own
 
 
-def _encode(teacher: Any, texts: Sequence[str], todo: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-    """Pairs of positions in `texts` and their vectors, until all of `todo` is covered; None where it has none."""
-    size = getattr(teacher, "chunk", _CHUNK)
-    for start in range(0, len(todo), size):
-        rows = todo[start : start + size]
-        chunk = take(texts, rows)
-        if hasattr(teacher, "has") and not (known := np.asarray(teacher.has(chunk), dtype=bool)).all():
-            yield rows[~known], None
-            chunk = [text for text, here in zip(chunk, known.tolist(), strict=True) if here]
-            rows = rows[known]
-            if not chunk:
+class _VectorFilling:
+    """`SignalFilling` for nothing but sentence vectors, from teachers of any kind."""
+
+    def __init__(self, store: SignalStore, teacher: Any, texts: Sequence[str], keys: np.ndarray) -> None:
+        self._store, self._teacher, self._texts, self._keys = store, teacher, texts, keys
+
+    def missing(self, distinct: np.ndarray) -> np.ndarray:
+        """Which of some positions lack a vector: bool [m]."""
+        return self._store.missing(self._keys[distinct])
+
+    def batches(self, todo: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """Positions and their vectors, until all of `todo` is covered; None where the teacher has none."""
+        teacher = self._teacher
+        size = getattr(teacher, "chunk", _CHUNK)
+        for start in range(0, len(todo), size):
+            rows = todo[start : start + size]
+            chunk = take(self._texts, rows)
+            if hasattr(teacher, "has") and not (known := np.asarray(teacher.has(chunk), dtype=bool)).all():
+                yield rows[~known], None
+                chunk = [text for text, here in zip(chunk, known.tolist(), strict=True) if here]
+                rows = rows[known]
+                if not chunk:
+                    continue
+            if not hasattr(teacher, "stream"):
+                yield rows, teacher.encode(chunk)
                 continue
-        if not hasattr(teacher, "stream"):
-            yield rows, teacher.encode(chunk)
-            continue
-        covered = 0
-        for local, vectors in teacher.stream(chunk):
-            covered += len(local)
-            given = rows[np.asarray(local)]
-            lacks = np.isnan(vectors).all(axis=1) if getattr(teacher, "gaps", False) else np.zeros(len(given), bool)
-            if lacks.any():
-                yield given[lacks], None
-            if not lacks.all():
-                yield given[~lacks], vectors[~lacks]
-        if covered != len(rows):
-            raise DistilvecError(f"the teacher gave vectors for {covered} of {len(rows)} texts")
+            covered = 0
+            for local, vectors in teacher.stream(chunk):
+                covered += len(local)
+                given = rows[np.asarray(local)]
+                lacks = np.isnan(vectors).all(axis=1) if getattr(teacher, "gaps", False) else np.zeros(len(given), bool)
+                if lacks.any():
+                    yield given[lacks], None
+                if not lacks.all():
+                    yield given[~lacks], vectors[~lacks]
+            if covered != len(rows):
+                raise DistilvecError(f"the teacher gave vectors for {covered} of {len(rows)} texts")
 
+    @contextmanager
+    def writing(self, writer: StoreWriter, part_bytes: int) -> Iterator[Callable[[np.ndarray, Any], None]]:
+        """What writes a batch of `batches`."""
 
-def _add(writer: Any, texts: Sequence[str], keys: np.ndarray, rows: np.ndarray, vectors: np.ndarray) -> None:
-    vectors = np.asarray(vectors, dtype=np.float32)
-    if vectors.ndim == 2 and len(vectors) == len(rows):
-        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-        if len(wrong):
-            row = int(rows[wrong[0]])
-            raise DataError(
-                f"the teacher's vector of the text {texts[row][:120]!r} has values that are not finite",
-                where=f"item {row}, key {keys[row].tobytes().hex()}",
-                remedy="Nothing of this batch was stored. Try the teacher in float32, or leave the item out.",
-            )
-    writer.add(keys[rows], vectors)
+        def add(rows: np.ndarray, vectors: np.ndarray) -> None:
+            vectors = np.asarray(vectors, dtype=np.float32)
+            if vectors.ndim == 2 and len(vectors) == len(rows):
+                wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+                if len(wrong):
+                    row = int(rows[wrong[0]])
+                    raise DataError(
+                        f"the teacher's vector of the text {self._texts[row][:120]!r} has values that are not finite",
+                        where=f"item {row}, key {self._keys[row].tobytes().hex()}",
+                        remedy="Nothing of this batch was stored. Try the teacher in float32, or leave the item out.",
+                    )
+            writer.add(self._keys[rows], vectors)
+
+        yield add

@@ -18,6 +18,9 @@ from distilvec.store.files import disk_problems, sync_folder, write_json
 from distilvec.store.layout import DTYPES, KEY_BYTES, StoreFormat
 from distilvec.store.statistics import Moments
 
+#: Size and age at which a part is written; the age keeps a slow teacher's hours from hanging on one kill.
+PART_BYTES = 64 << 20
+PART_SECONDS = 300.0
 _ARROW_TYPES = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8()}
 _READ_BYTES = 1 << 22
 

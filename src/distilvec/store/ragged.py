@@ -6,8 +6,7 @@ values per item. Parts are written whole, their record last, as those of sentenc
 
 from __future__ import annotations
 
-import logging
-import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +17,10 @@ import pyarrow as pa
 
 from distilvec.errors import DataError
 from distilvec.store.codec import rounded
-from distilvec.store.files import disk_problems
 from distilvec.store.index import locate
 from distilvec.store.layout import KEY_BYTES, add_signal, key_words, read_format, read_signals
-from distilvec.store.part import BadPart, check_key_range, open_file, view, write_file
-from distilvec.store.scan import part_names, set_aside
-
-logger = logging.getLogger(__name__)
+from distilvec.store.part import PART_SECONDS, BadPart, check_key_range, open_file, view, write_file
+from distilvec.store.scan import clean_up, part_names, set_aside
 
 _TYPES = {"float16": (pa.float16(), np.float16), "float32": (pa.float32(), np.float32), "int32": (pa.int32(), np.int32)}
 
@@ -151,9 +147,9 @@ class RaggedSignal:
             views.append(part.values[part.offsets[local] : part.offsets[local + 1]].reshape(-1, self.width))
         return views
 
-    def writer(self, name: str, part_bytes: int) -> RaggedWriter:
+    def writer(self, name: str, part_bytes: int, part_seconds: float = PART_SECONDS) -> RaggedWriter:
         """A writer; `name` is that of the store's writer that is open at the same time and holds the lock."""
-        return RaggedWriter(self, name, part_bytes)
+        return RaggedWriter(self, name, part_bytes, part_seconds)
 
 
 def _fitting(values: np.ndarray, dtype: str, signal: str) -> np.ndarray:
@@ -173,28 +169,17 @@ def _fitting(values: np.ndarray, dtype: str, signal: str) -> np.ndarray:
 
 
 class RaggedWriter:
-    """Collects items and writes them as whole parts."""
+    """Collects items and writes them as whole parts: when one is full or old enough, and with `flush`."""
 
-    def __init__(self, signal: RaggedSignal, name: str, part_bytes: int) -> None:
-        self._signal, self._name, self._limit = signal, name, part_bytes
-        self._next = self._clean_up()
+    def __init__(self, signal: RaggedSignal, name: str, part_bytes: int, part_seconds: float) -> None:
+        self._signal, self._name, self._limit, self._seconds = signal, name, part_bytes, part_seconds
+        self._next = clean_up(signal.folder, name, signal.signal)
+        self._clear()
+
+    def _clear(self) -> None:
         self._words: list[np.ndarray] = []
         self._items: list[np.ndarray] = []
-        self._bytes = 0
-
-    def _clean_up(self) -> int:
-        """Remove what a killed writer of this name left unfinished; the number of the next part."""
-        own = re.compile(rf"{re.escape(self._signal.signal)}-{re.escape(self._name)}-(\d{{6,}})\.(arrow|json).*")
-        numbers = [-1]
-        with disk_problems(self._signal.folder):
-            for file in sorted(self._signal.folder.iterdir()):
-                match = own.fullmatch(file.name)
-                if match and match[2] == "arrow" and file.suffix == ".arrow" and not file.with_suffix(".json").exists():
-                    logger.info("removing %s, which an interrupted writer left", file)
-                    file.unlink()
-                elif match:
-                    numbers.append(int(match[1]))
-        return max(numbers) + 1
+        self._bytes, self._since = 0, time.monotonic()
 
     def add(self, keys: np.ndarray, items: Sequence[np.ndarray]) -> None:
         """Add items.
@@ -208,6 +193,8 @@ class RaggedWriter:
             EnvironmentProblem: where the disk is full. The parts written so far stay.
         """
         dtype = self._signal.dtype
+        if not self._words:
+            self._since = time.monotonic()
         for words, item in zip(key_words(keys), items, strict=True):
             values = np.asarray(item).reshape(-1, self._signal.width)
             if dtype != "int32":
@@ -217,7 +204,7 @@ class RaggedWriter:
             self._words.append(words.copy())
             self._items.append(values.astype(_TYPES[dtype][1]).reshape(-1))
             self._bytes += self._items[-1].nbytes
-        if self._bytes >= self._limit:
+        if self._bytes >= self._limit or time.monotonic() - self._since > self._seconds:
             self.flush()
 
     def flush(self) -> None:
@@ -237,4 +224,4 @@ class RaggedWriter:
         batch = pa.record_batch([keys, column], schema=schema)
         write_file(self._signal.folder, name, batch, {"fingerprint": self._signal._fingerprint}, words)
         self._next += 1
-        self._words, self._items, self._bytes = [], [], 0
+        self._clear()

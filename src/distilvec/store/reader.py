@@ -23,10 +23,10 @@ from distilvec.store.layout import (
     read_signals,
     write_format,
 )
-from distilvec.store.part import BadPart, StorePart, verify_part
+from distilvec.store.part import PART_BYTES, BadPart, StorePart, verify_part
 from distilvec.store.scan import part_names, scan_parts, set_aside
 from distilvec.store.statistics import Moments, Statistics
-from distilvec.store.writer import PART_BYTES, StoreWriter
+from distilvec.store.writer import StoreWriter
 
 _CHUNK = 1 << 18
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from distilvec.store.files import disk_problems
 from distilvec.store.layout import SIGNAL, StoreFormat
 from distilvec.store.part import BadPart, StorePart, open_part
 
@@ -18,6 +19,26 @@ def part_names(folder: Path, signal: str = SIGNAL) -> list[str]:
     pattern = re.compile(rf"({re.escape(signal)}-[A-Za-z0-9].*-\d{{6,}})\.json")
     matches = (pattern.fullmatch(file.name) for file in folder.iterdir())
     return sorted(match[1] for match in matches if match)
+
+
+def clean_up(folder: Path, writer: str, signal: str = SIGNAL) -> int:
+    """Remove what a killed writer of this name left unfinished; the number of its next part.
+
+    The caller holds the name, so nobody else writes under it.
+    """
+    own = re.compile(rf"{re.escape(signal)}-{re.escape(writer)}-(\d{{6,}})\.(arrow|json)(\.bad|\.tmp)?")
+    numbers = [-1]
+    with disk_problems(folder):
+        for file in sorted(folder.iterdir()):
+            if not (match := own.fullmatch(file.name)):
+                continue
+            unfinished = match[2] == "arrow" and not match[3] and not file.with_suffix(".json").exists()
+            if unfinished or match[3] == ".tmp":
+                logger.info("removing %s, which an interrupted writer left", file)
+                file.unlink()
+            else:
+                numbers.append(int(match[1]))
+    return max(numbers) + 1
 
 
 def scan_parts(

@@ -15,18 +15,16 @@ import numpy as np
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store.codec import pack, unpack
-from distilvec.store.files import disk_problems, locked
+from distilvec.store.files import locked
 from distilvec.store.index import build_index
-from distilvec.store.layout import DTYPES, KEY_BYTES, SIGNAL, WRITER_NAME, StoreFormat, key_words
-from distilvec.store.part import write_part
-from distilvec.store.scan import scan_parts
+from distilvec.store.layout import DTYPES, KEY_BYTES, SIGNAL, WRITER_NAME, StoreFormat, key_words, read_signals
+from distilvec.store.part import PART_BYTES, PART_SECONDS, write_part
+from distilvec.store.scan import clean_up, scan_parts
 from distilvec.store.statistics import Moments
 
 logger = logging.getLogger(__name__)
 
-PART_BYTES = 64 << 20
 MOST_PART_BYTES = 256 << 20
-PART_SECONDS = 300.0
 
 
 class StoreWriter:
@@ -59,12 +57,12 @@ class StoreWriter:
     ) -> None:
         if not 1 <= part_bytes <= MOST_PART_BYTES:
             raise DistilvecError(f"a part has 1 to {MOST_PART_BYTES} bytes, not {part_bytes}")
-        self._folder, self._store, self._seconds, self._index = folder, store, part_seconds, index
+        self._folder, self._store, self.part_seconds, self._index = folder, store, part_seconds, index
         row_bytes = KEY_BYTES + store.width * np.dtype(DTYPES[store.dtype]).itemsize
         self._part_rows = max(1, part_bytes // (row_bytes + 4 * (store.dtype == "int8")))
         self._exit = ExitStack()
         self.name = self._take_name(name)
-        self._next = self._clean_up(self.name)
+        self._next = clean_up(folder, self.name)
         self._usable = True
         self._clear()
         self.parts: list[str] = []
@@ -88,27 +86,12 @@ class StoreWriter:
             if other != own and re.fullmatch(rf"{host}-\d+", other):
                 with locked(file, wait=False) as its_owner_is_dead:
                     if its_owner_is_dead:
-                        self._clean_up(other)
+                        for signal in (SIGNAL, *read_signals(self._folder)):
+                            clean_up(self._folder, other, signal)
         return own
 
     def _lock(self, name: str) -> bool:
         return self._exit.enter_context(locked(self._folder / f"writer-{name}.lock", wait=False))
-
-    def _clean_up(self, name: str) -> int:
-        """Remove what a killed writer left unfinished, holding its lock; the number of its next part."""
-        own = re.compile(rf"{SIGNAL}-{re.escape(name)}-(\d{{6,}})\.(arrow|json)(\.bad|\.tmp)?")
-        numbers = [-1]
-        with disk_problems(self._folder):
-            for file in sorted(self._folder.iterdir()):
-                if not (match := own.fullmatch(file.name)):
-                    continue
-                unfinished = match[2] == "arrow" and not match[3] and not file.with_suffix(".json").exists()
-                if unfinished or match[3] == ".tmp":
-                    logger.info("removing %s, which an interrupted writer left", file)
-                    file.unlink()
-                else:
-                    numbers.append(int(match[1]))
-        return max(numbers) + 1
 
     def _clear(self) -> None:
         self._words: list[np.ndarray] = []
@@ -152,7 +135,7 @@ class StoreWriter:
             part = slice(start, start + self._part_rows - self._moments.count)
             self._take(words[part], vectors[part], values[part], None if scale is None else scale[part])
             start = part.stop
-            if self._moments.count == self._part_rows or time.monotonic() - self._since > self._seconds:
+            if self._moments.count == self._part_rows or time.monotonic() - self._since > self.part_seconds:
                 self.flush()
 
     def _take(self, words: np.ndarray, vectors: np.ndarray, values: np.ndarray, scale: np.ndarray | None) -> None:

@@ -44,7 +44,7 @@ def job(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> Path:
 
 
 def test_torchrun_teaches_what_one_process_teaches(job: Path) -> None:
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "distilvec.cli", "teach"]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "distilvec", "teach"]
     ended = subprocess.run(
         [sys.executable, *command, "recipe.yaml"],
         cwd=job,

@@ -28,8 +28,8 @@ from distilvec.recipe import Recipe
 from distilvec.store import FillReport, RaggedSignal, SignalStore
 from distilvec.store.fill import distinct_positions
 from distilvec.store.layout import DTYPES, KEY_BYTES, key_words
+from distilvec.store.part import PART_BYTES
 from distilvec.store.turns import alone
-from distilvec.store.writer import PART_BYTES
 from distilvec.training import Ticker
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from distilvec.flow.teach import fill_store, open_store, open_teacher
 from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore
 from distilvec.store.axes import settle_axes
-from distilvec.store.fill_signals import open_signals
+from distilvec.store.signals import open_signals
 from distilvec.teachers.signals import NOTHING, Wanted
 
 

@@ -1,0 +1,173 @@
+"""What teaching keeps besides sentence vectors: token states, attention maps, token ids and logits, from one pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distilvec.corpus.lazy import take
+from distilvec.store.axes import TokenAxes, settle_axes
+from distilvec.store.layout import states_fingerprint
+from distilvec.store.ragged import RaggedSignal
+from distilvec.store.reader import SignalStore
+from distilvec.store.writer import StoreWriter
+from distilvec.teachers.signals import CANDIDATES, NEXT
+
+if TYPE_CHECKING:
+    from distilvec.teachers.signals import TeacherSignals, Wanted
+
+_CHUNK = 2048
+#: Token ids are kept with whether the token is content (neither special nor a part of the prompt).
+IDS_WIDTH = 2
+
+
+def open_signals(store: SignalStore, teacher: Any, wanted: Wanted) -> dict[str, RaggedSignal]:
+    """The wanted signals of a store, entered where they are new."""
+    layouts = dict.fromkeys(wanted.signals, (1, "float16"))
+    for layer in wanted.tokens:
+        layouts[f"tokens-{layer}"] = (wanted.axes or teacher.hidden, "float16")
+    if "tokenids" in layouts:
+        layouts["tokenids"] = (IDS_WIDTH, "int32")
+    if wanted.next:
+        kept = min(CANDIDATES, len(teacher.pieces.content))
+        layouts |= {NEXT[0]: (kept + 1, "float16"), NEXT[1]: (kept, "int32")}
+    if wanted.logits:
+        layouts["logits"] = (1, "float32")
+    normed = f"tokens-{teacher.card.layers}" if wanted.tokens and teacher.final_norm else None
+    fingerprint = states_fingerprint(str(store.card["fingerprint"]))
+    return {
+        name: RaggedSignal.create(store.path, name, *layout, fingerprint if name == normed else None)
+        for name, layout in layouts.items()
+    }
+
+
+class SignalFilling:
+    """What `fill` needs for the wanted signals of a store: which texts lack one, what the teacher says, and writing it.
+
+    All signals of a text come from one forward pass; what the store has already is not written again.
+
+    Args:
+        texts: all that are to be taught; axes of token states are fitted to some of them.
+        keys: uint8 [n, 16], their keys.
+
+    Raises:
+        DistilvecError: the teacher cannot give what is wanted.
+    """
+
+    def __init__(
+        self, store: SignalStore, teacher: Any, texts: Sequence[str], keys: np.ndarray, wanted: Wanted
+    ) -> None:
+        teacher.refuse(wanted)
+        self._axes = settle_axes(store.path, teacher, texts, wanted)
+        self._signals = open_signals(store, teacher, wanted)
+        _keep_vocabulary(store, teacher, wanted)
+        self._store, self._teacher, self._texts, self._keys, self._wanted = store, teacher, texts, keys, wanted
+        self._needed: dict[str, np.ndarray] = {}
+
+    def missing(self, distinct: np.ndarray) -> np.ndarray:
+        """Which of some positions lack a sentence vector or any signal: bool [m]."""
+        keys = self._keys[distinct]
+        lacking = {"sentence": self._store.missing(keys)}
+        lacking |= {name: signal.missing(keys) for name, signal in self._signals.items()}
+        self._needed = {name: _marked(len(self._keys), distinct[missing]) for name, missing in lacking.items()}
+        return np.logical_or.reduce(list(lacking.values()))
+
+    def batches(self, todo: np.ndarray) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+        """Positions and what the teacher says of them by signal, without padding, until all of `todo` is covered."""
+        for start in range(0, len(todo), _CHUNK):
+            rows = todo[start : start + _CHUNK]
+            for local, seen in self._teacher.observe(take(self._texts, rows), self._wanted):
+                items: dict[str, Any] = reduced(unpadded(seen, self._wanted), self._axes)
+                if seen.sentence is not None:
+                    items["sentence"] = seen.sentence.numpy()
+                yield rows[np.asarray(local)], items
+
+    @contextmanager
+    def writing(self, writer: StoreWriter, part_bytes: int) -> Iterator[Callable[[np.ndarray, Any], None]]:
+        """What writes a batch of `batches`; `writer` takes the sentence vectors. What was added is kept."""
+        age = writer.part_seconds
+        writers = {name: signal.writer(writer.name, part_bytes, age) for name, signal in self._signals.items()}
+
+        def add(rows: np.ndarray, items: dict[str, Any]) -> None:
+            for name in [name for name in ("sentence", *writers) if name in items]:
+                at = np.flatnonzero(self._needed[name][rows])
+                if not len(at):
+                    continue
+                if name == "sentence":
+                    writer.add(self._keys[rows[at]], items[name][at])
+                else:
+                    writers[name].add(self._keys[rows[at]], [items[name][number] for number in at])
+
+        try:
+            yield add
+        finally:
+            for each in writers.values():
+                each.flush()
+
+
+def _keep_vocabulary(store: SignalStore, teacher: Any, wanted: Wanted) -> None:
+    """Token strings by id, so that a store can be aligned with a student when its teacher is gone."""
+    file = store.path / "vocabulary.json"
+    if "tokenids" in wanted.signals and not file.exists():
+        from distilvec.store.files import write_json
+
+        write_json(file, {"tokens": teacher.vocabulary})
+
+
+def read_vocabulary(store: SignalStore) -> list[str]:
+    """What `fill` kept of the teacher's tokenizer."""
+    tokens: list[str] = json.loads((store.path / "vocabulary.json").read_text(encoding="utf-8"))["tokens"]
+    return tokens
+
+
+def _marked(count: int, rows: np.ndarray) -> np.ndarray:
+    """bool [count], True at `rows`."""
+    marks = np.zeros(count, bool)
+    marks[rows] = True
+    return marks
+
+
+def unpadded(seen: TeacherSignals, wanted: Wanted) -> dict[str, list[np.ndarray]]:
+    """Signals of a batch, item by item and without padding: name -> B arrays [length, width]."""
+    signals: dict[str, list[np.ndarray]] = {}
+    if seen.mask is not None:
+        real = [row.nonzero()[:, 0] for row in seen.mask]
+        for layer in wanted.tokens:
+            signals[f"tokens-{layer}"] = [_take(state, at) for state, at in zip(seen.tokens[layer], real, strict=True)]
+        for layer in wanted.attention:
+            signals[f"attention-{layer}"] = [
+                _take(grid, at)[:, at.numpy()].reshape(-1, 1)
+                for grid, at in zip(seen.attention[layer], real, strict=True)
+            ]
+        if seen.ids is not None and seen.content is not None:
+            signals["tokenids"] = [
+                np.stack([_take(ids, at), _take(content, at)], axis=1).astype(np.int32)
+                for ids, content, at in zip(seen.ids, seen.content, real, strict=True)
+            ]
+    if wanted.next and seen.content is not None:
+        logs = torch.cat([seen.next["logs"], seen.next["rest"].unsqueeze(-1)], -1)
+        # After the prompt, and after each token of the answer.
+        counts = [count + 1 for count in seen.content.sum(-1).tolist()]
+        for name, table in zip(NEXT, (logs, seen.next["ids"]), strict=True):
+            signals[name] = [row[:count].numpy() for row, count in zip(table, counts, strict=True)]
+    if seen.logits is not None:
+        signals["logits"] = [row.numpy()[:, None] for row in seen.logits]
+    return signals
+
+
+def reduced(items: dict[str, list[np.ndarray]], axes: dict[int, TokenAxes]) -> dict[str, list[np.ndarray]]:
+    """The signals of a batch with token states on the axes of their layer, where it has any."""
+    short = {
+        name: [axes[layer].reduce(states) for states in items[name]] for layer in axes if (name := f"tokens-{layer}")
+    }
+    return {**items, **short}
+
+
+def _take(values: Tensor, at: Tensor) -> np.ndarray:
+    return values[at].numpy()
