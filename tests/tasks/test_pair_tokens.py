@@ -85,7 +85,7 @@ def test_the_teachers_quick_ids_are_those_of_the_pair(tiny_model_folders: dict[s
     teacher = TextTeacher(tiny_model_folders[kind], device="cpu", max_length=32)
     assert teacher.tokens is not None
     mixed = [join_pair(*PAIRS[0]), "a single text", *(join_pair(*pair) for pair in PAIRS[1:])]
-    found = teacher.tokens.features(teacher.tokens.ids(mixed))
+    found = teacher.tokens.features(teacher.tokens.read(mixed))
     expected = teacher.model.preprocess([PAIRS[0], "a single text", *PAIRS[1:]])
     for name, value in expected.items():
         if isinstance(value, torch.Tensor):
@@ -100,7 +100,7 @@ def test_the_real_teacher_reads_pairs_as_pairs(real_teacher_folder: Path) -> Non
     teacher = TextTeacher(real_teacher_folder, device="cpu")
     tokens = quick_tokens(teacher.model, "")
     assert tokens is not None
-    ids = tokens.ids([join_pair("a man sings", "a person sings")])[0]
+    ids = tokens.read([join_pair("a man sings", "a person sings")])[0].ids
     assert teacher.model.tokenizer.decode(ids) == "[CLS] a man sings [SEP] a person sings [SEP]"
     found = teacher.encode([join_pair(*pair) for pair in PAIRS])
     assert np.abs(found - teacher.model.encode(PAIRS)).max() < 1e-5

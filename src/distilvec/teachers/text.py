@@ -117,7 +117,7 @@ class TextTeacher(SentenceTeacher):
         if not wanted.signals:
             return super().signals(texts, wanted)
         self.refuse(wanted)
-        features = self._preprocess(texts) if self.tokens is None else self.tokens.features(self.tokens.ids(texts))
+        features = self._preprocess(texts) if self.tokens is None else self.tokens.features(self.tokens.read(texts))
         return self._observe(features, wanted)
 
     @torch.no_grad()  # not inference mode: what it gives goes into training steps
@@ -154,7 +154,7 @@ class TextTeacher(SentenceTeacher):
 
     def contents(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """(ids int64 of the content tokens, their positions without padding) of each text; the model does not run."""
-        features = self._preprocess(texts) if self.tokens is None else self.tokens.features(self.tokens.ids(texts))
+        features = self._preprocess(texts) if self.tokens is None else self.tokens.features(self.tokens.read(texts))
         ids, mask = features["input_ids"], features["attention_mask"].bool()
         content = self.observer.content(ids, mask)
         contents = []
@@ -173,7 +173,7 @@ class TextTeacher(SentenceTeacher):
         """float32 [n, D], all texts in one forward pass, padded on `side` (default: the model's own side)."""
         if self.tokens is None:
             return self._forward(self._preprocess(texts)).float().cpu().numpy()
-        return self._forward(self.tokens.features(self.tokens.ids(texts), side)).float().cpu().numpy()
+        return self._forward(self.tokens.features(self.tokens.read(texts), side)).float().cpu().numpy()
 
     def rendered(self, text: str) -> tuple[str, int]:
         """The exact string that the model reads, special tokens shown, and its number of tokens."""
@@ -191,9 +191,10 @@ class TextTeacher(SentenceTeacher):
             lengths = np.array([len(self.prompt + text) // _CHARACTERS_PER_TOKEN + 2 for text in texts])
             batches = cut_batches(lengths, self._budget, waste=1.0)
             return [(rows, self._preprocess([texts[row] for row in rows])) for rows in batches]
-        ids = self.tokens.ids(texts)
-        lengths = np.fromiter((len(each) for each in ids), np.int64, len(ids))
-        return [(rows, self.tokens.features([ids[row] for row in rows])) for rows in cut_batches(lengths, self._budget)]
+        found = self.tokens.read(texts)
+        lengths = np.fromiter((len(each) for each in found), np.int64, len(found))
+        batches = cut_batches(lengths, self._budget)
+        return [(rows, self.tokens.features([found[row] for row in rows])) for rows in batches]
 
     @torch.inference_mode()
     def _forward(self, features: dict[str, Any]) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import math
 import secrets
 import zlib
@@ -21,6 +20,7 @@ from distilvec.corpus.keys import PAIR, split_pair
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.contents import Contents
 from distilvec.modules.pipeline import default_prompt
+from distilvec.modules.text_ids import TextIds, own_features, padded, places
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -158,15 +158,11 @@ class TokenizedCorpus:
         if self.bags:
             starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
             return {"input_ids": torch.from_numpy(flat), "offsets": torch.from_numpy(starts)}
-        real = np.arange(int(lengths.max()))[None, :] < lengths[:, None]
-        if self.tokenizer.padding_side == "left":
-            real = real[:, ::-1]
-        ids = np.full(real.shape, self.tokenizer.pad_token_id or 0, dtype=np.int64)
-        ids[real] = flat
+        real = places(lengths, self.tokenizer.padding_side)
+        ids = padded(flat, real, self.tokenizer.pad_token_id or 0)
         features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(real.astype(np.int64))}
         if self.types is not None:
-            types = np.full(real.shape, self.tokenizer.pad_token_type_id, dtype=np.int64)
-            types[real] = self._joined(self.types, rows)
+            types = padded(self._joined(self.types, rows), real, self.tokenizer.pad_token_type_id)
             features["token_type_ids"] = torch.from_numpy(types)
         if self.prompt_length is not None:
             features["prompt_length"] = torch.full((len(lengths),), self.prompt_length)
@@ -181,55 +177,25 @@ class _Tokenize:
     """Texts -> ids as the student's first module makes them, their segments (for pairs), how many texts lost tokens."""
 
     def __init__(self, tokenizer: Any, length: float | None, prompt: str, *, pairs: bool = False) -> None:
-        self.tokenizer, self.prompt = tokenizer, prompt
-        self.bags = not hasattr(tokenizer, "backend_tokenizer")  # static embeddings hold a bare `tokenizers.Tokenizer`
-        if self.bags:  # the tokenizer itself cuts, if anything does
-            length = tokenizer.truncation["max_length"] if tokenizer.truncation else None
-        self.length = None if length is None or math.isinf(length) else int(length)
+        self._texts = TextIds(tokenizer, length, prompt)
+        self.bags, self.length, self.describe = self._texts.bare, self._texts.limit, self._texts.describe
         self.size = tokenizer.get_vocab_size() if self.bags else len(tokenizer)
         self.types = pairs and not self.bags and "token_type_ids" in tokenizer.model_input_names
         self.cuts_ends = not pairs  # of a pair, whichever text is longer
 
-    def describe(self) -> str:
-        """What the ids depend on besides the texts."""
-        backend = self.tokenizer if self.bags else self.tokenizer.backend_tokenizer
-        return f"{settings_of(backend)}|{self.length}|{self.prompt}"
-
     def __call__(self, texts: Sequence[str]) -> tuple[list[list[list[int]]], int]:
-        prompted = [split_pair(self.prompt + text) for text in texts]
-        if self.bags:
-            encodings = self.tokenizer.encode_batch(prompted, add_special_tokens=False)
-            cut = sum(bool(encoding.overflowing) for encoding in encodings)
-            return [[encoding.ids for encoding in encodings]], cut
-        # The tokenizer's own core: without character offsets, and without transformers' copies of each encoding.
-        backend = self.tokenizer.backend_tokenizer
-        backend.no_padding()
-        if self.length is None:
-            backend.no_truncation()
-        else:
-            backend.enable_truncation(self.length, direction=self.tokenizer.truncation_side)
-        encodings = backend.encode_batch_fast(prompted)
+        encodings = self._texts.encode([split_pair(text) for text in texts])
         cut = sum(bool(encoding.overflowing) for encoding in encodings)
         columns = [[encoding.ids for encoding in encodings]]
         return [*columns, *([[encoding.type_ids for encoding in encodings]] if self.types else [])], cut
-
-
-def settings_of(backend: Any) -> str:
-    """All of a `tokenizers.Tokenizer` but what the last call asked for, which every call sets anew."""
-    settings = json.loads(backend.to_str())
-    settings.pop("truncation", None)
-    settings.pop("padding", None)
-    return json.dumps(settings, sort_keys=True)
 
 
 def _check_ids(student: SentenceTransformer, tokenize: _Tokenize, texts: list[str], prompt: str) -> int | None:
     """Compare a few texts with `student.preprocess`; returns the prompt's length in tokens, None without a prompt."""
     if not texts:
         return None
-    features = student.preprocess([split_pair(text) for text in texts], prompt=prompt or None)
-    ids, mask = features.get("input_ids"), features.get("attention_mask")
-    wanted = [i for row in tokenize(texts)[0][0] for i in row]
-    if ids is None or (ids if mask is None else ids[mask.bool()]).tolist() != wanted:
+    features = own_features(student, [split_pair(text) for text in texts], prompt, tokenize(texts)[0][0])
+    if features is None:
         raise DistilvecError(
             f"this student reads texts such as {texts[0][:40]!r} otherwise than its tokenizer alone gives them "
             "(a chat template or tokens of its own)",

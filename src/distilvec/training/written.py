@@ -12,7 +12,8 @@ from torch import Tensor
 from distilvec.corpus.keys import split_pair
 from distilvec.modules.blocks import find_writer
 from distilvec.modules.spelling import ANSWER, kinds_of, split_items
-from distilvec.training.tokens import TokenizedCorpus, settings_of
+from distilvec.modules.text_ids import settings_of
+from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -1,0 +1,101 @@
+"""From texts to padded token ids as a model's own `preprocess` makes them, and nothing that is not needed for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from tokenizers import Encoding
+
+
+class TextIds:
+    """A tokenizer with a prompt and a maximum length.
+
+    It works on a copy of the tokenizer's core, so that it may run in another thread than whatever else uses it, and
+    without character offsets or transformers' copies of each encoding.
+
+    Args:
+        tokenizer: of transformers, with a Rust core; or the bare `tokenizers.Tokenizer` of static embeddings, which
+            adds no special tokens and cuts by itself, if at all.
+        limit: tokens per text; longer ones are cut. None, infinite or astronomic = nothing is cut.
+        prompt: put before every text.
+
+    Attributes:
+        bare: whether it is a bare tokenizer.
+        limit: as int, or None.
+    """
+
+    def __init__(self, tokenizer: Any, limit: float | None, prompt: str = "") -> None:
+        from tokenizers import Tokenizer
+
+        self.bare, self.prompt = not hasattr(tokenizer, "backend_tokenizer"), prompt
+        if self.bare:
+            self._core = tokenizer
+            limit = tokenizer.truncation["max_length"] if tokenizer.truncation else None
+        else:
+            self._core = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+            self._core.no_padding()
+        self.limit = None if limit is None or limit > 10**9 else int(limit)
+        self._direction = getattr(tokenizer, "truncation_side", "right")
+
+    def encode(self, texts: Sequence[str | tuple[str, str]], *, whole: bool = False) -> list[Encoding]:
+        """Ids, segments and what was cut off, text by text.
+
+        Args:
+            texts: single ones, and pairs that are read as the tokenizer's own encoding of both.
+            whole: nothing is cut.
+        """
+        first = self.prompt
+        prompted = [first + text if isinstance(text, str) else (first + text[0], text[1]) for text in texts]
+        if self.bare:
+            return list(self._core.encode_batch(prompted, add_special_tokens=False))
+        if whole or self.limit is None:
+            self._core.no_truncation()
+        else:
+            self._core.enable_truncation(self.limit, direction=self._direction)
+        return list(self._core.encode_batch_fast(prompted))
+
+    def describe(self) -> str:
+        """What the ids depend on besides the texts."""
+        return f"{settings_of(self._core)}|{self.limit}|{self.prompt}"
+
+
+def settings_of(core: Any) -> str:
+    """All of a `tokenizers.Tokenizer` but what the last call asked for, which every call sets anew."""
+    settings = json.loads(core.to_str())
+    settings.pop("truncation", None)
+    settings.pop("padding", None)
+    return json.dumps(settings, sort_keys=True)
+
+
+def places(lengths: np.ndarray, side: str) -> np.ndarray:
+    """Where the tokens of texts stand in a padded table: bool [B, longest, at least 1], padding on `side`."""
+    positions = np.arange(max(int(lengths.max()), 1))[None, :]
+    if side == "left":
+        return np.asarray(positions >= positions.size - lengths[:, None])
+    return np.asarray(positions < lengths[:, None])
+
+
+def padded(values: np.ndarray, real: np.ndarray, fill: int = 0) -> np.ndarray:
+    """Values of all tokens, text behind text, in a table int64 [B, T] at the `places` that are real."""
+    table = np.full(real.shape, fill, np.int64)
+    table[real] = values
+    return table
+
+
+def own_features(
+    model: SentenceTransformer, texts: Sequence[Any], prompt: str, ids: Sequence[Sequence[int]]
+) -> dict[str, Any] | None:
+    """What `model.preprocess` makes of texts or pairs; None where its ids are not those given."""
+    features: dict[str, Any] = dict(model.preprocess(list(texts), prompt=prompt or None))
+    own, mask = features.get("input_ids"), features.get("attention_mask")
+    if not isinstance(own, Tensor):
+        return None
+    flat = own if mask is None else own[mask.bool()]
+    return features if flat.tolist() == [token for each in ids for token in each] else None
