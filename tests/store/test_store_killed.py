@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.training.starting import Running
 
-from distilvec.store import RaggedSignal, SignalStore, fill, reader
+from distilvec.store import RaggedSignal, SignalStore, fill, keyed
 
 Start = Callable[..., Running]
 ITEMS = 600
@@ -95,6 +95,7 @@ def test_token_signals_killed_anywhere_then_resumed(
             np.testing.assert_array_equal(states, filling.token_states(text).astype(np.float16))
     ids = RaggedSignal(tmp_path, "tokenids")
     assert [len(table) for table in ids.read(ids.rows(keys))] == [len(filling.token_states(text)) for text in texts]
+    assert len(list((tmp_path / "derived").glob("tokens-1-index-*.npy"))) == 1  # what finding goes by, as of vectors
     # What was complete before the kill is not there twice.
     assert len(check) == len(set(texts)) and len(found) == len(set(texts))
     assert fill(store, teacher, texts, keys, filling.WANTED).taught == 0
@@ -123,7 +124,7 @@ def test_two_processes_fill_their_shards_at_once(
         assert code == 0, output
         taught.append(json.loads(output)["taught"])
     assert sum(taught) == 1800 and min(taught) > 700
-    monkeypatch.setattr(reader, "locate_in_part", None)  # the table of keys knows the parts of both
+    monkeypatch.setattr(keyed, "locate_in_part", None)  # the table of keys knows the parts of both
     check_complete(tmp_path, filling, 2000)
 
 

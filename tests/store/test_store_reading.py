@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.store import SignalStore, index, reader
+from distilvec.store import SignalStore, index, keyed
 
 CARD = {"fingerprint": "abc"}
 
@@ -176,8 +176,8 @@ def test_the_table_of_keys_is_used_and_its_loss_changes_nothing(
     tables = list((tmp_path / "derived").glob("index-*.npy"))
     assert len(tables) == 1 and np.load(tables[0]).shape == (2, 5_000)
     calls: list[int] = []
-    searched = reader.locate_in_part
-    monkeypatch.setattr(reader, "locate_in_part", lambda part, query: calls.append(1) or searched(part, query))
+    searched = keyed.locate_in_part
+    monkeypatch.setattr(keyed, "locate_in_part", lambda part, query: calls.append(1) or searched(part, query))
     rows = store.rows(keys)
     assert not calls
     tables[0].write_bytes(tables[0].read_bytes()[:-8])

@@ -12,16 +12,32 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from distilvec.errors import EnvironmentProblem
 from distilvec.store.files import locked
-from distilvec.store.part import StorePart
+from distilvec.store.layout import SIGNAL
 
 logger = logging.getLogger(__name__)
 
 _BUCKET_ROWS = 1 << 20
+
+
+class Part(Protocol):
+    """What finding needs of a part: its name, its keys uint64 [n, 2] in order, its checksum."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def words(self) -> np.ndarray: ...
+
+    @property
+    def checksum(self) -> str: ...
+
+    def __len__(self) -> int: ...
 
 
 def locate(first: np.ndarray, second_at: Callable[[np.ndarray], np.ndarray], query: np.ndarray) -> np.ndarray:
@@ -59,12 +75,12 @@ def locate(first: np.ndarray, second_at: Callable[[np.ndarray], np.ndarray], que
     return positions
 
 
-def locate_in_part(part: StorePart, query: np.ndarray) -> np.ndarray:
+def locate_in_part(part: Part, query: np.ndarray) -> np.ndarray:
     """Positions of keys uint64 [n, 2] in one part, int64 [n], -1 where it has none."""
     return locate(np.ascontiguousarray(part.words[:, 0]), lambda at: part.words[at, 1], query)
 
 
-def _signature(parts: Sequence[StorePart]) -> str:
+def _signature(parts: Sequence[Part]) -> str:
     digest = hashlib.blake2b(digest_size=12)
     for part in parts:
         digest.update(f"{part.name} {len(part)} {part.checksum}\n".encode())
@@ -83,7 +99,7 @@ class KeyIndex:
         place: uint64 [N], number of the part in the upper half, row in the part in the lower half.
     """
 
-    def __init__(self, table: np.ndarray, file: Path, parts: Sequence[StorePart]) -> None:
+    def __init__(self, table: np.ndarray, file: Path, parts: Sequence[Part]) -> None:
         self.first, self.place = table[0], table[1]
         self._file, self._lengths = file, np.array([len(part) for part in parts])
 
@@ -106,10 +122,14 @@ class KeyIndex:
             self._file.unlink()
 
 
-def open_index(folder: Path, parts: Sequence[StorePart]) -> KeyIndex | None:
+def _stem(signal: str) -> str:
+    return "index" if signal == SIGNAL else f"{signal}-index"
+
+
+def open_index(folder: Path, signal: str, parts: Sequence[Part]) -> KeyIndex | None:
     """The table of exactly these parts (in the order of their names), or None where there is none."""
     rows = sum(map(len, parts))
-    file = folder / "derived" / f"index-{_signature(parts)}.npy"
+    file = folder / "derived" / f"{_stem(signal)}-{_signature(parts)}.npy"
     try:
         table = np.load(file, mmap_mode="r", allow_pickle=False)
     except Exception:  # damaged bytes lead numpy to errors of zipfile and of Python's tokenizer, too
@@ -119,7 +139,7 @@ def open_index(folder: Path, parts: Sequence[StorePart]) -> KeyIndex | None:
     return KeyIndex(table.view(np.ndarray), file, parts)
 
 
-def build_index(folder: Path, scan: Callable[[], Sequence[StorePart]]) -> None:
+def build_index(folder: Path, signal: str, scan: Callable[[], Sequence[Part]]) -> None:
     """Write the table of the parts that exist and remove the tables of other states.
 
     A table that cannot be written costs speed only, so a full disk is a warning here.
@@ -134,21 +154,21 @@ def build_index(folder: Path, scan: Callable[[], Sequence[StorePart]]) -> None:
         derived.mkdir(exist_ok=True)
         with locked(derived / "index.lock", wait=True):
             parts = scan()
-            target = derived / f"index-{_signature(parts)}.npy"
+            target = derived / f"{_stem(signal)}-{_signature(parts)}.npy"
             if parts and not target.exists():
                 try:
                     _write_table(temporary, parts)
                     os.replace(temporary, target)
                 finally:
                     temporary.unlink(missing_ok=True)
-            for other in derived.glob("index-*.npy"):
+            for other in derived.glob(f"{_stem(signal)}-*.npy"):
                 if other != target:
                     other.unlink(missing_ok=True)
     except (OSError, EnvironmentProblem) as error:
         logger.warning("%s: the table of keys was not written (%s); reading works without it", folder, error)
 
 
-def _write_table(file: Path, parts: Sequence[StorePart]) -> None:
+def _write_table(file: Path, parts: Sequence[Part]) -> None:
     total = sum(map(len, parts))
     # Keys are hashes: equal ranges of the first word hold about equally many rows.
     buckets = max(1, total // _BUCKET_ROWS)

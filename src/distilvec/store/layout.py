@@ -7,6 +7,7 @@ A store is a folder:
     sentence-<writer>-<n>.json       the part's record, written last: a part without it does not exist
     writer-<writer>.lock             held while that writer is open
     derived/index-<parts>.npy        all keys of all parts in one sorted table; rebuilt when missing
+    derived/<signal>-index-<parts>.npy    the same of another signal
 
 Files of other signals (`tokens-<layer>-...`, `attention-<layer>-...`, `tokenids-...`, `logits-...`) carry another
 prefix and another entry in store.json; their rows are ragged (`distilvec.store.ragged`).

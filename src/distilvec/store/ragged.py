@@ -17,22 +17,26 @@ import pyarrow as pa
 
 from distilvec.errors import DataError
 from distilvec.store.codec import rounded
-from distilvec.store.index import locate
+from distilvec.store.keyed import KeyedParts
 from distilvec.store.layout import KEY_BYTES, add_signal, key_words, read_format, read_signals
 from distilvec.store.part import PART_SECONDS, BadPart, check_key_range, open_file, view, write_file
-from distilvec.store.scan import clean_up, part_names, set_aside
+from distilvec.store.scan import clean_up
 
 _TYPES = {"float16": (pa.float16(), np.float16), "float32": (pa.float32(), np.float32), "int32": (pa.int32(), np.int32)}
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Views of one mapped file: keys uint64 [n, 2], offsets int64 [n + 1] into the values."""
+class RaggedPart:
+    """Views of one mapped file: keys uint64 [n, 2], offsets int64 [n + 1] into the values; its checksum."""
 
     name: str
     words: np.ndarray
     offsets: np.ndarray
     values: np.ndarray
+    checksum: str
+
+    def __len__(self) -> int:
+        return len(self.words)
 
 
 def _schema(dtype: str) -> pa.Schema:
@@ -44,7 +48,7 @@ def _schema(dtype: str) -> pa.Schema:
     )
 
 
-class RaggedSignal:
+class RaggedSignal(KeyedParts[RaggedPart]):
     """One signal of a store, found by the keys of its texts.
 
     Args:
@@ -66,10 +70,9 @@ class RaggedSignal:
                 where=str(folder),
                 remedy="Run `distilvec teach` with the recipe that needs it: what is there is kept.",
             )
-        self.folder, self.signal = folder, signal
+        super().__init__(folder, signal)
         self.width, self.dtype = int(entry["width"]), str(entry["dtype"])
         self._fingerprint = read_format(folder).fingerprint
-        self._parts: list[_Part] = []
         self.refresh()
 
     @classmethod
@@ -86,27 +89,11 @@ class RaggedSignal:
         add_signal(folder, signal, width, dtype, fingerprint)
         return cls(folder, signal)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RaggedSignal, (self.folder, self.signal)
+    def _again(self) -> tuple[Any, ...]:
+        return RaggedSignal, (self.path, self.signal)
 
-    def __len__(self) -> int:
-        return sum(len(part.words) for part in self._parts)
-
-    def refresh(self) -> None:
-        """Take in parts that were added since; bad ones are set aside."""
-        known = {part.name: part for part in self._parts}
-        self._parts = []
-        for name in part_names(self.folder, self.signal):
-            try:
-                self._parts.append(known.get(name) or self._open(name))
-            except BadPart as problem:
-                set_aside(self.folder, name, str(problem))
-            except FileNotFoundError:
-                continue
-        self._starts = np.cumsum([0, *(len(part.words) for part in self._parts)], dtype=np.int64)
-
-    def _open(self, name: str) -> _Part:
-        record, batch = open_file(self.folder, name, self._fingerprint, _schema(self.dtype))
+    def _open(self, name: str) -> RaggedPart:
+        record, batch = open_file(self.path, name, self._fingerprint, _schema(self.dtype))
         rows = batch.num_rows
         words = view(batch.column(0).buffers()[1], "<u8", rows, 2)
         check_key_range(words, record)
@@ -115,22 +102,7 @@ class RaggedSignal:
         if offsets[0] != 0 or (np.diff(offsets) < 0).any():
             raise BadPart("the lengths of its rows do not make sense")
         values = view(column.values.buffers()[1], _TYPES[self.dtype][1], int(offsets[-1]), 1)[:, 0]
-        return _Part(name, words, offsets, values)
-
-    def rows(self, keys: np.ndarray) -> np.ndarray:
-        """Row numbers int64 [n] of keys uint8 [n, 16]; -1 where the signal has nothing."""
-        query = key_words(keys)
-        rows = np.full(len(query), -1, dtype=np.int64)
-        for number, part in enumerate(self._parts):
-            left = np.flatnonzero(rows < 0)
-            first = np.ascontiguousarray(part.words[:, 0])
-            at = locate(first, lambda places, part=part: part.words[places, 1], query[left])  # type: ignore[misc]
-            rows[left[at >= 0]] = at[at >= 0] + self._starts[number]
-        return rows
-
-    def missing(self, keys: np.ndarray) -> np.ndarray:
-        """Which keys uint8 [n, 16] the signal has nothing for: bool [n]."""
-        return self.rows(keys) < 0
+        return RaggedPart(name, words, offsets, values, str(record["checksum"]))
 
     def read(self, rows: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """Views of the items' values, each [length, width] in the stored dtype; rows as `rows` gives them, no -1.
@@ -138,12 +110,12 @@ class RaggedSignal:
         Raises:
             DataError: the store lacks the signal for an item.
         """
-        numbers = np.searchsorted(self._starts, rows, side="right") - 1
+        numbers = np.searchsorted(self._offsets, rows, side="right") - 1
         views = []
         for row, number in zip(np.asarray(rows), numbers, strict=True):
             if row < 0:
-                raise DataError(f"the store has no {self.signal} for an item", where=str(self.folder))
-            part, local = self._parts[number], row - self._starts[number]
+                raise DataError(f"the store has no {self.signal} for an item", where=str(self.path))
+            part, local = self._parts[number], row - self._offsets[number]
             views.append(part.values[part.offsets[local] : part.offsets[local + 1]].reshape(-1, self.width))
         return views
 
@@ -173,7 +145,7 @@ class RaggedWriter:
 
     def __init__(self, signal: RaggedSignal, name: str, part_bytes: int, part_seconds: float) -> None:
         self._signal, self._name, self._limit, self._seconds = signal, name, part_bytes, part_seconds
-        self._next = clean_up(signal.folder, name, signal.signal)
+        self._next = clean_up(signal.path, name, signal.signal)
         self._clear()
 
     def _clear(self) -> None:
@@ -222,6 +194,6 @@ class RaggedWriter:
         keys = pa.Array.from_buffers(schema.field("key").type, len(words), [None, pa.py_buffer(words)])
         name = f"{self._signal.signal}-{self._name}-{self._next:06d}"
         batch = pa.record_batch([keys, column], schema=schema)
-        write_file(self._signal.folder, name, batch, {"fingerprint": self._signal._fingerprint}, words)
+        write_file(self._signal.path, name, batch, {"fingerprint": self._signal._fingerprint}, words)
         self._next += 1
         self._clear()

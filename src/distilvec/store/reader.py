@@ -11,42 +11,31 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.store.attach import attach_rows
 from distilvec.store.codec import unpack
 from distilvec.store.files import disk_problems
-from distilvec.store.index import DamagedIndexError, KeyIndex, build_index, locate, locate_in_part, open_index
+from distilvec.store.keyed import KeyedParts
 from distilvec.store.layout import (
-    KEY_BYTES,
     SIGNAL,
     StoreFormat,
     check_same_teacher,
-    key_words,
     make_format,
     read_format,
     read_signals,
     write_format,
 )
-from distilvec.store.part import PART_BYTES, BadPart, StorePart, verify_part
-from distilvec.store.scan import part_names, scan_parts, set_aside
+from distilvec.store.part import PART_BYTES, BadPart, StorePart, open_part, verify_part
+from distilvec.store.ragged import RaggedSignal
+from distilvec.store.scan import part_names, set_aside
 from distilvec.store.statistics import Moments, Statistics
 from distilvec.store.writer import StoreWriter
 
 _CHUNK = 1 << 18
 
 
-class SignalStore:
-    """Sentence vectors of one teacher in a folder, found by the keys of their texts.
-
-    Row numbers hold for this object: `refresh` appends new parts behind those that are open. Another opening
-    orders all parts by name. Pickling gives the same rows to worker processes.
-
-    Attributes:
-        path: the folder.
-        bad: name -> reason of the parts that this object has set aside.
-    """
+class SignalStore(KeyedParts[StorePart]):
+    """Sentence vectors of one teacher in a folder, found by the keys of their texts."""
 
     def __init__(self, path: Path, store: StoreFormat) -> None:
-        self.path = path
-        self.bad: dict[str, str] = {}
+        super().__init__(path, SIGNAL)
         self._format = store
-        self._arrange([])
 
     @classmethod
     def create(cls, path: str | Path, card: Any, width: int, dtype: str = "float16") -> SignalStore:
@@ -133,26 +122,11 @@ class SignalStore:
         store.refresh()
         return store
 
-    def refresh(self) -> None:
-        """Take in the parts that were added since, behind those that are open."""
-        known = {part.name: part for part in self._parts}
-        place = {name: number for number, name in enumerate(known)}
-        parts, bad = scan_parts(self.path, self._format, known)
-        self.bad |= bad
-        self._arrange(sorted(parts, key=lambda part: place.get(part.name, len(place))))
+    def _open(self, name: str) -> StorePart:
+        return open_part(self.path, name, self._format)
 
-    def _arrange(self, parts: list[StorePart]) -> None:
-        self._parts = parts
-        self._offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-        # Equal keys: the first part by name wins, whatever the order in which this object met the parts.
-        self._by_name = sorted(range(len(parts)), key=lambda number: parts[number].name)
-        self._index: KeyIndex | None = open_index(self.path, [parts[number] for number in self._by_name])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, [part.name for part in self._parts])
-
-    def __len__(self) -> int:
-        return int(self._offsets[-1])
+    def _again(self) -> tuple[Any, ...]:
+        return SignalStore.open, (self.path,)
 
     def __repr__(self) -> str:
         return f"SignalStore({str(self.path)!r}, rows={len(self)}, width={self.width}, dtype={self.dtype!r})"
@@ -172,11 +146,6 @@ class SignalStore:
         """The teacher's card."""
         return self._format.teacher
 
-    @property
-    def parts(self) -> list[str]:
-        """Names of the open parts, in the order of the rows."""
-        return [part.name for part in self._parts]
-
     def statistics(self) -> Statistics:
         """Mean, deviation, mean norm and rounding error over all rows, from the parts' moments.
 
@@ -189,52 +158,6 @@ class SignalStore:
         for number in self._by_name:
             moments += self._parts[number].moments
         return moments.statistics()
-
-    def rows(self, keys: np.ndarray) -> np.ndarray:
-        """Row numbers of keys.
-
-        Args:
-            keys: uint8 [n, 16].
-
-        Returns:
-            int64 [n], -1 where the store has nothing; of equal keys the first (parts by name).
-        """
-        query = key_words(keys)
-        rows = np.full(len(query), -1, dtype=np.int64)
-        for start in range(0, len(query), _CHUNK):
-            chunk = slice(start, start + _CHUNK)
-            rows[chunk] = self._search(query[chunk])
-        return rows
-
-    def _search(self, query: np.ndarray) -> np.ndarray:
-        if (index := self._index) is not None:
-            try:
-                return self._search_index(index, query)
-            except DamagedIndexError:
-                index.remove()
-                self._index = None
-        rows = np.full(len(query), -1, dtype=np.int64)
-        for number in self._by_name:
-            open_ones = np.flatnonzero(rows < 0)
-            at = locate_in_part(self._parts[number], query[open_ones])
-            rows[open_ones[at >= 0]] = at[at >= 0] + self._offsets[number]
-        return rows
-
-    def _search_index(self, index: KeyIndex, query: np.ndarray) -> np.ndarray:
-        rows = np.full(len(query), -1, dtype=np.int64)
-        position = locate(index.first, lambda at: self._gather_second(self._rows_at(index, at)), query)
-        present = position >= 0
-        rows[present] = self._rows_at(index, position[present])
-        return rows
-
-    def _rows_at(self, index: KeyIndex, position: np.ndarray) -> np.ndarray:
-        number, local = index.places(position)
-        rows: np.ndarray = self._offsets[self._by_name][number] + local
-        return rows
-
-    def missing(self, keys: np.ndarray) -> np.ndarray:
-        """Which keys uint8 [n, 16] the store has nothing for: bool [n]."""
-        return self.rows(keys) < 0
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """Vectors of rows.
@@ -254,47 +177,12 @@ class SignalStore:
             out[target] = unpack(part.values[local], scale)
         return out
 
-    def keys(self, rows: np.ndarray) -> np.ndarray:
-        """Keys uint8 [n, 16] of rows, integers [n]."""
-        out = np.empty((len(rows), 2), dtype="<u8")
-        for part, local, target in self._locate_rows(rows):
-            out[target] = part.words[local]
-        return out.view(np.uint8).reshape(-1, KEY_BYTES)
-
-    def _gather_second(self, rows: np.ndarray) -> np.ndarray:
-        out = np.empty(len(rows), dtype=np.uint64)
-        for part, local, target in self._locate_rows(rows):
-            out[target] = part.words[local, 1]
-        return out
-
-    def _locate_rows(self, rows: np.ndarray) -> list[tuple[StorePart, np.ndarray, np.ndarray]]:
-        """Per part that is touched: the part, rows in it in ascending order, places in the result."""
-        rows = np.asarray(rows)
-        if rows.size == 0:
-            return []
-        if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
-            raise DistilvecError(f"rows must be a list of integers, not {rows.dtype} {list(rows.shape)}")
-        wrong = np.flatnonzero((rows < 0) | (rows >= len(self)))
-        if len(wrong):
-            raise DataError(
-                f"row {rows[wrong[0]]} at position {wrong[0]} does not exist, the store has {len(self)} rows"
-                + (" (-1 means that the key is missing)" if rows[wrong[0]] == -1 else ""),
-                where=str(self.path),
-                remedy="Teach the missing items first." if rows[wrong[0]] == -1 else None,
-            )
-        order = np.argsort(rows, kind="stable")
-        cuts = np.searchsorted(rows[order], self._offsets)
-        return [
-            (part, rows[target] - self._offsets[number], target)
-            for number, part in enumerate(self._parts)
-            if len(target := order[cuts[number] : cuts[number + 1]])
-        ]
-
     def build_index(self) -> None:
-        """Write the table that makes `rows` fast, where it is missing. Writers do so when they close."""
-        if self._index is None and self._parts:
-            build_index(self.path, lambda: scan_parts(self.path, self._format)[0])
-            self.refresh()
+        """Write the tables that make finding fast, of all signals, where they are missing."""
+        super().build_index()
+        for name in read_signals(self.path):
+            if name != SIGNAL:
+                RaggedSignal(self.path, name).build_index()
 
     def writer(self, name: str | None = None, part_bytes: int = PART_BYTES, *, index: bool = True) -> StoreWriter:
         """A writer that adds parts, see `StoreWriter`. Call `refresh` to see them here."""
@@ -338,13 +226,3 @@ class SignalStore:
             DataError: naming the first text that the store has nothing for.
         """
         return attach_rows(self.rows, dataset, text)
-
-
-def _reopen(path: Path, names: list[str]) -> SignalStore:
-    store = SignalStore.open(path)
-    parts = {part.name: part for part in store._parts}
-    lost = [name for name in names if name not in parts]
-    if lost:
-        raise DataError(f"part {lost[0]} has gone since the store was opened", where=str(path))
-    store._arrange([parts[name] for name in names])
-    return store

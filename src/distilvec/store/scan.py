@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from distilvec.store.files import disk_problems
-from distilvec.store.layout import SIGNAL, StoreFormat
-from distilvec.store.part import BadPart, StorePart, open_part
+from distilvec.store.layout import SIGNAL
+from distilvec.store.part import BadPart
 
 logger = logging.getLogger(__name__)
+
+PartT = TypeVar("PartT")
 
 
 def part_names(folder: Path, signal: str = SIGNAL) -> list[str]:
@@ -42,23 +45,24 @@ def clean_up(folder: Path, writer: str, signal: str = SIGNAL) -> int:
 
 
 def scan_parts(
-    folder: Path, store: StoreFormat, known: Mapping[str, StorePart] | None = None
-) -> tuple[list[StorePart], dict[str, str]]:
-    """Open the parts of a folder and set aside the bad ones.
+    folder: Path, signal: str, opened: Callable[[str], PartT], known: Mapping[str, PartT] | None = None
+) -> tuple[list[PartT], dict[str, str]]:
+    """Open the parts of a signal and set aside the bad ones.
 
     Args:
+        opened: name -> part; raises `BadPart`.
         known: parts that are open already, by name; they are taken as they are.
 
     Returns:
         The good parts in the order of their names, and the reason for each bad one.
     """
     parts, bad = [], {}
-    for name in part_names(folder):
+    for name in part_names(folder, signal):
         if known and name in known:
             parts.append(known[name])
             continue
         try:
-            parts.append(open_part(folder, name, store))
+            parts.append(opened(name))
         except BadPart as problem:
             bad[name] = str(problem)
             set_aside(folder, name, str(problem))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import re
@@ -18,7 +19,7 @@ from distilvec.store.codec import pack, unpack
 from distilvec.store.files import locked
 from distilvec.store.index import build_index
 from distilvec.store.layout import DTYPES, KEY_BYTES, SIGNAL, WRITER_NAME, StoreFormat, key_words, read_signals
-from distilvec.store.part import PART_BYTES, PART_SECONDS, write_part
+from distilvec.store.part import PART_BYTES, PART_SECONDS, open_part, write_part
 from distilvec.store.scan import clean_up, scan_parts
 from distilvec.store.statistics import Moments
 
@@ -178,7 +179,8 @@ class StoreWriter:
             self.flush()
             self._usable = False
             if self._index:
-                build_index(self._folder, lambda: scan_parts(self._folder, self._store)[0])
+                opened = functools.partial(open_part, self._folder, store=self._store)
+                build_index(self._folder, SIGNAL, lambda: scan_parts(self._folder, SIGNAL, opened)[0])
 
     def __enter__(self) -> StoreWriter:
         return self
