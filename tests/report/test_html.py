@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 from tests.report.example import example
 
-from distilvec.report import Record
+from distilvec.report import Record, write_report
+from distilvec.report.blocks import Bullets, Cards, Facts, Heading, Table, Text
+from distilvec.report.grid import escape_markdown
 from distilvec.report.html import LIMIT, embedded, render_html
+from distilvec.report.sections import sections
 
 HOSTILE = (
     '</script><script>document.documentElement.dataset.pwned=1</script><img src=x onerror="a()"> \' & \u2028 $\\frac{'
@@ -63,6 +66,31 @@ def test_everything_of_the_record_is_there(page: str) -> None:
     )
     for part in parts.split("; "):
         assert part in text, part
+
+
+def test_page_and_markdown_say_the_same(page: str, tmp_path: Path) -> None:
+    record = example()
+    write_report(record, tmp_path)
+    written = (tmp_path / "report.md").read_text(encoding="utf-8")
+    shown = html.unescape(page)
+    names = {file.stem for file in (tmp_path / "figures").iterdir()}
+    said: list[str] = []
+    for section in sections(record, names):
+        said.append(section.title)
+        cards = [each for block in section.blocks if isinstance(block, Cards) for card in block.cards for each in card]
+        blocks = [*section.blocks, *cards]
+        for block in blocks:
+            if isinstance(block, Heading | Text):
+                said.append(block.text)
+            elif isinstance(block, Bullets):
+                said += block.items
+            elif isinstance(block, Facts):
+                said += [text for fact in block.facts for text in (fact.name, fact.value, fact.meaning)]
+            elif isinstance(block, Table):
+                said += [text for row in block.grid.rows for cell in row for text in (cell.text, cell.interval)]
+    assert len(said) > 200
+    for text in said:
+        assert text in shown and escape_markdown(text) in written, text
 
 
 def test_it_asks_no_other_machine_for_anything(page: str) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from distilvec.errors import EnvironmentProblem
 from distilvec.files import read_object, refuse_foreign, write_text
 from distilvec.judging.geometry import MODES, Geometry, MixtureGeometry, Spread
+from distilvec.report.blocks import Section, Table, Text
+from distilvec.report.facts import Fact
 from distilvec.report.geometry_plots import mixture_figures
+from distilvec.report.grid import Cell, Grid, escape_markdown
+from distilvec.report.markdown import alarms, dressed, fact_table
 from distilvec.report.plots import style
 
 FILES = ("geometry.md", "geometry.json")
@@ -17,55 +22,52 @@ FILES = ("geometry.md", "geometry.json")
 def geometry_markdown(found: Geometry, name: str) -> str:
     """The tables: the space, then the mixtures."""
     space = found.space
-    lines = [
-        f"# Geometry of {name}",
-        "",
+    facts = [
+        Fact("anisotropy", f"{space['mean_cosine']:.3f}", "mean cosine of two texts; 1 = collapsed"),
+        Fact(
+            "effective rank",
+            f"{space['effective_rank']:.1f} ({100 * space['rank_share']:.0f} % of the possible)",
+            "how many directions carry the differences",
+        ),
+        Fact("hubness", f"{space['hubness']:.2f}", "skewness of how often a text is among others' nearest; 0 = even"),
+    ]
+    parts = [
+        f"# Geometry of {escape_markdown(name)}",
         f"Over {found.items:,} texts, vectors of {found.width} dimensions.",
-        "",
-        "| | | |",
-        "| --- | --- | --- |",
-        f"| anisotropy | {space['mean_cosine']:.3f} | mean cosine of two texts; 1 = collapsed |",
-        f"| effective rank | {space['effective_rank']:.1f} ({100 * space['rank_share']:.0f} % of the possible) | "
-        "how many directions carry the differences |",
-        f"| hubness | {space['hubness']:.2f} | skewness of how often a text is among others' nearest; 0 = even |",
+        fact_table(facts),
+        *alarms(space.get("alarms", [])),
+        *dressed(_mixtures(found.mixtures) if found.mixtures else [], {}),
     ]
-    lines += [f"\n> **Alarm:** {alarm}" for alarm in space.get("alarms", [])]
-    if found.mixtures:
-        lines += ["", *_mixture_tables(found.mixtures)]
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-def _mixture_tables(mixtures: list[MixtureGeometry]) -> list[str]:
-    lines = [
-        "## Active experts",
-        "",
-        "Medians over tokens, with the middle nine tenths. Norm ratio: the most probable expert's length over the "
-        "second's. Mass: sum of the router weights of the active experts. Load is the largest share of a layer's "
-        "assignments that one expert has.",
-        "",
-        "| layer | tokens | norm ratio | angle, degrees | above 40 | mass | router entropy | largest load |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+def _mixtures(mixtures: list[MixtureGeometry]) -> list[Section]:
+    active, output = [], []
     for each in mixtures:
         load = f"{100 * max(each.load):.0f} %" if each.load else ""
-        lines.append(
-            f"| {_layer(each)} | {each.tokens:,} | {_spread(each.norm_ratio)} | {_spread(each.angle, 0)} | "
-            f"{100 * each.wide:.0f} % | {_spread(each.mass)} | {each.entropy:.2f} | {load} |"
-        )
-    lines += [
-        "",
-        "## Length of the output",
-        "",
+        wide = f"{100 * each.wide:.0f} %"
+        cells = [_layer(each), f"{each.tokens:,}", _spread(each.norm_ratio), _spread(each.angle, 0), wide]
+        active.append([*cells, _spread(each.mass), f"{each.entropy:.2f}", load])
+        lengths = [f"{each.output[mode].median:.2f} ({each.angular[mode].median:.2f})" for mode in MODES]
+        output.append([_layer(each), *lengths])
+    header = ["tokens", "norm ratio", "angle, degrees", "above 40", "mass", "router entropy", "largest load"]
+    about_active = (
+        "Medians over tokens, with the middle nine tenths. Norm ratio: the most probable expert's length over the "
+        "second's. Mass: sum of the router weights of the active experts. Load is the largest share of a layer's "
+        "assignments that one expert has."
+    )
+    about_output = (
         "Over the active experts' mean length; in brackets the angular factor, what cancelling directions leave of the "
-        "weighted sum of lengths once the router's mass is taken out.",
-        "",
-        "| layer | " + " | ".join(MODES) + " |",
-        "| --- |" + " --- |" * len(MODES),
+        "weighted sum of lengths once the router's mass is taken out."
+    )
+    return [
+        Section("active", "Active experts", [Text(about_active), _table(header, active)]),
+        Section("length", "Length of the output", [Text(about_output), _table(MODES, output)]),
     ]
-    for each in mixtures:
-        cells = [f"{each.output[mode].median:.2f} ({each.angular[mode].median:.2f})" for mode in MODES]
-        lines.append(f"| {_layer(each)} | " + " | ".join(cells) + " |")
-    return lines
+
+
+def _table(header: Sequence[str], rows: list[list[str]]) -> Table:
+    return Table(Grid(["layer", *header], [[Cell(text) for text in row] for row in rows], []))
 
 
 def _layer(each: MixtureGeometry) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from distilvec import words
 from distilvec.report import sentences
-from distilvec.report.markup import bullets
+from distilvec.report.markup import bullets, dressed
 from distilvec.report.plots import draw, inline_figures, point_colours
 from distilvec.report.record import Record
 from distilvec.report.record_parts import ModelRow, SpaceMap
@@ -47,7 +47,7 @@ def _page(record: Record, drawn: dict[str, str]) -> str:
     )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-    parts = [(key, name, body) for key, name, body in sections(record, drawn) if body]
+    parts = [(part.key, escape(part.title), dressed(part.blocks, drawn)) for part in sections(record, drawn)]
     links = "".join(f'<a href="#{key}">{name}</a>' for key, name, _ in parts)
     body = "".join(f'<section id="{key}"><h2>{name}</h2>{text}</section>' for key, name, text in parts)
     return (

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 INK, MUTED, LINE = "#1f2328", "#59636e", "#d1d9e0"
 #: Okabe and Ito's colours, which people with any kind of colour vision tell apart; the markers differ too.
+FIGURES = ("scores", "training", "map", "layers", "alignment", "tokens", "gate", "experts")
 ROLE_COLOURS = {"teacher": INK, "untrained": "#9a9fa5", "free": "#d98200", "student": "#0072b2", "other": "#009e73"}
 ROLE_MARKERS = {"teacher": "D", "untrained": "o", "free": "s", "student": "o", "other": "^"}
 GROUP_COLOURS = ("#0072b2", "#d98200", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a800", "#59636e")
@@ -52,18 +53,18 @@ LAYERS = 48
 
 
 def make_figures(record: Record) -> dict[str, Figure]:
-    """Name -> figure, for the parts of the record that are there. Call inside `style()`."""
-    figures: dict[str, Figure | None] = {
-        "scores": scores_figure(record),
-        "training": training_figure(record),
-        "map": map_figure(record.spaces) if record.spaces and record.spaces.texts else None,
-        "layers": layers_figure(record.layers) if record.layers and record.layers.values else None,
-        "alignment": alignment_figure(_drawn(record.alignment)) if record.alignment else None,
-        "tokens": token_maps_figure(record.token_maps, MUTED) if record.token_maps else None,
-        "gate": gate_figure(record),
-        "experts": experts_figure(record.experts, GROUP_COLOURS, LINE) if record.experts else None,
-    }
-    return {name: figure for name, figure in figures.items() if figure is not None}
+    """Name of `FIGURES` -> figure, for the parts of the record that are there. Call inside `style()`."""
+    figures: tuple[Figure | None, ...] = (
+        scores_figure(record),
+        training_figure(record),
+        map_figure(record.spaces) if record.spaces and record.spaces.texts else None,
+        layers_figure(record.layers) if record.layers and record.layers.values else None,
+        alignment_figure(_drawn(record.alignment)) if record.alignment else None,
+        token_maps_figure(record.token_maps, MUTED) if record.token_maps else None,
+        gate_figure(record),
+        experts_figure(record.experts, GROUP_COLOURS, LINE) if record.experts else None,
+    )
+    return {name: figure for name, figure in zip(FIGURES, figures, strict=True) if figure is not None}
 
 
 def draw(record: Record) -> dict[str, str]:

@@ -25,8 +25,8 @@ def write_report(record: Record, folder: str | Path) -> Path:
         EnvironmentProblem: the folder cannot be written.
     """
     from distilvec.report.html import render_html
-    from distilvec.report.markdown import CAPTIONS, render_markdown
-    from distilvec.report.plots import draw, save_figures
+    from distilvec.report.markdown import render_markdown
+    from distilvec.report.plots import FIGURES, draw, save_figures
 
     out = Path(folder)
     try:
@@ -43,7 +43,7 @@ def write_report(record: Record, folder: str | Path) -> Path:
                 os.replace(figure, out / "figures" / figure.name)
             kept = {figure.name for figure in figures}
             for old in out.glob("figures/*"):  # of an older report; other files there are somebody's own
-                if old.stem in CAPTIONS and old.suffix in {".svg", ".png"} and old.name not in kept:
+                if old.stem in FIGURES and old.suffix in {".svg", ".png"} and old.name not in kept:
                     old.unlink()
             for file in (*FILES, "report.json"):
                 os.replace(made / file, out / file)
