@@ -8,9 +8,14 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_SPILLED_BYTES = 4 << 20
 
 
 @contextmanager
@@ -40,6 +45,24 @@ def whole(file: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def spilled(array: np.ndarray) -> np.ndarray:
+    """The same values, read-only, in a temporary file without a name: the system can take such memory back.
+
+    For what grows with a corpus and is looked at here and there. Small arrays stay as they are, and so does one for
+    which there is no room.
+    """
+    import numpy as np
+
+    if array.nbytes < _SPILLED_BYTES:
+        return array
+    try:
+        with tempfile.TemporaryFile() as file:
+            array.tofile(file)
+            return np.memmap(file, array.dtype, "r", shape=array.shape).view(np.ndarray)
+    except OSError:
+        return array
 
 
 def read_object(file: Path) -> dict[str, Any]:

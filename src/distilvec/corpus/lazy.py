@@ -25,23 +25,24 @@ class LazyTexts(Sequence[str]):
 
     Args:
         read: rows int64 [n] -> their texts, as `Corpus.texts` and `Corpus.teacher_texts`.
-        rows: which, in order.
+        rows: which, in order; a range costs no memory.
     """
 
     def __init__(self, read: Callable[[np.ndarray], list[str]], rows: np.ndarray | Sequence[int]) -> None:
-        self._read, self._rows = read, np.asarray(rows)
+        self._read, self._rows = read, rows if isinstance(rows, range) else np.asarray(rows)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
-            return self._read(self._rows[place])
-        return self._read(self._rows[[place]])[0]
+            return self._read(np.asarray(self._rows[place]))
+        return self._read(np.asarray([self._rows[place]]))[0]
 
     def take(self, places: np.ndarray) -> list[str]:
         """Texts at int64 [n] places, in that order, read at once."""
-        return self._read(self._rows[places])
+        rows = self._rows
+        return self._read(rows.start + rows.step * places if isinstance(rows, range) else rows[places])
 
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self), BLOCK):
@@ -51,4 +52,4 @@ class LazyTexts(Sequence[str]):
         """At most so many of them, evenly spaced."""
         if len(self) <= most:
             return self
-        return LazyTexts(self._read, self._rows[evenly_spaced(len(self), most)])
+        return LazyTexts(self._read, np.asarray(self._rows)[evenly_spaced(len(self), most)])

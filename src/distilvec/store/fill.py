@@ -14,6 +14,7 @@ import numpy as np
 
 from distilvec.corpus.lazy import take
 from distilvec.errors import DataError, DistilvecError
+from distilvec.files import spilled
 from distilvec.store.layout import card_dict, check_same_teacher, key_words
 from distilvec.store.part import PART_BYTES
 from distilvec.store.reader import SignalStore
@@ -97,8 +98,9 @@ def fill(
         filling = _VectorFilling(store, teacher, texts, keys)
     store.refresh()
     distinct = distinct_positions(key_words(keys), shard)
-    todo = distinct[filling.missing(distinct)]
-    present, total = len(distinct) - len(todo), len(distinct)
+    todo, total = spilled(distinct[filling.missing(distinct)]), len(distinct)
+    present = total - len(todo)
+    del distinct
 
     def goes_on(covered: int) -> bool:
         if progress:

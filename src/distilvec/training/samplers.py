@@ -48,7 +48,7 @@ class BucketedBatches:
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.default_rng([self.seed, self.epoch])
-        order = generator.permutation(len(self.lengths))
+        order = generator.permutation(len(self.lengths)).astype(np.int32)  # half the memory of an epoch
         span = self.batch_size * self.pool
         # The short batch, if there is one, is cut off before sorting, so that it holds random rows.
         full = len(order) // self.batch_size * self.batch_size

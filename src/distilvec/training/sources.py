@@ -12,6 +12,7 @@ from torch import Tensor
 
 from distilvec.alignment.pieces import ENDS
 from distilvec.errors import DataError, DistilvecError
+from distilvec.files import spilled
 from distilvec.store import RaggedSignal, read_vocabulary
 from distilvec.teachers.signals import DIGEST, NEXT, Wanted
 from distilvec.training.alignments import align_corpus
@@ -60,7 +61,7 @@ class StoreSource:
     def _look_up(self, where: SignalStore | RaggedSignal) -> np.ndarray:
         numbers = np.full(len(self._keys), -1, np.int64)
         numbers[self._rows] = where.rows(self._keys[self._rows])
-        return numbers
+        return spilled(numbers)
 
     def prepare(self, wanted: Wanted, tokens: TokenizedCorpus | PreparedCorpus) -> None:
         """Open the signals that a method wants, and align the texts.

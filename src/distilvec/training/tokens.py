@@ -50,7 +50,7 @@ class TokenizedCorpus:
         limit: tokens per text, may be infinite; longer ones are cut at their end. None for pairs, which are cut inside.
 
     Attributes:
-        lengths: int64 [n] tokens per text after truncation.
+        lengths: int32 [n] tokens per text after truncation.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TokenizedCorpus:
         self.prompt_length, self.bags, self.name = prompt_length, bags, name
         self.types, self.limit = types, limit
         self._contents = Contents(None if bags else tokenizer, prompt)
-        self.lengths = np.diff(offsets)
+        self.lengths = np.diff(offsets).astype(np.int32)
 
     @classmethod
     def build(
@@ -266,14 +266,14 @@ def _write_tokens(
     chunk: int = 10_000,
 ) -> tuple[np.ndarray, int, list[int]]:
     """Write the ids of all texts (and, to a second file, segments); lengths, how many were truncated, checksums."""
-    lengths: list[np.ndarray] = [np.zeros(0, np.int64)]
+    lengths: list[np.ndarray] = [np.zeros(0, np.int32)]
     truncated, sums = 0, [0] * len(files)
     dtypes = [np.uint32 if wide else np.uint16, np.uint8]
     with contextlib.ExitStack() as stack:
         outs = [stack.enter_context(file.open("wb")) for file in files]
         for start in range(0, count, chunk):
             columns, cut = tokenize(texts(np.arange(start, min(start + chunk, count))))
-            lengths.append(np.fromiter((len(ids) for ids in columns[0]), np.int64, len(columns[0])))
+            lengths.append(np.fromiter((len(ids) for ids in columns[0]), np.int32, len(columns[0])))
             truncated += cut
             for number, (out, lists, dtype) in enumerate(zip(outs, columns, dtypes)):
                 flat = np.fromiter(itertools.chain.from_iterable(lists), np.int64, int(lengths[-1].sum()))

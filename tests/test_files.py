@@ -1,0 +1,33 @@
+"""Arrays outside of the process' own memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distilvec.files import spilled
+
+
+def anonymous() -> int:
+    """Bytes of this process that no file stands behind."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+def test_a_large_array_leaves_memory_and_keeps_its_values() -> None:
+    before = anonymous()
+    array = spilled(np.arange(8_000_000))  # 64 MB
+    assert int(array.sum()) == 8_000_000 * 7_999_999 // 2 and not array.flags.writeable
+    assert anonymous() - before < 16e6
+    words = spilled(np.array([b"ab", b"c"] * 1_500_000, "S16"))
+    assert words.dtype == "S16" and np.searchsorted(words[:2], b"b") == 1
+
+
+def test_a_small_one_stays_and_no_room_is_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small = np.arange(10)
+    assert spilled(small) is small
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    large = np.zeros(1_000_000)
+    assert spilled(large) is large
