@@ -78,11 +78,13 @@ class Row:
 
     Attributes:
         like: the row whose learning rate it takes; None = it has the full grid.
+        task: further keys of the task.
     """
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
     like: str | None = None
+    task: Mapping[str, Any] = field(default_factory=dict)
 
 
 MAIN: dict[str, Row] = {
@@ -99,6 +101,9 @@ MAIN: dict[str, Row] = {
 }
 #: What is left of the logit methods where there are no classes.
 ON_STATES = {f"{name} on states": Row(name, {"form": "embedding"}) for name in ("mined", "cdm")}
+
+#: Sorting forgets which class is which: here the first of three epochs is for the labels alone.
+LABELS_FIRST = {f"{name} labels first": Row(name, task={"labels_first": 1 / 3}) for name in ("uld", "multilevel_ot")}
 
 EXPERTS = ("cosine", "contrast", "margin")
 #: How DistillMoE's head adds its experts up; `distillmoe` is linear.
@@ -172,6 +177,7 @@ def repairs() -> dict[str, Row]:
 GROUPS: dict[str, dict[str, Row]] = {
     "main": MAIN,
     "states": ON_STATES,
+    "labels-first": LABELS_FIRST,
     "aggregation": AGGREGATION,
     "former": FORMER,
     "scope": SCOPE,

@@ -101,8 +101,17 @@ def teacher_model(name: str) -> str:
 class Bench:
     """One labelled set: its files, fine-tuned teachers, corpus and store, made once."""
 
-    def __init__(self, name: str, setting: str, device: str | None, quick: bool, results: Results) -> None:
+    def __init__(
+        self,
+        name: str,
+        setting: str,
+        device: str | None,
+        quick: bool,
+        results: Results,
+        rates: Sequence[float] = (),
+    ) -> None:
         self.name, self.setting, self.quick, self.results = name, SETTINGS[setting], quick, results
+        self.grid = GRID[:1] if quick else (*GRID, *rates)
         self.folder = name if setting == "bpe" else f"{name}+{setting}"
         self.set: LabelledSet = SETS[name]
         self.official = self.set.file or name
@@ -180,6 +189,7 @@ class Bench:
                     "kind": self.set.kind,
                     "alpha": ALPHA[self.name].get(method, 1.0),
                     **({"encoding": self.set.encoding} if self.set.encoding else {}),
+                    **ROWS[row].task,
                 },
                 "training": {
                     "epochs": 1 if self.quick else EPOCHS,
@@ -236,7 +246,7 @@ class Bench:
         def score(lr: float) -> float:
             return float(self.run(row, lr, 0)["validation"][self.set.metric])
 
-        scores = {lr: score(lr) for lr in (GRID[:1] if self.quick else GRID)}
+        scores = {lr: score(lr) for lr in self.grid}
         for end, further in ((max, LARGER), (min, SMALLER)):
             for lr in () if self.quick else further:
                 if max(scores, key=scores.__getitem__) != end(scores):
@@ -290,7 +300,7 @@ def refused_row(row: str, reason: str) -> dict[str, Any]:
 
 def supervised(options: argparse.Namespace, results: Results) -> None:
     for name in options.sets.split(","):
-        bench = Bench(name, options.setting, options.device, options.quick, results)
+        bench = Bench(name, options.setting, options.device, options.quick, results, options.rates)
         rows = bench.teach(named_rows(options.rows, SETS[name].kind))
         for seed in range(options.seeds or SETS[name].seeds):
             for row in rows:
@@ -327,6 +337,7 @@ def main() -> None:
         help="of the supervised part, separated by commas",
     )
     parser.add_argument("--setting", choices=list(SETTINGS), default="bpe", help="who teaches whom (supervised)")
+    parser.add_argument("--rates", type=float, nargs="*", default=[], help="learning rates beside the grid's")
     parser.add_argument("--rows", default="main", help=f"all, {', '.join(GROUPS)}, or names, separated by commas")
     parser.add_argument("--seeds", type=int, default=None, help="default: 3 for Banking77, SICK and STS-B, else 1")
     options = parser.parse_args()

@@ -8,7 +8,8 @@
 
 Teacher: all-MiniLM-L6-v2. Corpus and the nine evaluation sets: TALAS's protocol from the shared data. Students:
 `bpe` (4 layers x 256, its own byte-level BPE, masked-word pre-trained only), `cut` (two layers kept from the teacher,
-at most 5,000 word pieces) and `cut3` (three layers). Every method gets the same steps, the same batches of similar
+at most 5,000 word pieces) and `cut3` (three layers). `remade` is `bpe` in a folder whose student-bpe is the one that
+data/student_bpe.py made there. Every method gets the same steps, the same batches of similar
 length and the same small grid: three learning rates at one epoch, chosen on validation data (emotion, STS-B, WiC).
 Every row is kept as soon as it is there, so the script goes on where it stopped.
 """
@@ -103,7 +104,7 @@ LIKE = {name: "talas" for name in ROWS if name.startswith(("talas", "tamd")) and
 
 
 def student_section(name: str) -> StudentSection:
-    if name == "bpe":
+    if name in ("bpe", "remade"):
         return StudentSection(model=str(shared() / "models" / "student-bpe"), max_length=128)
     layers = {"cut": 2, "cut3": 3}[name]
     return StudentSection(shrink={"of": demo_teacher(), "layers": layers, "vocabulary": 5000}, max_length=128)
@@ -298,7 +299,7 @@ def clean_cells(runs: list[dict[str, Any]], inside: tuple[str, ...]) -> list[str
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--student", choices=["bpe", "cut", "cut3"], default="bpe")
+    parser.add_argument("--student", choices=["bpe", "remade", "cut", "cut3"], default="bpe")
     parser.add_argument("--rows", default="main", help="main, baselines, parts, all, or names with commas")
     parser.add_argument("--seeds", type=int, default=1)
     options = parser.parse_args()

@@ -56,3 +56,18 @@ def test_alpha_weighs_the_task_and_what_is_left_of_one_the_method(home: Path) ->
         both = step(**batch, labels=labels)
         torch.testing.assert_close(both["loss"], alpha * both["terms"]["task"] + (1 - alpha) * alone["loss"])
         assert both["terms"]["task"] > 0.1
+
+
+def test_labels_first_have_the_whole_weight_at_the_start(home: Path) -> None:
+    made = assemble(home, "talas", rows=8, simcse_weight=0.5)
+    step, batch, labels = made.distiller.eval(), next(made.batches(8)), torch.arange(8) % 3
+    section = TaskSection(kind="classification", alpha=0.3, labels_first=0.25)
+    step.task = build_task(section, step.tap.info.width, labels.numpy())
+    step.at(0.0)
+    early = step(**batch, labels=labels)
+    torch.testing.assert_close(early["loss"], early["terms"]["task"])
+    assert early["terms"]["simcse"] > 0  # still there for the log
+    step.at(0.25)
+    late = step(**batch, labels=labels)
+    assert (late["loss"] - late["terms"]["task"]).abs() > 1e-3
+    torch.testing.assert_close(late["terms"], early["terms"])

@@ -22,6 +22,7 @@ class Task(nn.Module, ABC):
         metric: the score that chooses the best checkpoint, one of those in `metrics`.
         head: what is trained, saved and loaded; None where the student needs none.
         alpha: weight of the task in [0, 1].
+        labels_first: share of the training, from its start, in which it has the whole weight.
     """
 
     kind: ClassVar[str]
@@ -31,7 +32,7 @@ class Task(nn.Module, ABC):
 
     def __init__(self, head: TaskHead | None, alpha: float) -> None:
         super().__init__()
-        self.head, self.alpha = head, alpha
+        self.head, self.alpha, self.labels_first = head, alpha, 0.0
 
     @property
     def encoding(self) -> Encoding:

@@ -20,6 +20,13 @@ class TaskSection(BaseModel):
     )
     label: str | None = Field(None, description="column with class names or scores; null = corpus.label")
     alpha: float = Field(0.5, ge=0, le=1, description="weight of the task's loss; distillation has the rest")
+    labels_first: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the training, from its start, in which the labels teach alone: distillation that does "
+        "not know which class is which (uld, multilevel_ot) needs a student that does",
+    )
     encoding: Literal["joint", "separate"] | None = Field(
         None,
         description="of pairs: both texts as one input (joint, the default), or one after the other (separate: "

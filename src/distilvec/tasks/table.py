@@ -46,6 +46,12 @@ def build_task(
         DistilvecError: a task without a label column, or labels that are of another kind than the task.
         DataError: all labels are equal.
     """
+    task = _task(section, width, labels, label_names)
+    task.labels_first = section.labels_first
+    return task
+
+
+def _task(section: TaskSection, width: int, labels: np.ndarray | None, label_names: Sequence[str] | None) -> Task:
     if section.writes:
         return Generation(section.alpha)
     if labels is None:

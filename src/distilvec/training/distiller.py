@@ -45,6 +45,7 @@ class Distiller(nn.Module):
 
     Attributes:
         trains_student: False in a method's stages that train the heads alone; the trainer sets it.
+        labels_alone: whether the task has the whole weight now; the trainer sets it.
     """
 
     def __init__(
@@ -73,12 +74,17 @@ class Distiller(nn.Module):
         self.mini_batch_size = mini_batch_size
         self.remember, self.gather = remember, gather
         self._former = [StudentTap(former)] if former is not None and remember else []
-        self.trains_student = True
+        self.trains_student, self.labels_alone = True, False
 
     @property
     def gathers(self) -> bool:
         """Whether the losses that `forward` gives are those of the whole batch, not of this process's rows."""
         return self.gather and self.needs.coupled and world_size() > 1
+
+    def at(self, progress: float) -> None:
+        """Take the stage of the training that comes next (0 = start, 1 = end)."""
+        self.trains_student = self.method.trains_student(progress)
+        self.labels_alone = self.task is not None and progress < self.task.labels_first
 
     def observe(self, features: dict[str, Tensor]) -> StudentOutput:
         """One student forward for all the views that the method wants."""
@@ -159,7 +165,7 @@ class Distiller(nn.Module):
         if self.task is None:
             return terms
         # Where there is nothing beside it, the task has the whole weight.
-        alpha = self.task.alpha if terms else 1.0
+        alpha = self.task.alpha if terms and not self.labels_alone else 1.0
         task = Term(*self.task.losses(output, labels, batch.group, batch.role), alpha)
         return {"task": task, **{name: term._replace(weight=(1 - alpha) * term.weight) for name, term in terms.items()}}
 

@@ -203,8 +203,7 @@ class DistillationTrainer(CheckpointedTrainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         model.train()
-        progress = self.state.global_step / max(self.state.max_steps, 1)
-        self.distiller.trains_student = self.distiller.method.trains_student(progress)
+        self.distiller.at(self.state.global_step / max(self.state.max_steps, 1))
         inputs = self._prepare_inputs(inputs)
         if self.sharp_step is not None:
             loss = self.sharp_step(model, inputs)
