@@ -3,6 +3,7 @@
     python experiments/quarter.py --sizes quarter --seeds 0     # half an hour of one core, and to judge
     python experiments/quarter.py --probe                       # the shapes beside others, 40,000 texts each
     python experiments/quarter.py --rivals                      # tables of the same sizes: ours, and model2vec's
+    python experiments/quarter.py --cost --larger               # the nine sets after more and more training
     python experiments/quarter.py --table
 
 Teacher: all-MiniLM-L6-v2 (22.7 M parameters). Students: `shrink` with a factorised table of word pieces, some of the
@@ -67,6 +68,8 @@ DEMO = 2600
 _PARTS = ("summary", "description")
 HOLDOUT = 0.01
 EPOCHS, PROBE_EPOCHS = 3.84, 0.404
+#: Trainings of their own, each with its whole schedule, for quality against time.
+COSTS = (0.05, 0.2, 0.8)
 #: Others of the same sizes.
 OTHERS: dict[str, dict[str, Any]] = {
     "quarter, today's": {"layers": [1, 6], "vocabulary": 5_000},
@@ -264,6 +267,12 @@ def judged_run(made: Recipe) -> dict[str, Any]:
     return {**about, **likeness(folder / "student"), **scores(made, folder / "student", groups())}
 
 
+def cost_run(made: Recipe) -> dict[str, Any]:
+    """A trained student on the nine sets, beside the teacher."""
+    folder, about = trained(made)
+    return {**about, **likeness(folder / "student"), **scores(made, folder / "student", {"nine": groups()["nine"]})}
+
+
 def start_run(made: Recipe) -> dict[str, Any]:
     """The same student before training, on the nine sets and retrieval."""
     folder, about = trained(made)
@@ -352,6 +361,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=EPOCHS)
     parser.add_argument("--larger", action="store_true", help="all sentences, and docstrings")
     parser.add_argument("--rivals", action="store_true", help="static students and model2vec's, of the same sizes")
+    parser.add_argument("--cost", action="store_true", help="short trainings of the quarter, and of today's shape")
     parser.add_argument("--probe", action="store_true", help="only compare shapes, trained on 40,000 texts")
     options = parser.parse_args()
     results = Results(EXPERIMENT)
@@ -366,6 +376,13 @@ def main() -> None:
                 if name == "quarter":
                     row = f"probe/{name}, without token states-0"
                     results.run(row, functools.partial(probed, made), recipe=settings_of(made))
+    elif options.cost:
+        texts = larger() if options.larger else None
+        for epochs in COSTS:
+            for name in ("quarter", "quarter, today's"):
+                made = Recipe.build(recipe({**SIZES, **OTHERS}[name], 0, epochs, texts=texts))
+                results.run(f"cost/{name}, {epochs:g}-0", functools.partial(cost_run, made), recipe=settings_of(made))
+                write_page(results.rows(), results.home)
     elif options.rivals:
         for size in options.sizes:
             for seed in options.seeds:

@@ -51,10 +51,26 @@ def write_page(rows: Rows, folder: Path) -> str:
     if probes:
         lines += ["", "## Shapes after 40,000 texts", "", *_head("shape", "parameters", *_LIKENESS)]
         lines += [f"| {name} | {_size(row)} | {_likeness(row)} |" for name, row in probes.items()]
+    if costs := below(rows, "cost"):
+        lines += ["", "## Quality against time", "", *_costs(costs, whole)]
     text = "\n".join(lines) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(text)
     return text
+
+
+def _costs(costs: Rows, whole: Rows) -> list[str]:
+    """Trainings of different lengths, each with its own schedule; one core, training alone, by the clock."""
+    found = [(name.partition(",")[0] if "today" not in name else "two whole blocks", row) for name, row in costs.items()]
+    found += [(name.rpartition("-")[0], row) for name, row in whole.items() if name == "quarter, more texts-0"]
+    lines = ["One core, training alone, by the clock; every row is a training of its own with its whole schedule.", ""]
+    lines += _head("shape", "steps", "minutes", "nine sets kept", *_LIKENESS)
+    for name, row in sorted(found, key=lambda pair: (pair[0][:3] == "two", pair[1]["steps"])):
+        minutes = f"{row['training_seconds_of_last_call'] / 60:.1f}"
+        lines.append(
+            f"| {name} | {row['steps']:,} | {minutes} | {_kept(row, 'nine', 'all'):.1f} % | {_likeness(row)} |"
+        )
+    return lines
 
 
 def _over_seeds(whole: Rows, starts: Rows) -> list[str]:
