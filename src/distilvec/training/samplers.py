@@ -48,19 +48,17 @@ class BucketedBatches:
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.default_rng([self.seed, self.epoch])
-        order = generator.permutation(len(self.lengths)).astype(np.int32)  # half the memory of an epoch
-        span = self.batch_size * self.pool
+        order = np.arange(len(self.lengths), dtype=np.int32)
+        generator.shuffle(order)
+        span, size = self.batch_size * self.pool, self.batch_size
         # The short batch, if there is one, is cut off before sorting, so that it holds random rows.
-        full = len(order) // self.batch_size * self.batch_size
-        pools = [order[start : min(start + span, full)] for start in range(0, full, span)]
-        batches: list[np.ndarray] = []
-        for rows in pools:
-            ordered = rows[np.argsort(self.lengths[rows], kind="stable")]
-            batches.extend(ordered.reshape(-1, self.batch_size))
-        rest = order[full:]
-        rest = rest[: len(rest) // self.world * self.world]
-        if len(rest) and not self.drop_last:
-            batches.append(rest)
-        for position in generator.permutation(len(batches)):
-            share = len(batches[position]) // self.world
-            yield batches[position][self.rank * share : (self.rank + 1) * share].tolist()
+        full = len(order) // size * size
+        for start in range(0, full, span):
+            rows = order[start : min(start + span, full)]
+            rows[:] = rows[np.argsort(self.lengths[rows], kind="stable")]
+        rest = (len(order) - full) // self.world * self.world
+        ends = full if self.drop_last else full + rest
+        for position in generator.permutation(-(-ends // size)):
+            batch = order[position * size : min((position + 1) * size, ends)]
+            share = len(batch) // self.world
+            yield batch[self.rank * share : (self.rank + 1) * share].tolist()

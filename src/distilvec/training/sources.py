@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from distilvec.training.row_numbers import Ragged
     from distilvec.training.tokens import TokenizedCorpus
 
+#: Corpus rows that are looked up at once.
+_ROWS = 1 << 18
+
 
 class StoreSource:
     """Signals of one teacher from its store; row numbers are looked up once, for the whole corpus.
@@ -60,7 +63,9 @@ class StoreSource:
 
     def _look_up(self, where: SignalStore | RaggedSignal) -> np.ndarray:
         numbers = np.full(len(self._keys), -1, np.int64)
-        numbers[self._rows] = where.rows(self._keys[self._rows])
+        for start in range(0, len(self._rows), _ROWS):  # without a copy of all keys
+            rows = self._rows[start : start + _ROWS]
+            numbers[rows] = where.rows(self._keys[rows])
         return spilled(numbers)
 
     def prepare(self, wanted: Wanted, tokens: TokenizedCorpus | PreparedCorpus) -> None:

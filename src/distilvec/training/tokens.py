@@ -71,7 +71,7 @@ class TokenizedCorpus:
         self.prompt_length, self.bags, self.name = prompt_length, bags, name
         self.types, self.limit = types, limit
         self._contents = Contents(None if bags else tokenizer, prompt)
-        self.lengths = np.diff(offsets).astype(np.int32)
+        self.lengths = np.subtract(offsets[1:], offsets[:-1], dtype=np.int32, casting="unsafe")
 
     @classmethod
     def build(
@@ -210,7 +210,7 @@ def _open(token_files: list[Path], offsets_file: Path) -> tuple[np.ndarray, list
     """The table of `_write` and the mapped arrays; None where there are none, or damaged ones."""
     try:
         table = np.load(offsets_file, mmap_mode="r", allow_pickle=False)
-        if table.dtype != np.int64 or table.ndim != 1 or zlib.crc32(table[3:].tobytes()) != table[2]:
+        if table.dtype != np.int64 or table.ndim != 1 or zlib.crc32(table[3:].data) != table[2]:
             return None
         dtypes = [np.uint32 if table[1] else np.uint16, np.uint8]
         arrays: list[np.ndarray] = [
@@ -238,11 +238,12 @@ def _write(
     partials = [file.with_name(f".{file.name}.{secrets.token_hex(4)}") for file in files]
     try:
         offsets_file.parent.mkdir(parents=True, exist_ok=True)
-        lengths, truncated, sums = _write_tokens(tokenize, texts, count, partials[:-1], wide=wide)
-        behind = np.concatenate([[*sums, 0][: _HEAD - 3], [0], np.cumsum(lengths)]).astype(np.int64)
-        table = np.concatenate([[truncated, int(wide), zlib.crc32(behind.tobytes())], behind])
-        with partials[-1].open("wb") as out:
-            np.save(out, table)
+        table = np.lib.format.open_memmap(partials[-1], "w+", np.int64, (_HEAD + count + 1,))  # type: ignore[no-untyped-call]
+        truncated, sums = _write_tokens(tokenize, texts, table[_HEAD:], partials[:-1], wide=wide)
+        table[3:_HEAD] = [*sums, 0][: _HEAD - 3]
+        table[:3] = truncated, wide, zlib.crc32(table[3:].data)
+        table.flush()
+        del table
         for partial, file in zip(partials, files, strict=True):
             partial.replace(file)
     except OSError as error:
@@ -259,25 +260,32 @@ def _write(
 def _write_tokens(
     tokenize: _Tokenize,
     texts: Callable[[np.ndarray], Sequence[str]],
-    count: int,
+    offsets: np.ndarray,
     files: list[Path],
     *,
     wide: bool,
     chunk: int = 10_000,
-) -> tuple[np.ndarray, int, list[int]]:
-    """Write the ids of all texts (and, to a second file, segments); lengths, how many were truncated, checksums."""
-    lengths: list[np.ndarray] = [np.zeros(0, np.int32)]
-    truncated, sums = 0, [0] * len(files)
+) -> tuple[int, list[int]]:
+    """Write the ids of all texts (and, to a second file, segments); how many were truncated, and checksums.
+
+    Args:
+        offsets: int64 [n + 1]; where each text begins is written here.
+    """
+    truncated, sums, total = 0, [0] * len(files), 0
+    offsets[0] = 0
     dtypes = [np.uint32 if wide else np.uint16, np.uint8]
     with contextlib.ExitStack() as stack:
         outs = [stack.enter_context(file.open("wb")) for file in files]
-        for start in range(0, count, chunk):
-            columns, cut = tokenize(texts(np.arange(start, min(start + chunk, count))))
-            lengths.append(np.fromiter((len(ids) for ids in columns[0]), np.int32, len(columns[0])))
+        for start in range(0, len(offsets) - 1, chunk):
+            columns, cut = tokenize(texts(np.arange(start, min(start + chunk, len(offsets) - 1))))
+            lengths = np.fromiter((len(ids) for ids in columns[0]), np.int64, len(columns[0]))
+            offsets[start + 1 : start + 1 + len(lengths)] = total + np.cumsum(lengths)
+            size = int(lengths.sum())
+            total += size
             truncated += cut
             for number, (out, lists, dtype) in enumerate(zip(outs, columns, dtypes)):
-                flat = np.fromiter(itertools.chain.from_iterable(lists), np.int64, int(lengths[-1].sum()))
+                flat = np.fromiter(itertools.chain.from_iterable(lists), np.int64, size)
                 written = flat.astype(dtype).tobytes()
                 sums[number] = zlib.crc32(written, sums[number])
                 out.write(written)
-    return np.concatenate(lengths), truncated, sums
+    return truncated, sums

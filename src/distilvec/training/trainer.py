@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import PrinterCallback, TrainingArguments
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.evenly import evenly_spaced
 from distilvec.optim import SharpnessAware
 from distilvec.training.checkpoints import CheckpointedTrainer
 from distilvec.training.data import Collator, Rows
@@ -23,6 +24,8 @@ from distilvec.training.distributed import gather_rows, mean_over_ranks, rank, w
 from distilvec.training.samplers import BucketedBatches
 from distilvec.training.sharp_step import SharpStep
 
+#: Texts whose lengths say which batch a rehearsal takes.
+_REHEARSED = 100_000
 _RHO = {"disam": 0.01}  # where the recipe is silent; those of sam and asam are the optimizer's own
 
 
@@ -185,12 +188,13 @@ class DistillationTrainer(CheckpointedTrainer):
 
     def rehearse(self) -> None:
         """The student forward and backward on one batch, without a trace; half of all tokens are in longer texts."""
-        lengths = self.collator.lengths(np.asarray(self.rows))
+        some = np.asarray(self.rows)[evenly_spaced(len(self.rows), _REHEARSED)]
+        lengths = self.collator.lengths(some)
         order = np.argsort(lengths, kind="stable")
         size = min(self.args.per_device_train_batch_size, len(order))
         tokens = lengths[order].cumsum()
         start = min(int(np.searchsorted(tokens, tokens[-1] / 2)), len(order) - size)
-        features = self.collator.tokens.features(self.collator.expand(self.rows[order[start : start + size]]))
+        features = self.collator.tokens.features(self.collator.expand(some[order[start : start + size]]))
         features, student = self._prepare_inputs(features), self.distiller.student
         training = student.training
         low = torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16)
