@@ -61,7 +61,9 @@ def write_page(rows: Rows, folder: Path) -> str:
 
 def _costs(costs: Rows, whole: Rows) -> list[str]:
     """Trainings of different lengths, each with its own schedule; one core, training alone, by the clock."""
-    found = [(name.partition(",")[0] if "today" not in name else "two whole blocks", row) for name, row in costs.items()]
+    found = [
+        (name.partition(",")[0] if "today" not in name else "two whole blocks", row) for name, row in costs.items()
+    ]
     found += [(name.rpartition("-")[0], row) for name, row in whole.items() if name == "quarter, more texts-0"]
     lines = ["One core, training alone, by the clock; every row is a training of its own with its whole schedule.", ""]
     lines += _head("shape", "steps", "minutes", "nine sets kept", *_LIKENESS)

@@ -15,7 +15,7 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 if TYPE_CHECKING:
     import numpy as np
 
-_SPILLED_BYTES = 4 << 20
+_SCRATCH_BYTES = 4 << 20
 
 
 @contextmanager
@@ -47,22 +47,34 @@ def whole(file: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def spilled(array: np.ndarray) -> np.ndarray:
-    """The same values, read-only, in a temporary file without a name: the system can take such memory back.
+def scratch(count: int, dtype: Any) -> np.ndarray:
+    """Zeros [count] in a temporary file without a name: the system can take such memory back.
 
-    For what grows with a corpus and is looked at here and there. Small arrays stay as they are, and so does one for
-    which there is no room.
+    For what grows with a corpus and is looked at here and there. Few of them, or those for which there is no room, lie
+    in memory as any other array.
     """
     import numpy as np
 
-    if array.nbytes < _SPILLED_BYTES:
-        return array
+    left = count * np.dtype(dtype).itemsize
+    if left < _SCRATCH_BYTES:
+        return np.zeros(count, dtype)
     try:
         with tempfile.TemporaryFile() as file:
-            array.tofile(file)
-            return np.memmap(file, array.dtype, "r", shape=array.shape).view(np.ndarray)
+            while left > 0:  # written, not only declared: a full disk is met here and not at some later access
+                left -= file.write(bytes(min(left, _SCRATCH_BYTES)))
+            file.flush()
+            return np.memmap(file, dtype, "r+", shape=(count,)).view(np.ndarray)
     except OSError:
+        return np.zeros(count, dtype)
+
+
+def spilled(array: np.ndarray) -> np.ndarray:
+    """The values of an array [n] as `scratch` keeps them."""
+    if array.nbytes < _SCRATCH_BYTES:
         return array
+    kept = scratch(len(array), array.dtype)
+    kept[:] = array
+    return kept
 
 
 def read_object(file: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from distilvec.alignment.pieces import ENDS
 from distilvec.errors import DataError, DistilvecError
-from distilvec.files import spilled
+from distilvec.files import scratch
 from distilvec.store import RaggedSignal, read_vocabulary
 from distilvec.teachers.signals import DIGEST, NEXT, Wanted
 from distilvec.training.alignments import align_corpus
@@ -62,11 +62,12 @@ class StoreSource:
         self._digested: DigestedCorpus | None = None
 
     def _look_up(self, where: SignalStore | RaggedSignal) -> np.ndarray:
-        numbers = np.full(len(self._keys), -1, np.int64)
+        numbers = scratch(len(self._keys), np.int64)
+        numbers -= 1
         for start in range(0, len(self._rows), _ROWS):  # without a copy of all keys
             rows = self._rows[start : start + _ROWS]
             numbers[rows] = where.rows(self._keys[rows])
-        return spilled(numbers)
+        return numbers
 
     def prepare(self, wanted: Wanted, tokens: TokenizedCorpus | PreparedCorpus) -> None:
         """Open the signals that a method wants, and align the texts.
