@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from distilvec.files import spilled
+
 
 class BucketedBatches:
     """Shuffled batches of rows of similar length; what a DataLoader takes as `batch_sampler`.
@@ -35,7 +37,7 @@ class BucketedBatches:
         world: int = 1,
         drop_last: bool = False,
     ) -> None:
-        self.lengths, self.batch_size, self.seed = np.asarray(lengths), batch_size, seed
+        self.lengths, self.batch_size, self.seed = spilled(np.asarray(lengths)), batch_size, seed
         self.pool, self.rank, self.world, self.drop_last = pool, rank, world, drop_last
         self.epoch = 0
 
@@ -48,7 +50,7 @@ class BucketedBatches:
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.default_rng([self.seed, self.epoch])
-        order = np.arange(len(self.lengths), dtype=np.int32)
+        order = spilled(np.arange(len(self.lengths), dtype=np.int32))
         generator.shuffle(order)
         span, size = self.batch_size * self.pool, self.batch_size
         # The short batch, if there is one, is cut off before sorting, so that it holds random rows.

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from distilvec.corpus.keys import PAIR, split_pair
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.files import scratch
 from distilvec.modules.contents import Contents
 from distilvec.modules.pipeline import default_prompt
 from distilvec.modules.text_ids import TextIds, own_features, padded, places
@@ -71,7 +72,8 @@ class TokenizedCorpus:
         self.prompt_length, self.bags, self.name = prompt_length, bags, name
         self.types, self.limit = types, limit
         self._contents = Contents(None if bags else tokenizer, prompt)
-        self.lengths = np.subtract(offsets[1:], offsets[:-1], dtype=np.int32, casting="unsafe")
+        self.lengths = scratch(len(offsets) - 1, np.int32)
+        np.subtract(offsets[1:], offsets[:-1], out=self.lengths, casting="unsafe")
 
     @classmethod
     def build(
