@@ -76,7 +76,8 @@ def _costs(costs: Rows, whole: Rows) -> list[str]:
 
 
 def _over_seeds(whole: Rows, starts: Rows) -> list[str]:
-    sizes = sorted({name.rpartition("-")[0] for name in whole}, key=lambda size: -_of(whole, size)[0]["parameters"])
+    names = {name.rpartition("-")[0] for name in whole}
+    sizes = sorted(names, key=lambda size: (-_of(whole, size)[0]["parameters"], size))
     columns = ("size", "parameters", "seeds", "nine sets", "nine sets untrained", "four unseen sets", "retrieval")
     lines = _head(*columns, "retrieval untrained", "of ten", "minutes")
     for size in sizes:
