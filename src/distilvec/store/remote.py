@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.files import whole
 from distilvec.store.files import disk_problems, write_json
 from distilvec.store.layout import add_signal, check_same_teacher, make_format, read_format, read_signals, write_format
 from distilvec.store.part import BadPart, verify_part
@@ -52,7 +53,8 @@ def pull(url: str, folder: str | Path) -> int:
             write_json(folder / VOCABULARY, vocabulary)
         for name in _axes_there(system, root):
             if not (folder / name).exists():
-                _write_bytes(folder / name, system.cat_file(f"{root}/{name}"))
+                with whole(folder / name) as partial:
+                    partial.write_bytes(system.cat_file(f"{root}/{name}"))
         here = set(_remote_names(folder))
         new = [name for name in _names(system, root) if name not in here]
         return sum(_fetch(system, root, folder, name) for name in new)
@@ -197,12 +199,6 @@ def _send_axes(system: Any, root: str, folder: Path, url: str) -> None:
                 where=url,
                 remedy="Remove the local store and teach again: the copy's axes are fetched first.",
             )
-
-
-def _write_bytes(file: Path, content: bytes) -> None:
-    partial = file.with_name(file.name + ".tmp")
-    partial.write_bytes(content)
-    partial.replace(file)
 
 
 def _send(system: Any, root: str, folder: Path, part: str, name: str) -> bool:
