@@ -3,6 +3,7 @@
     python experiments/quarter.py --sizes quarter --seeds 0     # half an hour of one core, and to judge
     python experiments/quarter.py --probe                       # the shapes beside others, 40,000 texts each
     python experiments/quarter.py --rivals                      # tables of the same sizes: ours, and model2vec's
+    python experiments/quarter.py --rates                       # learning rates beside others, 81,000 texts each
     python experiments/quarter.py --cost --larger               # the nine sets after more and more training
     python experiments/quarter.py --table
 
@@ -32,7 +33,7 @@ from typing import Any
 import headline
 import numpy as np
 from common import WORK, Results, arguments, finished, settings_of, shared
-from quarter_shapes import SIZES, TABLES
+from quarter_shapes import RATES, SIZES, TABLES
 from quarter_table import write_page
 from safetensors.numpy import load_file
 
@@ -156,7 +157,13 @@ def pairs() -> list[dict[str, str]]:
 
 
 def recipe(
-    shape: dict[str, Any], seed: int, epochs: float, token_states: float = 1.0, *, texts: Path | None = None
+    shape: dict[str, Any],
+    seed: int,
+    epochs: float,
+    token_states: float = 1.0,
+    *,
+    texts: Path | None = None,
+    lr: float = 1e-3,
 ) -> dict[str, Any]:
     """The run of a shape; its folder is named after all that it is made of."""
     fast = bfloat16_pays()
@@ -165,7 +172,7 @@ def recipe(
         "teachers": [{"name": NAME, "model": demo_teacher(), "dtype": "bfloat16" if fast else None}],
         "student": {"shrink": {"of": NAME, "positions": 256, **shape}, "max_length": 256, "dropout": 0.0},
         "method": {"name": "cosine", "map": False, "token_states": token_states},
-        "optimizer": {"lr": 1e-3, "heads_lr": None},
+        "optimizer": {"lr": lr, "heads_lr": None},
         "training": {
             "epochs": epochs,
             "batch_size": 64,
@@ -361,6 +368,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=EPOCHS)
     parser.add_argument("--larger", action="store_true", help="all sentences, and docstrings")
     parser.add_argument("--rivals", action="store_true", help="static students and model2vec's, of the same sizes")
+    parser.add_argument("--rates", action="store_true", help="only compare learning rates, on the larger corpus")
     parser.add_argument("--cost", action="store_true", help="short trainings of the quarter, and of today's shape")
     parser.add_argument("--probe", action="store_true", help="only compare shapes, trained on 40,000 texts")
     options = parser.parse_args()
@@ -376,6 +384,13 @@ def main() -> None:
                 if name == "quarter":
                     row = f"probe/{name}, without token states-0"
                     results.run(row, functools.partial(probed, made), recipe=settings_of(made))
+    elif options.rates:
+        for size in options.sizes:
+            for lr in (1e-3, 2e-3, 4e-3, 8e-3):
+                made = Recipe.build(recipe(SIZES[size], 0, PROBE_EPOCHS, texts=larger(), lr=lr))
+                name = f"rate/{size}, {lr:g}-0"
+                results.run(name, functools.partial(probed, made), recipe=settings_of(made))
+                write_page(results.rows(), results.home)
     elif options.cost:
         texts = larger() if options.larger else None
         for epochs in COSTS:
@@ -398,7 +413,7 @@ def main() -> None:
         for seed in options.seeds:
             for size in options.sizes:
                 texts = larger() if options.larger else None
-                made = Recipe.build(recipe(SIZES[size], seed, options.epochs, texts=texts))
+                made = Recipe.build(recipe(SIZES[size], seed, options.epochs, texts=texts, lr=RATES[size]))
                 chosen, name = settings_of(made), f"{size}, more texts" if options.larger else size
                 results.run(f"{name}-{seed}", functools.partial(judged_run, made), recipe=chosen)
                 results.run(f"speed/{name}-{seed}", functools.partial(timed_run, made), recipe=chosen)

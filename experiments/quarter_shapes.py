@@ -10,6 +10,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "eighth": {"layers": [1, 3, 6], "vocabulary": 14_000, "embedding": 50, "inner": 128},
     "twentieth": {"layers": [1], "vocabulary": 9_000, "embedding": 44, "inner": 96},
 }
+#: Learning rates: the smaller the student, the larger. Chosen by agreement on held-out texts after 81,000 texts.
+RATES = {"quarter": 1e-3, "eighth": 2e-3, "twentieth": 4e-3}
 #: Static students of the same sizes, and the numbers a piece that model2vec may have of all 30,522 pieces.
 TABLES: dict[str, dict[str, int]] = {
     "quarter": {"vocabulary": 22_000, "dimensions": 256, "model2vec": 185},
