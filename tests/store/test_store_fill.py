@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -11,6 +12,7 @@ import pytest
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store import SignalStore, fill
+from distilvec.store.fill import distinct_positions
 
 
 def test_each_distinct_text_is_encoded_once(tmp_path: Path, filling: ModuleType) -> None:
@@ -257,3 +259,12 @@ def test_what_a_dead_writer_left_is_removed_of_every_signal(tmp_path: Path, fill
     with store.writer() as again:
         assert again.name == first.name != dead
     assert not any(file.exists() for file in left)
+
+
+@pytest.mark.parametrize("compared", [1, 2, 7, 1 << 18])
+def test_the_first_of_equal_keys_counts(compared: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["distilvec.store.fill"], "_COMPARED", compared)
+    for count in (0, 1, 2, 10, 500):
+        words = np.random.default_rng(count).integers(0, 7, (count, 2)).astype(np.uint64)
+        firsts = [row for row in range(count) if not (words[:row] == words[row]).all(axis=1).any()]
+        assert distinct_positions(words, None).tolist() == firsts

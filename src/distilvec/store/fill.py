@@ -25,6 +25,8 @@ from distilvec.teachers.signals import NOTHING, Wanted
 logger = logging.getLogger(__name__)
 
 _CHUNK = 8192
+#: Keys whose neighbours are compared at once.
+_COMPARED = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -177,10 +179,13 @@ def distinct_positions(words: np.ndarray, shard: tuple[int, int] | None) -> np.n
         DistilvecError: there is no such shard.
     """
     order = np.lexsort((words[:, 1], words[:, 0]))  # stable: equal keys stay in their order
-    ordered = words[order]
     first = np.ones(len(order), dtype=bool)
-    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    positions: np.ndarray = np.sort(order[first])
+    for start in range(1, len(order), _COMPARED):  # without a copy of all keys in order
+        block = words[order[start - 1 : start + _COMPARED]]
+        first[start : start + _COMPARED] = (block[1:] != block[:-1]).any(axis=1)
+    positions: np.ndarray = order[first]
+    del order
+    positions.sort()
     if shard is None:
         return positions
     number, shards = shard
@@ -198,7 +203,7 @@ class _VectorFilling:
 
     def missing(self, distinct: np.ndarray) -> np.ndarray:
         """Which of some positions lack a vector: bool [m]."""
-        return self._store.missing(self._keys[distinct])
+        return self._store.missing_at(self._keys, distinct)
 
     def batches(self, todo: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
         """Positions and their vectors, until all of `todo` is covered; None where the teacher has none."""

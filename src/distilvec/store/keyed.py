@@ -114,6 +114,14 @@ class KeyedParts(Generic[PartT]):
         """Which keys uint8 [n, 16] the store has nothing for: bool [n]."""
         return self.rows(keys) < 0
 
+    def missing_at(self, keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Which of keys [positions], uint8 [m, 16], it has nothing for: bool [m]; without a copy of all of them."""
+        missing = np.zeros(len(positions), bool)
+        for start in range(0, len(positions), _CHUNK):
+            chunk = slice(start, start + _CHUNK)
+            missing[chunk] = self.missing(keys[positions[chunk]])
+        return missing
+
     def keys(self, rows: np.ndarray) -> np.ndarray:
         """Keys uint8 [n, 16] of rows, integers [n]."""
         out = np.empty((len(rows), 2), dtype="<u8")

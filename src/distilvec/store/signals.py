@@ -13,6 +13,7 @@ from torch import Tensor
 
 from distilvec.corpus.lazy import take
 from distilvec.store.axes import TokenAxes, settle_axes
+from distilvec.store.keyed import KeyedParts
 from distilvec.store.layout import states_fingerprint
 from distilvec.store.ragged import RaggedSignal
 from distilvec.store.reader import SignalStore
@@ -72,9 +73,8 @@ class SignalFilling:
 
     def missing(self, distinct: np.ndarray) -> np.ndarray:
         """Which of some positions lack a sentence vector or any signal: bool [m]."""
-        keys = self._keys[distinct]
-        lacking = {"sentence": self._store.missing(keys)}
-        lacking |= {name: signal.missing(keys) for name, signal in self._signals.items()}
+        filled: dict[str, KeyedParts[Any]] = {"sentence": self._store, **self._signals}
+        lacking = {name: signal.missing_at(self._keys, distinct) for name, signal in filled.items()}
         self._needed = {name: _marked(len(self._keys), distinct[missing]) for name, missing in lacking.items()}
         return np.logical_or.reduce(list(lacking.values()))
 

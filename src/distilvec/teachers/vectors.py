@@ -14,7 +14,7 @@ from distilvec.corpus.keys import KEY_BYTES, Modality, canonical_item, canonical
 from distilvec.corpus.molecules import Components
 from distilvec.corpus.problem import Problem
 from distilvec.errors import DataError, DistilvecError, nearest
-from distilvec.files import spilled
+from distilvec.files import scratch, spilled
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 
@@ -78,8 +78,10 @@ class VectorsTeacher(SentenceTeacher):
         self._last: tuple[list[str], np.ndarray] | None = None
         words = _words(row_keys)
         # Stable, so that the first of equal keys is the one that is found.
-        order = np.argsort(words, kind="stable")
-        self._sorted, self._order = spilled(words[order]), spilled(order)
+        order = spilled(np.argsort(words, kind="stable"))
+        self._order, self._sorted = order, scratch(len(words), words.dtype)
+        for start in range(0, len(words), _CHUNK):
+            self._sorted[start : start + _CHUNK] = words[order[start : start + _CHUNK]]
         sample = np.asarray(self._vectors[:_NORM_SAMPLE], dtype=np.float32)
         self.card = TeacherCard(
             name=name,
