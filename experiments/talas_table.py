@@ -4,12 +4,13 @@
     python experiments/talas_table.py --student bpe --rows parts --seeds 3    # Table 2
     python experiments/talas_table.py --student bpe --rows all
     python experiments/talas_table.py --student cut --rows main
+    python experiments/talas_table.py --student remade --rows cosine --seeds 3 --lr 1e-3
     python experiments/talas_table.py --table
 
 Teacher: all-MiniLM-L6-v2. Corpus and the nine evaluation sets: TALAS's protocol from the shared data. Students:
 `bpe` (4 layers x 256, its own byte-level BPE, masked-word pre-trained only), `cut` (two layers kept from the teacher,
 at most 5,000 word pieces) and `cut3` (three layers). `remade` is `bpe` in a folder whose student-bpe is the one that
-data/student_bpe.py made there. Every method gets the same steps, the same batches of similar
+data/student_bpe.py made there, with the learning rate that was chosen for `bpe` (--lr 1e-3). Every method gets the same steps, the same batches of similar
 length and the same small grid: three learning rates at one epoch, chosen on validation data (emotion, STS-B, WiC).
 Every row is kept as soon as it is there, so the script goes on where it stopped.
 """
@@ -122,6 +123,7 @@ class Bench:
 
     rows, like = ROWS, LIKE
     part, work = "", WORK / "talas"
+    lr: float | None = None
 
     def __init__(self, student: str, results: Results) -> None:
         data, self.results = shared() / "data", results
@@ -173,7 +175,9 @@ class Bench:
             return CachedEncoder(load_teacher(name="student", model=Path(folder) / "student", dtype=DTYPE))
 
     def tune(self, row: str, device: str | None) -> float:
-        """The learning rate with the best validation average after one epoch."""
+        """The learning rate with the best validation average after one epoch, or the one that is given."""
+        if self.lr is not None:
+            return self.lr
         row = self.like.get(row, row)
         scores = {}
         for lr in GRID:
@@ -302,11 +306,13 @@ def main() -> None:
     parser.add_argument("--student", choices=["bpe", "remade", "cut", "cut3"], default="bpe")
     parser.add_argument("--rows", default="main", help="main, baselines, parts, all, or names with commas")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--lr", type=float, help="of all rows; otherwise each has the best of the grid")
     options = parser.parse_args()
     results = Results(EXPERIMENT, SETTINGS)
     if finished(options, results, write_page):
         return
     bench = Bench(options.student, results)
+    bench.lr = options.lr
     bench.references()
     named = {"main": MAIN, "baselines": BASELINES, "parts": PARTS, "all": tuple(ROWS)}
     rows = named.get(options.rows) or tuple(options.rows.split(","))
