@@ -10,8 +10,9 @@
 Teacher: all-MiniLM-L6-v2. Corpus and the nine evaluation sets: TALAS's protocol from the shared data. Students:
 `bpe` (4 layers x 256, its own byte-level BPE, masked-word pre-trained only), `cut` (two layers kept from the teacher,
 at most 5,000 word pieces) and `cut3` (three layers). `remade` is `bpe` in a folder whose student-bpe is the one that
-data/student_bpe.py made there, with the learning rate that was chosen for `bpe` (--lr 1e-3). Every method gets the same steps, the same batches of similar
-length and the same small grid: three learning rates at one epoch, chosen on validation data (emotion, STS-B, WiC).
+data/student_bpe.py made there, with the learning rate that was chosen for `bpe`. Every method gets the same steps, the
+same batches of similar length and the same small grid: three learning rates at one epoch, chosen on validation data
+(emotion, STS-B, WiC).
 Every row is kept as soon as it is there, so the script goes on where it stopped.
 """
 
