@@ -157,14 +157,14 @@ class StoreWriter:
             return
         name = f"{SIGNAL}-{self.name}-{self._next:06d}"
         self._usable = False  # until the part is there
-        scales = np.concatenate(self._scales)
+        scales = _joined(self._scales)
         needed = self._store.dtype == "int8" or bool((scales != 1).any())
         write_part(
             self._folder,
             name,
             self._store,
-            np.concatenate(self._words),
-            np.concatenate(self._values),
+            _joined(self._words),
+            _joined(self._values),
             scales if needed else None,
             self._moments,
         )
@@ -189,3 +189,10 @@ class StoreWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _joined(pieces: list[np.ndarray]) -> np.ndarray:
+    """All pieces as one array; the list is empty then, so that they are not in memory twice while a part is written."""
+    array = np.concatenate(pieces)
+    pieces.clear()
+    return array
