@@ -23,6 +23,7 @@ from distilvec.flow.ray.pool import Pool, pool_of
 from distilvec.flow.ray.ray_engine import chunk_rows, lacking
 from distilvec.recipe import Recipe
 from distilvec.store import RaggedSignal, SignalStore
+from distilvec.store.layout import read_signals
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,9 @@ def test_all_signals_are_those_of_one_process(cluster: str, tmp_path: Path, text
     same_signals(one, other)
     assert (filled.taught, filled.present, filled.absent) == (len(texts), 0, 0)
     assert len(filled.parts) == 10
-    assert [file.suffix for file in (other.path / "derived").iterdir()] == [".npy"]
+    tables = sorted(file.name.rpartition("-")[0] for file in (other.path / "derived").iterdir())
+    indexed = [f"{name}-index" for name in read_signals(other.path) if name != "sentence"]
+    assert tables == sorted(["index", *indexed]) and len(tables) == 5  # one of each signal, made once
 
 
 SLOW = """
