@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,13 +37,23 @@ class TextIds:
 
         self.bare, self.prompt = not hasattr(tokenizer, "backend_tokenizer"), prompt
         if self.bare:
-            self._core = tokenizer
             limit = tokenizer.truncation["max_length"] if tokenizer.truncation else None
-        else:
-            self._core = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-            self._core.no_padding()
         self.limit = None if limit is None or limit > 10**9 else int(limit)
-        self._direction = getattr(tokenizer, "truncation_side", "right")
+        self._core = tokenizer if self.bare else Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        if not self.bare:  # once and for all: a core must not be changed while another thread encodes with it
+            self._core.no_padding()
+            if self.limit is None:
+                self._core.no_truncation()
+            else:
+                self._core.enable_truncation(self.limit, direction=tokenizer.truncation_side)
+
+    @functools.cached_property
+    def _uncut(self) -> Any:
+        from tokenizers import Tokenizer
+
+        core = Tokenizer.from_str(self._core.to_str())
+        core.no_truncation()
+        return core
 
     def encode(self, texts: Sequence[str | tuple[str, str]], *, whole: bool = False) -> list[Encoding]:
         """Ids, segments and what was cut off, text by text.
@@ -55,11 +66,7 @@ class TextIds:
         prompted = [first + text if isinstance(text, str) else (first + text[0], text[1]) for text in texts]
         if self.bare:
             return list(self._core.encode_batch(prompted, add_special_tokens=False))
-        if whole or self.limit is None:
-            self._core.no_truncation()
-        else:
-            self._core.enable_truncation(self.limit, direction=self._direction)
-        return list(self._core.encode_batch_fast(prompted))
+        return list((self._uncut if whole else self._core).encode_batch_fast(prompted))
 
     def describe(self) -> str:
         """What the ids depend on besides the texts."""
