@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from comparing import compared
-from records import RESULTS, WORK, Results, Rows, committed
+from records import RESULTS, WORK, Results, Rows, committed, short
 
 from distilvec.recipe import Recipe
 
@@ -75,13 +75,4 @@ def settings_of(recipe: Recipe, *left_out: str) -> dict[str, Any]:
     """
     found: dict[str, Any] = recipe.model_dump(mode="json", exclude={"output", "cache", *left_out})
     found["training"].pop("use_cpu", None)
-    return _short(found)
-
-
-def _short(value: Any) -> Any:
-    """Absolute paths as their last part."""
-    if isinstance(value, dict):
-        return {key: _short(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_short(each) for each in value]
-    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
+    return short(found)

@@ -135,7 +135,7 @@ class Results:
             make: a function or a `functools.partial` of one, no lambda: its source is part of the key.
             options: of this row, beside the settings of the run.
         """
-        chosen = {**self.settings, **plain(options)}
+        chosen = {**self.settings, **short(plain(options))}
         key = key_of(name, chosen, make)
         there = [record for record in read_records(self.file) if record["name"] == name]
         for record in reversed(there):
@@ -194,6 +194,15 @@ def code_of(make: Callable[..., Any]) -> str:
 def plain(value: Any) -> Any:
     """What JSON makes of it: tuples are lists, keys are words, paths their last part."""
     return json.loads(json.dumps(value, default=_word))
+
+
+def short(value: Any) -> Any:
+    """Absolute paths as their last part: a record says nothing of the machine's folders."""
+    if isinstance(value, dict):
+        return {key: short(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [short(each) for each in value]
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
 
 
 def _word(value: Any) -> Any:

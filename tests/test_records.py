@@ -102,3 +102,10 @@ def test_what_moved_beyond_seeds_is_told(
     assert "1 figures are the same, 2 moved, 1 beyond" in page and "seconds" not in page
     assert "- steady: lr was 1, is 2" in page
     assert comparing.beyond(0.1, 1, 1, None) == "?"
+
+
+def test_no_committed_record_names_a_folder_of_a_machine(part: Callable[[str], Any]) -> None:
+    records = part("records")
+    for file in sorted(records.RESULTS.glob("*/results.jsonl")):
+        for record in records.read_records(file):
+            assert records.short(record["options"]) == record["options"], (file.parent.name, record["name"])
