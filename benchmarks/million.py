@@ -37,14 +37,19 @@ main(sys.argv[1:])
 
 
 def write(place: Path, rows: int) -> Path:
-    """Texts of four to eight words of a made-up vocabulary of 20,000, their vectors, and the recipe."""
+    """Texts of four to eight words of a made-up vocabulary of 20,000 and a number, their vectors, and the recipe.
+
+    The numbers have seven digits in no order, however many texts there are: learning a tokenizer takes memory by how
+    the words look.
+    """
     draw = random.Random(0)
     letters = "abcdefghijklmnoprstuvw"
     words = ["".join(draw.choices(letters, k=draw.randint(2, 9))) for _ in range(20_000)]
     texts = place / "texts.txt"
     with texts.open("w", encoding="utf-8") as out:
         for number in range(rows):
-            out.write(" ".join(draw.choices(words, k=draw.randint(4, 8))) + f" {number}\n")
+            end = 1_000_000 + number * 7_368_787 % 9_000_000  # no number twice: the factor shares no prime with it
+            out.write(" ".join(draw.choices(words, k=draw.randint(4, 8))) + f" {end}\n")
     vectors = np.lib.format.open_memmap(place / "vectors.npy", "w+", np.float32, (rows, WIDTH))
     generator = np.random.default_rng(0)
     for start in range(0, rows, 100_000):
