@@ -297,7 +297,7 @@ def shrink_model(
         raise DistilvecError(
             "there is nothing to shrink", where="shrink", remedy="Give --layers, --vocabulary or another size."
         )
-    fitted = [name for name in ("embedding", "inner", "heads") if sizes.get(name) is not None]
+    fitted = [name for name in ("embedding", "inner", "heads", "width") if sizes.get(name) is not None]
     if (vocabulary is not None or fitted) and corpus is None:
         part = "pruning the vocabulary" if vocabulary is not None else f"cutting {fitted[0]}"
         raise DistilvecError(

@@ -142,6 +142,36 @@ def test_tokens_that_are_other_pieces_do_not_count(
     assert (touched == (~untouched | (seen.mask & ~seen.content))).all()
 
 
+def test_narrower_states_are_compared_behind_the_map_of_the_pooling(
+    tmp_path: Path, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    world = World(tmp_path, tiny_model_folders["bert"], sentences, None)
+    source = load_student(tiny_model_folders["bert"], device="cpu").eval()
+    student, _ = shrink(source, layers=[1], embedding=12, width=16, texts=sentences)
+    student.eval()
+    world.student, world.tap = student, StudentTap(student)
+    assert (world.tap.info.hidden, world.tap.info.width) == (16, 32)
+    method = world.method()
+    method.attach(student)
+    counted = [name for name, _ in method.named_parameters()]
+    assert not counted, "the student's map would be trained twice"
+    wanted = method.needs(world.tap.info, [teacher_info(world.teacher)]).of(0)
+    rows = list(range(12))
+    term, (seen, told) = world.term(LiveSource(world.teacher, world.corpus, tmp_path), method, rows, wanted)
+    head, (last,) = student[2].linear, seen.tokens
+    theirs = told.tokens[method.layers[1]]
+    ours = seen.tokens[last][0] @ head.weight.T + head.bias
+    torch.testing.assert_close(ours.shape, theirs.shape)
+    missed = ((ours - theirs).square().sum(-1) * seen.mask).sum() / (theirs.square().sum(-1) * told.mask).sum()
+    torch.testing.assert_close(mean_of(term), missed)
+    mean_of(term).backward()
+    assert head.weight.grad is not None and head.weight.grad.abs().sum() > 0
+    plain, _ = shrink(source, layers=[1], embedding=12, width=16, texts=sentences)
+    plain[2].activation_function = torch.nn.Tanh()
+    with pytest.raises(DistilvecError, match=r"^token_states: .*\blinear map\b.*shrink"):
+        method.attach(plain)
+
+
 def test_what_does_not_go_together_is_refused(
     same: World, tiny_model_folders: dict[str, Path], tmp_path: Path, sentences: list[str]
 ) -> None:

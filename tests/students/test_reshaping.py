@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,16 +142,48 @@ def test_heads_that_attend_alike_merge_without_loss(tiny_model_folders: dict[str
     assert student[0].model.config.num_attention_heads == 2
 
 
+@pytest.mark.parametrize("kind", ALIKE)
+def test_narrower_blocks_start_near_the_wide_ones(
+    kind: str, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    source = load_student(tiny_model_folders[kind], device="cpu").eval()
+    wide, _ = shrink(source, embedding=12, texts=sentences)
+    student, report = shrink(source, embedding=12, width=24, texts=sentences)
+    states = last_states(student, sentences[:60])
+    known = last_states(wide, sentences[:60])
+    # What the narrow states tell of the wide ones, by the best linear map.
+    missed = known - fitted(states, known)
+    share = 1 - np.square(missed).sum() / np.square(known - known.mean(0)).sum()
+    assert min(share, *report.kept.states) > 0.9 and report.kept.vectors is not None
+    assert len(report.kept.states) == len(student[0].model.encoder.layer)
+    assert [type(module).__name__ for module in student.children()][1:3] == ["Pooling", "Dense"]
+    assert student[0].model.config.hidden_size == 24 and student[1].get_embedding_dimension() == 24
+    # Behind the map they are the source's vectors, as far as so few texts tell it.
+    vectors, told = student.encode(sentences), source.encode(sentences)
+    assert vectors.shape == told.shape
+    assert np.square(vectors - told).sum() < 0.8 * np.square(told - told.mean(0)).sum()
+    assert re.search(r"^width +24: R² .*\b0\.9\d\d", str(report), re.MULTILINE)
+
+
+def last_states(model: Any, texts: list[str]) -> np.ndarray:
+    return np.concatenate([rows.numpy() for rows in model.encode(texts, output_value="token_embeddings")])
+
+
+def fitted(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    rows = np.concatenate([rows, np.ones((len(rows), 1))], 1)
+    return rows @ np.linalg.lstsq(rows, wanted, rcond=None)[0]
+
+
 def test_every_cut_opens_without_distilvec(
     start: Starter, tiny_model_folders: dict[str, Path], sentences: list[str], tmp_path: Path
 ) -> None:
     small = {"layers": [1], "vocabulary": 320, "inner": 24}
     tables = {"embedding": 12, "positions": 40, "heads": 2}
     cuts = {
-        "bert": small | tables,
+        "bert": small | tables | {"width": 16},
         "xlmr": small | tables,
         "distilbert": {"embedding": 20, "heads": 1},
-        "electra": {"positions": 50, "inner": 10},
+        "electra": {"positions": 50, "inner": 10, "width": 24},
         "qwen3": small | {"heads": 2},
         "mistral": {"inner": 8, "heads": 2},
         "modernbert": small,
@@ -195,6 +228,11 @@ def test_what_cannot_be_is_said_in_a_line(tiny_model_folders: dict[str, Path], s
         (bert, {"inner": 65}, r"^shrink\.inner: .*\b65\b.*\b1 to 64\."),
         (bert, {"heads": 3}, r"^shrink\.heads: 3 .*\b1, 2, 4\."),
         (bert, {"positions": 129}, r"^shrink\.positions: .*\b129\b.*\b1 to 128\."),
+        (bert, {"width": 20}, r"^shrink\.width: .*\b20\b.*\b8\b.*\b8, 16, 24\."),
+        (bert, {"width": 16, "heads": 2, "embedding": 16}, r"^shrink\.width: .*\b16 wide\b.*\bembedding\b"),
+        (bert, {"width": 32}, r"^shrink\.width: .*\b32\b.*\b8, 16, 24\."),
+        (bert, {"width": 16, "heads": 1}, r"^shrink\.width: .*\b16\b.*\b32 each.*\bheads less\b"),
+        (qwen, {"width": 16}, r"^shrink\.width: Qwen3Model .*\blayers\b"),
         (qwen, {"heads": 3}, r"^shrink\.heads: 3 .* 2, 4\."),
         (qwen, {"embedding": 16}, r"^shrink\.embedding: Qwen3Model .*\bvocabulary\b"),
         (qwen, {"positions": 16}, r"^shrink\.positions: Qwen3Model .*student\.max_length"),

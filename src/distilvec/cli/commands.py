@@ -57,11 +57,12 @@ def shrink(
     inner: Annotated[int | None, typer.Option(help="units of each feed-forward network")] = None,
     heads: Annotated[int | None, typer.Option(help="attention heads of each block")] = None,
     positions: Annotated[int | None, typer.Option(help="keep the first positions")] = None,
+    width: Annotated[int | None, typer.Option(help="numbers of the blocks' states")] = None,
     corpus: Annotated[Path | None, typer.Option(help="texts that the cuts are fitted to")] = None,
     text: Annotated[str, typer.Option(help="text column of the corpus")] = "text",
 ) -> None:
     """Cut a model's layers, vocabulary and widths; prints parameters before and after, and what each cut keeps."""
-    sizes = {"embedding": embedding, "inner": inner, "heads": heads, "positions": positions}
+    sizes = {"embedding": embedding, "inner": inner, "heads": heads, "positions": positions, "width": width}
     from distilvec.api import shrink_model
 
     say(shrink_model(model, output, layers=_layers(layers), vocabulary=vocabulary, corpus=corpus, text=text, **sizes))

@@ -176,7 +176,7 @@ def make_student(
     elif section.shrink is not None:
         cut = section.shrink
         sizes = cut.model_dump(exclude={"of"})
-        fitted = any(sizes[name] for name in ("vocabulary", "embedding", "inner", "heads"))
+        fitted = any(sizes[name] for name in ("vocabulary", "embedding", "inner", "heads", "width"))
         student, _ = shrink(source(cut.of), **sizes, texts=texts if fitted else None)
     elif section.fresh is not None:
         size = section.fresh

@@ -3,7 +3,8 @@
     L = L_method + weight * sum_i ||h_i - t_i||² / sum_i ||t_i||²
 
 The sums run over the tokens of the batch that are the same piece on both sides, special tokens included, so the student
-has to cut texts as its teacher does and be as wide: it is cut out of it (`shrink`). Where a smaller vocabulary cuts a
+has to cut texts as its teacher does and be as wide: it is cut out of it (`shrink`). Where its blocks are narrower, the
+linear map behind its pooling takes its token states to the teacher's space. Where a smaller vocabulary cuts a
 word into other pieces, these tokens are left out. A store that keeps token states on principal axes (`token_axes`)
 gives the same term within these axes.
 """
@@ -68,7 +69,8 @@ class TokenStates(Method):
                 f"token_states goes with one teacher, and there are {len(teachers)}", remedy="Leave token_states out."
             )
         teacher = teachers[0]
-        (own, width), (last, told) = _last(student), _last(teacher)
+        own, (last, told) = _last(student)[0], _last(teacher)
+        width = _reach(student, teacher)
         on_axes = teacher.width == width > told
         if told != width and not on_axes:
             raise DistilvecError(
@@ -86,6 +88,7 @@ class TokenStates(Method):
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.method.build(student, teachers, sample)
         self.layers = _last(student)[0], _last(teachers[0])[0]
+        self.mapped = _reach(student, teachers[0]) != student.hidden
         self.register_buffer("axes", _axes(student, teachers[0]), persistent=False)
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
@@ -94,7 +97,10 @@ class TokenStates(Method):
         ours, theirs, real = _matched(student, teachers[0])
         rows = torch.arange(len(real), device=real.device)[:, None]
         told = teachers[0].tokens[their][rows, theirs].float()
-        states = student.tokens[own][:, rows, ours].float()
+        states = student.tokens[own][:, rows, ours]
+        if self.mapped:
+            states = self.head[0](states)
+        states = states.float()
         if len(self.axes):
             states = states @ self.axes
         size = (told.square().sum(-1) * real).sum(-1)
@@ -105,6 +111,8 @@ class TokenStates(Method):
         return {**self.method(student, teachers, batch), KEY: term}
 
     def attach(self, student: Any) -> None:
+        # In a list, so that the student's parameters do not count as the method's too.
+        self.head = [_map_behind_pooling(student)] if self.mapped else []
         self.method.attach(student)
 
     def attached(self, student: StudentOutput) -> StudentOutput:
@@ -155,18 +163,49 @@ def _last(info: StudentInfo | TeacherInfo) -> tuple[int, int]:
     return info.layers, info.hidden
 
 
+def _reach(student: StudentInfo, teacher: TeacherInfo) -> int:
+    """How wide the student's token states are where they are compared: as they are, or behind its map."""
+    hidden = _last(student)[1]
+    return hidden if hidden in (teacher.hidden, teacher.width) else student.width
+
+
+def _map_behind_pooling(student: Any) -> nn.Linear:
+    """The linear map that takes a student's pooled vectors, and its token states alike, to another space.
+
+    Raises:
+        DistilvecError: what stands behind the pooling is something else.
+    """
+    from sentence_transformers.base.modules import Dense
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    modules = list(student.children())
+    place = next((number for number, module in enumerate(modules) if isinstance(module, Pooling)), len(modules))
+    head = modules[place + 1] if place + 1 < len(modules) else None
+    plain = isinstance(head, Dense) and isinstance(head.activation_function, nn.Identity) and not head.use_residual
+    if not plain:
+        raise DistilvecError(
+            "token_states compares states as they are, and the student's are of another width than the teacher's, "
+            "without a linear map behind the pooling",
+            where=KEY,
+            remedy=_REMEDY,
+        )
+    linear: nn.Linear = head.linear  # type: ignore[union-attr]
+    return linear
+
+
 def _axes(student: StudentInfo, teacher: TeacherInfo) -> Tensor:
     """[d, k], or empty where the teacher's token states are whole.
 
     Raises:
         DistilvecError: the teacher's token states are narrower, and not because a store keeps them on axes.
     """
-    if teacher.hidden == student.hidden:
+    width = _reach(student, teacher)
+    if teacher.hidden == width:
         return torch.zeros(0)
     axes = teacher.axes.get(_last(teacher)[0])
     if axes is None:
         raise DistilvecError(
-            f"the teacher's token states have {teacher.hidden} numbers, the student's {student.hidden}",
+            f"the teacher's token states have {teacher.hidden} numbers, the student's {width}",
             where=student.name,
             remedy=_REMEDY,
         )

@@ -23,6 +23,7 @@ class ShrinkSection(Section):
     inner: int | None = Field(None, gt=0, description="units of each block's feed-forward network")
     heads: int | None = Field(None, gt=0, description="attention heads of each block")
     positions: int | None = Field(None, gt=0, description="keep the first n positions: texts of at most n tokens")
+    width: int | None = Field(None, gt=0, description="numbers of the blocks' states: whole heads of them")
 
 
 #: More blocks, or a wider vector, has no model that is meant; and memory ends with a kill, not with a message.

@@ -234,9 +234,14 @@ def _provenance(student: Mapping[str, Any]) -> str:
             parts.append(f"{cut['layers']} layers" if isinstance(cut["layers"], int) else f"layers {cut['layers']}")
         if cut["vocabulary"]:
             parts.append(f"at most {cut['vocabulary']:,} word pieces")
-        for name, words in (("embedding", "table of rank"), ("inner", "inner units"), ("heads", "heads")):
+        for name, words in (
+            ("embedding", "table of rank {}"),
+            ("inner", "{} inner units"),
+            ("heads", "{} heads"),
+            ("width", "blocks of width {}"),
+        ):
             if cut.get(name):
-                parts.append(f"{words} {cut[name]}" if name == "embedding" else f"{cut[name]} {words}")
+                parts.append(words.format(cut[name]))
         return ", ".join(parts)
     if student["static"]:
         source = short_source(student["static"]["of"])

@@ -71,7 +71,7 @@ def factorise(
     values, vectors = torch.linalg.eigh(second)
     leading = vectors[:, -(rank - 1) :].flip(-1)
     # Rows of x B have mean zero, so that the narrow norm only rescales them.
-    basis = leading @ _without_mean(rank).T
+    basis = leading @ without_mean(rank).T
     moments = torch.zeros(rank + 1, rank + 1, dtype=torch.float64)
     cross = torch.zeros(rank + 1, width, dtype=torch.float64)
     for part in draw(FITTED):
@@ -114,7 +114,7 @@ class _Draws:
             yield _centred(words[piece] + positions[place] + types[0])
 
 
-def _without_mean(rank: int) -> Tensor:
+def without_mean(rank: int) -> Tensor:
     """[r, r - 1], orthonormal columns that are orthogonal to the vector of ones."""
     start = torch.eye(rank, dtype=torch.float64)
     start[:, 0] = 1.0

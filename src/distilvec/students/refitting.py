@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -72,3 +73,21 @@ def refit(moments: StateMoments, weight: Tensor, bias: Tensor | None, kept: Tens
         bias=None if bias is None else solution[:, -1].float().contiguous(),
         explained=1 - float(error / total),
     )
+
+
+def contributions(seen: StateMoments, weight: Tensor, size: int) -> Tensor:
+    """float64 [groups], mean squared norm of what each group of `size` columns adds to a layer's output."""
+    products = weight.detach().double().cpu()
+    products = (products.T @ products) * seen.fitted[:-1, :-1]
+    groups = len(products) // size
+    return torch.stack([products[n * size : (n + 1) * size, n * size : (n + 1) * size].sum() for n in range(groups)])
+
+
+def rows_of(groups: Tensor, size: int) -> Tensor:
+    """Numbers of groups -> numbers of their `size` rows each."""
+    return (groups[:, None] * size + torch.arange(size)).flatten()
+
+
+def spread(texts: Sequence[str], most: int) -> list[str]:
+    """At most so many of the texts, evenly spaced."""
+    return list(texts[:: max(1, -(-len(texts) // most))])

@@ -20,7 +20,7 @@ from distilvec.modules.blocks import find_blocks
 from distilvec.modules.pipeline import default_prompt
 from distilvec.students.electra import tables
 from distilvec.students.factorising import factorise
-from distilvec.students.refitting import Refit, StateMoments, refit
+from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of, spread
 from distilvec.students.shape import Kept, Shape, feed_forward, heads_of, is_electra, shared_heads
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Reshaping:
 
     def _count(self, pieces: int, positions: int) -> tuple[Tensor, Tensor]:
         """Use of each piece [N], and tokens of each text [T]."""
-        sample = [self.prompt + text for text in _spread(self.texts, COUNTED)]
+        sample = [self.prompt + text for text in spread(self.texts, COUNTED)]
         rows = self.tokenizer(sample, truncation=True, max_length=positions)["input_ids"]
         ids = torch.tensor([index for row in rows for index in row])
         return torch.bincount(ids, minlength=pieces).double(), torch.tensor([len(row) for row in rows])
@@ -133,9 +133,9 @@ class Reshaping:
         shared, width = shared_heads(self.model, self.blocks[0], self.kind), attentions[0].head_dim
         explained = []
         for number, (attention, seen) in enumerate(zip(attentions, moments, strict=True)):
-            worth = _contributions(seen, attention.o_proj.weight, shared * width)
+            worth = contributions(seen, attention.o_proj.weight, shared * width)
             groups = worth.topk(self.shape.heads // shared).indices.sort().values
-            queries, keys = _rows(groups, shared * width), _rows(groups, width)
+            queries, keys = rows_of(groups, shared * width), rows_of(groups, width)
             prefix = f"{self.path}.{number}.self_attn."
             for name, rows in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
                 _take(state, prefix + name, rows)
@@ -159,7 +159,7 @@ class Reshaping:
         config.num_attention_heads = self.shape.heads
         merged = []
         for block, seen in zip(self.blocks, self._watch(outputs), strict=True):
-            worth = _contributions(seen, block.attention.output.dense.weight, width)
+            worth = contributions(seen, block.attention.output.dense.weight, width)
             merged.append(_merged(block.attention.self, worth, self.shape.heads, times, config))
         explained = []
         moments = self._watch_beside([block.attention.self for block in self.blocks], merged)
@@ -218,21 +218,13 @@ class Reshaping:
         self.model.train(was_training)
 
 
-def _contributions(seen: StateMoments, weight: Tensor, size: int) -> Tensor:
-    """float64 [groups], mean squared norm of what each group of `size` columns adds to a layer's output."""
-    products = weight.detach().double().cpu()
-    products = (products.T @ products) * seen.fitted[:-1, :-1]
-    groups = len(products) // size
-    return torch.stack([products[n * size : (n + 1) * size, n * size : (n + 1) * size].sum() for n in range(groups)])
-
-
 def _merged(attention: Any, worth: Tensor, heads: int, times: int, config: Any) -> Any:
     """Self-attention with `times` old heads in each new one: the strongest of all lead, the others follow in turn."""
     leaders = worth.topk(heads).indices.sort().values.tolist()
     others = [head for head in range(heads * times) if head not in leaders]
     width = attention.attention_head_size
     order = [head for number, leader in enumerate(leaders) for head in (leader, *others[number::heads])]
-    rows = _rows(torch.tensor(order), width)
+    rows = rows_of(torch.tensor(order), width)
     other = copy.deepcopy(attention)
     other.config = config
     other.num_attention_heads, other.attention_head_size = heads, width * times
@@ -248,11 +240,6 @@ def _merged(attention: Any, worth: Tensor, heads: int, times: int, config: Any) 
     return other
 
 
-def _rows(groups: Tensor, size: int) -> Tensor:
-    """Numbers of groups -> numbers of their `size` rows each."""
-    return (groups[:, None] * size + torch.arange(size)).flatten()
-
-
 def _take(state: dict[str, Tensor], name: str, rows: Tensor) -> None:
     """Rows of a linear layer."""
     for part in (f"{name}.weight", f"{name}.bias"):
@@ -266,15 +253,10 @@ def _put(state: dict[str, Tensor], name: str, fitted: Refit) -> None:
         state[f"{name}.bias"] = fitted.bias
 
 
-def _spread(texts: Sequence[str], most: int) -> list[str]:
-    """At most so many of the texts, evenly spaced."""
-    return list(texts[:: max(1, -(-len(texts) // most))])
-
-
 def _batches(source: SentenceTransformer, texts: Sequence[str]) -> Iterator[dict[str, Tensor]]:
     """Token ids and masks of some texts, those of like length together."""
     prompt = default_prompt(source) or None
-    sample = sorted(_spread(texts, TEXTS), key=len)
+    sample = sorted(spread(texts, TEXTS), key=len)
     for start in range(0, len(sample), _BATCH):
         features = source.preprocess(sample[start : start + _BATCH], prompt=prompt)
         yield {

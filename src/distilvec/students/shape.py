@@ -20,6 +20,7 @@ class Shape:
     inner: int | None = None
     heads: int | None = None
     positions: int | None = None
+    width: int | None = None
 
     @property
     def whole(self) -> bool:
@@ -33,12 +34,16 @@ class Kept:
     Attributes:
         energy: of the table's directions, see `NarrowTables`; `embedding` its R². None = not cut.
         inner, heads: R² of the output of each kept block's feed-forward network and attention; empty = not cut.
+        states: R² of the states behind each block that was made narrower; `vectors`: of what the map behind the
+            pooling makes of them. Empty, None = as wide as before.
     """
 
     energy: float | None = None
     embedding: float | None = None
     inner: tuple[float, ...] = ()
     heads: tuple[float, ...] = ()
+    states: tuple[float, ...] = ()
+    vectors: float | None = None
 
 
 def reshapable(model: Any, shape: Shape) -> Any:
@@ -55,7 +60,7 @@ def reshapable(model: Any, shape: Shape) -> Any:
         if size is not None and size < 1:
             raise DistilvecError(f"{name} is {size}, and at least 1 has to stay", where=f"shrink.{name}")
     if not is_electra(model):
-        for name, instead in (("embedding", "vocabulary"), ("positions", "student.max_length")):
+        for name, instead in (("embedding", "vocabulary"), ("positions", "student.max_length"), ("width", "layers")):
             if getattr(shape, name) is not None:
                 raise DistilvecError(
                     f"{kind} has no {name} that a stock class could hold at another size",
@@ -78,7 +83,29 @@ def reshapable(model: Any, shape: Shape) -> Any:
                 where="shrink.heads",
                 remedy=f"Choose one of {', '.join(map(str, choices))}.",
             )
+    if shape.width is not None:
+        _check_width(shape.width, heads_of(model) if shape.heads is None else shape.heads, model, shape.embedding)
     return model
+
+
+def _check_width(width: int, heads: int, model: Any, embedding: int | None) -> None:
+    """Refuse a width that whole heads do not add up to, and that of the table: the class has no map between then."""
+    whole, rank = model.config.hidden_size, embedding or model.config.embedding_size
+    size = whole // heads
+    choices = [times * size for times in range(1, heads) if times * size != rank]
+    if width in choices:
+        return
+    if width == rank and width < whole:
+        raise DistilvecError(
+            f"blocks and table of word pieces would both be {width} wide, which a stock class has no map for",
+            where="shrink.width",
+            remedy="Give embedding another rank.",
+        )
+    raise DistilvecError(
+        f"width is {width}, and blocks become narrower by whole heads, of {size} each",
+        where="shrink.width",
+        remedy=f"Choose one of {', '.join(map(str, choices))}." if choices else "Cut heads less.",
+    )
 
 
 def _check_size(name: str, size: int, most: int, least: int = 1) -> None:

@@ -15,6 +15,7 @@ from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import class_names, find_blocks, find_transformer, parameters
 from distilvec.modules.pipeline import limit_length
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
+from distilvec.students.narrowing import narrow
 from distilvec.students.reshaping import Reshaping
 from distilvec.students.shape import Kept, Shape, reshapable
 from distilvec.students.vocabulary import PrunedVocabulary, plain_tokenizer, prune_tokenizer
@@ -75,6 +76,12 @@ class ShrinkReport:
                 lines.append(f"{name:<11} {getattr(shape, name)}: R² of each block's output {rounded}")
         if shape.positions is not None:
             lines.append(f"positions   {shape.positions}")
+        if kept.states:
+            rounded = _listed([f"{each:.3f}" for each in kept.states])
+            lines.append(
+                f"width       {shape.width}: R² of the states behind each block {rounded}; "
+                f"of the vectors {kept.vectors:.3f}"
+            )
         return "\n".join(lines)
 
 
@@ -91,11 +98,12 @@ def shrink(
     inner: int | None = None,
     heads: int | None = None,
     positions: int | None = None,
+    width: int | None = None,
     texts: Iterable[str] | None = None,
 ) -> tuple[SentenceTransformer, ShrinkReport]:
     """A new model with a part of another's blocks, word pieces and widths; the other is left as it is.
 
-    With one of the last four sizes, BERT, RoBERTa, XLM-R and DistilBERT become a stock `ElectraModel`.
+    With one of the last five sizes, BERT, RoBERTa, XLM-R and DistilBERT become a stock `ElectraModel`.
 
     Args:
         model: what to shrink: a model, or a folder or hub id to load.
@@ -106,6 +114,8 @@ def shrink(
         inner: units of each block's feed-forward network.
         heads: attention heads of each block. BERT-like ones stay as wide together; of decoders, heads are dropped.
         positions: keep the first n, so that the student reads at most n tokens.
+        width: numbers of the states of each block, whole heads of them; a linear map behind the pooling leads back to
+            the source's space.
         texts: what the student will read; needed with all but `layers` and `positions`, read once.
 
     Returns:
@@ -125,7 +135,7 @@ def shrink(
             remedy="Shrink a BERT-like, ModernBERT-like or decoder model.",
         )
     before, rows = parameters(source), transformer.model.get_input_embeddings().weight.shape[0]
-    shape = Shape(embedding=embedding, inner=inner, heads=heads, positions=positions)
+    shape = Shape(embedding=embedding, inner=inner, heads=heads, positions=positions, width=width)
     cut = transformer.model if shape.whole else reshapable(transformer.model, shape)
     path, blocks = find_blocks(cut) or found
     kept = choose_layers(layers, len(blocks))
@@ -148,6 +158,10 @@ def shrink(
     drop_pooler(changed)
     if positions is not None:
         limit_length(result, positions)
+    found_kept = Kept() if reshaping is None else reshaping.report
+    if width is not None:
+        narrowed = narrow(result, source, width, sample)
+        found_kept = replace(found_kept, states=narrowed.states, vectors=narrowed.vectors)
     report = ShrinkReport(
         parameters_before=before,
         parameters_after=parameters(result),
@@ -159,7 +173,7 @@ def shrink(
         tokens_before=None if pruned is None else pruned.tokens_before,
         tokens_after=None if pruned is None else pruned.tokens_after,
         shape=shape,
-        kept=Kept() if reshaping is None else reshaping.report,
+        kept=found_kept,
     )
     logger.info("shrunk from %d to %d parameters", report.parameters_before, report.parameters_after)
     return result, report
