@@ -76,8 +76,16 @@ OTHERS: dict[str, dict[str, Any]] = {
     "quarter, today's": {"layers": [1, 6], "vocabulary": 5_000},
     "eighth, four blocks": {"layers": [1, 3, 5, 6], "vocabulary": 10_000, "embedding": 24, "inner": 64},
     "eighth, two blocks": {"layers": [1, 6], "vocabulary": 20_000, "embedding": 48, "inner": 384},
-    "twentieth, last block": {"layers": [6], "vocabulary": 9_000, "embedding": 44, "inner": 96},
-    "twentieth, larger table": {"layers": [1], "vocabulary": 16_000, "embedding": 28, "inner": 16},
+    "eighth, narrow": {"layers": [1, 6], "vocabulary": 20_000, "embedding": 80, "inner": 512, "width": 256},
+    "twentieth, whole width": {"layers": [1], "vocabulary": 9_000, "embedding": 44, "inner": 96},
+    "twentieth, half width": {"layers": [1, 6], "vocabulary": 11_000, "embedding": 44, "inner": 256, "width": 192},
+    "twentieth, third of the width": {
+        "layers": [1, 6],
+        "vocabulary": 17_000,
+        "embedding": 44,
+        "inner": 256,
+        "width": 128,
+    },
 }
 
 
@@ -378,7 +386,8 @@ def main() -> None:
     if options.probe:
         for name, shape in {**SIZES, **OTHERS}.items():
             if name.partition(",")[0] in options.sizes:
-                made = Recipe.build(recipe(shape, 0, PROBE_EPOCHS))
+                lr = RATES[name.partition(",")[0]]
+                made = Recipe.build(recipe(shape, 0, PROBE_EPOCHS, lr=lr))
                 results.run(f"probe/{name}-0", functools.partial(probed, made), recipe=settings_of(made))
                 made = Recipe.build(recipe(shape, 0, PROBE_EPOCHS, token_states=0.0))
                 if name == "quarter":

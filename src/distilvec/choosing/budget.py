@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from distilvec.choosing.candidates import FEWEST_PIECES, Candidate
@@ -11,6 +11,7 @@ from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer
 from distilvec.modules.pipeline import usable_positions
 from distilvec.students.electra import is_alike
+from distilvec.students.shape import heads_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 #: Numbers of blocks that are tried, and shares of the budget that the table of word pieces gets.
 DEPTHS = (1, 2, 3, 4, 6, 8, 12)
 TABLE_SHARES = (0.2, 0.35, 0.5)
+#: The same of blocks that are half as wide, which leave more to the table.
+NARROW_DEPTHS, NARROW_SHARES = (2, 3, 4), (0.5, 0.65)
 #: Widths of static tables.
 STATIC_WIDTHS = (128, 256)
 _FEWEST_UNITS, _UNITS = 16, 16
@@ -60,8 +63,8 @@ def shapes(of: str, source: SentenceTransformer, most: int | None, positions: in
     """Students cut out of a model that have nearly as many parameters as they may have: deep and shallow ones, with
     large and small tables, and static tables.
 
-    Blocks stay as wide as they are. Of BERT-like models the table is factorised, and feed-forward networks take what
-    the table leaves; of others, the table takes what the blocks leave.
+    Of BERT-like models the table is factorised, blocks are as wide as they are or half as wide, and feed-forward
+    networks take what the table leaves; of others, the table takes what the blocks leave.
 
     Args:
         of: what the recipe calls the model.
@@ -84,12 +87,11 @@ def shapes(of: str, source: SentenceTransformer, most: int | None, positions: in
     limit = whole // 2 if most is None else most
     depths = [depth for depth in DEPTHS if depth <= count]
     if is_alike(model):
-        candidates = [
-            each
-            for depth in depths
-            for share in TABLE_SHARES
-            if (each := _electra(of, _Sizes.of(model, positions), depth, share, limit)) is not None
-        ]
+        sizes = _Sizes.of(model, positions)
+        cuts = [(sizes, depth, share) for depth in depths for share in TABLE_SHARES]
+        if narrow := sizes.halved():
+            cuts += [(narrow, depth, share) for depth in depths if depth in NARROW_DEPTHS for share in NARROW_SHARES]
+        candidates = [each for cut in cuts if (each := _electra(of, *cut, limit)) is not None]
     else:
         candidates = [each for depth in depths if (each := _plain(of, model, blocks[1], depth, limit)) is not None]
     candidates += _tables(of, model, limit)
@@ -105,13 +107,18 @@ def shapes(of: str, source: SentenceTransformer, most: int | None, positions: in
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Of a BERT-like model: word pieces, positions, token types, width, units."""
+    """Of a BERT-like model: word pieces, positions, token types, width, heads and units of its blocks.
+
+    `whole` is the width of the model where its blocks are narrower: a map leads there behind the pooling.
+    """
 
     pieces: int
     positions: int
     types: int
     width: int
+    heads: int
     units: int
+    whole: int | None = None
 
     @classmethod
     def of(cls, model: Any, positions: int | None) -> _Sizes:
@@ -119,10 +126,24 @@ class _Sizes:
         there = usable_positions(model) or int(config.max_position_embeddings)
         units = getattr(config, "hidden_dim", None) or config.intermediate_size
         width = int(getattr(config, "dim", None) or config.hidden_size)
-        pieces = model.get_input_embeddings().weight.shape[0]
         return cls(
-            pieces, min(positions or there, there), int(getattr(config, "type_vocab_size", 1) or 1), width, units
+            pieces=model.get_input_embeddings().weight.shape[0],
+            positions=min(positions or there, there),
+            types=int(getattr(config, "type_vocab_size", 1) or 1),
+            width=width,
+            heads=heads_of(model),
+            units=units,
         )
+
+    def halved(self) -> _Sizes | None:
+        """With half of the heads; None where there is one."""
+        heads = self.heads // 2
+        return replace(self, width=heads * (self.width // self.heads), heads=heads, whole=self.width) if heads else None
+
+    @property
+    def back(self) -> int:
+        """Parameters of the map behind the pooling."""
+        return 0 if self.whole is None else self.whole * (self.width + 1)
 
     def table(self, pieces: int, rank: int) -> int:
         """Parameters of the tables, their norm, and the map to the blocks."""
@@ -136,11 +157,15 @@ class _Sizes:
 
 def _electra(of: str, sizes: _Sizes, depth: int, share: float, most: int) -> Candidate | None:
     """The candidate of so many blocks whose table takes about that share; None where it does not fit."""
-    units = sizes.units
+    units, most = sizes.units, most - sizes.back
+    if most <= 0:
+        return None
     table = max(int(share * most), most - depth * sizes.block(units))  # what full networks leave goes to the table
     # Three times as many pieces for each number of the rank as the model has: both are cut, the rank more.
-    ratio = 3 * sizes.pieces / sizes.width
+    ratio = 3 * sizes.pieces / (sizes.whole or sizes.width)
     rank = min(int(math.sqrt(table / ratio)) // 4 * 4, sizes.width)
+    if sizes.whole is not None:  # a stock class has no map between a table and blocks of the same width
+        rank = min(rank, sizes.width - 4)
     if rank < 4:
         return None
     fixed = sizes.table(0, rank)
@@ -156,7 +181,9 @@ def _electra(of: str, sizes: _Sizes, depth: int, share: float, most: int) -> Can
     cut |= {"embedding": rank} if rank < sizes.width else {}
     cut |= {"inner": units} if units < sizes.units else {}
     cut |= {"positions": sizes.positions}
-    blocks = f"{depth} layer{'s' if depth > 1 else ''} of {units} units"
+    cut |= {"width": sizes.width} if sizes.whole is not None else {}
+    width = " of" if sizes.whole is None else f" of width {sizes.width},"
+    blocks = f"{depth} layer{'s' if depth > 1 else ''}{width} {units} units"
     return Candidate(f"{blocks}, {pieces:,} pieces of rank {rank}", {"shrink": cut})
 
 
