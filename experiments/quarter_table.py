@@ -50,7 +50,7 @@ def write_page(rows: Rows, folder: Path) -> str:
                 ]
     if probes:
         lines += ["", "## Shapes after 40,000 texts", "", *_head("shape", "parameters", *_LIKENESS)]
-        lines += [f"| {name} | {_size(row)} | {_likeness(row)} |" for name, row in probes.items()]
+        lines += [f"| {name.rpartition('-')[0]} | {_size(row)} | {_likeness(row)} |" for name, row in probes.items()]
     if rates := below(rows, "rate"):
         lines += ["", "## Learning rates, after 81,000 texts", "", *_head("size and rate", "parameters", *_LIKENESS)]
         lines += [f"| {name.rpartition('-')[0]} | {_size(row)} | {_likeness(row)} |" for name, row in rates.items()]

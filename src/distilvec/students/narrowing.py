@@ -8,9 +8,8 @@ narrow blocks before it give. Behind the pooling a linear map leads back to the 
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.modules.blocks import find_transformer
-from distilvec.modules.pipeline import default_prompt
 from distilvec.students.factorising import without_mean
-from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of, spread
+from distilvec.students.fit_texts import hooked, spread, token_batches
+from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 #: Texts at most, for the blocks and for the map behind the pooling; tokens of a text, and about so many of all: the
 #: states of all are kept in memory, some at a time.
 _TEXTS, _TOKENS, _ALL_TOKENS = 2_048, 128, 32_000
-_BATCH = 32
 #: A norm reads its sum at this scale at least, beside the state that is added to.
 _LEAST_SCALE = 0.3
 
@@ -57,7 +55,7 @@ def narrow(student: SentenceTransformer, source: SentenceTransformer, width: int
     """
     transformer: Any = find_transformer(student)
     was_training, wide = transformer.model.training, transformer.model.eval()
-    batches = list(_features(student, _few(student, texts)))
+    batches = list(token_batches(student, _few(student, texts), _TOKENS))
     masks = [batch["attention_mask"].bool() for batch in batches]
     basis = _basis(wide, batches, masks, width)
     narrower = _begun(wide, basis)
@@ -131,8 +129,8 @@ class _Block:
         ours, theirs = (
             torch.cat([rows[mask] for rows, mask in zip(side, self.masks, strict=True)]) for side in (given, wanted)
         )
-        spread_of_ours = ours - ours.mean(0)
-        gain = (spread_of_ours * (theirs - theirs.mean(0))).mean(0) / spread_of_ours.square().mean(0).clamp_min(1e-12)
+        centred = ours - ours.mean(0)
+        gain = (centred * (theirs - theirs.mean(0))).mean(0) / centred.square().mean(0).clamp_min(1e-12)
         norm.weight.copy_(gain)
         norm.bias.copy_(theirs.mean(0) - gain * ours.mean(0))
         return _explained(ours * norm.weight + norm.bias, theirs)
@@ -180,41 +178,21 @@ def _put(layer: nn.Linear, fitted: Refit) -> None:
 def _basis(wide: Any, batches: Sequence[dict[str, Tensor]], masks: Sequence[Tensor], width: int) -> Tensor:
     """[d, w], orthonormal columns; what it makes of a state has mean zero."""
     points = [block.attention for block in wide.encoder.layer] + [*wide.encoder.layer]
-    sums = [
-        torch.zeros(wide.config.hidden_size, wide.config.hidden_size, dtype=torch.float64)
-        for _ in range(len(points) + 1)
-    ]
+    first, *others = [StateMoments(wide.config.hidden_size) for _ in range(len(points) + 1)]
 
-    def add(number: int, rows: Tensor, mask: Tensor) -> None:
-        real = rows[mask].float()
-        sums[number] += (real.T @ real).double().cpu()
+    def watch(seen: StateMoments, mask: Tensor) -> Any:
+        return lambda _module, _args, rows: seen.add((rows[0] if isinstance(rows, tuple) else rows)[mask])
 
     for batch, mask in zip(batches, masks, strict=True):
-        add(-1, _embedded(wide, batch), mask)
-        with _watched(points) as seen:
+        first.add(_embedded(wide, batch)[mask])
+        pairs = zip(points, others, strict=True)
+        with hooked([point.register_forward_hook(watch(seen, mask)) for point, seen in pairs]):
             wide(**batch)
-        for number, rows in enumerate(seen):
-            add(number, rows, mask)
+    seconds = [(seen.fitted + seen.judged)[:-1, :-1] for seen in (first, *others)]
     # Each point counts alike.
-    second = torch.stack([each / each.trace() for each in sums]).sum(0)
+    second = torch.stack([each / each.trace() for each in seconds]).sum(0)
     leading = torch.linalg.eigh(second).eigenvectors.flip(-1)[:, : width - 1]
     return (leading @ without_mean(width).T).float().to(next(wide.parameters()).device)
-
-
-@contextlib.contextmanager
-def _watched(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """What modules that run one after another give, in the order in which they end."""
-    seen: list[Tensor] = []
-
-    def hook(_module: nn.Module, _args: Any, output: Any) -> None:
-        seen.append(output[0] if isinstance(output, tuple) else output)
-
-    handles = [module.register_forward_hook(hook) for module in modules]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _begun(wide: Any, basis: Tensor) -> Any:
@@ -271,7 +249,7 @@ def _lead_back(student: SentenceTransformer, source: SentenceTransformer, texts:
 def _pooled(model: SentenceTransformer, modules: Sequence[nn.Module], texts: Sequence[str]) -> Tensor:
     """float32 [N, d] on the CPU, in an order that is the same for all models."""
     parts = []
-    for features in _features(model, texts, longest=None):
+    for features in token_batches(model, texts):
         rows: Any = features
         for module in modules:
             rows = module(rows)
@@ -279,22 +257,11 @@ def _pooled(model: SentenceTransformer, modules: Sequence[nn.Module], texts: Seq
     return torch.cat(parts)
 
 
-def _features(
-    model: SentenceTransformer, texts: Sequence[str], longest: int | None = _TOKENS
-) -> Iterator[dict[str, Tensor]]:
-    """Token ids and masks, texts of like length together."""
-    prompt = default_prompt(model) or None
-    ordered = sorted(texts, key=len)
-    for start in range(0, len(ordered), _BATCH):
-        features = model.preprocess(ordered[start : start + _BATCH], prompt=prompt)
-        yield {name: features[name][:, :longest].to(model.device) for name in ("input_ids", "attention_mask")}
-
-
 def _few(student: SentenceTransformer, texts: Sequence[str]) -> list[str]:
     """Evenly spaced texts, of about as many tokens as are kept in memory."""
     few = spread(texts, _TEXTS)
-    tokens = sum(int(features["attention_mask"].sum()) for features in _features(student, few))
-    return few if tokens <= _ALL_TOKENS else spread(few, max(_BATCH, len(few) * _ALL_TOKENS // tokens))
+    tokens = sum(int(features["attention_mask"].sum()) for features in token_batches(student, few, _TOKENS))
+    return few if tokens <= _ALL_TOKENS else spread(few, max(1, len(few) * _ALL_TOKENS // tokens))
 
 
 def _explained(given: Tensor, wanted: Tensor) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -86,8 +85,3 @@ def contributions(seen: StateMoments, weight: Tensor, size: int) -> Tensor:
 def rows_of(groups: Tensor, size: int) -> Tensor:
     """Numbers of groups -> numbers of their `size` rows each."""
     return (groups[:, None] * size + torch.arange(size)).flatten()
-
-
-def spread(texts: Sequence[str], most: int) -> list[str]:
-    """At most so many of the texts, evenly spaced."""
-    return list(texts[:: max(1, -(-len(texts) // most))])

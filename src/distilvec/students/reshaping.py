@@ -5,11 +5,10 @@ What is left of a layer is refitted by least squares to what the whole layer gav
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,8 @@ from distilvec.modules.blocks import find_blocks
 from distilvec.modules.pipeline import default_prompt
 from distilvec.students.electra import tables
 from distilvec.students.factorising import factorise
-from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of, spread
+from distilvec.students.fit_texts import hooked, spread, token_batches
+from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of
 from distilvec.students.shape import Kept, Shape, feed_forward, heads_of, is_electra, shared_heads
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 #: Texts that refits see, at most so many tokens of each; texts whose pieces are counted for the table.
 TEXTS, TOKENS, COUNTED = 1_024, 128, 10_000
-_BATCH = 32
 
 
 class Reshaping:
@@ -57,7 +56,7 @@ class Reshaping:
         assert found is not None
         self.path = found[0]
         self.blocks: list[Any] = [found[1][number - 1] for number in kept]
-        self._batches = functools.partial(_batches, source, texts)
+        self._batches = functools.partial(token_batches, source, spread(texts, TEXTS), TOKENS)
         self.prompt = default_prompt(source)
 
     def apply(self, state: dict[str, Tensor], config: Any) -> None:
@@ -182,7 +181,7 @@ class Reshaping:
         def watch(seen: StateMoments) -> Any:
             return lambda _module, args: seen.add(args[0][self._mask])
 
-        with _hooks(
+        with hooked(
             [layer.register_forward_pre_hook(watch(seen)) for layer, seen in zip(layers, moments, strict=True)]
         ):
             self._run()
@@ -199,7 +198,7 @@ class Reshaping:
 
             return hook
 
-        with _hooks(
+        with hooked(
             [
                 attention.register_forward_hook(watch(other, seen), with_kwargs=True)
                 for attention, other, seen in zip(attentions, others, moments, strict=True)
@@ -251,24 +250,3 @@ def _put(state: dict[str, Tensor], name: str, fitted: Refit) -> None:
     state[f"{name}.weight"] = fitted.weight
     if fitted.bias is not None:
         state[f"{name}.bias"] = fitted.bias
-
-
-def _batches(source: SentenceTransformer, texts: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """Token ids and masks of some texts, those of like length together."""
-    prompt = default_prompt(source) or None
-    sample = sorted(spread(texts, TEXTS), key=len)
-    for start in range(0, len(sample), _BATCH):
-        features = source.preprocess(sample[start : start + _BATCH], prompt=prompt)
-        yield {
-            name: features[name][:, :TOKENS].to(next(source.parameters()).device)
-            for name in ("input_ids", "attention_mask")
-        }
-
-
-@contextlib.contextmanager
-def _hooks(handles: Sequence[Any]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -89,7 +89,7 @@ def reshapable(model: Any, shape: Shape) -> Any:
 
 
 def _check_width(width: int, heads: int, model: Any, embedding: int | None) -> None:
-    """Refuse a width that whole heads do not add up to, and that of the table: the class has no map between then."""
+    """Refuse a width that whole heads do not add up to, and that of the table: the class has no map between these."""
     whole, rank = model.config.hidden_size, embedding or model.config.embedding_size
     size = whole // heads
     choices = [times * size for times in range(1, heads) if times * size != rank]

@@ -158,10 +158,10 @@ def shrink(
     drop_pooler(changed)
     if positions is not None:
         limit_length(result, positions)
-    found_kept = Kept() if reshaping is None else reshaping.report
+    worth = Kept() if reshaping is None else reshaping.report
     if width is not None:
         narrowed = narrow(result, source, width, sample)
-        found_kept = replace(found_kept, states=narrowed.states, vectors=narrowed.vectors)
+        worth = replace(worth, states=narrowed.states, vectors=narrowed.vectors)
     report = ShrinkReport(
         parameters_before=before,
         parameters_after=parameters(result),
@@ -173,7 +173,7 @@ def shrink(
         tokens_before=None if pruned is None else pruned.tokens_before,
         tokens_after=None if pruned is None else pruned.tokens_after,
         shape=shape,
-        kept=found_kept,
+        kept=worth,
     )
     logger.info("shrunk from %d to %d parameters", report.parameters_before, report.parameters_after)
     return result, report

@@ -1,0 +1,47 @@
+"""The texts that the parts of a cut student are fitted to, and how they pass through a model that is watched."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from distilvec.modules.pipeline import default_prompt
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+_BATCH = 32
+
+
+def spread(texts: Sequence[str], most: int) -> list[str]:
+    """At most so many of the texts, evenly spaced."""
+    return list(texts[:: max(1, -(-len(texts) // most))])
+
+
+def token_batches(
+    model: SentenceTransformer, texts: Sequence[str], longest: int | None = None
+) -> Iterator[dict[str, Tensor]]:
+    """`input_ids` and `attention_mask` [B, S] of a model with its prompt, texts of like length together.
+
+    Args:
+        longest: tokens at most; None: as many as the model reads.
+    """
+    prompt = default_prompt(model) or None
+    ordered = sorted(texts, key=len)
+    device = next(model.parameters()).device
+    for start in range(0, len(ordered), _BATCH):
+        features = model.preprocess(ordered[start : start + _BATCH], prompt=prompt)
+        yield {name: features[name][:, :longest].to(device) for name in ("input_ids", "attention_mask")}
+
+
+@contextlib.contextmanager
+def hooked(handles: Sequence[Any]) -> Iterator[None]:
+    """With hooks in place, which go at the end."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
