@@ -76,7 +76,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "quarter, today's": {"layers": [1, 6], "vocabulary": 5_000},
     "eighth, four blocks": {"layers": [1, 3, 5, 6], "vocabulary": 10_000, "embedding": 24, "inner": 64},
     "eighth, two blocks": {"layers": [1, 6], "vocabulary": 20_000, "embedding": 48, "inner": 384},
-    "eighth, narrow": {"layers": [1, 6], "vocabulary": 20_000, "embedding": 80, "inner": 512, "width": 256},
+    "eighth, whole width": {"layers": [1, 3, 6], "vocabulary": 14_000, "embedding": 50, "inner": 128},
     "twentieth, whole width": {"layers": [1], "vocabulary": 9_000, "embedding": 44, "inner": 96},
     "twentieth, half width": {"layers": [1, 6], "vocabulary": 11_000, "embedding": 44, "inner": 256, "width": 192},
     "twentieth, third of the width": {
