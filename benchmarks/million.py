@@ -107,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, action="append", help="texts; may be given several times")
     parser.add_argument("--source", type=Path, help="another checkout, run on the same files")
-    parser.add_argument("--keep", type=Path, help="write results here instead of benchmarks/results")
+    parser.add_argument("--keep", type=Path, help="a JSON file for the results, instead of those in benchmarks/results")
     asked = parser.parse_args()
     found: list[dict[str, Any]] = []
     for rows in asked.rows or [100_000, 1_000_000]:
