@@ -141,10 +141,12 @@ def compare_mixtures(claim: Claim, results: Path) -> Finding:
 
 def compare_written(claim: Claim, results: Path) -> Finding:
     """The difference of two rows' ROUGE-L in points, paired by set and seed."""
-    differences = writing_table.paired(committed("writing", results), claim.a, claim.b)
+    rows = committed("writing", results)
+    differences = writing_table.paired(rows, claim.a, claim.b)
     if not differences:
         return untested(f"no {claim.a} or no {claim.b}")
-    return judge("written", differences, "two rates tried")
+    outside = [row for row in (claim.a, claim.b) if writing_table.at_the_edge(rows, row)]
+    return judge("written", differences, f"rate at the edge of the grid of {', '.join(outside)}" if outside else "")
 
 
 def compare_cost(claim: Claim, benchmarks: Path) -> Finding:

@@ -83,13 +83,14 @@ def outside() -> dict[str, list[dict[str, str]]]:
     }
 
 
-def texts() -> list[str]:
-    """What is pre-trained on: sentences and both sides of the training pairs, each once."""
+def documents() -> list[tuple[str, ...]]:
+    """What is pre-trained on: both sides of each training pair, one after the other, and every other sentence alone."""
     split = items()
     kept_back = {row[side] for name in SPLITS[1:] for row in split[name] for side in ("asked", "answer")}
-    pairs = (row[side] for row in split["train"] for side in ("asked", "answer"))
-    every = dict.fromkeys([*(row["text"] for row in lines("sentences")), *pairs])
-    return [text for text in every if text not in kept_back]
+    pairs = [(row["asked"], row["answer"]) for row in split["train"]]
+    there = kept_back.union(*pairs)
+    alone = dict.fromkeys(row["text"] for row in lines("sentences") if row["text"] not in there)
+    return [*dict.fromkeys(pairs), *((text,) for text in alone)]
 
 
 def files(folder: Path = FOLDER) -> dict[str, Path]:
@@ -117,7 +118,7 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for name, file in files().items():
         print(f"{name}: {len(file.read_text(encoding='utf-8').splitlines()):,} items")
-    print(f"{len(texts()):,} texts to pre-train on")
+    print(f"{len(documents()):,} documents to pre-train on")
 
 
 if __name__ == "__main__":

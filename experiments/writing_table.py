@@ -75,6 +75,12 @@ def best_rate(rows: Rows, row: str) -> float | None:
     return max(runs, key=lambda run: run["validation"]["value"])["lr"] if runs else None
 
 
+def at_the_edge(rows: Rows, row: str) -> bool:
+    """Whether the rate that was chosen for a row is the smallest or the largest of those tried."""
+    tried = [run["lr"] for name, run in rows.items() if run.get("row") == row and name.endswith("-grid")]
+    return bool(tried) and best_rate(rows, row) in (min(tried), max(tried))
+
+
 def scores(rows: Rows, row: str, key: str = "value") -> dict[int | None, dict[str, float]]:
     """Seed -> set -> a figure of a row (ROUGE-L) at the rate that was chosen for it; a reference has no seed."""
     lr = best_rate(rows, row)
