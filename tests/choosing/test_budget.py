@@ -17,9 +17,10 @@ from distilvec.cli.main import main
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.flow.run import run
-from distilvec.modules.blocks import parameters
+from distilvec.modules.blocks import find_transformer, parameters
 from distilvec.recipe import Recipe
 from distilvec.students import load_student, shrink, static
+from distilvec.students.vocabulary import pieces_used
 from distilvec.words import amount
 
 
@@ -99,6 +100,21 @@ def test_candidates_use_a_budget_up_and_stay_within(
         assert whole or parameters(made) > 0.75 * most, (candidate, parameters(made), most)
 
 
+def test_pieces_that_no_text_uses_take_nothing_of_the_budget(
+    tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    source, texts = load_student(tiny_model_folders["bert"]), [" ".join(text.split()[:8]) for text in sentences[:20]]
+    most, largest = parameters(source) // 4, []
+    used = pieces_used(find_transformer(source).tokenizer, texts)
+    for read in (None, texts):
+        sections = [candidate.source for candidate in shapes("big", source, most, texts=read)]
+        cuts = [{**each["shrink"], "of": source} for each in sections if "shrink" in each]
+        assert all(cut["vocabulary"] <= used for cut in cuts) == (read is not None)
+        made = [parameters(shrink(cut.pop("of"), **cut, texts=texts)[0]) for cut in cuts]
+        largest.append(max(made))
+    assert largest[0] < largest[1] <= most
+
+
 def test_a_budget_below_the_smallest_student(tiny_bert: Path) -> None:
     with pytest.raises(DistilvecError, match=r"^parameters: .*0\.00 M.*300 word pieces"):
         shapes("big", load_student(tiny_bert), 500)
@@ -152,7 +168,7 @@ def compiled(
     tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, sentences: list[str]
 ) -> tuple[Recipe, Compiled]:
     recipe = recipe_for(tmp_path_factory.mktemp("budget"), tiny_bert, sentences)
-    return recipe, compile_budget(recipe, Budget(20_000), sample=160, steps=2)
+    return recipe, compile_budget(recipe, Budget(30_000), sample=160, steps=2)
 
 
 def test_the_better_half_goes_on(compiled: tuple[Recipe, Compiled]) -> None:
@@ -163,7 +179,7 @@ def test_the_better_half_goes_on(compiled: tuple[Recipe, Compiled]) -> None:
         assert [row for row in began if longer in row.curve] == sorted(
             began[: max(3, len(began) // 2)], key=began.index
         )
-    assert all(0 in row.curve and 2 in row.curve and (row.parameters or 0) <= 20_000 for row in found.rows)
+    assert all(0 in row.curve and 2 in row.curve and (row.parameters or 0) <= 30_000 for row in found.rows)
     assert found.rounds[-1] in found.best.curve
     assert found.best.name in found.verdict() and "No test set" in found.text()
     line = [(row.speed["latency_p50_ms"], found.prediction(row).middle) for row in found.frontier()]

@@ -175,7 +175,7 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
     corpus = job.corpus
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
     bench = Bench(recipe, whole, few.corpus, taught, [], None)
-    students, rows, notes = _fitting(shapes(of, source, budget.most, length), bench, budget)
+    students, rows, notes = _fitting(shapes(of, source, budget.most, length, whole.texts()), bench, budget)
     halve(students, rows, bench, steps)
     to_come = max(1, texts_read(recipe, corpus) // recipe.training.batch_size)
     rows.sort(key=lambda row: row.parameters or 0)

@@ -92,6 +92,20 @@ def prune_tokenizer(
     )
 
 
+def pieces_used(tokenizer: Any, texts: Iterable[str]) -> int:
+    """How many pieces `prune_tokenizer` keeps of these texts where it may keep all.
+
+    Raises:
+        DistilvecError: the tokenizer is of another kind, or there are no texts.
+    """
+    backend = plain_backend(tokenizer)
+    spec = json.loads(backend.to_str())
+    pieces = {index: piece for piece, index in backend.get_vocab(with_added_tokens=True).items()}
+    use = _Use(backend, size=max(pieces) + 1)
+    use.count(texts)
+    return len(_choose(spec, pieces, use.counts, _required(spec, pieces, use.counts), len(pieces)))
+
+
 def plain_backend(tokenizer: Any) -> Any:
     """A copy of a tokenizer's `tokenizers.Tokenizer` that neither pads nor truncates, as saved ones often do."""
     from tokenizers import Tokenizer
