@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 
 from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settle_student
 from distilvec.choosing.budget import shapes
 from distilvec.choosing.curves import extrapolate, power
 from distilvec.choosing.halving import probe_method
+from distilvec.choosing.workers import Trainings
 from distilvec.cli.main import main
 from distilvec.corpus import read_corpus
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.run import run
 from distilvec.modules.blocks import find_transformer, parameters
 from distilvec.recipe import Recipe
@@ -195,6 +197,47 @@ def test_the_numbers_are_those_of_the_student(compiled: tuple[Recipe, Compiled],
     corpus = read_corpus(recipe.corpus.path, tmp_path, holdout=0.3)
     student = make_student(section, recipe.teachers, corpus, recipe.training.seed)
     assert parameters(student) == found.best.parameters
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_side_by_side_is_as_one_after_the_other(
+    compiled: tuple[Recipe, Compiled], two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, alone = compiled
+    processes: list[Trainings] = []
+
+    def entered(self: Trainings, enter: Any = Trainings.__enter__) -> Trainings:
+        processes.append(self)
+        return cast(Trainings, enter(self))
+
+    monkeypatch.setattr(Trainings, "__enter__", entered)
+    found = compile_budget(recipe, Budget(30_000), sample=160, steps=2)
+    assert [each.workers for each in processes] == [2]
+    assert all(worker.poll() is not None for worker in processes[0]._all), "nothing is left behind"
+    together = {row.name: row.curve for row in found.rows}
+    for row in alone.rows:
+        assert together[row.name] == pytest.approx(row.curve, abs=1e-4), row.name
+
+
+def test_a_worker_that_is_killed_is_told(
+    compiled: tuple[Recipe, Compiled], two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, _ = compiled
+
+    def asked(self: Trainings, probe: Any, steps: int, ask: Any = Trainings._asked) -> float:
+        self._all[0].kill()
+        return float(ask(self, probe, steps))
+
+    monkeypatch.setattr(Trainings, "_asked", asked)
+    with pytest.raises(EnvironmentProblem, match=r"ended with code -9.*OMP_NUM_THREADS=1"):
+        compile_budget(recipe, Budget(30_000), sample=160, steps=2)
 
 
 def test_what_does_not_fit_is_named(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:

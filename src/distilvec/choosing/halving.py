@@ -7,15 +7,12 @@ that what it reaches is comparable with a longer one's end.
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distilvec.choosing.measuring import Bench, Measured
-from distilvec.choosing.probe import short_training
-from distilvec.judging import CachedEncoder
-from distilvec.judging.agreement import likeness
+from distilvec.choosing.workers import Lesson, Probe, Stored, Trainings
 from distilvec.methods.base import Method
 from distilvec.methods.table import HELD, build_method, resolve
 from distilvec.recipe import Recipe
@@ -26,12 +23,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 #: Candidates that the last round is held between.
 FEWEST = 3
-
-
-def order(student: object, name: str, bench: Bench) -> float:
-    """Spearman's correlation of the student's cosines with the teacher's over pairs of held-out texts."""
-    held, vectors = bench.held_out()
-    return likeness(vectors, CachedEncoder(student, name=name)(held))["similarity_spearman"]
 
 
 def probe_method(recipe: Recipe, width: int, teacher: int) -> Method:
@@ -57,19 +48,27 @@ def halve(students: Sequence[SentenceTransformer], rows: Sequence[Measured], ben
         rows: one for each of them.
         steps: of the first round; doubled in each further one.
     """
-    left, training = list(rows), bench.recipe.training
-    starts = {row.name: student for row, student in zip(rows, students, strict=True)}
-    for row in rows:
-        row.curve[0] = order(starts[row.name], row.name, bench)
-    while left:
-        for number, row in enumerate(left, start=1):
-            logger.info("%d steps, candidate %d of %d: %s", steps, number, len(left), row.name)
-            student = copy.deepcopy(starts[row.name])
-            method = probe_method(bench.recipe, student.get_embedding_dimension() or 0, bench.taught[0].info.width)
-            settings = training.model_dump() | {"max_steps": steps}
-            short_training(student, method, bench.sample, bench.taught[:1], settings, bench.recipe.optimizer)
-            row.curve[steps] = order(student, row.name, bench)
-        if len(left) <= FEWEST:
-            return
-        left = sorted(left, key=lambda row: -row.curve[max(row.curve)])[: max(FEWEST, len(left) // 2)]
-        steps *= 2
+    teacher = bench.taught[0]
+    lesson = Lesson(
+        bench.sample,
+        Stored(teacher.info, teacher.store),
+        *bench.held_out(),
+        bench.recipe.training.model_dump(),
+        bench.recipe.optimizer,
+    )
+    probes = {}
+    for row, student in zip(rows, students, strict=True):
+        row.curve[0] = lesson.order(student, row.name)
+        width = student.get_embedding_dimension() or 0
+        probes[row.name] = Probe(row.name, student, probe_method(bench.recipe, width, teacher.info.width))
+    left = list(rows)
+    with Trainings(lesson, list(probes.values())) as trainings:
+        while True:
+            reached = trainings.orders([probes[row.name] for row in left], steps)
+            for number, (row, value) in enumerate(zip(left, reached, strict=True), start=1):
+                row.curve[steps] = value
+                logger.info("%d steps, candidate %d of %d: %s: %.1f", steps, number, len(left), row.name, 100 * value)
+            if len(left) <= FEWEST:
+                return
+            left = sorted(left, key=lambda row: -row.curve[max(row.curve)])[: max(FEWEST, len(left) // 2)]
+            steps *= 2

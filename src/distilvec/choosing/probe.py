@@ -6,19 +6,28 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from distilvec.corpus import Corpus
-from distilvec.flow.teach import Taught
-from distilvec.methods.base import Method
+from distilvec.methods.base import Method, TeacherInfo
 from distilvec.recipe.sections import OptimizerSection, TrainingSection
 from distilvec.tasks.base import Task
-from distilvec.training import Fitted, fit
+from distilvec.training import Fitted, SignalSource, fit
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+
+class Teaching(Protocol):
+    """A teacher that a short training learns from."""
+
+    @property
+    def info(self) -> TeacherInfo: ...
+
+    def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> SignalSource: ...
+
 
 #: Nothing is evaluated, saved or stopped on the way.
 QUIET = {"save_every": 10**9, "evaluate_every": None, "best": None, "patience": None}
@@ -28,7 +37,7 @@ def short_training(
     student: SentenceTransformer,
     method: Method,
     corpus: Corpus,
-    taught: Sequence[Taught],
+    taught: Sequence[Teaching],
     training: Mapping[str, Any],
     optimizer: OptimizerSection,
     *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -25,7 +26,7 @@ class SampledCorpus:
     """
 
     def __init__(self, corpus: Corpus, train: np.ndarray, holdout: np.ndarray) -> None:
-        self._corpus = corpus
+        self._corpus, self._parts = corpus, (train, holdout)
         self._rows = np.sort(np.concatenate([train, holdout]))
         self.train_rows = np.searchsorted(self._rows, train)
         self.holdout_rows = np.searchsorted(self._rows, holdout)
@@ -50,8 +51,15 @@ class SampledCorpus:
         """What the teacher reads, for rows of the sample."""
         return self._corpus.teacher_texts(self._rows if rows is None else self._rows[np.asarray(rows, np.int64)])
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopened, (self._corpus.folder, *self._parts)
+
     def __getattr__(self, name: str) -> object:
         return getattr(self._corpus, name)
+
+
+def _reopened(folder: Path, train: np.ndarray, holdout: np.ndarray) -> SampledCorpus:
+    return SampledCorpus(Corpus.open(folder), train, holdout)
 
 
 def sampled(corpus: Corpus, limit: int) -> Corpus:

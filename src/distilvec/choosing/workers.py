@@ -1,0 +1,206 @@
+"""Short trainings of several candidates side by side, one in each thread that torch may use.
+
+A small student does not keep two cores busy, two small students do. Workers are programs of their own: torch's threads
+do not survive a fork, and a spawned process would run the caller's script once more. Tasks and what came of them are
+pickled through their standard input and output; they end when their input does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from distilvec.choosing.probe import short_training
+from distilvec.corpus import Corpus
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.judging import CachedEncoder
+from distilvec.judging.agreement import likeness
+from distilvec.methods.base import Method, TeacherInfo
+from distilvec.recipe.sections import OptimizerSection
+from distilvec.store import SignalStore
+from distilvec.tasks.base import Task
+from distilvec.training import StoreSource
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
+#: Workers at most: each takes about 600 MB of memory.
+MOST = 8
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A teacher that is known by its vectors alone, as another process opens it."""
+
+    info: TeacherInfo
+    store: SignalStore
+
+    def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> StoreSource:
+        """Where training gets its vectors from."""
+        return StoreSource(self.store, corpus, rows)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What all short trainings share.
+
+    Attributes:
+        sample: the texts.
+        teacher: whose vectors are learnt from.
+        held, vectors: held-out texts, and the teacher's vectors of them.
+        training, optimizer: the recipe's sections.
+    """
+
+    sample: Corpus
+    teacher: Stored
+    held: list[str]
+    vectors: npt.NDArray[np.float32]
+    training: Mapping[str, Any]
+    optimizer: OptimizerSection
+
+    def order(self, student: object, name: str) -> float:
+        """Spearman's correlation of the student's cosines with the teacher's over pairs of held-out texts."""
+        return likeness(self.vectors, CachedEncoder(student, name=name)(self.held))["similarity_spearman"]
+
+    def learnt(self, task: Probe, steps: int) -> float:
+        """Train a student in place for so many steps; the order after it."""
+        settings = {**self.training, "max_steps": steps}
+        short_training(task.student, task.method, self.sample, [self.teacher], settings, self.optimizer)
+        return self.order(task.student, task.name)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A candidate to train: its name, the untrained student, and a method that is not built yet."""
+
+    name: str
+    student: SentenceTransformer
+    method: Method
+
+
+class Trainings:
+    """Short trainings, as many at once as torch may use threads; with one thread, or a GPU, in this process.
+
+    Args:
+        lesson: what they share.
+        probes: the candidates that there are.
+
+    Raises:
+        EnvironmentProblem: a worker ended before its training did.
+    """
+
+    def __init__(self, lesson: Lesson, probes: Sequence[Probe]) -> None:
+        self.lesson = lesson
+        on_cpu = all(next(probe.student.parameters()).device.type == "cpu" for probe in probes)
+        self.workers = min(torch.get_num_threads(), len(probes), MOST) if on_cpu else 1
+        self._all: list[subprocess.Popen[bytes]] = []
+        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+
+    def __enter__(self) -> Trainings:
+        if self.workers > 1:
+            shared = pickle.dumps((torch.get_num_threads() // self.workers, self.lesson))
+            for _ in range(self.workers):
+                worker = _started()
+                self._all.append(worker)
+                _send(worker, shared)
+                self._idle.put(worker)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop()
+        for worker in self._all:
+            for pipe in (worker.stdin, worker.stdout):
+                with contextlib.suppress(OSError):
+                    assert pipe is not None
+                    pipe.close()
+
+    def _stop(self) -> None:
+        for worker in self._all:
+            worker.kill()
+            worker.wait()
+
+    def orders(self, probes: Sequence[Probe], steps: int) -> Iterator[float]:
+        """The order of each candidate after so many steps; the students themselves are left as they are."""
+        if self.workers == 1:
+            for probe in probes:
+                yield self.lesson.learnt(copy.deepcopy(probe), steps)
+            return
+        pool = ThreadPoolExecutor(self.workers)
+        try:
+            yield from pool.map(lambda probe: self._asked(probe, steps), probes)
+        finally:
+            if sys.exc_info()[0] is not None:
+                self._stop()  # nobody waits for what is still being trained
+            pool.shutdown(cancel_futures=True)
+
+    def _asked(self, probe: Probe, steps: int) -> float:
+        worker = self._idle.get()
+        assert worker.stdout is not None
+        try:
+            _send(worker, pickle.dumps((probe, steps)))
+            found = pickle.load(worker.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            raise EnvironmentProblem(
+                f"the process that trained it ended with code {worker.wait()}",
+                where=probe.name,
+                remedy="Out of memory? With OMP_NUM_THREADS=1 candidates are trained one after the other.",
+            ) from error
+        finally:
+            self._idle.put(worker)
+        if isinstance(found, Exception):
+            raise found
+        return float(found)
+
+
+def _started() -> subprocess.Popen[bytes]:
+    """A worker that finds the modules that this process finds."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, "-P", "-c", f"from {__name__} import main; main()"]
+    surroundings = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=surroundings)
+
+
+def _send(worker: subprocess.Popen[bytes], message: bytes) -> None:
+    assert worker.stdin is not None
+    worker.stdin.write(message)
+    worker.stdin.flush()
+
+
+def main() -> None:
+    """A worker's life."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this one
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints does not get between the answers
+    threads, lesson = pickle.load(sys.stdin.buffer)
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            probe, steps = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            found: float | Exception = lesson.learnt(probe, steps)
+        except DistilvecError as error:
+            found = error
+        except Exception as error:
+            logger.exception("%s", probe.name)
+            found = RuntimeError(f"{probe.name}: {type(error).__name__}: {error}")
+        pickle.dump(found, answers)
+        answers.flush()
