@@ -1,7 +1,7 @@
 """DistillMoE's Table 16 at home: students that write, taught across tokenizers by a causal language model.
 
     python experiments/writing.py teacher          # fine-tunes the teacher on the instructions, and scores it
-    python experiments/writing.py                  # every row: four rates with seed 0, the best with two more seeds
+    python experiments/writing.py                  # every row: rates with seed 0, the best with two more seeds
     python experiments/writing.py --rows sft dskd distillmoe --seeds 1
     python experiments/writing.py --table
 
@@ -12,8 +12,9 @@ both pre-trained on shared sentences, the teacher on 2.6 times as many; instruct
 (writing_data.py).
 
 The teacher is fine-tuned on 32,000 instructions with `sft` and frozen. Students see 6,400 of them once, in 400 batches
-of 16; task and method weigh a half each. Every row tries the same four learning rates with seed 0; the best by ROUGE-L
-on 200 validation items is run with further seeds. Judged on test items of the five kinds that were trained on, and on
+of 16; task and method weigh a half each. Every row tries the same three learning rates with seed 0, and further ones
+until the best has a smaller and a larger neighbour; the best by ROUGE-L on 200 validation items is run with further
+seeds. Judged on test items of the five kinds that were trained on, and on
 two sets that were not: entailed sentences of SICK, and paraphrases of MRPC under a prompt that nobody saw. Answers are
 the likeliest ones, of at most 48 tokens; ROUGE-L of answers that were drawn once stands beside them. Rows without
 "paper" are the `sound` preset. All of it takes three core hours.
@@ -46,7 +47,8 @@ from distilvec.teachers.signals import NEXT, NOTHING, Wanted
 from distilvec.training import bfloat16_pays
 
 HOME = WORK / EXPERIMENT
-GRID = (3e-4, 1e-3, 3e-3, 1e-2)
+#: Rates, of which the middle three are tried first, and others until the best has a neighbour on both sides.
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 BATCH, ITEMS, TEACHER_ITEMS, CHOOSING = 16, 6_400, 32_000, 200
 LONGEST, SAMPLES = 48, 1
 TEACHER_LR = 5e-4
@@ -168,7 +170,7 @@ class Bench:
     def __init__(self, results: Results) -> None:
         self.results = results
         _ = finetuned_teacher()
-        first = Job(recipe("sft", GRID[0], 0))
+        first = Job(recipe("sft", RATES[0], 0))
         self.corpus = first.corpus
         self.section: TeacherSection = first.recipe.teachers[0]
         self.teacher: Teacher = open_teacher(self.section, separator=first.separator)
@@ -183,14 +185,14 @@ class Bench:
         """The teacher, and the student before."""
         fingerprint = self.teacher.card.fingerprint
         self.results.run("teacher", functools.partial(measured, self.teacher), teacher=fingerprint)
-        untrained = self.job(recipe("sft", GRID[0], 0)).student().eval()
+        untrained = self.job(recipe("sft", RATES[0], 0)).student().eval()
         self.results.run("untrained student", functools.partial(measured, untrained), teacher=fingerprint)
 
     def teach(self, rows: list[str]) -> None:
         """One pass of the teacher for all that these rows need."""
         wanted = NOTHING
         for row in rows:
-            asked = self.job(recipe(row, GRID[0], 0)).wanted[0]
+            asked = self.job(recipe(row, RATES[0], 0)).wanted[0]
             wanted = Wanted(
                 tokens=tuple(sorted({*wanted.tokens, *asked.tokens})),
                 attention=tuple(sorted({*wanted.attention, *asked.attention})),
@@ -205,14 +207,25 @@ class Bench:
             self.results.run("store", make, teacher=self.teacher.card.fingerprint)
 
     def row(self, row: str, seed: int) -> None:
-        """The grid with seed 0, and the best rate with this seed."""
-        for lr in GRID:
-            self._keep(f"{row}-{lr:g}-grid", self._tried, row, lr, 0)
-        lr = best_rate(self.results.rows(), row)
-        assert lr is not None
+        """Rates with seed 0, and the best one with this seed."""
+        lr = self._best(row)
         self._keep(f"{row}-{lr:g}-{seed}", self._tested, row, lr, seed)
-        for lr in GRID:
-            shutil.rmtree(recipe(row, lr, seed).output, ignore_errors=True)
+        for each in RATES:
+            shutil.rmtree(recipe(row, each, seed).output, ignore_errors=True)
+
+    def _best(self, row: str) -> float:
+        """The rate of a row, of those tried; more are tried where it is the smallest or the largest of them."""
+        wanted = RATES[1:-1]
+        while True:
+            for lr in wanted:
+                self._keep(f"{row}-{lr:g}-grid", self._tried, row, lr, 0)
+            found = best_rate(self.results.rows(), row)
+            assert found is not None
+            place = RATES.index(found)
+            tried = {run["lr"] for run in self.results.rows().values() if run.get("row") == row}
+            wanted = tuple(lr for lr in RATES[max(0, place - 1) : place + 2] if lr not in tried)
+            if not wanted:
+                return found
 
     def _keep(self, name: str, make: Any, row: str, lr: float, seed: int) -> None:
         options = {**settings_of(recipe(row, lr, seed), "teachers"), "teacher": self.teacher.card.fingerprint}
