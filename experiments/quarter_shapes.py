@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 #: Keys of `shrink`; at most 5.67, 2.84 and 1.1 million parameters. The eighth's two narrow blocks were ahead of three
-#: whole ones ("eighth, whole width" in quarter.py) in trials that were not kept, by agreement on held-out texts. The
-#: committed row "eighth-0" is of that former shape, at a rate of 1e-3.
+#: whole ones ("eighth, whole width" in quarter.py) in trials that were not kept, by agreement on held-out texts.
 SIZES: dict[str, dict[str, Any]] = {
     "quarter": {"layers": [1, 3, 5, 6], "vocabulary": 20_000, "embedding": 80, "inner": 528},
     "eighth": {"layers": [1, 6], "vocabulary": 20_500, "embedding": 80, "inner": 512, "width": 256},

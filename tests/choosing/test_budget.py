@@ -175,13 +175,13 @@ def compiled(
 
 def test_the_better_half_goes_on(compiled: tuple[Recipe, Compiled]) -> None:
     _, found = compiled
-    assert found.rounds[:2] == [2, 4] and len(found.rows) > 4
-    for shorter, longer in zip(found.rounds, found.rounds[1:], strict=False):
+    assert found.rounds[:3] == [2, 4, 8] and len(found.rows) > 4
+    assert all({0, 2, 4} <= row.curve.keys() and (row.parameters or 0) <= 30_000 for row in found.rows)
+    for shorter, longer in zip(found.rounds[1:], found.rounds[2:], strict=False):
         began = sorted((row for row in found.rows if shorter in row.curve), key=lambda row: -row.curve[shorter])
         assert [row for row in began if longer in row.curve] == sorted(
             began[: max(3, len(began) // 2)], key=began.index
         )
-    assert all(0 in row.curve and 2 in row.curve and (row.parameters or 0) <= 30_000 for row in found.rows)
     assert found.rounds[-1] in found.best.curve
     assert found.best.name in found.verdict() and "No test set" in found.text()
     line = [(row.speed["latency_p50_ms"], found.prediction(row).middle) for row in found.frontier()]

@@ -88,10 +88,10 @@ class Compiled:
         return [
             f"order: Spearman's correlation of all cosines with the teacher's on held-out texts, in percent; at the "
             f"start and after {rounds} steps on {self.texts:,} texts with the recipe's method (cosine where that looks "
-            "inside the teacher). The better half went on each time.",
+            "inside the teacher). All went through the first two, then the better half went on each time.",
             f"predicted: after the {self.steps:,} steps of this recipe, if the error goes on falling by the power of "
-            "the steps that the last two trainings showed (others: the middle one); the ends are half of that power "
-            "and the largest one. No test set was looked at.",
+            "the steps that its last two trainings showed; the ends are half of that power and the largest one. No "
+            "test set was looked at.",
             *self.notes,
         ]
 

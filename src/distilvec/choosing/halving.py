@@ -1,4 +1,5 @@
-"""Successive halving: all candidates are trained for a little, the better half for twice as long, and so on.
+"""Successive halving: all candidates are trained for a little and for twice as long, the better half for twice as long
+again, and so on. Two trainings of each say how fast its error falls.
 
 Jamieson and Talwalkar 2016, "Non-stochastic best arm identification and hyperparameter optimization". Every round
 costs about as much as the one before. Each training starts from the untrained student and runs its whole schedule, so
@@ -46,7 +47,7 @@ def halve(students: Sequence[SentenceTransformer], rows: Sequence[Measured], ben
     Args:
         students: untrained, and left so.
         rows: one for each of them.
-        steps: of the first round; doubled in each further one.
+        steps: of the first round, which all go through; doubled in each further one. All go through the second too.
     """
     teacher = bench.taught[0]
     lesson = Lesson(
@@ -61,14 +62,15 @@ def halve(students: Sequence[SentenceTransformer], rows: Sequence[Measured], ben
         row.curve[0] = lesson.order(student, row.name)
         width = student.get_embedding_dimension() or 0
         probes[row.name] = Probe(row.name, student, probe_method(bench.recipe, width, teacher.info.width))
-    left = list(rows)
+    left, first = list(rows), steps
     with Trainings(lesson, list(probes.values())) as trainings:
         while True:
             reached = trainings.orders([probes[row.name] for row in left], steps)
             for number, (row, value) in enumerate(zip(left, reached, strict=True), start=1):
                 row.curve[steps] = value
                 logger.info("%d steps, candidate %d of %d: %s: %.1f", steps, number, len(left), row.name, 100 * value)
-            if len(left) <= FEWEST:
+            if len(left) <= FEWEST and steps > first:
                 return
-            left = sorted(left, key=lambda row: -row.curve[max(row.curve)])[: max(FEWEST, len(left) // 2)]
+            if steps > first:
+                left = sorted(left, key=lambda row: -row.curve[max(row.curve)])[: max(FEWEST, len(left) // 2)]
             steps *= 2
