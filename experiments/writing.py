@@ -14,10 +14,10 @@ both pre-trained on shared sentences, the teacher on 2.6 times as many; instruct
 The teacher is fine-tuned on 32,000 instructions with `sft` and frozen. Students see 6,400 of them once, in 400 batches
 of 16; task and method weigh a half each. Every row tries the same three learning rates with seed 0, and further ones
 until the best has a smaller and a larger neighbour; the best by ROUGE-L on 200 validation items is run with further
-seeds. Judged on test items of the five kinds that were trained on, and on
-two sets that were not: entailed sentences of SICK, and paraphrases of MRPC under a prompt that nobody saw. Answers are
-the likeliest ones, of at most 48 tokens; ROUGE-L of answers that were drawn once stands beside them. Rows without
-"paper" are the `sound` preset. All of it takes three core hours.
+seeds. Judged on test items of the five kinds that were trained on, and on two sets that were not: entailed sentences of
+SICK, and paraphrases of MRPC under a prompt that nobody saw. Answers are the likeliest ones, of at most 48 tokens;
+ROUGE-L of answers that were drawn once stands beside them. Rows without "paper" are the `sound` preset. All of it takes
+three core hours.
 """
 
 from __future__ import annotations
