@@ -14,11 +14,12 @@ from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settl
 from distilvec.choosing.budget import shapes
 from distilvec.choosing.curves import extrapolate, power
 from distilvec.choosing.halving import probe_method
-from distilvec.choosing.workers import Trainings
+from distilvec.choosing.workers import Probe, Trainings
 from distilvec.cli.main import main
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.run import run
+from distilvec.methods.table import build_method
 from distilvec.modules.blocks import find_transformer, parameters
 from distilvec.recipe import Recipe
 from distilvec.students import load_student, shrink, static
@@ -224,6 +225,14 @@ def test_side_by_side_is_as_one_after_the_other(
     together = {row.name: row.curve for row in found.rows}
     for row in alone.rows:
         assert together[row.name] == pytest.approx(row.curve, abs=1e-4), row.name
+
+
+def test_what_cannot_be_pickled_stays_in_this_process(two_threads: None, tiny_bert: Path) -> None:
+    student = load_student(tiny_bert)
+    probes = [Probe(name, student, build_method("cosine", {})) for name in "ab"]
+    lesson: Any = []
+    assert Trainings(lesson, probes).workers == 2
+    assert Trainings([lambda: None], probes).workers == 1  # type: ignore[arg-type]
 
 
 def test_a_worker_that_is_killed_is_told(

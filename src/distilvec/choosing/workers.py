@@ -96,7 +96,8 @@ class Probe:
 
 
 class Trainings:
-    """Short trainings, as many at once as torch may use threads; with one thread, or a GPU, in this process.
+    """Short trainings, as many at once as torch may use threads; in this process with one thread, on a GPU, or where a
+    student or a teacher cannot be pickled (code that came with a model).
 
     Args:
         lesson: what they share.
@@ -110,6 +111,8 @@ class Trainings:
         self.lesson = lesson
         on_cpu = all(next(probe.student.parameters()).device.type == "cpu" for probe in probes)
         self.workers = min(torch.get_num_threads(), len(probes), MOST) if on_cpu else 1
+        if self.workers > 1 and not _travels((lesson, probes)):
+            self.workers = 1
         self._all: list[subprocess.Popen[bytes]] = []
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
 
@@ -167,6 +170,14 @@ class Trainings:
         if isinstance(found, Exception):
             raise found
         return float(found)
+
+
+def _travels(what: object) -> bool:
+    try:
+        pickle.dumps(what)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return True
 
 
 def _started() -> subprocess.Popen[bytes]:
