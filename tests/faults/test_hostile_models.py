@@ -391,7 +391,7 @@ def test_only_the_guarded_opener_opens_models() -> None:
 
 
 def test_nothing_is_unpickled_without_its_guard() -> None:
-    """`torch.load` with weights_only, `numpy.load` without pickles; the one pickle comes from our own worker."""
+    """`torch.load` with weights_only, `numpy.load` without pickles; the only pickles come from our own workers."""
     for file in SOURCES.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -399,7 +399,7 @@ def test_nothing_is_unpickled_without_its_guard() -> None:
             called = ast.unparse(node.func)
             given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
             if called in ("pickle.load", "pickle.loads"):
-                assert file.parent.name == "ray", (file, node.lineno)
+                assert file.parent.name == "ray" or file.name == "workers.py", (file, node.lineno)
             elif called == "torch.load":
                 assert given.get("weights_only") == "True", (file, node.lineno)
             elif called in ("np.load", "numpy.load"):
