@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -236,9 +237,10 @@ def test_what_cannot_be_pickled_stays_in_this_process(two_threads: None, tiny_be
 
 
 def test_a_worker_that_is_killed_is_told(
-    compiled: tuple[Recipe, Compiled], two_threads: None, monkeypatch: pytest.MonkeyPatch
+    compiled: tuple[Recipe, Compiled], two_threads: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, _ = compiled
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def asked(self: Trainings, probe: Any, steps: int, ask: Any = Trainings._asked) -> float:
         self._all[0].kill()
@@ -247,6 +249,7 @@ def test_a_worker_that_is_killed_is_told(
     monkeypatch.setattr(Trainings, "_asked", asked)
     with pytest.raises(EnvironmentProblem, match=r"ended with code -9.*OMP_NUM_THREADS=1"):
         compile_budget(recipe, Budget(30_000), sample=160, steps=2)
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
 def test_what_does_not_fit_is_named(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:

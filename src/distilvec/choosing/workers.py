@@ -16,6 +16,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -114,13 +115,15 @@ class Trainings:
         if self.workers > 1 and not _travels((lesson, probes)):
             self.workers = 1
         self._all: list[subprocess.Popen[bytes]] = []
+        self._place: tempfile.TemporaryDirectory[str] | None = None
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
 
     def __enter__(self) -> Trainings:
         if self.workers > 1:
             shared = pickle.dumps((torch.get_num_threads() // self.workers, self.lesson))
+            self._place = tempfile.TemporaryDirectory(prefix="distilvec-plan-")  # what killed ones leave goes with it
             for _ in range(self.workers):
-                worker = _started()
+                worker = _started(self._place.name)
                 self._all.append(worker)
                 _send(worker, shared)
                 self._idle.put(worker)
@@ -133,6 +136,8 @@ class Trainings:
                 with contextlib.suppress(OSError):
                     assert pipe is not None
                     pipe.close()
+        if self._place is not None:
+            self._place.cleanup()
 
     def _stop(self) -> None:
         for worker in self._all:
@@ -180,11 +185,11 @@ def _travels(what: object) -> bool:
     return True
 
 
-def _started() -> subprocess.Popen[bytes]:
-    """A worker that finds the modules that this process finds."""
+def _started(place: str) -> subprocess.Popen[bytes]:
+    """A worker that finds the modules that this process finds, with its own temporary files in a folder."""
     paths = os.pathsep.join(path for path in sys.path if path)
     command = [sys.executable, "-P", "-c", f"from {__name__} import main; main()"]
-    surroundings = {**os.environ, "PYTHONPATH": paths}
+    surroundings = {**os.environ, "PYTHONPATH": paths, "TMPDIR": place}
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=surroundings)
 
 
