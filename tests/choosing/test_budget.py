@@ -19,6 +19,7 @@ from distilvec.choosing.workers import Probe, Trainings
 from distilvec.cli.main import main
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.evenly import evenly_spaced
 from distilvec.flow.run import run
 from distilvec.methods.table import build_method
 from distilvec.modules.blocks import find_transformer, parameters
@@ -95,7 +96,7 @@ def test_candidates_use_a_budget_up_and_stay_within(
         assert kind in ("qwen3", "modernbert") and "at most" in str(refused)  # their blocks stay whole
         return
     assert len({candidate.name for candidate in found}) == len(found) >= 1
-    for candidate in found:
+    for candidate in (found[place] for place in evenly_spaced(len(found), 8)):
         ((part, given),) = candidate.source.items()
         options = {name: value for name, value in given.items() if name != "of"}
         made = shrink(source, **options, texts=texts)[0] if part == "shrink" else static(source, **options, texts=texts)
@@ -109,11 +110,12 @@ def test_pieces_that_no_text_uses_take_nothing_of_the_budget(
 ) -> None:
     source, texts = load_student(tiny_model_folders["bert"]), [" ".join(text.split()[:8]) for text in sentences[:20]]
     most, largest = parameters(source) // 4, []
-    used = pieces_used(find_transformer(source).tokenizer, texts)
+    tokenizer = find_transformer(source).tokenizer
+    used = pieces_used(tokenizer, texts)
     for read in (None, texts):
         sections = [candidate.source for candidate in shapes("big", source, most, texts=read)]
         cuts = [{**each["shrink"], "of": source} for each in sections if "shrink" in each]
-        assert all(cut["vocabulary"] <= used for cut in cuts) == (read is not None)
+        assert all(cut.get("vocabulary", len(tokenizer)) <= used for cut in cuts) == (read is not None)
         made = [parameters(shrink(cut.pop("of"), **cut, texts=texts)[0]) for cut in cuts]
         largest.append(max(made))
     assert largest[0] < largest[1] <= most
@@ -234,6 +236,18 @@ def test_what_cannot_be_pickled_stays_in_this_process(two_threads: None, tiny_be
     lesson: Any = []
     assert Trainings(lesson, probes).workers == 2
     assert Trainings([lambda: None], probes).workers == 1  # type: ignore[arg-type]
+
+
+def test_a_worker_that_cannot_be_started_is_told(
+    two_threads: None, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no python"))
+    probes = [Probe(name, load_student(tiny_bert), build_method("cosine", {})) for name in "ab"]
+    lesson: Any = []
+    with pytest.raises(EnvironmentProblem, match=r"candidates.*No such file.*OMP_NUM_THREADS=1"):
+        Trainings(lesson, probes).__enter__()
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
 def test_a_worker_that_is_killed_is_told(

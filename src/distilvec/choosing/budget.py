@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 #: Numbers of blocks that are tried, and shares of the budget that the table of word pieces gets.
 DEPTHS = (1, 2, 3, 4, 6, 8, 12)
-TABLE_SHARES = (0.2, 0.35, 0.5)
-#: The same of blocks that are half as wide, which leave more to the table.
+TABLE_SHARES = (0.3, 0.45)
+#: The same of narrower blocks, which leave more to the table, and the shares of the heads that they keep.
 NARROW_DEPTHS, NARROW_SHARES = (2, 3, 4), (0.5, 0.65)
+NARROW_HEADS = (2 / 3, 1 / 2, 5 / 12)
 #: Widths of static tables.
 STATIC_WIDTHS = (128, 256)
 _FEWEST_UNITS, _UNITS = 16, 16
@@ -71,8 +72,8 @@ def shapes(
     """Students cut out of a model that have nearly as many parameters as they may have: deep and shallow ones, with
     large and small tables, and static tables.
 
-    Of BERT-like models the table is factorised, blocks are as wide as they are or half as wide, and feed-forward
-    networks take what the table leaves; of others, the table takes what the blocks leave.
+    Of BERT-like models the table is factorised, blocks are as wide as they are or narrower, and feed-forward networks
+    take what the table leaves; of others, the table takes what the blocks leave.
 
     Args:
         of: what the recipe calls the model.
@@ -100,8 +101,8 @@ def shapes(
     if is_alike(model):
         sizes = _Sizes.of(model, positions, used)
         cuts = [(sizes, depth, share) for depth in depths for share in TABLE_SHARES]
-        if narrow := sizes.halved():
-            cuts += [(narrow, depth, share) for depth in depths if depth in NARROW_DEPTHS for share in NARROW_SHARES]
+        deep = [depth for depth in depths if depth in NARROW_DEPTHS]
+        cuts += [(narrow, depth, share) for narrow in sizes.narrowed() for depth in deep for share in NARROW_SHARES]
         candidates = [each for cut in cuts if (each := _electra(of, *cut, limit)) is not None]
     else:
         candidates = [
@@ -159,10 +160,12 @@ class _Sizes:
             units=units,
         )
 
-    def halved(self) -> _Sizes | None:
-        """With half of the heads; None where there is one."""
-        heads = self.heads // 2
-        return replace(self, width=heads * (self.width // self.heads), heads=heads, whole=self.width) if heads else None
+    def narrowed(self) -> list[_Sizes]:
+        """With fewer heads, and as much less width."""
+        kept = dict.fromkeys(round(share * self.heads) for share in NARROW_HEADS)
+        each = self.width // self.heads
+        fewer = [heads for heads in kept if 0 < heads < self.heads]
+        return [replace(self, width=heads * each, heads=heads, whole=self.width) for heads in fewer]
 
     @property
     def back(self) -> int:

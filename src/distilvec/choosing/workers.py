@@ -120,14 +120,28 @@ class Trainings:
 
     def __enter__(self) -> Trainings:
         if self.workers > 1:
-            shared = pickle.dumps((torch.get_num_threads() // self.workers, self.lesson))
-            self._place = tempfile.TemporaryDirectory(prefix="distilvec-plan-")  # what killed ones leave goes with it
-            for _ in range(self.workers):
+            try:
+                self._begin()
+            except BaseException:
+                self.__exit__()
+                raise
+        return self
+
+    def _begin(self) -> None:
+        shared = pickle.dumps((torch.get_num_threads() // self.workers, self.lesson))
+        self._place = tempfile.TemporaryDirectory(prefix="distilvec-plan-")  # what killed ones leave goes with it
+        for _ in range(self.workers):
+            try:
                 worker = _started(self._place.name)
                 self._all.append(worker)
                 _send(worker, shared)
-                self._idle.put(worker)
-        return self
+            except OSError as error:
+                raise EnvironmentProblem(
+                    f"a process to train it in cannot be started ({error.strerror or error})",
+                    where="candidates",
+                    remedy="With OMP_NUM_THREADS=1 they are trained in this one.",
+                ) from error
+            self._idle.put(worker)
 
     def __exit__(self, *error: object) -> None:
         self._stop()
