@@ -7,14 +7,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 
 from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settle_student
-from distilvec.choosing.budget import shapes
+from distilvec.choosing.budget import _Sizes, shapes
 from distilvec.choosing.curves import extrapolate, power
-from distilvec.choosing.halving import probe_method
+from distilvec.choosing.halving import halve, probe_method
 from distilvec.choosing.workers import Probe, Trainings
 from distilvec.cli.main import main
 from distilvec.corpus import read_corpus
@@ -37,6 +38,7 @@ def small_and_quick() -> Iterator[None]:
         patch.setattr("distilvec.choosing.measuring.TIMED", 16)
         patch.setattr("distilvec.choosing.budget.FEWEST_PIECES", 300)
         patch.setattr("distilvec.choosing.budget.STATIC_WIDTHS", (16, 32))
+        patch.setattr("distilvec.choosing.budget.NARROW_HEADS", (1 / 2,))
         yield
 
 
@@ -121,6 +123,14 @@ def test_pieces_that_no_text_uses_take_nothing_of_the_budget(
     assert largest[0] < largest[1] <= most
 
 
+def test_narrower_blocks_have_whole_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distilvec.choosing.budget.NARROW_HEADS", (2 / 3, 1 / 2, 5 / 12))
+    narrowed = _Sizes(30_522, 30_522, 256, 2, width=384, heads=12, units=1536).narrowed()
+    assert [(each.width, each.heads, each.whole) for each in narrowed] == [(256, 8, 384), (192, 6, 384), (160, 5, 384)]
+    few = _Sizes(1_000, 1_000, 64, 2, width=32, heads=2, units=64).narrowed()
+    assert [(each.width, each.heads) for each in few] == [(16, 1)], "each width once, none as wide as before"
+
+
 def test_a_budget_below_the_smallest_student(tiny_bert: Path) -> None:
     with pytest.raises(DistilvecError, match=r"^parameters: .*0\.00 M.*300 word pieces"):
         shapes("big", load_student(tiny_bert), 500)
@@ -179,7 +189,7 @@ def compiled(
 
 def test_the_better_half_goes_on(compiled: tuple[Recipe, Compiled]) -> None:
     _, found = compiled
-    assert found.rounds[:3] == [2, 4, 8] and len(found.rows) > 4
+    assert found.rounds == [2, 4, 8] and len(found.rows) > 4
     assert all({0, 2, 4} <= row.curve.keys() and (row.parameters or 0) <= 30_000 for row in found.rows)
     for shorter, longer in zip(found.rounds[1:], found.rounds[2:], strict=False):
         began = sorted((row for row in found.rows if shorter in row.curve), key=lambda row: -row.curve[shorter])
@@ -190,6 +200,24 @@ def test_the_better_half_goes_on(compiled: tuple[Recipe, Compiled]) -> None:
     assert found.best.name in found.verdict() and "No test set" in found.text()
     line = [(row.speed["latency_p50_ms"], found.prediction(row).middle) for row in found.frontier()]
     assert line == sorted(line) and len({kept for _, kept in line}) == len(line)
+
+
+@pytest.mark.parametrize(("there", "rounds"), [(10_000, [10, 20]), (320, [10, 20, 40, 80, 160])])
+def test_texts_of_a_sample_are_not_read_again_and_again(
+    there: int, rounds: list[int], tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 steps of 16 would read 320 texts twice: only where there are no others."""
+    trainings = MagicMock(name="Trainings")
+    trainings.return_value.__enter__.return_value.orders = lambda probes, steps: [0.5] * len(probes)
+    monkeypatch.setattr("distilvec.choosing.halving.Trainings", trainings)
+    monkeypatch.setattr("distilvec.choosing.halving.Lesson", MagicMock(return_value=MagicMock(order=lambda *_: 0.1)))
+    bench = MagicMock(recipe=recipe_for(tmp_path, tiny_bert, ["a text"]))
+    bench.taught[0].info.width = 32
+    bench.held_out.return_value = [], []
+    bench.whole.train_rows, bench.sample.train_rows = range(there), range(320)
+    rows = [Measured(str(number), 1, 1) for number in range(24)]
+    halve([MagicMock(**{"get_embedding_dimension.return_value": 32}) for _ in rows], rows, bench, 10)
+    assert sorted({steps for row in rows for steps in row.curve if steps}) == rounds
 
 
 def test_the_numbers_are_those_of_the_student(compiled: tuple[Recipe, Compiled], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ that what it reaches is comparable with a longer one's end.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 #: Candidates that the last round is held between.
 FEWEST = 3
+#: Times that a short training reads each text of a sample at most. A student that reads some texts of a large corpus
+#: again and again falls behind one that has read as many different ones.
+READINGS = 1.5
 
 
 def probe_method(recipe: Recipe, width: int, teacher: int) -> Method:
@@ -47,7 +51,8 @@ def halve(students: Sequence[SentenceTransformer], rows: Sequence[Measured], ben
     Args:
         students: untrained, and left so.
         rows: one for each of them.
-        steps: of the first round, which all go through; doubled in each further one. All go through the second too.
+        steps: of the first round, which all go through; doubled in each further one. All go through the second too;
+            the last one is held between three, or reads the texts of a sample as often as it may.
     """
     teacher = bench.taught[0]
     lesson = Lesson(
@@ -62,15 +67,21 @@ def halve(students: Sequence[SentenceTransformer], rows: Sequence[Measured], ben
         row.curve[0] = lesson.order(student, row.name)
         width = student.get_embedding_dimension() or 0
         probes[row.name] = Probe(row.name, student, probe_method(bench.recipe, width, teacher.info.width))
-    left, first = list(rows), steps
+    left, first, most = list(rows), steps, _most(bench)
     with Trainings(lesson, list(probes.values())) as trainings:
         while True:
             reached = trainings.orders([probes[row.name] for row in left], steps)
             for number, (row, value) in enumerate(zip(left, reached, strict=True), start=1):
                 row.curve[steps] = value
                 logger.info("%d steps, candidate %d of %d: %s: %.1f", steps, number, len(left), row.name, 100 * value)
-            if len(left) <= FEWEST and steps > first:
+            if steps > first and (len(left) <= FEWEST or 2 * steps > most):
                 return
             if steps > first:
                 left = sorted(left, key=lambda row: -row.curve[max(row.curve)])[: max(FEWEST, len(left) // 2)]
             steps *= 2
+
+
+def _most(bench: Bench) -> float:
+    """Steps of a short training at most: no limit where the texts are all that there are."""
+    there, taken = len(bench.whole.train_rows), len(bench.sample.train_rows)
+    return math.inf if taken >= there else READINGS * taken / bench.recipe.training.batch_size
