@@ -27,7 +27,7 @@ from records import Rows
 
 from distilvec.choosing.budget import Budget
 from distilvec.choosing.compiled import compile_budget
-from distilvec.choosing.curves import extrapolate, power
+from distilvec.choosing.curves import extrapolate, powers
 from distilvec.choosing.prediction import Prediction
 from distilvec.evenly import evenly_spaced
 from distilvec.recipe import Recipe
@@ -74,46 +74,56 @@ def reached(made: Recipe) -> dict[str, Any]:
 def predictions(plan: dict[str, Any]) -> dict[str, Prediction]:
     """Name -> what `plan` says of a candidate, from its curve and the others'."""
     curves = {row["name"]: {int(steps): value for steps, value in row["curve"].items()} for row in plan["rows"]}
-    powers = [each for curve in curves.values() if (each := power(curve)) is not None]
-    return {name: extrapolate(curve, plan["steps"], powers) for name, curve in curves.items()}
+    others = powers(list(curves.values()))
+    return {name: extrapolate(curve, plan["steps"], others) for name, curve in curves.items()}
 
 
 def write_page(rows: Rows, folder: Path) -> str:
     """The tables of what is there, also written to `table.md`."""
-    lines = [HEADER]
-    for size, budget in BUDGETS.items():
-        if f"{size}/plan" in rows:
-            lines += [f"## {size}: at most {budget / 1e6:.2f} M parameters", "", *_table(rows, size), ""]
-    page = "\n".join(lines)
+    lines = [HEADER, "## How far off", ""]
+    lines += head(
+        "budget", "candidates", "steps", "trained", "off by, mean", "at most", "within 1 point", "in interval"
+    )
+    there = [size for size in BUDGETS if f"{size}/plan" in rows]
+    lines += [_summary(rows, size) for size in there]
+    for size in there:
+        lines += ["", f"## {size}: at most {BUDGETS[size] / 1e6:.2f} M parameters", "", *_table(rows, size)]
+    page = "\n".join(lines) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(page, encoding="utf-8")
     return page
 
 
+def _misses(rows: Rows, size: str) -> dict[str, tuple[float, float, bool]]:
+    """Candidate -> what training reached, how much more that is than predicted, whether it is in the interval."""
+    found = {}
+    for name, said in predictions(rows[f"{size}/plan"]).items():
+        if trained_row := rows.get(f"{size}/{name}"):
+            value = trained_row["agreement"]["similarity_spearman"]
+            found[name] = 100 * value, 100 * (value - said.middle), said.low <= value <= said.high
+    return found
+
+
+def _summary(rows: Rows, size: str) -> str:
+    plan, misses = rows[f"{size}/plan"], _misses(rows, size).values()
+    off = [abs(each) for _, each, _ in misses]
+    values = (f"{np.mean(off):.1f}", f"{max(off):.1f}") if off else ("", "")
+    near, inside = sum(each <= NEAR for each in off), sum(within for _, _, within in misses)
+    counts = (str(len(plan["rows"])), f"{plan['steps']:,}", str(len(off)))
+    return line(size, *counts, *values, f"{near} of {len(off)}", f"{inside} of {len(off)}")
+
+
 def _table(rows: Rows, size: str) -> list[str]:
-    plan = rows[f"{size}/plan"]
+    plan, misses = rows[f"{size}/plan"], _misses(rows, size)
     said = predictions(plan)
     rounds = sorted({int(steps) for row in plan["rows"] for steps in row["curve"]})
     shown = ("start", *(f"{each} steps" for each in rounds if each))
     lines = head("candidate", "parameters", *shown, "predicted", "reached", "off by")
-    missed, inside = [], []
     for row in plan["rows"]:
-        prediction, came = said[row["name"]], ["", ""]
-        if trained_row := rows.get(f"{size}/{row['name']}"):
-            value = trained_row["agreement"]["similarity_spearman"]
-            missed.append(100 * (value - prediction.middle))
-            inside.append(prediction.low <= value <= prediction.high)
-            came = [f"{100 * value:.1f}", f"{missed[-1]:+.1f}"]
+        reached, off, _ = misses.get(row["name"], (None, None, None))
+        came = ["", ""] if reached is None else [f"{reached:.1f}", f"{off:+.1f}"]
         curve = [f"{100 * row['curve'][str(each)]:.1f}" if str(each) in row["curve"] else "" for each in rounds]
-        lines.append(line(row["name"], f"{row['parameters'] / 1e6:.2f} M", *curve, str(prediction), *came))
-    if missed:
-        near = sum(abs(each) <= NEAR for each in missed)
-        lines += [
-            "",
-            f"After {plan['steps']:,} steps: off by {np.mean(np.abs(missed)):.1f} points on average, "
-            f"{max(map(abs, missed)):.1f} at most; {near} of {len(missed)} within {NEAR:g} point, {sum(inside)} in the "
-            "interval.",
-        ]
+        lines.append(line(row["name"], f"{row['parameters'] / 1e6:.2f} M", *curve, str(said[row["name"]]), *came))
     return lines
 
 

@@ -14,7 +14,7 @@ import torch
 
 from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settle_student
 from distilvec.choosing.budget import _Sizes, shapes
-from distilvec.choosing.curves import extrapolate, power
+from distilvec.choosing.curves import extrapolate, power, powers
 from distilvec.choosing.halving import halve, probe_method
 from distilvec.choosing.workers import Probe, Trainings
 from distilvec.cli.main import main
@@ -142,16 +142,23 @@ def test_a_budget_below_the_smallest_student(tiny_bert: Path) -> None:
 def test_errors_that_fall_by_a_power_are_foretold() -> None:
     curve = {0: 0.1, **{steps: 1 - 0.5 * steps**-0.25 for steps in (50, 100, 200)}}
     assert power(curve) == pytest.approx(0.25)
-    found = extrapolate(curve, 6400, [0.2, 0.25, 0.3])
+    found = extrapolate(curve, 6400, [0.25])
     assert found.middle == pytest.approx(1 - 0.5 * 6400**-0.25)
     assert found.low < found.middle < found.high < 1
 
 
+def test_a_power_is_in_part_that_of_the_students_that_were_trained_longest() -> None:
+    steep, long = ({steps: 1 - steps**-each for steps in steps_of} for each, steps_of in ((0.4, (1, 2)), (0.2, (2, 4))))
+    assert powers([steep, long]) == pytest.approx([0.2]), "the one of two steps is not asked"
+    one, more = (extrapolate(steep, 200, others).middle for others in ([0.4], [0.1, 0.2, 0.9]))
+    assert 1 - one == pytest.approx(0.5**0.4 * 0.01**0.4) and 1 - more == pytest.approx(0.5**0.4 * 0.01**0.25)
+
+
 def test_a_curve_that_does_not_rise_promises_nothing() -> None:
-    found = extrapolate({0: 0.5, 50: 0.6, 100: 0.58}, 1000, [-0.07, 0.2])
-    assert found.middle == pytest.approx(0.58) and found.low <= found.middle < found.high
-    once = extrapolate({0: 0.5, 50: 0.6}, 25, [])
-    assert once.low == once.middle == once.high == pytest.approx(0.6), "a shorter training is not extrapolated"
+    found = extrapolate({0: 0.5, 50: 0.6, 100: 0.58}, 1000, [0.2])
+    assert found.low == found.middle == found.high == pytest.approx(0.58)
+    shorter = extrapolate({0: 0.5, 50: 0.6, 100: 0.7}, 25, [0.2])
+    assert shorter.low == shorter.middle == shorter.high == pytest.approx(0.7), "a shorter one is not extrapolated"
 
 
 # the probes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.choosing.budget import Budget, shapes
 from distilvec.choosing.candidates import Candidate
 from distilvec.choosing.choose import COUNTED, check_sample, planned_job, source_of, texts_read
-from distilvec.choosing.curves import extrapolate, power
+from distilvec.choosing.curves import extrapolate, powers
 from distilvec.choosing.halving import halve
 from distilvec.choosing.measuring import Bench, Measured, measure_teacher, shipped, started
 from distilvec.choosing.prediction import Prediction
@@ -58,8 +58,7 @@ class Compiled:
 
     def prediction(self, row: Measured) -> Prediction:
         """Agreement after the training that is to come, see `extrapolate`."""
-        powers = [each for other in self.rows if (each := power(other.curve)) is not None]
-        return extrapolate(row.curve, self.steps, powers)
+        return extrapolate(row.curve, self.steps, powers([other.curve for other in self.rows]))
 
     @property
     def best(self) -> Measured:
@@ -89,9 +88,9 @@ class Compiled:
             f"order: Spearman's correlation of all cosines with the teacher's on held-out texts, in percent; at the "
             f"start and after {rounds} steps on {self.texts:,} texts with the recipe's method (cosine where that looks "
             "inside the teacher). All went through the first two, then the better half went on each time.",
-            f"predicted: after the {self.steps:,} steps of this recipe, if the error goes on falling by the power of "
-            "the steps that its last two trainings showed; the ends are half of that power and the largest one. No "
-            "test set was looked at.",
+            f"predicted: after the {self.steps:,} steps of this recipe, if the error goes on falling by a power of "
+            "the steps: a quarter of it from the last two trainings of the student, the rest the median one of those "
+            "that were trained longest; the ends are a quarter less and more of it. No test set was looked at.",
             *self.notes,
         ]
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 from distilvec.choosing.prediction import Prediction
 
 #: Steps of training -> agreement with the teacher in [0, 1]; step 0 is the start.
 Curve = Mapping[int, float]
-#: How fast errors fall where no probe tells: by this power of the steps, at least, as a rule, and at most.
-USUAL = (0.1, 0.2, 0.3)
+#: How much of a student's own power is that of all who came furthest. Two short trainings, the first of them hardly
+#: past the warm-up, tell a power badly; students within one budget differ little.
+SHARED = 0.75
+#: The ends: so much more and less of the power.
+ROOM = 0.25
 _LEAST = 1e-6
 
 
@@ -24,22 +28,27 @@ def power(curve: Curve) -> float | None:
     return math.log(errors[0] / errors[1]) / math.log(last / first)
 
 
-def extrapolate(curve: Curve, steps: int, powers: Sequence[float]) -> Prediction:
+def powers(curves: Sequence[Curve]) -> list[float]:
+    """Those of the students that were trained longest."""
+    longest = max(map(max, curves))
+    return [each for curve in curves if max(curve) == longest and (each := power(curve)) is not None]
+
+
+def extrapolate(curve: Curve, steps: int, others: Sequence[float]) -> Prediction:
     """What a training of so many steps reaches.
 
-    The error goes on falling by a power of the steps, the student's own where it is known. Powers get smaller the
-    longer one trains, so the ends are those of half the power and of the largest power that a probe had.
+    The error goes on falling by a power of the steps: in part the student's own, in part the median one of those that
+    were trained longest. One that got no better is promised nothing.
 
     Args:
-        curve: of this student, with a training in it.
+        curve: of this student, with two trainings in it.
         steps: of the training that is to come.
-        powers: of all students that were probed twice.
+        others: powers of the students that were trained longest.
     """
-    trained = max(curve)
+    trained, own = max(curve), power(curve)
+    assert own is not None
     reached, longer = curve[trained], max(steps / trained, 1.0)
-    known = sorted(max(0.0, each) for each in powers) or list(USUAL)
-    own = power(curve)
-    middle = max(0.0, own) if own is not None else known[len(known) // 2]
-    ends = sorted((0.5 * min(middle, known[0]), middle, max(middle, known[-1])))
+    middle = SHARED * max(0.0, median(others)) + (1 - SHARED) * own if own > 0 else 0.0
+    ends = ((1 - ROOM) * middle, middle, (1 + ROOM) * middle)
     low, half, high = (1 - max(1 - reached, _LEAST) * longer**-each for each in ends)
     return Prediction(low, half, high)
