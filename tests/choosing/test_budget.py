@@ -347,6 +347,6 @@ def test_a_budget_on_the_command_line(
 
 
 def test_measured_rows_keep_their_curves() -> None:
-    row = Measured("a", 10, 40, curve={0: 0.5, 4: 0.75})
+    row = Measured("a", 10, 40, curve={0: 0.5, 2: 0.6, 4: 0.75})
     found = Compiled(Budget(10), Measured("t", 100, 400), [row], 100, 64)
-    assert found.to_dict()["rows"][0]["curve"] == {0: 0.5, 4: 0.75} and found.best is row
+    assert found.to_dict()["rows"][0]["curve"] == {0: 0.5, 2: 0.6, 4: 0.75} and found.best is row
