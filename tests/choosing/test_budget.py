@@ -346,6 +346,17 @@ def test_a_budget_on_the_command_line(
     assert {"plan.json", "plan.svg"} <= {file.name for file in (tmp_path / "planned").iterdir()}
 
 
+def test_tables_are_foretold_from_tables() -> None:
+    def row(name: str, falls: float, longest: int, part: str) -> Measured:
+        curve = {0: 0.0, **{steps: 1 - steps**-falls for steps in (2, 4, longest)}}
+        return Measured(name, 10, 40, curve=curve, section={part: {"of": "t"}})
+
+    rows = [row("a", 0.3, 8, "shrink"), row("b", 0.1, 4, "static"), row("c", 0.3, 4, "shrink")]
+    found = Compiled(Budget(10), Measured("t", 100, 400), rows, 100, 64)
+    reached = [1 - found.prediction(each).middle for each in rows]
+    assert reached == pytest.approx([64**-0.3, 64**-0.1, 64**-0.3])
+
+
 def test_measured_rows_keep_their_curves() -> None:
     row = Measured("a", 10, 40, curve={0: 0.5, 2: 0.6, 4: 0.75})
     found = Compiled(Budget(10), Measured("t", 100, 400), [row], 100, 64)

@@ -57,8 +57,9 @@ class Compiled:
         return sorted({steps for row in self.rows for steps in row.curve if steps})
 
     def prediction(self, row: Measured) -> Prediction:
-        """Agreement after the training that is to come, see `extrapolate`."""
-        return extrapolate(row.curve, self.steps, powers([other.curve for other in self.rows]))
+        """Agreement after the training that is to come, see `extrapolate`; tables lend powers to tables alone."""
+        alike = [other.curve for other in self.rows if _is_table(other) == _is_table(row)]
+        return extrapolate(row.curve, self.steps, powers(alike))
 
     @property
     def best(self) -> Measured:
@@ -90,7 +91,8 @@ class Compiled:
             "inside the teacher). All went through the first two, then the better half went on each time.",
             f"predicted: after the {self.steps:,} steps of this recipe, if the error goes on falling by a power of "
             "the steps: a quarter of it from the last two trainings of the student, the rest the median one of those "
-            "that were trained longest; the ends are a quarter less and more of it. No test set was looked at.",
+            "of its kind (table or not) that were trained longest; the ends are a quarter less and more of it. No test "
+            "set was looked at.",
             *self.notes,
         ]
 
@@ -136,6 +138,10 @@ class Compiled:
         axes.set_xlabel("milliseconds for a text, median")
         axes.set_ylabel("predicted order, percent")
         return figure
+
+
+def _is_table(row: Measured) -> bool:
+    return bool(row.section and row.section.get("static"))
 
 
 def _about(row: Measured) -> list[str]:
