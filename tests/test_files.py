@@ -11,7 +11,6 @@ import pytest
 
 from distilvec.files import scratch, spilled
 
-
 #: In a process of its own: one that has run other tests gives and takes memory meanwhile.
 MEASURED = """
 import numpy as np
