@@ -74,6 +74,42 @@ COSTS = (0.05, 0.2, 0.8)
 #: Others of the same sizes.
 OTHERS: dict[str, dict[str, Any]] = {
     "quarter, today's": {"layers": [1, 6], "vocabulary": 5_000},
+    "quarter, six blocks": {
+        "layers": [1, 2, 3, 4, 5, 6],
+        "vocabulary": 22_000,
+        "embedding": 104,
+        "inner": 512,
+        "width": 256,
+    },
+    "quarter, five blocks": {
+        "layers": [1, 2, 3, 5, 6],
+        "vocabulary": 21_500,
+        "embedding": 100,
+        "inner": 768,
+        "width": 256,
+    },
+    "quarter, four blocks": {
+        "layers": [1, 3, 5, 6],
+        "vocabulary": 22_000,
+        "embedding": 104,
+        "inner": 1024,
+        "width": 256,
+    },
+    "quarter, six wider blocks": {
+        "layers": [1, 2, 3, 4, 5, 6],
+        "vocabulary": 20_500,
+        "embedding": 88,
+        "inner": 288,
+        "width": 320,
+    },
+    "eighth, two wider blocks": {"layers": [1, 6], "vocabulary": 20_500, "embedding": 80, "inner": 512, "width": 256},
+    "eighth, four narrower blocks": {
+        "layers": [1, 3, 5, 6],
+        "vocabulary": 20_500,
+        "embedding": 84,
+        "inner": 448,
+        "width": 160,
+    },
     "eighth, four blocks": {"layers": [1, 3, 5, 6], "vocabulary": 10_000, "embedding": 24, "inner": 64},
     "eighth, two blocks": {"layers": [1, 6], "vocabulary": 20_000, "embedding": 48, "inner": 384},
     "eighth, whole width": {"layers": [1, 3, 6], "vocabulary": 14_000, "embedding": 50, "inner": 128},

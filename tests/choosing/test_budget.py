@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ from distilvec.choosing.workers import Probe, Trainings
 from distilvec.cli.main import main
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.flow.job import Job
 from distilvec.flow.run import run
 from distilvec.methods.table import build_method
 from distilvec.modules.blocks import find_transformer, parameters
@@ -208,11 +209,14 @@ def test_the_better_half_goes_on(compiled: tuple[Recipe, Compiled]) -> None:
     assert line == sorted(line) and len({kept for _, kept in line}) == len(line)
 
 
-@pytest.mark.parametrize(("there", "rounds"), [(10_000, [10, 20]), (320, [10, 20, 40, 80, 160])])
+@pytest.mark.parametrize(
+    ("there", "to_come", "rounds"),
+    [(10_000, 1000, [10, 20]), (320, 1000, [10, 20, 40, 80, 160]), (320, 80, [10, 20, 40])],
+)
 def test_texts_of_a_sample_are_not_read_again_and_again(
-    there: int, rounds: list[int], tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+    there: int, to_come: int, rounds: list[int], tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """40 steps of 16 would read 320 texts twice: only where there are no others."""
+    """40 steps of 16 would read 320 texts twice: only where there are no others, and half of what is to come."""
     trainings = MagicMock(name="Trainings")
     trainings.return_value.__enter__.return_value.orders = lambda probes, steps: [0.5] * len(probes)
     monkeypatch.setattr("distilvec.choosing.halving.Trainings", trainings)
@@ -222,8 +226,24 @@ def test_texts_of_a_sample_are_not_read_again_and_again(
     bench.held_out.return_value = [], []
     bench.whole.train_rows, bench.sample.train_rows = range(there), range(320)
     rows = [Measured(str(number), 1, 1) for number in range(24)]
-    halve([MagicMock(**{"get_embedding_dimension.return_value": 32}) for _ in rows], rows, bench, 10)
+    halve([MagicMock(**{"get_embedding_dimension.return_value": 32}) for _ in rows], rows, bench, 10, to_come)
     assert sorted({steps for row in rows for steps in row.curve if steps}) == rounds
+
+
+@pytest.mark.parametrize(("more", "expected"), [({}, (25, 200)), ({"gradient_accumulation_steps": 4}, (6, 50))])
+def test_the_first_round_is_a_share_of_a_short_training(
+    more: dict[str, int], expected: tuple[int, int], tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    """200 steps of 16 texts; with four batches a step 50, of 64."""
+    recipe = recipe_for(tmp_path, tiny_bert, sentences)
+    training = {"batch_size": 16, "epochs": 3200 / len(Job(recipe).corpus.train_rows), **more}
+    recipe = Recipe.build(recipe.model_dump() | {"training": training})
+    with (
+        patch("distilvec.choosing.compiled._fitting", return_value=([], [], [])),
+        patch("distilvec.choosing.compiled.halve") as halved,
+    ):
+        found = compile_budget(recipe, Budget(30_000), sample=160)
+    assert halved.call_args.args[-2:] == expected and found.steps == expected[1]
 
 
 def test_the_numbers_are_those_of_the_student(compiled: tuple[Recipe, Compiled], tmp_path: Path) -> None:

@@ -107,10 +107,13 @@ def planned_job(recipe: Recipe, sample: int) -> tuple[Job, Job, list[Taught]]:
 
 def texts_read(recipe: Recipe, corpus: Corpus) -> int:
     """Texts that the recipe's training reads, repetitions counted."""
-    training, more = recipe.training, recipe.training.arguments
-    if more.get("max_steps", 0) > 0:
-        return int(more["max_steps"] * training.batch_size * more.get("gradient_accumulation_steps", 1))
-    return int(training.epochs * len(corpus.train_rows))
+    steps = recipe.training.arguments.get("max_steps", 0)
+    return int(steps * step_texts(recipe) if steps > 0 else recipe.training.epochs * len(corpus.train_rows))
+
+
+def step_texts(recipe: Recipe) -> int:
+    """Texts that a step of the recipe's training reads."""
+    return int(recipe.training.batch_size * recipe.training.arguments.get("gradient_accumulation_steps", 1))
 
 
 def _judge_teacher(teacher: Teacher, tasks: Sequence[JudgingTask]) -> Judgement:

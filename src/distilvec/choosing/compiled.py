@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from distilvec.choosing.budget import Budget, shapes
 from distilvec.choosing.candidates import Candidate
-from distilvec.choosing.choose import COUNTED, check_sample, planned_job, source_of, texts_read
+from distilvec.choosing.choose import COUNTED, check_sample, planned_job, source_of, step_texts, texts_read
 from distilvec.choosing.curves import extrapolate, powers
 from distilvec.choosing.halving import halve
 from distilvec.choosing.measuring import Bench, Measured, measure_teacher, shipped, started
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 logger = logging.getLogger(__name__)
-#: Texts that are encoded for it, and steps of the first round.
-SAMPLE, STEPS = 20_000, 50
+#: Texts that are encoded for it: as many as the second round reads, each once.
+SAMPLE = 30_000
+#: Steps of the first round, unless the training is short: a share of its steps. After fewer, students that start well
+#: seem to be better than those that learn well.
+STEPS, SHARE = 200, 1 / 8
 
 
 @dataclass
@@ -153,7 +156,7 @@ def _about(row: Measured) -> list[str]:
     return [row.name, millions(row.parameters), size(row.size_bytes), *speed]
 
 
-def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, steps: int = STEPS) -> Compiled:
+def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, steps: int = 0) -> Compiled:
     """Find the best student within a budget, by short trainings of those that fit.
 
     The teachers encode a sample of the corpus, once, into the stores that a run of the recipe goes on with. Nothing is
@@ -162,7 +165,8 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
     Args:
         budget: what the student may be at most.
         sample: texts that are encoded and trained on, at least 100.
-        steps: of the first round of trainings; see `halve`. Batches and rates are the recipe's.
+        steps: of the first round of trainings; see `halve`. Batches and rates are the recipe's. 0: 200, or an eighth
+            of those of a training shorter than 1,600.
 
     Raises:
         DistilvecError: nothing fits, or the items are no texts.
@@ -181,8 +185,8 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
     bench = Bench(recipe, whole, few.corpus, taught, [], None)
     students, rows, notes = _fitting(shapes(of, source, budget.most, length, whole.texts()), bench, budget)
-    halve(students, rows, bench, steps)
-    to_come = max(1, texts_read(recipe, corpus) // recipe.training.batch_size)
+    to_come = max(1, texts_read(recipe, corpus) // step_texts(recipe))
+    halve(students, rows, bench, steps or max(1, min(STEPS, int(SHARE * to_come))), to_come)
     rows.sort(key=lambda row: row.parameters or 0)
     return Compiled(budget, measure_teacher(bench), rows, len(few.corpus.train_rows), to_come, notes)
 

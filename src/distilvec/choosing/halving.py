@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from distilvec.choosing.choose import step_texts
 from distilvec.choosing.measuring import Bench, Measured
 from distilvec.choosing.workers import Lesson, Probe, Stored, Trainings
 from distilvec.methods.base import Method
@@ -45,14 +46,18 @@ def probe_method(recipe: Recipe, width: int, teacher: int) -> Method:
     return build_method("cosine", {"map": width != teacher})
 
 
-def halve(students: Sequence[SentenceTransformer], rows: Sequence[Measured], bench: Bench, steps: int) -> None:
+def halve(
+    students: Sequence[SentenceTransformer], rows: Sequence[Measured], bench: Bench, steps: int, to_come: int
+) -> None:
     """Train candidates in rounds, and keep in each row's `curve` what it reached.
 
     Args:
         students: untrained, and left so.
         rows: one for each of them.
         steps: of the first round, which all go through; doubled in each further one. All go through the second too;
-            the last one is held between three, or reads the texts of a sample as often as it may.
+            the last one is held between three, or another would read the texts of a sample too often, or be longer
+            than half of the training that is to come.
+        to_come: steps of that.
     """
     teacher = bench.taught[0]
     lesson = Lesson(
@@ -67,7 +72,7 @@ def halve(students: Sequence[SentenceTransformer], rows: Sequence[Measured], ben
         row.curve[0] = lesson.order(student, row.name)
         width = student.get_embedding_dimension() or 0
         probes[row.name] = Probe(row.name, student, probe_method(bench.recipe, width, teacher.info.width))
-    left, first, most = list(rows), steps, _most(bench)
+    left, first, most = list(rows), steps, min(_most(bench), to_come / 2)
     with Trainings(lesson, list(probes.values())) as trainings:
         while True:
             reached = trainings.orders([probes[row.name] for row in left], steps)
@@ -84,4 +89,4 @@ def halve(students: Sequence[SentenceTransformer], rows: Sequence[Measured], ben
 def _most(bench: Bench) -> float:
     """Steps of a short training at most: no limit where the texts are all that there are."""
     there, taken = len(bench.whole.train_rows), len(bench.sample.train_rows)
-    return math.inf if taken >= there else READINGS * taken / bench.recipe.training.batch_size
+    return math.inf if taken >= there else READINGS * taken / step_texts(bench.recipe)

@@ -10,7 +10,7 @@ from distilvec import marker
 from distilvec.choosing.budget import Budget
 from distilvec.choosing.choice import Choice
 from distilvec.choosing.choose import KEEP, choose
-from distilvec.choosing.compiled import STEPS, Compiled, compile_budget, write_figure
+from distilvec.choosing.compiled import Compiled, compile_budget, write_figure
 from distilvec.errors import DistilvecError
 from distilvec.files import write_text
 from distilvec.recipe import AutoSection, Recipe
@@ -58,7 +58,7 @@ def settle_student(recipe: Recipe, *, resume: bool = False) -> Recipe:
 
 def _chosen(recipe: Recipe, auto: AutoSection) -> Choice | Compiled:
     if budget := budget_of(auto):
-        return compile_budget(recipe, budget, steps=auto.probe_steps or STEPS)
+        return compile_budget(recipe, budget, steps=auto.probe_steps)
     return choose(recipe, keep=auto.keep or KEEP, probe_steps=auto.probe_steps)
 
 

@@ -28,7 +28,7 @@ def plan(
         str | None, typer.Option(help="the best student with float32 weights of at most so many")
     ] = None,
     latency: Annotated[str | None, typer.Option(help="the best student that reads a text in so many ms: 5ms")] = None,
-    sample: Annotated[int | None, typer.Option(help="texts that the teacher encodes; default 4000 or 20000")] = None,
+    sample: Annotated[int | None, typer.Option(help="texts that the teacher encodes; default 4000 or 30000")] = None,
     probe_steps: Annotated[int, typer.Option(help="train every candidate for so many steps", min=0)] = 0,
     layers: Annotated[str | None, typer.Option(help="numbers of layers to try: 1,2,3")] = None,
     vocabulary: Annotated[str | None, typer.Option(help="numbers of word pieces to try: 5000,10000")] = None,
@@ -47,7 +47,6 @@ def plan(
             return
         from distilvec.choosing import KEEP, SAMPLE, choose, compile_budget, write_plan
         from distilvec.choosing.compiled import SAMPLE as FOR_BUDGET
-        from distilvec.choosing.compiled import STEPS
 
         sizes: dict[str, Any] = {
             "layers": _numbers(layers, "--layers"),
@@ -61,9 +60,8 @@ def plan(
                 remedy="Leave out --keep, --layers and --vocabulary, or the budget.",
             )
         if budget:
-            compiled = compile_budget(
-                loaded, budget, sample=FOR_BUDGET if sample is None else sample, steps=probe_steps or STEPS
-            )
+            texts = FOR_BUDGET if sample is None else sample
+            compiled = compile_budget(loaded, budget, sample=texts, steps=probe_steps)
             say(compiled.text())
             if output is not None:
                 say(f"picture     {write_plan(compiled, output)}")

@@ -103,7 +103,9 @@ class AutoSection(Section):
     )
     of: str | None = Field(None, description="what students are cut from; null = the first teacher that is a model")
     probe_steps: int = Field(
-        0, ge=0, description="train every candidate for so many steps first; within a budget of the first round, 0 = 50"
+        0,
+        ge=0,
+        description="train every candidate for so many steps first; within a budget of the first round, 0 = 200 or less",
     )
 
     @field_validator("parameters", "megabytes", "latency", mode="before")
