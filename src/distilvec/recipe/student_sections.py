@@ -105,7 +105,7 @@ class AutoSection(Section):
     probe_steps: int = Field(
         0,
         ge=0,
-        description="train every candidate for so many steps first; within a budget of the first round, 0 = 200 or less",
+        description="train every candidate for so many steps first; within a budget of the first round, 0 = 200",
     )
 
     @field_validator("parameters", "megabytes", "latency", mode="before")
