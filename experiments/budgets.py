@@ -42,8 +42,8 @@ HEADER = """# What plan predicts within a budget, and what training reached
 
 Made by `python experiments/budgets.py` (its header says what was trained on what). Order: Spearman's correlation of
 all cosines with the teacher's on held-out texts, in percent, at the start and after short trainings. Predicted: as
-`plan` does now, from the probes. One seed. Twelve were trained, evenly spaced in the table's order; of the eighth's one
-more, which an earlier order had asked for.
+`plan` does now, from the probes. One seed. Trained were twelve, evenly spaced in the table's order, and those for which
+earlier orders had asked.
 """
 
 

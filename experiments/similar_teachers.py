@@ -1,0 +1,306 @@
+"""Teachers of similar strength, one student: likelihood, squared error and cosine, in the paper's own form and in ours.
+
+    python experiments/similar_teachers.py --teachers          # builds three of the teachers: half an hour of a core
+    python experiments/similar_teachers.py --tune              # rates, at full length; some hours
+    python experiments/similar_teachers.py --seeds 0 1 2
+    python experiments/similar_teachers.py --table
+
+many_text.py's teachers differ by 20 points and more, and its students learn to read while they are compared. Here:
+Teachers: all-MiniLM-L6-v2 (`minilm`); the same fine-tuned with `mnrl` on a half of the shared pairs (`pairs`) and on
+the shared triplets of NLI, whose negatives are contradictions (`nli`); and with its first token's state beside the mean
+(`wide`, 768 numbers). Student: `embedder-bpe` (embedder.py). Corpus: the 176,000 shared sentences, without labels, a
+hundredth of them held out. Batches of 32, 20,000 steps, linear schedule, gradients not clipped, kernels 1.4 times as
+wide as a teacher's vector from random weights in the rows of the paper's form.
+
+Each row has its own rate: the best of three, or of more where the best would be at an end, at full length, by the
+validation splits of Emotion, TweetEval and SST-2; rows that vary another take its rate. Judged: six classification sets
+(Banking77, Emotion, TweetEval, SST-2, IMDb, AG News), test rows apart that are in the corpus. Every row is kept as soon
+as it is there, and trainings that were interrupted go on.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import WORK, Results, arguments, finished, settings_of, shared
+from embedder import DTYPE, embedder
+from similar_teachers_table import write_page
+
+from distilvec.corpus import read_corpus
+from distilvec.flow.demo import demo_teacher
+from distilvec.flow.run import run
+from distilvec.judging import CachedEncoder, JudgingTask, judge, load_task, talas_tasks
+from distilvec.recipe import Recipe
+from distilvec.report import Record
+from distilvec.teachers import load_teacher
+from distilvec.training import bfloat16_pays
+
+EXPERIMENT = "similar_teachers"
+FOLDER = WORK / EXPERIMENT
+STEPS, BATCH, HOLDOUT = 20_000, 32, 0.01
+GRID = (1e-4, 3e-4, 1e-3)
+#: Beyond either end, where the best is there.
+LOWER, HIGHER = (3e-5, 1e-5), (3e-3, 1e-2)
+VALIDATION = ("emotion", "tweeteval_sentiment")
+NLI = ("mnli", "snli")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method with its options.
+
+    Attributes:
+        only: the one teacher; all where None.
+        like: the row whose rate it takes.
+    """
+
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    only: str | None = None
+    like: str | None = None
+
+
+#: What the three losses share in the paper's form: kernels, weights of the teachers, nothing clipped.
+PAPER = {"width_factor": 1.4, "init": "random", "teacher_weight": "sum", "clip": None}
+STANDARDISED, RAW = PAPER | {"vectors": "standardised"}, PAPER | {"vectors": "raw"}
+ANGLES = {"width_factor": 1.4, "init": "random"}
+ROWS: dict[str, Row] = {
+    "likelihood, raw": Row("gaussian", {**RAW, "beta_nll": 0}),
+    "squared error, raw": Row("multi_mse", RAW),
+    "likelihood, standardised": Row("gaussian", {**STANDARDISED, "beta_nll": 0}),
+    "squared error, standardised": Row("multi_mse", STANDARDISED),
+    "cosine, random start": Row("multi_cosine", ANGLES),
+    "likelihood, ours": Row("gaussian"),
+    "cosine, ours": Row("multi_cosine"),
+    **{
+        f"likelihood, ours, from {name}": Row("gaussian", only=name, like="likelihood, ours")
+        for name in ("minilm", "pairs", "nli", "wide")
+    },
+}
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    with gzip.open(shared() / "data" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        return [json.loads(each) for each in lines]
+
+
+def teachers() -> dict[str, str]:
+    """Name -> folder; made where they are not there."""
+    return {"minilm": demo_teacher(), "pairs": tuned("pairs"), "nli": tuned("nli"), "wide": wide()}
+
+
+def tuned(kind: str) -> str:
+    """The folder of MiniLM after pairs (every second of them) or triplets of NLI."""
+    pairs = rows_of("pairs")
+    if kind == "nli":
+        columns = ["anchor", "positive", "negative"]
+        chosen = [row for row in pairs if row["source"] in NLI and row.get("negative")]
+    else:
+        columns = ["anchor", "positive"]
+        chosen = [row for row in pairs if row["source"] not in NLI][::2]
+    file = FOLDER / f"{kind}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps({key: row[key] for key in columns}) + "\n" for row in chosen), encoding="utf-8")
+    made = Recipe.build(
+        {
+            "corpus": {"path": str(file), "text": columns, "holdout": 0.02},
+            "student": {"model": demo_teacher(), "max_length": 128},
+            "method": {"name": "mnrl"},
+            "optimizer": {"lr": 2e-5},
+            "training": {
+                "epochs": 1 if kind == "pairs" else 2,
+                "batch_size": 64,
+                "seed": 0,
+                "lr_scheduler_type": "linear",
+                "warmup_steps": 0.1,
+                "save_every": 200,
+                "bf16": bfloat16_pays(),
+            },
+            "judging": {"tasks": [], "agreement": False, "speed": False},
+            "cache": str(FOLDER),
+            "output": str(FOLDER / f"teacher-{kind}"),
+        }
+    )
+    if not (Path(made.output) / "report.json").exists():
+        run(made, resume=True)
+    return str(Path(made.output) / "student")
+
+
+def wide() -> str:
+    """The folder of MiniLM with the first token's state beside the mean of all, 768 numbers of length 1."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+    folder = FOLDER / "teacher-wide"
+    if not (folder / "modules.json").exists():
+        model = SentenceTransformer(demo_teacher(), device="cpu")
+        both = Pooling(384, pooling_mode=("cls", "mean"))
+        SentenceTransformer(modules=[model[0], both, Normalize()], device="cpu").save_pretrained(str(folder))
+    return str(folder)
+
+
+def recipe(name: str, lr: float, seed: int) -> Recipe:
+    """The run of a row; its folder is named after all that it is made of."""
+    row, there = ROWS[name], teachers()
+    made: dict[str, Any] = {
+        "corpus": {"path": str(shared() / "data" / "sentences.jsonl.gz"), "domain": "source", "holdout": HOLDOUT},
+        "teachers": [
+            {"name": each, "model": folder, "dtype": DTYPE, "max_length": 128}
+            for each, folder in there.items()
+            if row.only in (None, each)
+        ],
+        "student": {"model": str(embedder()), "max_length": 128, "dropout": 0.0},
+        "method": {"name": row.method, **row.options},
+        "optimizer": {"lr": lr, "heads_lr": lr},
+        "training": {
+            "max_steps": STEPS,
+            "batch_size": BATCH,
+            "seed": seed,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": 0.02,
+            "max_grad_norm": 0.0,
+            "save_every": 1000,
+            "evaluate_every": 4000,
+            "bf16": bfloat16_pays(),
+        },
+        "judging": {"tasks": [], "agreement": True, "speed": False},
+        "cache": str(FOLDER),
+    }
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
+    return Recipe.build({**made, "output": str(FOLDER / f"run-{digest}")})
+
+
+def trained(made: Recipe) -> Path:
+    """The student's folder; the run is made, or gone on with, where it is not whole."""
+    if not (Path(made.output) / "report.json").exists():
+        run(made, resume=True)
+    return Path(made.output) / "student"
+
+
+def encoder(folder: str | Path) -> CachedEncoder:
+    return CachedEncoder(load_teacher(model=folder, dtype=DTYPE, max_length=128))
+
+
+def tests() -> list[JudgingTask]:
+    """The six sets."""
+    data = shared() / "data"
+    found = talas_tasks(data, max_train=5000, names=["banking77", "emotion", "tweeteval_sentiment"])
+    for name, most in (("sst2", 5000), ("imdb", 2000), ("ag_news", 5000)):
+        found.append(load_task(classification(name, "test", most), data))
+    return found
+
+
+def classification(name: str, split: str, most: int) -> dict[str, Any]:
+    files = {"train": f"{name}.train.jsonl.gz", "test": f"{name}.{split}.jsonl.gz"}
+    return {"name": name, "kind": "classification", "max_train": most, **files}
+
+
+def validated(name: str, lr: float) -> dict[str, Any]:
+    """The average over validation splits, at full length."""
+    student = trained(recipe(name, lr, 0))
+    data = shared() / "data"
+    tasks = talas_tasks(data, max_train=4000, split="validation", names=VALIDATION)
+    tasks.append(load_task(classification("sst2", "validation", 4000), data))
+    judged = judge({"student": encoder(student)}, tasks)
+    scores = {task: score.value for task, score in judged.scores["student"].items()}
+    return {"row": name, "lr": lr, "validation": judged.averages("student")["all"], "tasks": scores}
+
+
+def judged_model(folder: str | Path) -> dict[str, Any]:
+    """Scores on the six sets, also without the rows that are in the corpus."""
+    tasks = tests()
+    judged = judge({"model": encoder(folder)}, tasks)
+    seen = set(read_corpus(shared() / "data" / "sentences.jsonl.gz", FOLDER / "corpus", domain="source").texts())
+    clean = judged.without(tasks, seen)
+    return {
+        "tasks": {name: {"value": s.value, "interval": s.interval} for name, s in judged.scores["model"].items()},
+        "clean": {name: s.value for name, s in clean.scores["model"].items()},
+        "averages": judged.averages("model"),
+        "clean_averages": clean.averages("model"),
+    }
+
+
+def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
+    """A trained student on the six sets, and what of its teachers is in it."""
+    made = recipe(name, lr, seed)
+    student = trained(made)
+    record = Record.load(student.parent)
+    cost = record.cost
+    assert cost is not None
+    return {
+        "row": name,
+        "lr": lr,
+        "seed": seed,
+        "steps": cost.steps,
+        "training_seconds_of_last_call": cost.training_seconds,
+        "held_out": record.held_out,
+        "log": [row for row in record.log if any(key.startswith("eval") for key in row)],
+        **judged_model(student),
+    }
+
+
+class Bench:
+    """The rows that are there, and the rates that were chosen."""
+
+    def __init__(self, results: Results) -> None:
+        self.results = results
+
+    def tuned(self, name: str, lr: float) -> float:
+        made = settings_of(recipe(name, lr, 0))
+        row = f"tuning/{name}, {lr:g}-0"
+        found: float = self.results.run(row, functools.partial(validated, name, lr), recipe=made)["validation"]
+        return found
+
+    def rate(self, name: str) -> float:
+        """The best rate; more are tried where it would be at an end."""
+        name = ROWS[name].like or name
+        scores = {lr: self.tuned(name, lr) for lr in GRID}
+        for further, end in ((LOWER, min), (HIGHER, max)):
+            for lr in further:
+                if max(scores, key=scores.__getitem__) != end(scores):
+                    break
+                scores[lr] = self.tuned(name, lr)
+        return max(scores, key=scores.__getitem__)
+
+    def row(self, name: str, seed: int) -> None:
+        lr = self.rate(name)
+        made = settings_of(recipe(name, lr, seed))
+        self.results.run(f"{name}-{seed}", functools.partial(judged_run, name, lr, seed), recipe=made)
+
+    def references(self) -> None:
+        """The teachers, and the student before."""
+        for name, folder in {**teachers(), "embedder-bpe": str(embedder())}.items():
+            self.results.run(f"references/{name}", functools.partial(judged_model, folder), model=name, steps=STEPS)
+
+
+def main() -> None:
+    parser = arguments(__doc__, device=False)
+    parser.add_argument("--teachers", action="store_true", help="only build and judge the teachers")
+    parser.add_argument("--tune", action="store_true", help="only choose rates")
+    parser.add_argument("--rows", default=";".join(ROWS), help="names, separated by semicolons")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    options = parser.parse_args()
+    results = Results(EXPERIMENT)
+    if finished(options, results, write_page):
+        return
+    bench = Bench(results)
+    bench.references()
+    names = [] if options.teachers else options.rows.split(";")
+    for seed in options.seeds:
+        for name in names:
+            if options.tune:
+                print(name, bench.rate(name))
+            else:
+                bench.row(name, seed)
+            write_page(results.rows(), results.home)
+    print(write_page(results.rows(), results.home))
+
+
+if __name__ == "__main__":
+    main()

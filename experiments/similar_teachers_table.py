@@ -1,0 +1,94 @@
+"""The page of similar_teachers.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from layout import cell, head, line
+from records import Rows, below, seeds
+from verdicts import judge
+
+HEADER = """# Teachers of similar strength
+
+Made by `python experiments/similar_teachers.py` (its header says what was trained and judged on what). Macro-F1 in
+percent, without test rows that are in the corpus; over seeds the mean and the standard deviation.
+"""
+#: First and second side of a difference.
+COMPARED = (
+    ("likelihood, raw", "squared error, raw"),
+    ("likelihood, standardised", "squared error, standardised"),
+    ("likelihood, standardised", "cosine, random start"),
+    ("likelihood, standardised", "likelihood, ours"),
+    ("likelihood, ours", "cosine, ours"),
+    ("likelihood, ours", "likelihood, ours, from minilm"),
+    ("likelihood, ours", "likelihood, ours, from pairs"),
+    ("likelihood, ours", "likelihood, ours, from nli"),
+    ("likelihood, ours", "likelihood, ours, from wide"),
+)
+
+
+def trained(rows: Rows) -> list[str]:
+    """Names of the rows of which there is a seed, in the order in which they came."""
+    names = (name.rpartition("-")[0] for name in rows if not name.startswith(("tuning/", "references/")))
+    return list(dict.fromkeys(names))
+
+
+def write_page(rows: Rows, folder: Path) -> str:
+    """The tables, also written to `table.md`."""
+    references = below(rows, "references")
+    sets = list(next(iter(references.values()))["clean"])
+    lines = [HEADER, *head("model", "seeds", "rate", "six sets", *sets)]
+    for name, found in references.items():
+        lines.append(line(name, "", "", f"{found['clean_averages']['all']:.2f}", *_values([found], sets)))
+    for name in trained(rows):
+        runs = list(seeds(rows, name).values())
+        averages = cell([run["clean_averages"]["all"] for run in runs])
+        lines.append(line(name, len(runs), f"{runs[0]['lr']:g}", averages, *_values(runs, sets)))
+    lines += ["", "## Differences", "", "Points, with the wider interval of that over sets and that over seeds.", ""]
+    lines += head("first", "second", "difference", "interval", "of")
+    for first, second in COMPARED:
+        one, other = seeds(rows, first), seeds(rows, second)
+        differences = {
+            name: {seed: one[seed]["clean"][name] - other[seed]["clean"][name] for seed in one if seed in other}
+            for name in sets
+        }
+        if any(differences.values()):
+            found = judge("better", differences)
+            assert found.value is not None
+            between = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found.interval else ""
+            lines.append(line(first, second, f"{found.value:+.2f}", between, found.basis))
+    lines += ["", "## Rates", "", "Average over validation splits, at full length, seed 0.", "", *_rates(rows)]
+    lines += ["", "## Held-out losses on the way", "", "Seed 0.", "", *_losses(rows)]
+    page = "\n".join(lines) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(page, encoding="utf-8")
+    return page
+
+
+def _values(runs: list[dict[str, float]], sets: list[str]) -> list[str]:
+    return [f"{np.mean([run['clean'][name] for run in runs]):.1f}" for name in sets]  # type: ignore[index]
+
+
+def _rates(rows: Rows) -> list[str]:
+    tuning = below(rows, "tuning")
+    rates = sorted({found["lr"] for found in tuning.values()})
+    by_row: dict[str, dict[float, float]] = {}
+    for found in tuning.values():
+        by_row.setdefault(found["row"], {})[found["lr"]] = found["validation"]
+    lines = head("row", *(f"{rate:g}" for rate in rates))
+    for row, values in by_row.items():
+        lines.append(line(row, *(f"{values[rate]:.2f}" if rate in values else "" for rate in rates)))
+    return lines
+
+
+def _losses(rows: Rows) -> list[str]:
+    lines = []
+    for name in trained(rows):
+        run = seeds(rows, name).get(0)
+        if run and run["log"]:
+            steps = {entry["step"]: entry for entry in run["log"]}
+            lines.append(
+                f"- {name}: " + ", ".join(f"{step:,}: {entry['held_out']:.4f}" for step, entry in steps.items())
+            )
+    return lines
