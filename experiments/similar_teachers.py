@@ -30,7 +30,7 @@ from typing import Any
 
 from common import WORK, Results, arguments, finished, settings_of, shared
 from embedder import DTYPE, embedder
-from similar_teachers_table import write_page
+from similar_teachers_table import NEIGHBOURS, write_page
 
 from distilvec.corpus import read_corpus
 from distilvec.flow.demo import demo_teacher
@@ -240,7 +240,7 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
         "steps": cost.steps,
         "training_seconds_of_last_call": cost.training_seconds,
         "held_out": record.held_out,
-        "log": [row for row in record.log if any(key.startswith("eval") for key in row)],
+        "log": [row for row in record.log if NEIGHBOURS in row],
         **judged_model(student),
     }
 

@@ -14,6 +14,9 @@ HEADER = """# Teachers of similar strength
 Made by `python experiments/similar_teachers.py` (its header says what was trained and judged on what). Macro-F1 in
 percent, without test rows that are in the corpus; over seeds the mean and the standard deviation.
 """
+ABOUT_STEPS = "Steps: share of the first teacher's ten nearest that held-out texts find, in percent; seed 0."
+#: What of it a run logs.
+NEIGHBOURS = "eval_agreement_neighbours"
 #: First and second side of a difference.
 COMPARED = (
     ("likelihood, raw", "squared error, raw"),
@@ -59,7 +62,7 @@ def write_page(rows: Rows, folder: Path) -> str:
             between = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found.interval else ""
             lines.append(line(first, second, f"{found.value:+.2f}", between, found.basis))
     lines += ["", "## Rates", "", "Average over validation splits, at full length, seed 0.", "", *_rates(rows)]
-    lines += ["", "## Held-out losses on the way", "", "Seed 0.", "", *_losses(rows)]
+    lines += ["", "## On the way", "", ABOUT_STEPS, "", *_on_the_way(rows)]
     page = "\n".join(lines) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(page, encoding="utf-8")
@@ -82,13 +85,11 @@ def _rates(rows: Rows) -> list[str]:
     return lines
 
 
-def _losses(rows: Rows) -> list[str]:
+def _on_the_way(rows: Rows) -> list[str]:
     lines = []
     for name in trained(rows):
         run = seeds(rows, name).get(0)
         if run and run["log"]:
-            steps = {entry["step"]: entry for entry in run["log"]}
-            lines.append(
-                f"- {name}: " + ", ".join(f"{step:,}: {entry['held_out']:.4f}" for step, entry in steps.items())
-            )
+            shown = (f"{entry['step']:,}: {100 * entry[NEIGHBOURS]:.1f}" for entry in run["log"])
+            lines.append(f"- {name}: {', '.join(shown)}")
     return lines
