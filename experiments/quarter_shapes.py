@@ -11,10 +11,10 @@ SIZES: dict[str, dict[str, Any]] = {
     "eighth": {"layers": [1, 4, 6], "vocabulary": 20_500, "embedding": 84, "inner": 448, "width": 192},
     "twentieth": {"layers": [1, 6], "vocabulary": 11_900, "embedding": 54, "inner": 256, "width": 160},
 }
-#: Learning rates: the smaller the student, the larger. Chosen by agreement on held-out texts after 81,000 texts:
-#: `--rates`, kept of a twentieth of another shape only (one whole block, 9,000 pieces of rank 44, 96 units). In trials
-#: that were not kept 2e-3 was level with 1e-3 at a quarter, and ahead of it at an eighth; 4e-3 was level with 2.5e-3
-#: and ahead of 8e-3 at a twentieth of two narrow blocks.
+#: Learning rates: the smaller the student, the larger. Chosen by agreement on held-out texts after 81,000 texts
+#: (`--rates`), kept of the eighth, and of a twentieth of another shape (one whole block, 9,000 pieces of rank 44, 96
+#: units). In trials that were not kept 2e-3 was level with 1e-3 at a quarter, and 4e-3 level with 2.5e-3 and ahead of
+#: 8e-3 at a twentieth of two narrow blocks.
 RATES = {"quarter": 1e-3, "eighth": 2e-3, "twentieth": 4e-3}
 #: Static students of the same sizes, and the numbers a piece that model2vec may have of all 30,522 pieces.
 TABLES: dict[str, dict[str, int]] = {
