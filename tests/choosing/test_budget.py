@@ -14,7 +14,7 @@ import torch
 
 from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settle_student
 from distilvec.choosing.budget import _Sizes, shapes
-from distilvec.choosing.curves import extrapolate, power, powers
+from distilvec.choosing.curves import LATER, extrapolate, power, powers
 from distilvec.choosing.halving import halve, probe_method
 from distilvec.choosing.workers import Probe, Trainings
 from distilvec.cli.main import main
@@ -373,7 +373,10 @@ def test_tables_are_foretold_from_tables() -> None:
     rows = [row("a", 0.3, 8, "shrink"), row("b", 0.1, 4, "static"), row("c", 0.3, 4, "shrink")]
     found = Compiled(Budget(10), Measured("t", 100, 400), rows, 100, 64)
     reached = [1 - found.prediction(each).middle for each in rows]
-    assert reached == pytest.approx([64**-0.3, 64**-0.1, 64**-0.3])
+    expected = [
+        longest**-falls * (64 / longest) ** -(LATER * falls) for falls, longest in ((0.3, 8), (0.1, 4), (0.3, 4))
+    ]
+    assert reached == pytest.approx(expected)
 
 
 def test_measured_rows_keep_their_curves() -> None:
