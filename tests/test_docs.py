@@ -86,6 +86,7 @@ def test_generated_parts_are_what_the_code_and_the_results_say(generate: Any) ->
     ("experiment", "maker"),
     [
         ("alignment", "alignment:write_page"),
+        ("budgets", "budgets:write_page"),
         ("choosing", "choosing:write_page"),
         ("compression", "compression:write_page"),
         ("cross_tokenizer", "cross_table:write_page"),
@@ -96,9 +97,11 @@ def test_generated_parts_are_what_the_code_and_the_results_say(generate: Any) ->
         ("molecules", "molecule_tables:write_page"),
         ("old_index", "old_index_table:write_page"),
         ("quarter", "quarter_table:write_page"),
+        ("quarter_ways", "ways_table:write_page"),
         ("scores", "scores_table:write_page"),
         ("sharpness", "sharpness:write_page"),
         ("talas_table", "talas_table:write_page"),
+        ("writing", "writing_table:write_page"),
     ],
 )
 def test_result_pages_are_what_the_committed_records_give(
