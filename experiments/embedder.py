@@ -93,8 +93,8 @@ def write_page(rows: Rows, folder: Path) -> str:
     tasks = list(found["tasks"]["teacher"])
     lines = [HEADER, *head("model", "nine sets", *tasks)]
     for name, scores in found["tasks"].items():
-        values = [f"{scores[task]:.1f}" for task in tasks]
-        lines.append(line(name, f"{found['averages'][name]['all']:.2f}", *values))
+        values = [f"{100 * scores[task]:.1f}" for task in tasks]
+        lines.append(line(name, f"{100 * found['averages'][name]['all']:.2f}", *values))
     alike = found["agreement"]
     lines += [
         "",

@@ -43,7 +43,7 @@ def write_page(rows: Rows, folder: Path) -> str:
     sets = list(next(iter(references.values()))["clean"])
     lines = [HEADER, *head("model", "seeds", "rate", "six sets", *sets)]
     for name, found in references.items():
-        lines.append(line(name, "", "", f"{found['clean_averages']['all']:.2f}", *_values([found], sets)))
+        lines.append(line(name, "", "", f"{100 * found['clean_averages']['all']:.2f}", *_values([found], sets)))
     for name in trained(rows):
         runs = list(seeds(rows, name).values())
         averages = cell([run["clean_averages"]["all"] for run in runs])
@@ -53,7 +53,7 @@ def write_page(rows: Rows, folder: Path) -> str:
     for first, second in COMPARED:
         one, other = seeds(rows, first), seeds(rows, second)
         differences = {
-            name: {seed: one[seed]["clean"][name] - other[seed]["clean"][name] for seed in one if seed in other}
+            name: {seed: 100 * (one[seed]["clean"][name] - other[seed]["clean"][name]) for seed in one if seed in other}
             for name in sets
         }
         if any(differences.values()):
@@ -70,7 +70,7 @@ def write_page(rows: Rows, folder: Path) -> str:
 
 
 def _values(runs: list[dict[str, float]], sets: list[str]) -> list[str]:
-    return [f"{np.mean([run['clean'][name] for run in runs]):.1f}" for name in sets]  # type: ignore[index]
+    return [f"{100 * np.mean([run['clean'][name] for run in runs]):.1f}" for name in sets]  # type: ignore[index]
 
 
 def _rates(rows: Rows) -> list[str]:
@@ -81,7 +81,7 @@ def _rates(rows: Rows) -> list[str]:
         by_row.setdefault(found["row"], {})[found["lr"]] = found["validation"]
     lines = head("row", *(f"{rate:g}" for rate in rates))
     for row, values in by_row.items():
-        lines.append(line(row, *(f"{values[rate]:.2f}" if rate in values else "" for rate in rates)))
+        lines.append(line(row, *(f"{100 * values[rate]:.2f}" if rate in values else "" for rate in rates)))
     return lines
 
 
