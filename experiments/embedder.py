@@ -10,7 +10,6 @@ compare who learns English fastest. Rate and batch are those of quarter.py's and
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +111,7 @@ def main() -> None:
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):
         return
-    results.run("embedder", functools.partial(scored), recipe=settings_of(recipe()))
+    results.run("embedder", scored, recipe=settings_of(recipe()))
     print(write_page(results.rows(), results.home))
 
 

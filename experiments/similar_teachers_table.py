@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from layout import cell, head, line
@@ -69,8 +70,8 @@ def write_page(rows: Rows, folder: Path) -> str:
     return page
 
 
-def _values(runs: list[dict[str, float]], sets: list[str]) -> list[str]:
-    return [f"{100 * np.mean([run['clean'][name] for run in runs]):.1f}" for name in sets]  # type: ignore[index]
+def _values(runs: list[dict[str, Any]], sets: list[str]) -> list[str]:
+    return [f"{100 * np.mean([run['clean'][name] for run in runs]):.1f}" for name in sets]
 
 
 def _rates(rows: Rows) -> list[str]:
