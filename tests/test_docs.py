@@ -90,6 +90,7 @@ def test_generated_parts_are_what_the_code_and_the_results_say(generate: Any) ->
         ("choosing", "choosing:write_page"),
         ("compression", "compression:write_page"),
         ("cross_tokenizer", "cross_table:write_page"),
+        ("embedder", "embedder:write_page"),
         ("headline", "headline:write_page"),
         ("images", "images:page"),
         ("many_text", "many_text_table:write_page"),
