@@ -75,4 +75,6 @@ def settings_of(recipe: Recipe, *left_out: str) -> dict[str, Any]:
     """
     found: dict[str, Any] = recipe.model_dump(mode="json", exclude={"output", "cache", *left_out})
     found["training"].pop("use_cpu", None)
+    if not recipe.optimizer.muon:  # records that are older than the key
+        del found["optimizer"]["muon"]
     return short(found)

@@ -208,6 +208,7 @@ def recipe(
     *,
     texts: Path | None = None,
     lr: float = 1e-3,
+    muon: bool = False,
 ) -> dict[str, Any]:
     """The run of a shape; its folder is named after all that it is made of."""
     fast = bfloat16_pays()
@@ -216,7 +217,7 @@ def recipe(
         "teachers": [{"name": NAME, "model": demo_teacher(), "dtype": "bfloat16" if fast else None}],
         "student": {"shrink": {"of": NAME, "positions": 256, **shape}, "max_length": 256, "dropout": 0.0},
         "method": {"name": "cosine", "map": False, "token_states": token_states},
-        "optimizer": {"lr": lr, "heads_lr": None},
+        "optimizer": {"lr": lr, "heads_lr": None, **({"muon": True} if muon else {})},
         "training": {
             "epochs": epochs,
             "batch_size": 64,
@@ -431,11 +432,16 @@ def main() -> None:
                     results.run(row, functools.partial(probed, made), recipe=settings_of(made))
     elif options.rates:
         for size in options.sizes:
-            for lr in (1e-3, 2e-3, 4e-3, 8e-3):
-                made = Recipe.build(recipe(SIZES[size], 0, PROBE_EPOCHS, texts=larger(), lr=lr))
-                name = f"rate/{size}, {lr:g}-0"
-                results.run(name, functools.partial(probed, made), recipe=settings_of(made))
-                write_page(results.rows(), results.home)
+            for muon in (False, True):
+                best = 0.0
+                for lr in (1e-3, 2e-3, 4e-3, 8e-3):
+                    made = Recipe.build(recipe(SIZES[size], 0, PROBE_EPOCHS, texts=larger(), lr=lr, muon=muon))
+                    name = f"rate/{size}, {'muon, ' if muon else ''}{lr:g}-0"
+                    found = results.run(name, functools.partial(probed, made), recipe=settings_of(made))
+                    write_page(results.rows(), results.home)
+                    if found["agreement"]["neighbours"] < best:
+                        break
+                    best = found["agreement"]["neighbours"]
     elif options.cost:
         texts = larger() if options.larger else None
         for epochs in COSTS:

@@ -115,6 +115,13 @@ def test_saved_and_read_again_it_is_the_same(tmp_path: Path) -> None:
     assert again.training.arguments == {"warmup_steps": 3}
 
 
+def test_a_key_that_earlier_versions_did_not_know_is_written_only_where_it_says_something(tmp_path: Path) -> None:
+    recipe = Recipe.load(written(tmp_path, MINIMAL))
+    assert "muon" not in recipe.to_yaml()
+    assert Recipe.load(written(tmp_path / "muon", recipe.to_yaml()), ["optimizer.muon=true"]).optimizer.muon
+    assert "muon: true" in Recipe.load(written(tmp_path, MINIMAL), ["optimizer.muon=true"]).to_yaml()
+
+
 @pytest.mark.parametrize("number", ["1e-8", "1.0e-8", "1.e-8", ".1e-7", "+1E-8", "100e-10"])
 def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, number: str) -> None:
     """YAML 1.1 asks for a point and a sign, and most people leave them out."""

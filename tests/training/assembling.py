@@ -47,6 +47,7 @@ class Assembled:
             rows=self.rows,
             collator=self.collator,
             heads_lr=section.heads_lr,
+            muon=section.muon,
             sharpness=section.sharpness.model_dump() if section.sharpness else None,
             describe=lambda rows: self.corpus.texts(np.asarray(rows)),
             **more,

@@ -138,6 +138,7 @@ def test_keys_with_another_place_name_it(key: str) -> None:
         ({"lr_scheduler_type": "reduce_lr_on_plateau"}, {}, "Set training.best"),
         ({"lr_scheduler_type": "nonsense"}, {}, "nonsense is not a valid SchedulerType"),
         ({"fp16": True}, {"sharpness": {"kind": "sam"}}, "Set bf16"),
+        ({"optim": "adafactor"}, {"muon": True}, "Leave training.optim out"),
         ({"torch_compile_mode": "nonsense"}, {}, None),
     ],
 )

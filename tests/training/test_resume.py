@@ -16,6 +16,7 @@ TRAINING = {"epochs": 2, "batch_size": 8, "save_every": 5, "logging_steps": 3}
 ACCUMULATED = TRAINING | {"gradient_accumulation_steps": 3, "save_every": 2, "logging_steps": 3}
 JOBS: dict[str, dict[str, Any]] = {
     "cosine": {"method": "cosine", "training": TRAINING},
+    "talas-muon": {"method": "talas", "training": TRAINING, "optimizer": {"muon": True, "sharpness": {"kind": "sam"}}},
     "cosine-accumulated": {"method": "cosine", "training": ACCUMULATED},
     "talas-asam": {"method": "talas", "options": {"init": "random"}, "training": TRAINING, "optimizer": ASAM},
     "talas-asam-accumulated": {"method": "talas", "training": ACCUMULATED, "optimizer": ASAM},
@@ -108,6 +109,7 @@ def check_same(out: Path, whole: Path) -> None:
         ("cosine", "step:8"),
         ("cosine-accumulated", "forward:11"),
         ("talas-asam", "step:12"),
+        ("talas-muon", "step:12"),
         ("talas-asam-accumulated", "forward:8"),
         ("talas-asam-per-batch", "step:5"),
         ("distilcse", "step:7"),

@@ -114,6 +114,19 @@ def test_an_expert_head_has_a_rate_of_its_own(home: Path, tmp_path: Path, option
         assert rates[id(parameter)] == pytest.approx(expected), name
 
 
+def test_with_muon_the_matrices_of_the_students_layers_have_orthogonal_steps(home: Path, tmp_path: Path) -> None:
+    made = assemble(home, "talas")
+    trainer = made.trainer(tmp_path, {"max_steps": 1}, {"muon": True, "weight_decay": 0.1})
+    trainer.train()
+    groups = trainer.optimizer.param_groups
+    orthogonal = {id(parameter): group["orthogonal"] for group in groups for parameter in group["params"]}
+    assert len(orthogonal) == len(list(made.distiller.parameters()))
+    for name, parameter in made.distiller.named_parameters():
+        hidden = name.startswith("student.") and parameter.ndim == 2 and "embeddings" not in name
+        assert orthogonal[id(parameter)] == hidden, name
+    assert sum(orthogonal.values()) > 5
+
+
 def test_head_only_stage_leaves_the_student_alone(home: Path, tmp_path: Path) -> None:
     made = assemble(home, "jasper_stella", heads_share=0.5)
     before = made.state()

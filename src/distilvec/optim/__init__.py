@@ -1,6 +1,7 @@
-"""Sharpness-aware steps and the curvature they are meant to lower."""
+"""Sharpness-aware steps, the curvature they are meant to lower, and orthogonal ones."""
 
 from distilvec.optim.curvature import Curvature, largest_curvature
+from distilvec.optim.muon import Muon, hidden_matrices
 from distilvec.optim.sharpness import SharpnessAware, domain_ascent
 
-__all__ = ["Curvature", "SharpnessAware", "domain_ascent", "largest_curvature"]
+__all__ = ["Curvature", "Muon", "SharpnessAware", "domain_ascent", "hidden_matrices", "largest_curvature"]

@@ -297,6 +297,8 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         for key, nothing in (("scorers", []), ("mining", MiningSection().model_dump(mode="json"))):
             if content[key] == nothing:
                 del content[key]
+        if not self.optimizer.muon:
+            del content["optimizer"]["muon"]
         return plain_yaml.write(content)
 
 

@@ -185,6 +185,9 @@ class OptimizerSection(Section):
     lr: float = Field(2e-5, gt=0)
     heads_lr: float | None = Field(1e-4, gt=0, description="learning rate of the heads; null = lr")
     weight_decay: float = Field(0.01, ge=0)
+    muon: bool = Field(
+        False, description="orthogonal steps for the matrices of the student's linear layers; AdamW for all else"
+    )
     sharpness: SharpnessSection | None = None
 
 

@@ -98,6 +98,12 @@ def _check_optimizer(given: dict[str, Any], training: TrainingSection, optimizer
             where="training.optim",
             remedy='Leave it out for AdamW, or choose another, e.g. "adafactor".',
         )
+    if optimizer.muon and name not in ("", "adamw_torch", "adamw_torch_fused"):
+        raise DistilvecError(
+            f'orthogonal steps go beside AdamW\'s, not beside those of "{name}"',
+            where="optimizer.muon",
+            remedy="Leave training.optim out.",
+        )
     if str(given.get("lr_scheduler_type", "")) in ("reduce_lr_on_plateau", "greedy") and not training.best:
         raise DistilvecError(
             "a schedule that follows a metric needs one",

@@ -159,6 +159,7 @@ def fit(
         rows=rows,
         collator=collator,
         heads_lr=optimizer.heads_lr,
+        muon=optimizer.muon,
         sharpness=optimizer.sharpness.model_dump() if optimizer.sharpness else None,
         evaluate=None if evaluate is None else (lambda: evaluate(student, method)),
         describe=lambda numbers: corpus.texts(np.asarray(numbers)),

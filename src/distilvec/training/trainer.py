@@ -16,7 +16,7 @@ from transformers import PrinterCallback, TrainingArguments
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.evenly import evenly_spaced
-from distilvec.optim import SharpnessAware
+from distilvec.optim import Muon, SharpnessAware, hidden_matrices
 from distilvec.training.checkpoints import CheckpointedTrainer
 from distilvec.training.data import Collator, Rows
 from distilvec.training.distiller import Distiller
@@ -49,6 +49,7 @@ class DistillationTrainer(CheckpointedTrainer):
         rows: corpus rows to train on, int64.
         collator: corpus rows -> tensors.
         heads_lr: learning rate of the heads; None = the student's.
+        muon: orthogonal steps for the matrices of the student's linear layers.
         sharpness: keyword arguments of `SharpnessAware` and `SharpStep`, or None.
         evaluate: student -> held-out metrics, or None.
         describe: corpus rows -> texts, for error messages.
@@ -63,6 +64,7 @@ class DistillationTrainer(CheckpointedTrainer):
         rows: Any,
         collator: Collator,
         heads_lr: float | None = None,
+        muon: bool = False,
         sharpness: dict[str, Any] | None = None,
         evaluate: Callable[[], dict[str, float]] | None = None,
         describe: Callable[[Sequence[int]], list[str]] | None = None,
@@ -71,7 +73,8 @@ class DistillationTrainer(CheckpointedTrainer):
     ) -> None:
         # More visible devices in one process would become DataParallel, which splits a batch behind our back.
         args._n_gpu = min(args.n_gpu, 1)
-        self.distiller, self.rows, self.collator, self.heads_lr = distiller, rows, collator, heads_lr
+        self.distiller, self.rows, self.collator = distiller, rows, collator
+        self.heads_lr, self.muon = heads_lr, muon
         self.sharpness = dict(sharpness or {})
         self.evaluate_student, self.describe, self.save_student = evaluate, describe, save_student
         self._terms: dict[str, Tensor] = {}
@@ -129,6 +132,8 @@ class DistillationTrainer(CheckpointedTrainer):
         if self.optimizer is None:
             try:
                 cls, kwargs = self.get_optimizer_cls_and_kwargs(self.args)
+                if self.muon:
+                    cls, kwargs = Muon, {**kwargs, "dtype": torch.bfloat16 if self.args.bf16 else torch.float32}
                 optimizer = cls(self._parameter_groups(), **kwargs)
             except (ImportError, ValueError, TypeError) as error:
                 raise EnvironmentProblem(
@@ -146,15 +151,17 @@ class DistillationTrainer(CheckpointedTrainer):
         return self.optimizer
 
     def _parameter_groups(self) -> list[dict[str, Any]]:
-        """Student and heads, each with and without weight decay; every trained parameter in exactly one."""
+        """Student and heads, with and without weight decay, matrices apart; every trained parameter in exactly one."""
         decayed = set(self.get_decay_parameter_names(self.distiller))
         students = {id(parameter) for parameter in self.distiller.student.parameters()}
         rates = self.distiller.method.rates()
         paces = {id(parameter): rate for module, rate in rates.items() for parameter in module.parameters()}
-        groups: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
+        matrices = {id(parameter) for parameter in hidden_matrices(self.distiller.student)} if self.muon else set()
+        groups: dict[tuple[bool, bool, float, bool], list[nn.Parameter]] = {}
         for name, parameter in self.distiller.named_parameters():
             if parameter.requires_grad:
-                key = id(parameter) not in students, name not in decayed, paces.get(id(parameter), 1.0)
+                own = id(parameter)
+                key = own not in students, name not in decayed, paces.get(own, 1.0), own in matrices
                 groups.setdefault(key, []).append(parameter)
         return [
             {
@@ -162,9 +169,10 @@ class DistillationTrainer(CheckpointedTrainer):
                 "lr": pace * (self.heads_lr if heads and self.heads_lr else self.args.learning_rate),
                 "weight_decay": 0.0 if plain else self.args.weight_decay,
                 "perturb": not heads or self.sharpness.get("heads", True),
+                **({"orthogonal": orthogonal} if self.muon else {}),
             }
             for key in sorted(groups)
-            for heads, plain, pace in [key]
+            for heads, plain, pace, orthogonal in [key]
         ]
 
     def _sharp_options(self) -> dict[str, Any]:
