@@ -33,7 +33,7 @@ from typing import Any
 import headline
 import numpy as np
 from common import WORK, Results, arguments, finished, settings_of, shared
-from quarter_shapes import RATES, SIZES, TABLES
+from quarter_shapes import RATES, SIZES, TABLES, TRAINED
 from quarter_table import write_page
 from safetensors.numpy import load_file
 
@@ -209,6 +209,7 @@ def recipe(
     texts: Path | None = None,
     lr: float = 1e-3,
     muon: bool = False,
+    batch_size: int = 64,
 ) -> dict[str, Any]:
     """The run of a shape; its folder is named after all that it is made of."""
     fast = bfloat16_pays()
@@ -220,7 +221,7 @@ def recipe(
         "optimizer": {"lr": lr, "heads_lr": None, **({"muon": True} if muon else {})},
         "training": {
             "epochs": epochs,
-            "batch_size": 64,
+            "batch_size": batch_size,
             "seed": seed,
             "adam_beta2": 0.98,
             "lr_scheduler_type": "linear",
@@ -464,7 +465,7 @@ def main() -> None:
         for seed in options.seeds:
             for size in options.sizes:
                 texts = larger() if options.larger else None
-                made = Recipe.build(recipe(SIZES[size], seed, options.epochs, texts=texts, lr=RATES[size]))
+                made = Recipe.build(recipe(SIZES[size], seed, options.epochs, texts=texts, **TRAINED[size]))
                 chosen, name = settings_of(made), f"{size}, more texts" if options.larger else size
                 results.run(f"{name}-{seed}", functools.partial(judged_run, made), recipe=chosen)
                 results.run(f"speed/{name}-{seed}", functools.partial(timed_run, made), recipe=chosen)
