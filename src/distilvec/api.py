@@ -307,6 +307,7 @@ def shrink_model(
     if corpus is not None:
         with tempfile.TemporaryDirectory(prefix="distilvec-shrink-") as place:
             texts = read_corpus(str(corpus), place, text=text, holdout=0.0).texts()
-    smaller, report = shrink(model, layers=layers, vocabulary=vocabulary, texts=texts, **sizes)
+    wanted: dict[str, Any] = {"layers": layers, "vocabulary": vocabulary, "texts": texts, **sizes}
+    smaller, report = shrink(model, **wanted)
     ship(smaller, output)
     return f"{report}\nstudent     {output}"

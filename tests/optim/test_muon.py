@@ -30,6 +30,17 @@ def test_singular_values_come_near_one_and_the_vectors_stay(shape: tuple[int, ..
     assert (inner - torch.diag_embed(values)).abs().max() < (1e-3 if dtype == torch.float32 else 0.1)
 
 
+def test_rounding_does_not_let_it_explode() -> None:
+    """Few directions have most of the norm, as in a student's gradients, just where the first polynomial is highest."""
+    generator = torch.Generator().manual_seed(0)
+    left, _, right = torch.linalg.svd(torch.randn(40, 96, 128, generator=generator), False)
+    spectrum = torch.cat([torch.tensor([0.83, 0.38, 0.38]), torch.logspace(-1.5, -3, 93)])
+    matrices = left * spectrum @ right * torch.logspace(-4, 4, 40)[:, None, None]
+    found = torch.linalg.svdvals(orthogonalised(matrices.bfloat16()).float())
+    assert found.max() < 1.25
+    assert found[:, :40].min() > 0.75
+
+
 def test_a_matrix_without_gradients_does_not_move() -> None:
     assert torch.equal(orthogonalised(torch.zeros(3, 4)), torch.zeros(3, 4))
     model = network()

@@ -24,7 +24,7 @@ from distilvec.methods.table import build_method
 from distilvec.modules.blocks import parameters
 from distilvec.recipe import AutoSection, OptimizerSection, Recipe, StudentSection
 from distilvec.report.surroundings import folder_bytes
-from distilvec.students import StudentTap, load_student, ship
+from distilvec.students import Seen, StudentTap, load_student, ship
 from distilvec.tasks.table import build_task
 from distilvec.training.distiller import describe
 
@@ -75,6 +75,7 @@ class Bench:
         taught: the teachers, with vectors of the sample.
         tasks, judged: the tasks, and the teacher's scores on them (None without tasks).
         probe_steps: steps of a short training; 0 = none.
+        seen: what candidates are cut from, and what it gave for the texts.
     """
 
     recipe: Recipe
@@ -84,6 +85,7 @@ class Bench:
     tasks: Sequence[JudgingTask]
     judged: Judgement | None
     probe_steps: int = 0
+    seen: Seen = field(default_factory=Seen)
 
     @property
     def teacher(self) -> str:
@@ -149,7 +151,7 @@ def started(candidate: Candidate, bench: Bench) -> tuple[StudentSection, Sentenc
         DistilvecError: as `measure` does.
     """
     section = candidate.section(bench.recipe.student or StudentSection(auto=AutoSection()))
-    student = make_student(section, bench.recipe.teachers, bench.whole, bench.recipe.training.seed)
+    student = make_student(section, bench.recipe.teachers, bench.whole, bench.recipe.training.seed, bench.seen)
     refuse_misfits(student, bench)
     return section, student
 

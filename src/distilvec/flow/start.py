@@ -23,7 +23,7 @@ from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import limit_length
 from distilvec.recipe import StudentSection, TeacherSection
 from distilvec.recipe.places import at_revision
-from distilvec.students import fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
+from distilvec.students import Seen, fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
 from distilvec.students.ship import say_without_pooler
 from distilvec.students.writing import load_writing_student
 from distilvec.teachers.cards import fingerprint, hash_files
@@ -149,14 +149,22 @@ def _keep(student: SentenceTransformer, folder: Path) -> None:
 
 
 def make_student(
-    section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seed: int
+    section: StudentSection,
+    teachers: Sequence[TeacherSection],
+    corpus: Corpus,
+    seed: int,
+    seen: Seen | None = None,
 ) -> SentenceTransformer:
     """The untrained student; the same recipe always gives the same one.
+
+    Args:
+        seen: keeps the models that students are cut from, and what they gave for the corpus' texts, for many cuts.
 
     Raises:
         DistilvecError: it has not been chosen yet, or cannot be made of what the section names.
     """
     named = {teacher.name: teacher for teacher in teachers if teacher.model}
+    seen = Seen() if seen is None else seen
 
     def source(name: str) -> SentenceTransformer:
         if name in named:
@@ -177,7 +185,8 @@ def make_student(
         cut = section.shrink
         sizes = cut.model_dump(exclude={"of"})
         fitted = any(sizes[name] for name in ("vocabulary", "embedding", "inner", "heads", "width"))
-        student, _ = shrink(source(cut.of), **sizes, texts=texts if fitted else None)
+        model = seen.get(("model", cut.of, section.pooling, section.revision), lambda: source(cut.of))
+        student, _ = shrink(model, **sizes, texts=texts if fitted else None, seen=seen)
     elif section.fresh is not None:
         size = section.fresh
         student = fresh(

@@ -10,15 +10,18 @@ from torch import Tensor, nn
 
 __all__ = ["Muon", "hidden_matrices", "orthogonalised"]
 
-#: (a, b, c) of X <- a X + b XX'X + c (XX')^2 X, in turn: singular values from 0.001 to 1 come to 0.87 to 1.13.
-#: Amsel et al. 2025, "The Polar Express".
-_POLYNOMIALS = (
+#: (a, b, c) of X <- a X + b XX'X + c (XX')^2 X, in turn: singular values from 0.001 to 1 come to 0.87 to 1.13. All but
+#: the last read X a hundredth smaller: beyond the interval that each was made for they grow without end, and bfloat16's
+#: rounding leads there. Amsel et al. 2025, "The Polar Express", section 4.
+_SAFETY = 1.01
+_PUBLISHED = (
     (8.28721201814563, -23.595886519098837, 17.300387312530933),
     (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
     (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
     (3.3184196573706015, -2.488488024314874, 0.51004894012372),
     (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
 )
+_POLYNOMIALS = (*((a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5) for a, b, c in _PUBLISHED[:-1]), _PUBLISHED[-1])
 #: Root mean square of AdamW's steps, in learning rates.
 _RMS = 0.2
 
@@ -127,7 +130,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     tall = found.shape[1] > found.shape[2]
     if tall:
         found = found.mT
-    found = found / (1.01 * torch.linalg.matrix_norm(found, keepdim=True)).clamp_min(1e-7)
+    found = found / (_SAFETY * torch.linalg.matrix_norm(found, keepdim=True)).clamp_min(1e-7)
     for a, b, c in _POLYNOMIALS:
         square = found @ found.mT
         found = torch.baddbmm(found, torch.baddbmm(square, square, square, beta=b, alpha=c), found, beta=a)

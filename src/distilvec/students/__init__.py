@@ -1,5 +1,6 @@
 """Where a student comes from, how it is watched while it learns, and how it ships."""
 
+from distilvec.students.fit_texts import Seen
 from distilvec.students.fold import fold_head
 from distilvec.students.fresh import fresh
 from distilvec.students.image import fresh_resnet
@@ -13,6 +14,7 @@ from distilvec.students.tap import StudentTap
 from distilvec.students.upcycle import upcycle
 
 __all__ = [
+    "Seen",
     "ShrinkReport",
     "StudentInfo",
     "StudentOutput",

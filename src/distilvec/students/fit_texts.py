@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -14,6 +14,19 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _BATCH = 32
+
+
+class Seen:
+    """What models gave for texts, kept between many cuts of them; they must not be changed in between."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, Hashable], tuple[Any, Any]] = {}
+
+    def get(self, key: Hashable, find: Callable[[], Any], of: Any = None) -> Any:
+        """What was found of a model under this key, or is found now."""
+        if (id(of), key) not in self._found:
+            self._found[id(of), key] = find(), of  # with the model, whose number no other may get
+        return self._found[id(of), key][0]
 
 
 def spread(texts: Sequence[str], most: int) -> list[str]:

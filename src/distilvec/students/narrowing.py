@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from distilvec.modules.blocks import find_transformer
 from distilvec.students.factorising import without_mean
-from distilvec.students.fit_texts import hooked, spread, token_batches
+from distilvec.students.fit_texts import Seen, hooked, spread, token_batches
 from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ class Narrowed:
 
 
 @torch.no_grad()
-def narrow(student: SentenceTransformer, source: SentenceTransformer, width: int, texts: Sequence[str]) -> Narrowed:
+def narrow(
+    student: SentenceTransformer, source: SentenceTransformer, width: int, texts: Sequence[str], seen: Seen
+) -> Narrowed:
     """Make the blocks of a student narrower, in place, with a map behind the pooling to where its vectors were.
 
     The new coordinates are the width - 1 leading directions of the states behind all norms, laid into the vectors whose
@@ -52,6 +54,7 @@ def narrow(student: SentenceTransformer, source: SentenceTransformer, width: int
         source: what it was cut out of; the map behind the pooling is fitted to its pooled vectors.
         width: of the blocks, a multiple of a head's, and not the width of the table of word pieces.
         texts: what the student will read.
+        seen: of the source.
     """
     transformer: Any = find_transformer(student)
     was_training, wide = transformer.model.training, transformer.model.eval()
@@ -65,7 +68,7 @@ def narrow(student: SentenceTransformer, source: SentenceTransformer, width: int
         old, new, share = _Block(before, after, basis, masks).fit(old, new)
         explained.append(share)
     transformer.model = narrower
-    vectors = _lead_back(student, source, spread(texts, _TEXTS), width)
+    vectors = _lead_back(student, source, spread(texts, _TEXTS), width, seen)
     narrower.train(was_training)
     return Narrowed(tuple(explained), vectors)
 
@@ -218,7 +221,9 @@ def _embedded(model: Any, batch: dict[str, Tensor]) -> Tensor:
     return rows if project is None else project(rows)
 
 
-def _lead_back(student: SentenceTransformer, source: SentenceTransformer, texts: Sequence[str], width: int) -> float:
+def _lead_back(
+    student: SentenceTransformer, source: SentenceTransformer, texts: Sequence[str], width: int, kept: Seen
+) -> float:
     """Put the map behind the student's pooling; its R² on every eighth text, which it is not fitted to."""
     from sentence_transformers.sentence_transformer.modules import Dense, Pooling
 
@@ -227,7 +232,8 @@ def _lead_back(student: SentenceTransformer, source: SentenceTransformer, texts:
     pooling: Any = copy.deepcopy(modules[place])
     modes = pooling.pooling_output_dimension // pooling.embedding_dimension
     pooling.embedding_dimension, pooling.pooling_output_dimension = width, modes * width
-    theirs = _pooled(source, list(source.children())[: place + 1], texts)
+    through = list(source.children())[: place + 1]
+    theirs = kept.get(("pooled", *texts), lambda: _pooled(source, through, texts), source)
     ours = _pooled(student, [*modules[:place], pooling], texts)
     seen = StateMoments(ours.shape[1] + theirs.shape[1])
     seen.add(torch.cat([ours, theirs], 1))

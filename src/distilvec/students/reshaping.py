@@ -19,7 +19,7 @@ from distilvec.modules.blocks import find_blocks
 from distilvec.modules.pipeline import default_prompt
 from distilvec.students.electra import tables
 from distilvec.students.factorising import factorise
-from distilvec.students.fit_texts import hooked, spread, token_batches
+from distilvec.students.fit_texts import Seen, hooked, spread, token_batches
 from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of
 from distilvec.students.shape import Kept, Shape, feed_forward, heads_of, is_electra, shared_heads
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Texts that refits see, at most so many tokens of each; texts whose pieces are counted for the table.
 TEXTS, TOKENS, COUNTED = 1_024, 128, 10_000
+#: Bytes of moments that are kept for other cuts.
+_KEPT = 2**29
 
 
 class Reshaping:
@@ -39,6 +41,7 @@ class Reshaping:
         kept: numbers of the blocks that stay, counted from 1.
         texts: what the student will read.
         tokenizer: of the smaller student.
+        seen: of the source.
     """
 
     def __init__(
@@ -49,14 +52,18 @@ class Reshaping:
         shape: Shape,
         texts: Sequence[str],
         tokenizer: Any,
+        seen: Seen,
     ) -> None:
-        self.model, self.shape, self.texts, self.tokenizer = model, shape, texts, tokenizer
+        self.source, self.model, self.seen = source, model, seen
+        self.shape, self.texts, self.tokenizer = shape, texts, tokenizer
         self.kind, self.report = type(model).__name__, Kept()
         found = find_blocks(model)
         assert found is not None
         self.path = found[0]
-        self.blocks: list[Any] = [found[1][number - 1] for number in kept]
-        self._batches = functools.partial(token_batches, source, spread(texts, TEXTS), TOKENS)
+        self.all_blocks, self.numbers = found[1], [number - 1 for number in kept]
+        self.blocks: list[Any] = [found[1][number] for number in self.numbers]
+        self.few = spread(texts, TEXTS)
+        self._batches = functools.partial(token_batches, source, self.few, TOKENS)
         self.prompt = default_prompt(source)
 
     def apply(self, state: dict[str, Tensor], config: Any) -> None:
@@ -107,7 +114,7 @@ class Reshaping:
     def _cut_inner(self, state: dict[str, Tensor]) -> None:
         assert self.shape.inner is not None
         networks = [feed_forward(block, self.kind) for block in self.blocks]
-        moments = self._watch([network.output for network in networks])
+        moments = self._inner_moments()
         explained = []
         for number, (network, seen) in enumerate(zip(networks, moments, strict=True)):
             worth = seen.variance() * network.output.weight.detach().double().cpu().square().sum(0)
@@ -121,6 +128,14 @@ class Reshaping:
             _put(state, prefix + network.output_name, fitted)
             explained.append(fitted.explained)
         self.report = replace(self.report, inner=tuple(explained))
+
+    def _inner_moments(self) -> list[StateMoments]:
+        """Of what the kept blocks' units give; kept for other cuts of the model where all blocks' are few enough."""
+        every = [feed_forward(block, self.kind).output for block in self.all_blocks]
+        if sum(2 * 8 * (layer.in_features + 1) ** 2 for layer in every) > _KEPT:
+            return self._watch([every[number] for number in self.numbers])
+        moments = self.seen.get(("inner", *self.few), lambda: self._watch(every), self.source)
+        return [moments[number] for number in self.numbers]
 
     # heads
 

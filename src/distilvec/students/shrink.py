@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import class_names, find_blocks, find_transformer, parameters
 from distilvec.modules.pipeline import limit_length
+from distilvec.students.fit_texts import Seen
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
 from distilvec.students.narrowing import narrow
 from distilvec.students.reshaping import Reshaping
@@ -100,6 +101,7 @@ def shrink(
     positions: int | None = None,
     width: int | None = None,
     texts: Iterable[str] | None = None,
+    seen: Seen | None = None,
 ) -> tuple[SentenceTransformer, ShrinkReport]:
     """A new model with a part of another's blocks, word pieces and widths; the other is left as it is.
 
@@ -117,6 +119,7 @@ def shrink(
         width: numbers of the states of each block, whole heads of them; a linear map behind the pooling leads back to
             the source's space.
         texts: what the student will read; needed with all but `layers` and `positions`, read once.
+        seen: where what the model gives for the texts is kept for further cuts of the same model, unchanged.
 
     Returns:
         The smaller model, and what was kept.
@@ -126,6 +129,7 @@ def shrink(
             (ModernBERT and T5 need block 1), `texts` is missing, `vocabulary` is below the floor of single
             characters and special tokens, or a part cannot be cut to that size.
     """
+    seen = Seen() if seen is None else seen
     source = load_student(model) if isinstance(model, str | Path) else model
     transformer = find_transformer(source)
     found = None if transformer is None else find_blocks(transformer.model)
@@ -145,7 +149,7 @@ def shrink(
         ids = _config_ids(cut.config)
         pruned = prune_tokenizer(transformer.tokenizer, sample, vocabulary, keep_ids=ids, rows=rows)
     tokenizer = transformer.tokenizer if pruned is None else pruned.tokenizer
-    reshaping = None if shape.whole else Reshaping(source, cut, kept, shape, sample, tokenizer)
+    reshaping = None if shape.whole else Reshaping(source, cut, kept, shape, sample, tokenizer, seen)
     smaller = _rebuild(transformer, cut, path, kept, pruned, reshaping)
     # Everything of the model but the transformer is copied; the transformer is replaced on the way.
     result: SentenceTransformer = copy.deepcopy(source, {id(transformer.model): smaller})
@@ -160,7 +164,7 @@ def shrink(
         limit_length(result, positions)
     worth = Kept() if reshaping is None else reshaping.report
     if width is not None:
-        narrowed = narrow(result, source, width, sample)
+        narrowed = narrow(result, source, width, sample, seen)
         worth = replace(worth, states=narrowed.states, vectors=narrowed.vectors)
     report = ShrinkReport(
         parameters_before=before,
