@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import parameters
-from distilvec.students import load_student, ship, shrink
+from distilvec.students import Seen, load_student, ship, shrink
 from distilvec.students.factorising import factorise
 from distilvec.students.refitting import StateMoments, refit
 
@@ -243,3 +243,25 @@ def test_what_cannot_be_is_said_in_a_line(tiny_model_folders: dict[str, Path], s
         assert re.search(told, str(raised.value)) and "\n" not in str(raised.value)
     with pytest.raises(DistilvecError, match="^texts: inner 16 .*texts="):
         shrink(bert, inner=16)
+
+
+def test_many_cuts_of_a_model_look_at_it_once_and_are_the_same(
+    tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    source = load_student(tiny_model_folders["bert"], device="cpu").eval()
+    other = load_student(tiny_model_folders["electra"], device="cpu").eval()
+    calls: list[int] = []
+    source[0].model.embeddings.register_forward_hook(lambda *_: calls.append(1))
+    seen, counts = Seen(), []
+    for sizes in ({"width": 16, "inner": 20}, {"width": 24, "layers": 1, "inner": 40}, {"inner": 24}):
+        alone, _ = shrink(source, embedding=12, texts=sentences, **sizes)
+        calls.clear()
+        student, _ = shrink(source, embedding=12, texts=sentences, **sizes, seen=seen)
+        counts.append(len(calls))
+        state = student.state_dict()
+        assert all(torch.equal(state[name], value) for name, value in alone.state_dict().items())
+        # Another model's states are not taken for this one's.
+        alone, _ = shrink(other, embedding=12, texts=sentences, inner=24)
+        student, _ = shrink(other, embedding=12, texts=sentences, inner=24, seen=seen)
+        assert torch.equal(*(each[0].model.encoder.layer[0].output.dense.weight for each in (alone, student)))
+    assert counts[0] > 0 and counts[1:] == [0, 0], counts
