@@ -82,7 +82,6 @@ MISSING = """
   experiments/results/cross_tokenizer/choosing.md.
 - Rates below 1e-4, which `cross_tokenizer.py` now tries where 1e-4 is best.
 - The ablations of EMO and DistillMoE with the papers' presets; the rivals with the presets of their papers.
-- Table 2 of TALAS with ASAM: `talas_table.py --rows parts --seeds 3`.
 - Three mixtures whose angles have come from training, for the figures of spherical aggregation and for its tables.
 - TALAS with its paper's preset (a random start) in every row of its tables; further seeds of its one-seed rows.
 - A second and third seed of the runs without labels, out of domain, of the sharpness, and on MRPC and SST-2.
