@@ -26,8 +26,9 @@ def write_page(rows: Rows, folder: Path) -> str:
             lines += ["", f"## {name}{f', {setting}' if setting else ''}", ""]
             lines += _supervised(below(rows, place), SETS[name])
     for name, title in (("unsupervised", "Without labels, TALAS's corpus"), ("out-of-domain", "Out of domain")):
-        if found := below(rows, f"{name}/bpe"):
-            lines += ["", f"## {title}", "", *_unsupervised(found, name)]
+        for student, about in (("bpe", ""), ("embedder", ", from an embedder")):
+            if found := below(rows, f"{name}/{student}"):
+                lines += ["", f"## {title}{about}", "", *_unsupervised(found, name, student)]
     page = "\n".join(lines) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(page)
@@ -110,13 +111,13 @@ def scores(rows: Rows, row: str) -> dict[tuple[str, int], float]:
     return found
 
 
-def _unsupervised(rows: Rows, part: str) -> list[str]:
+def _unsupervised(rows: Rows, part: str, student: str) -> list[str]:
     columns = ("row", "seeds", "lr", "Avg-In", "Avg-Out", "Avg", "ms/step")
     lines = head(*columns, *talas_table.CLEAN_COLUMNS)
     inside = IN_DOMAIN if part == "out-of-domain" else None
     # The same student, corpus and evaluation: the other experiment's committed rows.
     other = committed(talas_table.EXPERIMENT)
-    beside = below(other, "bpe")
+    beside = below(other, student)
     references = {**other["teacher"]["models"], **beside["references"]["models"]}
     lines += [_averages(name, [scores], inside) for name, scores in references.items()]
     if inside:

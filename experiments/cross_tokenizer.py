@@ -337,6 +337,7 @@ def main() -> None:
         help="of the supervised part, separated by commas",
     )
     parser.add_argument("--setting", choices=list(SETTINGS), default="bpe", help="who teaches whom (supervised)")
+    parser.add_argument("--student", choices=["bpe", "embedder"], default="bpe", help="without labels")
     parser.add_argument("--rates", type=float, nargs="*", default=[], help="learning rates beside the grid's")
     parser.add_argument("--rows", default="main", help=f"all, {', '.join(GROUPS)}, or names, separated by commas")
     parser.add_argument("--seeds", type=int, default=None, help="default: 3 for Banking77, SICK and STS-B, else 1")
@@ -347,7 +348,7 @@ def main() -> None:
     if options.part == "supervised":
         supervised(options, results)
     else:
-        bench = {"unsupervised": Unsupervised, "out-of-domain": OutOfDomain}[options.part]("bpe", results)
+        bench = {"unsupervised": Unsupervised, "out-of-domain": OutOfDomain}[options.part](options.student, results)
         rows = list(bench.rows) if options.rows in ("main", "all") else options.rows.split(",")
         unsupervised(bench, rows, options)
     print(write_page(results.rows(), results.home))
