@@ -111,6 +111,22 @@ def test_it_learns_under_sharpness_aware_steps() -> None:
     assert loss_of(model).item() < before / 1.2
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_gradient_scaler_leaves_out_steps_of_infinite_gradients(fused: bool) -> None:
+    model = network()
+    optimizer, scaler = muon(model, fused=fused), torch.amp.GradScaler("cpu", init_scale=8.0)
+    before = weights(model)
+    scaler.scale(loss_of(model)).backward()
+    model[0].weight.grad[0, 0] = float("inf")
+    scaler.step(optimizer)
+    scaler.update()
+    assert all(torch.equal(one, other) for one, other in zip(before, weights(model), strict=True))
+    optimizer.zero_grad()
+    scaler.scale(loss_of(model)).backward()
+    scaler.step(optimizer)
+    assert not any(torch.equal(one, other) for one, other in zip(before, weights(model), strict=True))
+
+
 def test_only_matrices_have_orthogonal_steps() -> None:
     with pytest.raises(ValueError, match="only matrices"):
         Muon([{"params": [nn.Parameter(torch.zeros(3))], "orthogonal": True}])

@@ -65,6 +65,8 @@ class Muon(torch.optim.AdamW):
     ) -> None:
         self.momentum, self.dtype = momentum, dtype
         super().__init__(params, **others)
+        # The fused AdamW leaves out steps of infinite gradients itself, for its own groups alone.
+        self._step_supports_amp_scaling = False
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
