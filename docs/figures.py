@@ -81,6 +81,7 @@ def filled(name: str) -> str:
         "rows": rows,
         "falling": falling,
         "record": record,
+        "options": options,
         "last": last,
         "benchmark": benchmark,
         "lines": lines,
@@ -134,6 +135,15 @@ def number(cell: str | float) -> Number:
 def record(experiment: str, name: str) -> dict[str, Any]:
     """A committed result, for the few figures that stand in no table."""
     return records(experiment)[name]
+
+
+def options(experiment: str, name: str) -> dict[str, Any]:
+    """What made a committed result."""
+    from records import RESULTS, read_records
+
+    found = (each for each in read_records(RESULTS / experiment / "results.jsonl") if each["name"] == name)
+    chosen: dict[str, Any] = next(found)["options"]
+    return chosen
 
 
 @cache

@@ -15,13 +15,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 
 from distilvec.corpus import docstrings
+from distilvec.errors import DistilvecError
 from distilvec.flow import demo
 from distilvec.judging.spec import TaskSpec
 from distilvec.recipe import Recipe
+from distilvec.teachers import load_teacher
 from distilvec.training.arguments import training_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +39,7 @@ FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE
 GENERATED = re.compile(r"<!-- generated: [^>]+? -->\n.*?<!-- /generated -->", re.DOTALL)
 MACHINE = re.compile(r"(?<![\w.])/(work|root|home|tmp|mnt|Users)/")
 #: Hub ids in blocks that are run; a tiny model stands in for them.
-HUB_IDS = ("BAAI/bge-m3", "microsoft/MiniLM-L12-H384-uncased")
+HUB_IDS = ("BAAI/bge-base-en-v1.5", "sentence-transformers/all-MiniLM-L6-v2")
 
 
 def blocks(language: str) -> Iterator[Any]:
@@ -374,6 +380,24 @@ def test_the_methods_skeleton_trains(finished: Path, tiny_bert: Path, monkeypatc
     )
     assert student.encode(["a cat"]).shape == (1, 32)
     assert '"term/squared_cosine"' in (finished / "out-skeleton/run.jsonl").read_text()
+
+
+def test_pickled_weights_are_converted_as_the_page_says(tiny_bert: Path, tmp_path: Path) -> None:
+    """The whole model, with its pooling; what was refused before is opened then."""
+    pickled = tmp_path / "pickled"
+    SentenceTransformer(str(tiny_bert), device="cpu").save_pretrained(str(pickled))
+    weights = next(pickled.rglob("model.safetensors"))
+    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+    with pytest.raises(DistilvecError, match="pickled"):
+        load_teacher(model=str(pickled))
+    code = next(code for page, code in (each.values for each in blocks("python")) if "def convert" in code)
+    place: dict[str, Any] = {}
+    exec(compile(code, "troubleshooting.md", "exec", dont_inherit=True), place)
+    place["convert"](str(pickled), str(tmp_path / "safe"))
+    vectors = [load_teacher(model=str(folder)).encode(["a cat"]) for folder in (tmp_path / "safe", tiny_bert)]
+    assert np.allclose(*vectors, atol=1e-5)
+    assert (tmp_path / "safe/modules.json").read_text() == (pickled / "modules.json").read_text()
 
 
 def _execute(code: str, model: Path) -> None:

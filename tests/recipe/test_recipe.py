@@ -172,6 +172,19 @@ def test_files_beside_the_recipe_are_found_from_anywhere(tmp_path: Path, monkeyp
     assert Recipe.load(file).corpus.path == str(elsewhere / "texts.txt")
 
 
+def test_models_beside_the_recipe_are_found_from_anywhere(tmp_path: Path) -> None:
+    teacher = "{name: t, model: big, adapters: [adapters, hub/more]}"
+    file = written(
+        tmp_path / "recipes", f"corpus: {{path: a.txt}}\nteachers: [{teacher}]\nstudent: {{static: {{of: tiny}}}}\n"
+    )
+    for name in ("big", "adapters", "tiny"):
+        (file.parent / name).mkdir()
+    recipe = Recipe.load(file)
+    assert recipe.teachers[0].model == str(file.parent / "big")
+    assert recipe.teachers[0].adapters == [str(file.parent / "adapters"), "hub/more"]
+    assert recipe.student.static is not None and recipe.student.static.of == str(file.parent / "tiny")
+
+
 def test_a_function_is_kept_and_named() -> None:
     data = {"corpus": {"path": "x"}, "student": {"model": "m"}, "teachers": [{"call": written}]}
     recipe = Recipe.build(data)

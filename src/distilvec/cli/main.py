@@ -116,7 +116,7 @@ def demo(
     ),
     teacher: Annotated[str | None, typer.Option(help="another teacher: folder or hub id")] = None,
     method: Annotated[
-        str | None, typer.Option(help="another method; default talas, of a static student cosine")
+        str | None, typer.Option(help="another; default cosine with token states, talas where another part is named")
     ] = None,
     student: Annotated[str | None, typer.Option(help="another student: folder, hub id, or the word static")] = None,
     cross_tokenizer: Annotated[

@@ -85,8 +85,8 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
         raise DistilvecError(
             "this model has no weights in safetensors, the only form that is opened",
             where=name,
-            remedy="If it has them in another form, convert them: AutoModel.from_pretrained(...).save_pretrained(...) "
-            "in a place where you trust it.",
+            remedy="If you trust pickled ones, convert them once, where nothing else is at stake: SentenceTransformer("
+            f"{name!r}, model_kwargs={{'use_safetensors': False}}).save_pretrained(FOLDER).",
         )
 
 

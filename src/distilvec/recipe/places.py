@@ -51,6 +51,8 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
     replace(data.get("corpus"), ("path",))
     for teacher in listed(data.get("teachers")):
         replace(teacher, ("model", "vectors", "texts", "keys"))
+        if isinstance(teacher, dict) and isinstance(teacher.get("adapters"), list):
+            teacher["adapters"] = [found(each) for each in teacher["adapters"]]
     for scorer in listed(data.get("scorers")):
         replace(scorer, ("model", "scores"))
     mining = data.get("mining")
@@ -65,6 +67,7 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
         for part, key in (
             ("shrink", "of"),
             ("auto", "of"),
+            ("static", "of"),
             ("fresh", "embeddings_from"),
             ("fresh", "tokenizer"),
         ):
