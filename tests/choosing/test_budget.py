@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import math
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import MagicMock, patch
 
+import numpy as np
 import pytest
 import torch
 
 from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settle_student
 from distilvec.choosing.budget import _Sizes, shapes
+from distilvec.choosing.candidates import Candidate
+from distilvec.choosing.choose import planned_steps
+from distilvec.choosing.compiled import STEPS
 from distilvec.choosing.curves import LATER, extrapolate, power, powers
 from distilvec.choosing.halving import halve, probe_method
-from distilvec.choosing.workers import Probe, Trainings
+from distilvec.choosing.probe import short_training
+from distilvec.choosing.workers import Lesson, Probe, Trainings
 from distilvec.cli.main import main
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem
@@ -24,7 +32,7 @@ from distilvec.flow.job import Job
 from distilvec.flow.run import run
 from distilvec.methods.table import build_method
 from distilvec.modules.blocks import find_transformer, parameters
-from distilvec.recipe import Recipe
+from distilvec.recipe import OptimizerSection, Recipe, StudentSection
 from distilvec.students import load_student, shrink, static
 from distilvec.students.vocabulary import pieces_used
 from distilvec.words import amount
@@ -230,20 +238,112 @@ def test_texts_of_a_sample_are_not_read_again_and_again(
     assert sorted({steps for row in rows for steps in row.curve if steps}) == rounds
 
 
-@pytest.mark.parametrize(("more", "expected"), [({}, (25, 200)), ({"gradient_accumulation_steps": 4}, (6, 50))])
+@pytest.mark.parametrize("batches", [1, 4])
 def test_the_first_round_is_a_share_of_a_short_training(
-    more: dict[str, int], expected: tuple[int, int], tmp_path: Path, tiny_bert: Path, sentences: list[str]
+    batches: int, tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
-    """200 steps of 16 texts; with four batches a step 50, of 64."""
+    """Of the steps that the trainer will take: an epoch ends with a step, and a step reads so many batches."""
     recipe = recipe_for(tmp_path, tiny_bert, sentences)
-    training = {"batch_size": 16, "epochs": 3200 / len(Job(recipe).corpus.train_rows), **more}
+    training = {"batch_size": 16, "epochs": 50, "gradient_accumulation_steps": batches}
+    steps = 50 * math.ceil(len(Job(recipe).corpus.train_rows) / 16 / batches)
     recipe = Recipe.build(recipe.model_dump() | {"training": training})
     with (
         patch("distilvec.choosing.compiled._fitting", return_value=([], [], [])),
         patch("distilvec.choosing.compiled.halve") as halved,
     ):
         found = compile_budget(recipe, Budget(30_000), sample=160)
-    assert halved.call_args.args[-2:] == expected and found.steps == expected[1]
+    assert halved.call_args.args[-2:] == (min(STEPS, steps // 8), steps) and found.steps == steps
+
+
+def test_a_pair_is_one_item_for_a_method_on_pairs(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    file = tmp_path / "pairs.jsonl"
+    pairs = [{"one": first, "other": second} for first, second in zip(sentences[:60], sentences[60:120], strict=True)]
+    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
+    corpus = {"path": str(file), "text": ["one", "other"], "holdout": 0.0}
+    steps = []
+    for method in ({"name": "cosine", "beside": {"name": "mnrl"}}, {"name": "cosine"}):
+        recipe = recipe_for(tmp_path, tiny_bert, sentences, corpus=corpus, method=method)
+        steps.append(planned_steps(recipe, Job(recipe).corpus))
+    assert steps == [2 * math.ceil(60 / 16), 2 * math.ceil(120 / 16)]
+
+
+def test_short_trainings_publish_nothing_and_follow_nothing() -> None:
+    training = {"push_to_hub": True, "report_to": "wandb", "lr_scheduler_type": "greedy", "best": "agreement_cosine"}
+    corpus = MagicMock(train_rows=np.arange(3), holdout_rows=np.arange(1))
+    with patch("distilvec.choosing.probe.fit") as fitted:
+        short_training(MagicMock(), MagicMock(), corpus, [], {**training, "evaluate_every": 5}, OptimizerSection())
+    given = fitted.call_args.kwargs["training"]
+    assert given.arguments == {"push_to_hub": False, "report_to": "none"}
+    assert (given.best, given.evaluate_every) == (None, None)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, None), (0.06, 0.06), (500, 0.25), (4000, 1 - 1e-9)])
+def test_a_warm_up_of_so_many_steps_is_as_much_shorter(given: float | None, expected: float | None) -> None:
+    lesson = Lesson(*[MagicMock()] * 4, {"warmup_steps": given} if given else {}, MagicMock(), 2000)
+    with (
+        patch("distilvec.choosing.workers.short_training") as trained,
+        patch("distilvec.choosing.workers.Lesson.order", return_value=0.5),
+    ):
+        lesson.learnt(MagicMock(), 200)
+    assert trained.call_args.args[4] == {"max_steps": 200} | ({"warmup_steps": expected} if expected else {})
+
+
+def test_what_a_section_says_beside_auto_stays() -> None:
+    template = StudentSection.model_validate(
+        {"auto": {}, "revision": "abc", "lora": {"rank": 4}, "max_length": 16, "router_balance": 0.5}
+    )
+    cut = Candidate("cut", {"shrink": {"of": "big", "layers": 1}}).section(template)
+    assert (cut.revision, cut.lora, cut.max_length) == ("abc", template.lora, 16) and cut.router_balance == 0.5
+    table = Candidate("table", {"static": {"of": "big"}}).section(template)
+    assert (table.revision, table.lora, table.max_length) == ("abc", None, 16)
+
+
+BROKEN = """
+from distilvec.choosing.workers import Lesson, main
+from distilvec.errors import DataError
+
+learnt = Lesson.learnt
+
+
+def broken(self, task, steps):
+    if task.name.startswith("static"):
+        raise DataError("the loss is not finite", where=f"step {steps}")
+    return learnt(self, task, steps)
+
+
+Lesson.learnt = broken
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_candidate_that_cannot_be_trained_is_left_out_and_named(
+    threads: int, tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_lesson.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(Lesson, "learnt", Lesson.learnt)  # put back afterwards
+    monkeypatch.delitem(sys.modules, "broken_lesson", raising=False)
+    importlib.import_module("broken_lesson")
+    monkeypatch.setattr("distilvec.choosing.workers.__name__", "broken_lesson")  # what a worker's process imports
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = compile_budget(recipe_for(tmp_path, tiny_bert, sentences), Budget(30_000), sample=160, steps=2)
+    finally:
+        torch.set_num_threads(before)
+    assert found.rows and not any(row.name.startswith("static") for row in found.rows)
+    assert any("static" in note and "left out, step 2: the loss is not finite" in note for note in found.notes)
+    assert found.best.name in found.verdict()
+
+
+def test_the_map_into_the_teachers_space_counts(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    student = {"auto": {"parameters": "20k", "probe_steps": 2}, "max_length": 16}
+    quiet = {"speed": False, "agreement": False}
+    recipe = recipe_for(tmp_path, tiny_bert, sentences, student, method={"name": "leaf"}, judging=quiet)
+    made = run(settle_student(recipe))
+    plan = json.loads((made.folder / "plan.json").read_text())
+    (planned,) = (row["parameters"] for row in plan["rows"] if row["name"] == plan["chosen"])
+    assert parameters(load_student(made.folder / "student")) == planned <= 20_000
 
 
 def test_the_numbers_are_those_of_the_student(compiled: tuple[Recipe, Compiled], tmp_path: Path) -> None:

@@ -103,6 +103,19 @@ def test_it_goes_on_from_its_saved_state_bit_for_bit() -> None:
     assert all(torch.equal(one, two) for one, two in zip(weights(model), weights(other), strict=True))
 
 
+def test_a_copy_goes_on_as_the_optimizer_does() -> None:
+    model = network()
+    optimizer = muon(model, momentum=0.8)
+    loss_of(model).backward()
+    optimizer.step()
+    other, copied = copy.deepcopy((model, optimizer))
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        two.grad = one.grad.clone()
+    for each in (optimizer, copied):
+        each.step()
+    assert all(torch.equal(one, two) for one, two in zip(weights(model), weights(other), strict=True))
+
+
 def test_it_learns_under_sharpness_aware_steps() -> None:
     model = network()
     optimizer = SharpnessAware(muon(model, lr=0.02), kind="asam", rho=0.05)
@@ -136,5 +149,9 @@ def test_hidden_matrices_are_the_trained_weights_of_linear_layers_each_once() ->
     model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 4), nn.Linear(3, 4))
     model[4].weight = model[3].weight
     assert [matrix is model[1].weight or matrix is model[3].weight for matrix in hidden_matrices(model)] == [True] * 2
+    model[0].weight = nn.Parameter(torch.zeros(3, 4))
+    model[1].weight = model[0].weight  # a table of tokens that gives logits, too
+    assert hidden_matrices(model) == [model[3].weight]
+    model[1].weight = nn.Parameter(torch.zeros(3, 4))
     model[1].weight.requires_grad_(False)
     assert hidden_matrices(model) == [model[3].weight]

@@ -122,6 +122,14 @@ def test_a_key_that_earlier_versions_did_not_know_is_written_only_where_it_says_
     assert "muon: true" in Recipe.load(written(tmp_path, MINIMAL), ["optimizer.muon=true"]).to_yaml()
 
 
+def test_what_does_not_go_together_is_said_before_anything_is_taught(tmp_path: Path) -> None:
+    file = written(tmp_path, MINIMAL + "training: {best: agreement_cosine}\n")
+    with pytest.raises(DistilvecError, match=r"line \d+, training\.best: .*needs evaluations"):
+        Recipe.load(file)
+    with pytest.raises(DistilvecError, match=r"optimizer\.muon: orthogonal steps go beside AdamW's"):
+        Recipe.load(written(tmp_path / "other", MINIMAL), ["training.optim=adafactor", "optimizer.muon=true"])
+
+
 @pytest.mark.parametrize("number", ["1e-8", "1.0e-8", "1.e-8", ".1e-7", "+1E-8", "100e-10"])
 def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, number: str) -> None:
     """YAML 1.1 asks for a point and a sign, and most people leave them out."""

@@ -68,6 +68,7 @@ def shapes(
     most: int | None,
     positions: int | None = None,
     texts: Sequence[str] | None = None,
+    mapped: int = 0,
 ) -> list[Candidate]:
     """Students cut out of a model that have nearly as many parameters as they may have: deep and shallow ones, with
     large and small tables, and static tables.
@@ -80,6 +81,7 @@ def shapes(
         most: parameters; None: as many as half of the model.
         positions: tokens of a text at most.
         texts: what the student will read; pieces that they do not use take nothing of the budget. None: all count.
+        mapped: numbers of a vector behind the map that ships with every student; 0: there is none.
 
     Raises:
         DistilvecError: the model has no blocks, or nothing is as small as that.
@@ -97,18 +99,19 @@ def shapes(
     limit = whole // 2 if most is None else most
     rows = int(model.get_input_embeddings().weight.shape[0])
     used = rows if texts is None else min(_used(transformer.tokenizer, texts), rows)
+    cut_limit = limit - mapped * (source.get_embedding_dimension() or 0)
     depths = [depth for depth in DEPTHS if depth <= count]
     if is_alike(model):
         sizes = _Sizes.of(model, positions, used)
         cuts = [(sizes, depth, share) for depth in depths for share in TABLE_SHARES]
         deep = [depth for depth in depths if depth in NARROW_DEPTHS]
         cuts += [(narrow, depth, share) for narrow in sizes.narrowed() for depth in deep for share in NARROW_SHARES]
-        candidates = [each for cut in cuts if (each := _electra(of, *cut, limit)) is not None]
+        candidates = [each for cut in cuts if (each := _electra(of, *cut, cut_limit)) is not None]
     else:
         candidates = [
-            each for depth in depths if (each := _plain(of, model, blocks[1], depth, limit, used)) is not None
+            each for depth in depths if (each := _plain(of, model, blocks[1], depth, cut_limit, used)) is not None
         ]
-    candidates += _tables(of, model, limit, used)
+    candidates += _tables(of, model, limit, used, mapped)
     if not candidates:
         raise DistilvecError(
             f"no student cut out of this model has at most {limit / 1e6:.2f} M parameters",
@@ -230,12 +233,12 @@ def _plain(of: str, model: Any, blocks: Any, depth: int, most: int, used: int) -
     )
 
 
-def _tables(of: str, model: Any, most: int, used: int) -> list[Candidate]:
+def _tables(of: str, model: Any, most: int, used: int, mapped: int) -> list[Candidate]:
     """Static students that fit."""
     rows, width = model.get_input_embeddings().weight.shape
     candidates = []
     for numbers in STATIC_WIDTHS:
-        pieces = min(most // numbers // 100 * 100, used)
+        pieces = min((most // numbers - mapped) // 100 * 100, used)
         if pieces >= min(FEWEST_PIECES, used) and numbers <= width:
             section = {"of": of, "dimensions": numbers, "vocabulary": pieces if pieces < rows else None}
             candidates.append(Candidate(f"static, {numbers} numbers, {pieces:,} pieces", {"static": section}))

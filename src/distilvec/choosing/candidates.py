@@ -17,6 +17,9 @@ LAYER_SHARES = (1 / 6, 1 / 3, 1 / 2, 1.0)
 PIECE_SHARE = 1 / 6
 #: Of a static student, beside the teacher's own.
 STATIC_WIDTH = 256
+#: Keys of a student section that stay whatever its source is, and where it is cut out of a model.
+_KEPT = ("revision", "max_length", "pooling", "space", "router", "fold", "dropout", "trust_remote_code")
+_OF_BLOCKS = ("lora", "router_balance", "aggregation", "normalize_weights")
 #: A vocabulary below this many pieces is not worth pruning.
 FEWEST_PIECES = 2000
 
@@ -34,10 +37,11 @@ class Candidate:
     source: dict[str, Any]
 
     def section(self, template: StudentSection) -> StudentSection:
-        """The student section with this source; the template's other keys (length, space, pooling) stay."""
-        kept = template.model_dump(
-            include={"max_length", "pooling", "space", "router", "fold", "dropout", "trust_remote_code"}
-        )
+        """The student section with this source; the template's other keys (length, space, pooling) stay.
+
+        A static or a fresh student has no use for those of blocks that were there before.
+        """
+        kept = template.model_dump(include={*_KEPT, *(_OF_BLOCKS if "shrink" in self.source else ())})
         if "fresh" in self.source:
             kept["pooling"] = None  # it has mean pooling, whatever the source of the others has
         return StudentSection.model_validate(kept | self.source)

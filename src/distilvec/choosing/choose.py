@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,14 +12,17 @@ from distilvec.choosing.choice import Choice
 from distilvec.choosing.measuring import Bench, Measured, measure, measure_teacher
 from distilvec.choosing.sample import sampled
 from distilvec.corpus import Corpus
+from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.flow.job import Job
 from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, JudgingTask, judge, settle_tasks
+from distilvec.methods.table import on_pairs
 from distilvec.recipe import Recipe
 from distilvec.recipe.places import at_revision
 from distilvec.students import load_student
 from distilvec.teachers import Teacher
+from distilvec.training.arguments import steps_per_epoch
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -109,6 +113,17 @@ def texts_read(recipe: Recipe, corpus: Corpus) -> int:
     """Texts that the recipe's training reads, repetitions counted."""
     steps = recipe.training.arguments.get("max_steps", 0)
     return int(steps * step_texts(recipe) if steps > 0 else recipe.training.epochs * len(corpus.train_rows))
+
+
+def planned_steps(recipe: Recipe, corpus: Corpus) -> int:
+    """Steps of the recipe's training; where it trains on pairs, a pair is one item."""
+    steps = int(recipe.training.arguments.get("max_steps", 0))
+    rows = corpus.train_rows
+    if on_pairs(recipe.method.name, recipe.method.options) and corpus.groups is not None:
+        rows, _ = rows_with_companions(corpus, rows, None)
+    accumulation = recipe.training.arguments.get("gradient_accumulation_steps", 1)
+    each = steps_per_epoch(len(rows), recipe.training.batch_size, accumulation)
+    return steps if steps > 0 else math.ceil(recipe.training.epochs * each)
 
 
 def step_texts(recipe: Recipe) -> int:

@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from distilvec.choosing.budget import Budget, shapes
 from distilvec.choosing.candidates import Candidate
-from distilvec.choosing.choose import COUNTED, check_sample, planned_job, source_of, step_texts, texts_read
+from distilvec.choosing.choose import COUNTED, check_sample, planned_job, planned_steps, source_of
 from distilvec.choosing.curves import extrapolate, powers
 from distilvec.choosing.halving import halve
 from distilvec.choosing.measuring import Bench, Measured, measure_teacher, shipped, started
@@ -172,7 +174,6 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
         DistilvecError: nothing fits, or the items are no texts.
     """
     check_sample(sample)
-    job, few, taught = planned_job(recipe, sample)
     of, source = source_of(recipe)
     if of is None or source is None:
         raise DistilvecError(
@@ -180,15 +181,25 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
             where="student.auto.of",
             remedy="Name a text encoder there.",
         )
+    job, few, taught = planned_job(recipe, sample)
     length = recipe.student.max_length if recipe.student else None
     corpus = job.corpus
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
     bench = Bench(recipe, whole, few.corpus, taught, [], None)
-    students, rows, notes = _fitting(shapes(of, source, budget.most, length, whole.texts()), bench, budget)
-    to_come = max(1, texts_read(recipe, corpus) // step_texts(recipe))
-    halve(students, rows, bench, steps or max(1, min(STEPS, int(SHARE * to_come))), to_come)
-    rows.sort(key=lambda row: row.parameters or 0)
-    return Compiled(budget, measure_teacher(bench), rows, len(few.corpus.train_rows), to_come, notes)
+    wanted = shapes(of, source, budget.most, length, whole.texts(), _mapped(bench))
+    students, rows, notes = _fitting(wanted, bench, budget)
+    to_come, teacher = planned_steps(recipe, corpus), measure_teacher(bench)
+    failed = halve(students, rows, bench, steps or max(1, min(STEPS, int(SHARE * to_come))), to_come)
+    notes += [f"{name}: left out, {error}" for name, error in failed.items()]
+    rows = sorted((row for row in rows if row.name not in failed), key=lambda row: row.parameters or 0)
+    return Compiled(budget, teacher, rows, len(few.corpus.train_rows), to_come, notes)
+
+
+def _mapped(bench: Bench) -> int:
+    """Numbers of a teacher's vector where a map to it will ship behind the student, else 0."""
+    recipe = bench.recipe
+    space = None if recipe.student is None else recipe.student.space
+    return 0 if space != "teacher" or recipe.method.options.get("map") is False else bench.taught[0].info.width
 
 
 def _fitting(
@@ -200,7 +211,9 @@ def _fitting(
         logger.info("candidate %d of %d: %s", count, len(wanted), candidate.name)
         try:
             section, student = started(candidate, bench)
-            row = shipped(candidate, section, student, bench)
+            mapped = _mapped(bench)
+            free = np.zeros((student.get_embedding_dimension() or 0, mapped), np.float32) if mapped else None
+            row = shipped(candidate, section, student, bench, free)
         except Interrupted:
             raise
         except DistilvecError as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from distilvec.choosing.choose import step_texts
 from distilvec.choosing.measuring import Bench, Measured
 from distilvec.choosing.workers import Lesson, Probe, Stored, Trainings
+from distilvec.errors import DistilvecError
 from distilvec.methods.base import Method
 from distilvec.methods.table import HELD, build_method, resolve
 from distilvec.recipe import Recipe
@@ -48,7 +49,7 @@ def probe_method(recipe: Recipe, width: int, teacher: int) -> Method:
 
 def halve(
     students: Sequence[SentenceTransformer], rows: Sequence[Measured], bench: Bench, steps: int, to_come: int
-) -> None:
+) -> dict[str, DistilvecError]:
     """Train candidates in rounds, and keep in each row's `curve` what it reached.
 
     Args:
@@ -58,6 +59,12 @@ def halve(
             the last one is held between three, or another would read the texts of a sample too often, or be longer
             than half of the training that is to come.
         to_come: steps of that.
+
+    Returns:
+        Names of the candidates whose training failed, each with the error.
+
+    Raises:
+        DistilvecError: all failed.
     """
     teacher = bench.taught[0]
     lesson = Lesson(
@@ -66,7 +73,9 @@ def halve(
         *bench.held_out(),
         bench.recipe.training.model_dump(),
         bench.recipe.optimizer,
+        to_come,
     )
+    failed: dict[str, DistilvecError] = {}
     probes = {}
     for row, student in zip(rows, students, strict=True):
         row.curve[0] = lesson.order(student, row.name)
@@ -77,10 +86,16 @@ def halve(
         while True:
             reached = trainings.orders([probes[row.name] for row in left], steps)
             for number, (row, value) in enumerate(zip(left, reached, strict=True), start=1):
+                if isinstance(value, DistilvecError):
+                    failed[row.name] = value
+                    continue
                 row.curve[steps] = value
                 logger.info("%d steps, candidate %d of %d: %s: %.1f", steps, number, len(left), row.name, 100 * value)
+            left = [row for row in left if row.name not in failed]
+            if not left:
+                raise next(iter(failed.values()))
             if steps > first and (len(left) <= FEWEST or 2 * steps > most):
-                return
+                return failed
             if steps > first:
                 left = sorted(left, key=lambda row: -row.curve[max(row.curve)])[: max(FEWEST, len(left) // 2)]
             steps *= 2

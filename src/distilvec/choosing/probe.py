@@ -13,6 +13,7 @@ import numpy as np
 from distilvec.corpus import Corpus
 from distilvec.methods.base import Method, TeacherInfo
 from distilvec.recipe.sections import OptimizerSection, TrainingSection
+from distilvec.recipe.training_keys import FOLLOWING
 from distilvec.tasks.base import Task
 from distilvec.training import Fitted, SignalSource, fit
 
@@ -29,8 +30,15 @@ class Teaching(Protocol):
     def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> SignalSource: ...
 
 
-#: Nothing is evaluated, saved or stopped on the way.
-QUIET = {"save_every": 10**9, "evaluate_every": None, "best": None, "patience": None}
+#: Nothing is evaluated, saved, stopped, published or sent to a tracker on the way.
+QUIET = {
+    "save_every": 10**9,
+    "evaluate_every": None,
+    "best": None,
+    "patience": None,
+    "push_to_hub": False,
+    "report_to": "none",
+}
 
 
 def short_training(
@@ -55,6 +63,10 @@ def short_training(
         scores: float32 [rows of the corpus], of methods that learn from scores.
     """
     rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
+    settings = {**training, **QUIET}
+    if settings.get("lr_scheduler_type") in FOLLOWING:  # nothing is evaluated that they could follow
+        for key in ("lr_scheduler_type", "lr_scheduler_kwargs"):
+            settings.pop(key, None)
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") if place is None else nullcontext(place) as folder:
         return fit(
             student,
@@ -62,7 +74,7 @@ def short_training(
             [each.info for each in taught],
             corpus,
             [each.source(corpus, rows, Path(folder), task) for each in taught],
-            training=TrainingSection.model_validate({**training, **QUIET}),
+            training=TrainingSection.model_validate(settings),
             optimizer=optimizer,
             folder=Path(folder) / "probe-run",
             task=task,

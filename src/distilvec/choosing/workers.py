@@ -29,7 +29,7 @@ import torch
 
 from distilvec.choosing.probe import short_training
 from distilvec.corpus import Corpus
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import likeness
 from distilvec.methods.base import Method, TeacherInfo
@@ -67,6 +67,7 @@ class Lesson:
         teacher: whose vectors are learnt from.
         held, vectors: held-out texts, and the teacher's vectors of them.
         training, optimizer: the recipe's sections.
+        to_come: steps of the whole training.
     """
 
     sample: Corpus
@@ -75,6 +76,7 @@ class Lesson:
     vectors: npt.NDArray[np.float32]
     training: Mapping[str, Any]
     optimizer: OptimizerSection
+    to_come: int
 
     def order(self, student: object, name: str) -> float:
         """Spearman's correlation of the student's cosines with the teacher's over pairs of held-out texts."""
@@ -83,6 +85,8 @@ class Lesson:
     def learnt(self, task: Probe, steps: int) -> float:
         """Train a student in place for so many steps; the order after it."""
         settings = {**self.training, "max_steps": steps}
+        if (warmup := settings.get("warmup_steps") or 0) >= 1:  # a number of steps, not a share of them
+            settings["warmup_steps"] = min(1 - 1e-9, warmup / self.to_come)
         short_training(task.student, task.method, self.sample, [self.teacher], settings, self.optimizer)
         return self.order(task.student, task.name)
 
@@ -158,11 +162,16 @@ class Trainings:
             worker.kill()
             worker.wait()
 
-    def orders(self, probes: Sequence[Probe], steps: int) -> Iterator[float]:
-        """The order of each candidate after so many steps; the students themselves are left as they are."""
+    def orders(self, probes: Sequence[Probe], steps: int) -> Iterator[float | DistilvecError]:
+        """The order of each candidate after so many steps, or why it could not be trained; the students themselves are
+        left as they are.
+        """
         if self.workers == 1:
             for probe in probes:
-                yield self.lesson.learnt(copy.deepcopy(probe), steps)
+                try:
+                    yield self.lesson.learnt(copy.deepcopy(probe), steps)
+                except DistilvecError as error:
+                    yield _of_one(error)
             return
         pool = ThreadPoolExecutor(self.workers)
         try:
@@ -172,7 +181,7 @@ class Trainings:
                 self._stop()  # nobody waits for what is still being trained
             pool.shutdown(cancel_futures=True)
 
-    def _asked(self, probe: Probe, steps: int) -> float:
+    def _asked(self, probe: Probe, steps: int) -> float | DistilvecError:
         worker = self._idle.get()
         assert worker.stdout is not None
         try:
@@ -186,9 +195,22 @@ class Trainings:
             ) from error
         finally:
             self._idle.put(worker)
+        if isinstance(found, DistilvecError):
+            return _of_one(found)
         if isinstance(found, Exception):
             raise found
         return float(found)
+
+
+def _of_one(error: DistilvecError) -> DistilvecError:
+    """A failure that leaves the other candidates alone.
+
+    Raises:
+        DistilvecError: an interruption, or the surroundings are to blame.
+    """
+    if isinstance(error, EnvironmentProblem | Interrupted):
+        raise error
+    return error
 
 
 def _travels(what: object) -> bool:

@@ -68,6 +68,10 @@ class Muon(torch.optim.AdamW):
         # The fused AdamW leaves out steps of infinite gradients itself, for its own groups alone.
         self._step_supports_amp_scaling = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        own = {"momentum": self.momentum, "dtype": self.dtype, "_step_supports_amp_scaling": False}
+        return {**super().__getstate__(), **own}
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
         group = self.param_groups[-1]
@@ -140,10 +144,12 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The weights of a model's linear layers that are trained; embeddings, norms and biases are none.
+    """The weights of a model's linear layers that are trained, but for those that are a table of tokens as well.
 
     >>> [tuple(weight.shape) for weight in hidden_matrices(nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2)))]
     [(2, 4)]
     """
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)}
     found = (module.weight for module in model.modules() if isinstance(module, nn.Linear))
-    return list(dict.fromkeys(each for each in found if isinstance(each, nn.Parameter) and each.requires_grad))
+    wanted = (each for each in found if isinstance(each, nn.Parameter) and each.requires_grad)
+    return [each for each in dict.fromkeys(wanted) if id(each) not in tables]

@@ -28,7 +28,7 @@ from distilvec.recipe.sections import (
 from distilvec.recipe.student_sections import (
     StudentSection,
 )
-from distilvec.recipe.training_keys import check_keys
+from distilvec.recipe.training_keys import check_keys, check_together
 from distilvec.tasks.fitting import check_writing
 from distilvec.tasks.section import TaskSection
 from distilvec.validation import refusal
@@ -261,6 +261,12 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
                 line = lines.get(("training", key))
                 place = ", ".join(part for part in (where, f"line {line}" if line else None, error.where) if part)
                 raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
+        try:
+            check_together(self.training, self.optimizer)
+        except DistilvecError as error:
+            line = lines.get(tuple((error.where or "").split(".")))
+            place = ", ".join(part for part in (where, f"line {line}" if line else None, error.where) if part)
+            raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
 
     def resolve_method(self, where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None) -> Any:
         """The method's validated options (an instance of its own `Options`).

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from distilvec.errors import DistilvecError, nearest
-from distilvec.recipe.sections import TrainingSection
+from distilvec.recipe.sections import OptimizerSection, TrainingSection
 
 _OWN_EVALUATION = "held-out agreement is computed by distilvec itself"
 _SHARDS = "sharded training is not supported yet; use DistributedDataParallel through torchrun"
@@ -74,6 +74,9 @@ ELSEWHERE = {
     "max_seq_length": "student.max_length",
     "resume_from_checkpoint": "--resume, or resume=True in Python",
 }
+#: Optimizers that step during the backward pass or need a trainer of their own; schedules that follow a metric.
+_REFUSED_OPTIMIZERS = ("lomo", "adalomo", "schedule_free", "galore", "apollo")
+FOLLOWING = ("reduce_lr_on_plateau", "greedy")
 #: More is a slip of the hand: a year of ten steps a second is a third of it.
 MOST_STEPS = 1_000_000_000
 
@@ -105,3 +108,52 @@ def check_keys(given: dict[str, Any]) -> None:
         if key not in known:
             words = (known - REFUSED.keys() - ELSEWHERE.keys()) | TrainingSection.model_fields.keys()
             raise DistilvecError(f'unknown key "{key}"', where=f"training.{key}", remedy=nearest(key, words))
+
+
+def check_together(training: TrainingSection, optimizer: OptimizerSection) -> None:
+    """See that what the sections say goes together.
+
+    Raises:
+        DistilvecError: an optimizer or schedule that is refused, or keys of which one needs or excludes the other.
+    """
+    given = training.arguments
+    accumulation = given.get("gradient_accumulation_steps", 1)
+    if not isinstance(accumulation, int) or accumulation < 1:
+        raise DistilvecError(
+            f"{accumulation!r} is not a number of batches", where="training.gradient_accumulation_steps"
+        )
+    name = str(given.get("optim", ""))
+    if name.startswith(_REFUSED_OPTIMIZERS):
+        raise DistilvecError(
+            f'the optimizer "{name}" is refused: it steps during the backward pass or needs a trainer of its own',
+            where="training.optim",
+            remedy='Leave it out for AdamW, or choose another, e.g. "adafactor".',
+        )
+    if optimizer.muon and name not in ("", "adamw_torch", "adamw_torch_fused"):
+        raise DistilvecError(
+            f'orthogonal steps go beside AdamW\'s, not beside those of "{name}"',
+            where="optimizer.muon",
+            remedy="Leave training.optim out.",
+        )
+    if str(given.get("lr_scheduler_type", "")) in FOLLOWING and not training.best:
+        raise DistilvecError(
+            "a schedule that follows a metric needs one",
+            where="training.lr_scheduler_type",
+            remedy="Set training.best.",
+        )
+    if optimizer.sharpness is not None and given.get("fp16"):
+        raise DistilvecError(
+            "sharpness-aware steps do not go together with fp16's loss scaling",
+            where="training.fp16",
+            remedy="Set bf16.",
+        )
+    if training.best and training.evaluate_every is None:
+        raise DistilvecError(
+            f'the best checkpoint by "{training.best}" needs evaluations',
+            where="training.best",
+            remedy="Set training.evaluate_every.",
+        )
+    if training.patience and not training.best:
+        raise DistilvecError(
+            f"patience ({training.patience}) needs a metric", where="training.patience", remedy="Set training.best."
+        )

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
-from distilvec.recipe.training_keys import check_keys
+from distilvec.recipe.training_keys import check_keys, check_together
 from distilvec.training.distributed import launched
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
     from distilvec.recipe.sections import OptimizerSection, TrainingSection
-
-_REFUSED_OPTIMIZERS = ("lomo", "adalomo", "schedule_free", "galore", "apollo")
 
 
 def training_arguments(
@@ -37,7 +35,7 @@ def training_arguments(
 
     given = training.arguments
     check_keys(given)
-    _check_optimizer(given, training, optimizer)
+    check_together(training, optimizer)
     world = launched()[1]
     if training.batch_size % world:
         raise DistilvecError(
@@ -85,51 +83,8 @@ def training_arguments(
         raise DistilvecError(f"transformers refuses these arguments: {error}", where="training") from error
 
 
-def _check_optimizer(given: dict[str, Any], training: TrainingSection, optimizer: OptimizerSection) -> None:
-    accumulation = given.get("gradient_accumulation_steps", 1)
-    if not isinstance(accumulation, int) or accumulation < 1:
-        raise DistilvecError(
-            f"{accumulation!r} is not a number of batches", where="training.gradient_accumulation_steps"
-        )
-    name = str(given.get("optim", ""))
-    if name.startswith(_REFUSED_OPTIMIZERS):
-        raise DistilvecError(
-            f'the optimizer "{name}" is refused: it steps during the backward pass or needs a trainer of its own',
-            where="training.optim",
-            remedy='Leave it out for AdamW, or choose another, e.g. "adafactor".',
-        )
-    if optimizer.muon and name not in ("", "adamw_torch", "adamw_torch_fused"):
-        raise DistilvecError(
-            f'orthogonal steps go beside AdamW\'s, not beside those of "{name}"',
-            where="optimizer.muon",
-            remedy="Leave training.optim out.",
-        )
-    if str(given.get("lr_scheduler_type", "")) in ("reduce_lr_on_plateau", "greedy") and not training.best:
-        raise DistilvecError(
-            "a schedule that follows a metric needs one",
-            where="training.lr_scheduler_type",
-            remedy="Set training.best.",
-        )
-    if optimizer.sharpness is not None and given.get("fp16"):
-        raise DistilvecError(
-            "sharpness-aware steps do not go together with fp16's loss scaling",
-            where="training.fp16",
-            remedy="Set bf16.",
-        )
-
-
 def _save_every(training: TrainingSection, steps: int) -> int:
-    """Steps between checkpoints, after checking what goes together."""
-    if training.best and training.evaluate_every is None:
-        raise DistilvecError(
-            f'the best checkpoint by "{training.best}" needs evaluations',
-            where="training.best",
-            remedy="Set training.evaluate_every.",
-        )
-    if training.patience and not training.best:
-        raise DistilvecError(
-            f"patience ({training.patience}) needs a metric", where="training.patience", remedy="Set training.best."
-        )
+    """Steps between checkpoints."""
     every = training.save_every or (training.evaluate_every if training.best else None) or steps
     if training.best and every % (training.evaluate_every or 1):
         raise DistilvecError(

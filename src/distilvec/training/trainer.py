@@ -16,6 +16,7 @@ from transformers import PrinterCallback, TrainingArguments
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.evenly import evenly_spaced
+from distilvec.modules.blocks import find_writer
 from distilvec.optim import Muon, SharpnessAware, hidden_matrices
 from distilvec.training.checkpoints import CheckpointedTrainer
 from distilvec.training.data import Collator, Rows
@@ -157,6 +158,8 @@ class DistillationTrainer(CheckpointedTrainer):
         rates = self.distiller.method.rates()
         paces = {id(parameter): rate for module, rate in rates.items() for parameter in module.parameters()}
         matrices = {id(parameter) for parameter in hidden_matrices(self.distiller.student)} if self.muon else set()
+        if (writer := find_writer(self.distiller.student)) is not None:
+            matrices.discard(id(writer.head.weight))  # logits of tokens, as little hidden as the table of tokens
         groups: dict[tuple[bool, bool, float, bool], list[nn.Parameter]] = {}
         for name, parameter in self.distiller.named_parameters():
             if parameter.requires_grad:
