@@ -15,6 +15,7 @@ from tests.disk import full_beyond
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.export import ExportReport, export_onnx, load_onnx
 from distilvec.export.encoder import CONFIG
+from distilvec.judging import CachedEncoder
 from distilvec.students import load_student, ship, shrink
 
 pytest.importorskip("onnx", reason="the extra onnx is not installed")
@@ -146,6 +147,11 @@ def test_decoder_with_left_padding_last_token_and_prompts(
     np.testing.assert_allclose(encoder.encode(sentences[:40]), expected(source, sentences[:40]), atol=5e-6)
     asked = expected(source, sentences[:8], prompt_name="query")
     np.testing.assert_allclose(encoder.encode(sentences[:8], prompt_name="query"), asked, atol=5e-6)
+    np.testing.assert_allclose(encoder.encode_query(sentences[:8]), asked, atol=5e-6)
+    documents = expected(source, sentences[:8])
+    np.testing.assert_allclose(encoder.encode_document(sentences[:8]), documents, atol=5e-6)
+    judged = CachedEncoder(encoder)  # by whom it is evaluated
+    np.testing.assert_allclose(judged.query(sentences[:8]), asked, atol=5e-6)
     with pytest.raises(DistilvecError, match='"querry".*"query"'):
         encoder.encode(["x"], prompt_name="querry")
     with pytest.raises(DistilvecError, match=re.escape(f"{out}: ") + r".*model_int8\.onnx.*`distilvec export`"):

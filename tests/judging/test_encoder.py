@@ -62,6 +62,10 @@ def test_queries_and_documents_have_sides_where_the_model_has(tiny_model_folders
     assert prompted.query(["where?"]) == pytest.approx(model.encode_query(["where?"]), abs=1e-5)
     assert prompted.document(["here"]) == pytest.approx(model.encode_document(["here"]), abs=1e-5)
     assert not np.allclose(prompted.query(["where?"]), prompted(["where?"]), atol=1e-4)
+    matrix = np.eye(32, 8, dtype=np.float32)
+    free = CachedEncoder(RidgeMapped(prompted, matrix))
+    assert free.query(["where?"]) == pytest.approx(prompted.query(["where?"]) @ matrix, abs=1e-5)
+    assert free.document(["here"]) == pytest.approx(prompted.document(["here"]) @ matrix, abs=1e-5)
 
 
 def test_a_router_has_sides(tiny_model_folders: dict[str, Path]) -> None:

@@ -30,6 +30,7 @@ from distilvec.judging import (
     speed,
 )
 from distilvec.judging.speed import MOST_PASSES
+from distilvec.report.describe import comparisons
 
 from .embedders import graded_pairs, noise, topic_texts, words
 
@@ -100,6 +101,9 @@ def test_alarms_without_per_item_results() -> None:
     found = Judgement(scores).alarms("a", ["b"])
     assert found == ["On the average, a is worse than b: -10.00 points, no interval."]
     assert Judgement(scores).alarms("b", ["a"]) == []
+    assert not Judgement(scores).paired("a", "b") and comparisons(Judgement(scores), "a", ["b"]) == []
+    scores["a"]["t"] = Score("t", "regression", "r2", float("nan"), None, 0)
+    assert "not shown to be better" in Judgement(scores).alarms("a", ["b"])[0], "a score that is no number proves none"
 
 
 def test_without_the_overlap(judged: Judgement) -> None:

@@ -55,10 +55,31 @@ def test_tuned_without_validation_splits_the_training_rows() -> None:
     assert score.value == ClassificationTask("topics", TRAIN, TEST, protocol="tuned").score(words).value
 
 
+def test_a_label_is_one_class_however_a_number_is_spelt() -> None:
+    train, test = ([*TRAIN[1]], [*TEST[1]])
+    names = sorted({*train})
+    codes = {name: number for number, name in enumerate(names)}
+    plain = ClassificationTask("t", TRAIN, TEST).score(words).value
+    for spelt in (float, lambda code: f"{code}.0", str):
+        as_numbers = [codes[name] for name in test]
+        task = ClassificationTask("t", (TRAIN[0], [spelt(codes[name]) for name in train]), (TEST[0], as_numbers))
+        assert task.score(words).value == pytest.approx(plain)
+
+
+def test_labels_and_numbers_that_nothing_can_be_said_by_are_refused() -> None:
+    with pytest.raises(DataError, match='task t: none of the test rows has a label of the training rows.*"other"'):
+        ClassificationTask("t", TRAIN, (TEST[0], ["other"] * len(TEST[0])))
+    numbers = [float(number) for number in range(len(TRAIN[0]))]
+    with pytest.raises(DataError, match="task t: all test rows have one number"):
+        RegressionTask("t", (TRAIN[0], numbers), (TEST[0], [1.0] * len(TEST[0])))
+
+
 @pytest.mark.parametrize(("rows", "turns"), [(3, 3), (20, 5), (60, 5), (7000, 1), (1250, 2)])
 def test_few_rows_are_all_chosen_on(rows: int, turns: int) -> None:
     texts = [f"text {number}" for number in range(rows)]
-    found = ClassificationTask("t", (texts, [n % 2 for n in range(rows)]), TEST, protocol="tuned")._turns()
+    found = ClassificationTask(
+        "t", (texts, [("space", "car")[n % 2] for n in range(rows)]), TEST, protocol="tuned"
+    )._turns()
     assert len(found) == turns
     for rest, part in found:
         assert sorted([*rest, *part]) == list(range(rows))

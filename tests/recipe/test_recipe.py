@@ -200,6 +200,13 @@ def test_a_function_is_kept_and_named() -> None:
     assert f"call: {written.__module__}:written" in recipe.to_yaml()
 
 
+def test_a_teacher_is_not_called_as_the_student_is(tmp_path: Path) -> None:
+    with pytest.raises(DistilvecError, match=r"line \d+, teachers.*the report calls the student"):
+        Recipe.load(
+            written(tmp_path, MINIMAL.replace("name: tiny", "name: student").replace("of: tiny", "of: student"))
+        )
+
+
 def test_two_teachers_of_one_name() -> None:
     data = {"corpus": {"path": "x"}, "student": {"model": "m"}, "teachers": [{"model": "a"}, {"model": "b"}]}
     with pytest.raises(DistilvecError, match='^recipe: .*"teacher"'):

@@ -62,6 +62,10 @@ def test_data_sets_and_licences() -> None:
     assert licence("Apache-2.0", "apache-2.0") == {"license": "apache-2.0"}
     assert licence("Jina Research: only") == {"license": "other", "license_name": "jina-research-only"}
     assert told(teachers=[], student={"provenance": "x", "licence": "mit"})["license"] == "mit"
+    taught = [{"name": "t", "licence": "apache-2.0"}]
+    bound = {"provenance": "x", "licence": "cc-by-nc-4.0"}
+    assert "license" not in told(teachers=taught, student=bound), "two licences are none that could be stated"
+    assert "trained from is licensed as cc-by-nc-4.0" in model_card(example(teachers=taught, student=bound))
 
 
 def test_writing_again_replaces_the_section_and_keeps_the_rest(tmp_path: Path) -> None:

@@ -201,6 +201,24 @@ def test_compare_ranks_methods_where_there_are_tasks_enough() -> None:
     assert few.ranking is None and "rank" not in few.markdown()
 
 
+def test_a_task_that_is_called_as_a_group_does_not_replace_it() -> None:
+    """Of two retrieval tasks, one has the name that the corpus' own gets."""
+    truth = np.random.default_rng(5).integers(2, size=500).astype(np.int32)
+
+    def found(level: float, task: str) -> Score:
+        right = np.random.default_rng(7).random(500) < level
+        outputs = Outputs("accuracy", truth, np.where(right, truth, 1 - truth).astype(np.int32))
+        return make_score(task=task, kind="retrieval", domain=None, outputs=outputs)
+
+    results = {
+        name: [{task: found(level, task) for task, level in zip(("retrieval", "faq"), levels, strict=True)}]
+        for name, levels in (("x", (0.5, 0.9)), ("y", (0.6, 0.6)))
+    }
+    table = compare_table(results, "x")
+    gap = table.entries["y"]["retrieval"].value - table.entries["x"]["retrieval"].value
+    assert gap < 0 and table.differences["y"]["retrieval"].value == pytest.approx(gap)
+
+
 def test_compare_with_one_seed_has_no_deviation_and_with_unequal_seeds_still_an_interval() -> None:
     table = compare_table({"x": _seeds(0.7, 1), "y": _seeds(0.8, 2)}, "x")
     assert table.entries["x"]["all"].deviation is None

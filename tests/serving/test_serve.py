@@ -97,6 +97,22 @@ def test_fewer_dimensions_and_prompts(client: openai.OpenAI, model: SentenceTran
     assert np.allclose(plain.data[0].embedding, model.encode(["a text"])[0], atol=1e-5)
 
 
+def test_tokens_are_counted_before_padding_and_cuts(client: openai.OpenAI, model: SentenceTransformer) -> None:
+    texts = ["a cat", "a dog " * 2 * int(model.max_seq_length or 0)]
+    alone = [client.embeddings.create(model="small", input=[text]).usage.prompt_tokens for text in texts]
+    together = client.embeddings.create(model="small", input=[*texts, texts[0]]).usage.prompt_tokens
+    assert alone[1] > int(model.max_seq_length or 0) and together == alone[0] * 2 + alone[1]
+
+
+def test_an_empty_prompt_is_not_the_default(tiny_bert: Path) -> None:
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    model.prompts, model.default_prompt_name = {"query": "ask: ", "document": ""}, "query"
+    with running(application(model, "small")) as address:
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        found = client.embeddings.create(model="small", input=["a cat"], extra_body={"input_type": "document"})
+    assert np.allclose(found.data[0].embedding, model.encode_document(["a cat"])[0], atol=1e-5)
+
+
 def test_a_student_can_be_a_teacher_over_the_wire(
     address: str, model: SentenceTransformer, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from distilvec.corpus import read_corpus
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.store import SignalStore, fill
 from distilvec.teachers import CallTeacher, batch_invariance, load_teacher
+from distilvec.teachers.cards import fingerprint
+from distilvec.teachers.carried import carried
 
 
 def embed(texts: list[str]) -> list[list[float]]:
@@ -182,6 +187,83 @@ def test_fingerprint_follows_source_and_prompt() -> None:
     seen.add(load_teacher(call=embed, prompt="query: ").card.fingerprint)
     assert len(seen) == 3
     assert load_teacher(call=embed).card.fingerprint in seen
+
+
+class Counting:
+    def __init__(self, letter: str) -> None:
+        self.letter = letter
+
+    def __call__(self, texts: list[str]) -> list[list[float]]:
+        return [[float(text.count(self.letter)), 1.0] for text in texts]
+
+
+class Network(torch.nn.Module):
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.linear = torch.nn.Linear(1, 3)
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        return self.linear(torch.tensor([[float(len(text))] for text in texts])).detach().numpy()
+
+
+def scaled(texts: list[str], by: float) -> list[list[float]]:
+    return [[by * value for value in row] for row in embed(texts)]
+
+
+def counting(letter: str) -> Any:
+    return lambda texts: [[float(text.count(letter)), 1.0] for text in texts]
+
+
+def held(network: Network) -> Any:
+    def read(texts: list[str]) -> np.ndarray:
+        return network.encode(texts) + 1
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("make", "one", "other"),
+    [
+        (Counting, "a", "b"),
+        (counting, "a", "b"),
+        (lambda by: functools.partial(scaled, by=by), 1.0, 2.0),
+        (lambda seed: Network(seed).encode, 0, 1),
+        (lambda seed: held(Network(seed)), 0, 1),
+    ],
+)
+def test_what_a_function_carries_along_is_part_of_its_fingerprint(make: Any, one: Any, other: Any) -> None:
+    """Or one model's vectors would be taken for another's whose `encode` has the same text."""
+    first, again, second = (load_teacher(call=make(value)).card.fingerprint for value in (one, one, other))
+    assert first == again != second
+
+
+def test_the_fingerprint_of_a_plain_function_is_as_it_always_was() -> None:
+    source = inspect.getsource(embed)
+    assert load_teacher(call=embed).card.fingerprint == fingerprint(f"{__name__}:embed", source, "", 3)
+    assert carried(embed) == []
+
+
+def test_a_neighbour_may_be_imported_when_the_function_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "distilvec_test_lazy.py").write_text(
+        "def embed(texts):\n    import distilvec_test_neighbour\n    return distilvec_test_neighbour.embed(texts)\n"
+    )
+    (tmp_path / "distilvec_test_neighbour.py").write_text(
+        "def embed(texts):\n    return [[float(len(text)), 2.0] for text in texts]\n"
+    )
+    path = list(sys.path)
+    with monkeypatch.context() as inside:
+        inside.chdir(tmp_path)
+        teacher = load_teacher(call="distilvec_test_lazy:embed")
+    assert teacher.encode(["four"]).tolist() == [[4.0, 2.0]]
+    assert sys.path == path
+
+
+def test_a_tensor_that_needs_gradients_is_told() -> None:
+    with pytest.raises(DataError, match=r"rows of numbers were expected, found Tensor: .*requires grad"):
+        load_teacher(call=lambda texts: torch.ones(len(texts), 2, requires_grad=True))
 
 
 def test_bad_options() -> None:

@@ -67,6 +67,16 @@ def test_retry_after_is_obeyed_by_all_threads(said: str) -> None:
     assert len(waits) == 1 and 5 < waits[0] <= 7.5
 
 
+@pytest.mark.parametrize("said", ["0", "past"])
+def test_a_retry_after_that_says_now_is_no_reason_to_hurry(said: str) -> None:
+    waits: list[float] = []
+    after = formatdate(time.time() - 60, usegmt=True) if said == "past" else said
+    with serving(lambda number, texts: {"retry_after": after} if number < 3 else None) as service:
+        asked = endpoint.Endpoint(service.url, "m", wait=lambda seconds: bool(waits.append(seconds)))
+        assert same(asked.embed(TEXTS[:2]), TEXTS[:2])
+    assert len(waits) == 3 and 0 < waits[0] <= waits[1] <= waits[2], "as where nothing is said"
+
+
 @pytest.mark.parametrize(
     ("fault", "kind", "said"),
     [

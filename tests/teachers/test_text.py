@@ -123,6 +123,15 @@ def test_default_prompt_of_the_model(tiny_bert: Path, tmp_path: Path, sentences:
     assert np.abs(without.encode(sentences[:10]) - own).max() > 1e-3
 
 
+def test_the_name_of_an_empty_prompt_is_no_prompt(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    model.prompts, model.default_prompt_name = {"query": "ask: ", "document": ""}, "query"
+    model.save(str(tmp_path / "with"))
+    teacher = TextTeacher(tmp_path / "with", device="cpu", prompt="document")
+    assert teacher.rendered("a cat")[0].count("document") == 0 and teacher.card.prompt is None
+    assert np.abs(teacher.encode(sentences[:10]) - model.encode_document(sentences[:10])).max() < 1e-5
+
+
 def test_prompt_left_out_of_the_pooling(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:
     model = SentenceTransformer(str(tiny_bert), device="cpu")
     model[1].include_prompt = False

@@ -131,7 +131,8 @@ def _write_companions(student: SentenceTransformer, source: Path, made: Path, in
     except Exception as problem:  # tokenizers wraps what the system says in an error without a kind
         raise OSError(str(problem)) from problem
     bare = tokenizer is backend_tokenizer(student)
-    prompts = {name: text for name, text in student.prompts.items() if text}
+    # An empty prompt says something where another is the default.
+    prompts = {name: text or "" for name, text in student.prompts.items() if text or student.default_prompt_name}
     config = {
         "inputs": list(inputs),
         "output": OUTPUT,

@@ -63,7 +63,7 @@ class OnnxEncoder:
         self.width: int = config["width"]
         self.max_length: int | None = config["max_length"]
         self.prompts: dict[str, str] = config["prompts"]
-        self._default: str | None = config["default_prompt_name"]
+        self.default_prompt_name: str | None = config["default_prompt_name"]
 
     def encode(
         self, texts: Sequence[str], *, prompt_name: str | None = None, batch_size: int = 32
@@ -89,8 +89,17 @@ class OnnxEncoder:
             vectors[chosen] = self._session.run(self._output, self._batch([rows[row] for row in chosen]))[0]
         return vectors
 
+    def encode_query(self, texts: Sequence[str], **options: Any) -> npt.NDArray[np.float32]:
+        """As `encode`, with the model's prompt for queries where it has one."""
+        return self.encode(texts, prompt_name="query" if "query" in self.prompts else None, **options)
+
+    def encode_document(self, texts: Sequence[str], **options: Any) -> npt.NDArray[np.float32]:
+        """As `encode`, with the model's prompt for documents where it has one."""
+        names = (name for name in ("document", "passage", "corpus") if name in self.prompts)
+        return self.encode(texts, prompt_name=next(names, None), **options)
+
     def _prompt(self, name: str | None) -> str:
-        chosen = name if name is not None else self._default
+        chosen = name if name is not None else self.default_prompt_name
         if chosen is None:
             return ""
         if chosen not in self.prompts:

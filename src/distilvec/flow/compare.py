@@ -35,6 +35,7 @@ from distilvec.report.plots import save_svg, style
 from distilvec.report.ranks import ranks_figure
 from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
+from distilvec.training.arguments import steps_per_epoch
 from distilvec.training.attention import FILE as ATTENTION
 
 if TYPE_CHECKING:
@@ -107,6 +108,12 @@ def compare(
     first = reference or next(iter(variants))
     if first not in variants:
         raise DistilvecError(f'no method "{first}" is compared', where="reference", remedy=nearest(first, variants))
+    if both := {each.name for each in recipe.teachers} & variants.keys():
+        raise DistilvecError(
+            f'a teacher and a row of the table would both be called "{min(both)}"',
+            where="teachers",
+            remedy="Give the teacher another name.",
+        )
     if seeds < 1:
         raise DistilvecError(f"seeds is at least 1, not {seeds}", where="seeds")
     if recipe.training.seed + seeds > MOST_SEEDS:
@@ -253,9 +260,11 @@ class _Bench:
         """The learning rate with the best held-out agreement, or likelihood of answers, after at most one epoch."""
         quality = self._quality(self.jobs[name])
         recipe, qualities = self.jobs[name].recipe, {}
+        batches = recipe.training.arguments.get("gradient_accumulation_steps", 1)
+        one = steps_per_epoch(len(self.jobs[name].corpus.train_rows), recipe.training.batch_size, batches)
         for factor in FACTORS:
             rate = float(f"{recipe.optimizer.lr * factor:.3g}")
-            candidate = _changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs))
+            candidate = _changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs), most=one)
             job = self.one(name, candidate, self.folder / "tuning" / _slug(name) / f"lr-{rate:g}")
             identity = [job.recipe.to_yaml(), self.identity]
             known = _read(job.output / "agreement.json")
@@ -349,12 +358,21 @@ def _parse(spec: str | Mapping[str, Any]) -> tuple[str, str, dict[str, Any], dic
 
 
 def _changed(
-    recipe: Recipe, *, seed: int | None = None, lr: float | None = None, epochs: float | None = None
+    recipe: Recipe,
+    *,
+    seed: int | None = None,
+    lr: float | None = None,
+    epochs: float | None = None,
+    most: int | None = None,
 ) -> Recipe:
-    """The recipe with another seed, learning rate or (for tuning, without evaluations) length."""
+    """The recipe with another seed, learning rate or (for tuning, without evaluations) length, of so many steps at most
+    where it is one of steps.
+    """
     training: dict[str, Any] = {} if seed is None else {"seed": seed}
     if epochs is not None:
         training |= {"epochs": epochs, "evaluate_every": None, "best": None, "patience": None}
+        if (steps := recipe.training.arguments.get("max_steps", 0)) > 0 and most is not None:
+            training["max_steps"] = min(steps, most)
     changes: dict[str, Any] = {"training": recipe.training.model_copy(update=training)}
     if lr is not None:
         changes["optimizer"] = recipe.optimizer.model_copy(update={"lr": lr})
@@ -371,7 +389,7 @@ def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float]) -> list[str]:
     if rates:
         shown = ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
         by = "the likelihood of held-out answers" if writes(recipe) else "held-out agreement"
-        notes.append(f"Learning rates chosen on {by} after one epoch: {shown}.")
+        notes.append(f"Learning rates chosen on {by} after one epoch, or all of a shorter training: {shown}.")
     else:
         notes.append("Learning rates as the recipe says, not tuned per method.")
     if not recipe.judging.tasks and not supervises(recipe):

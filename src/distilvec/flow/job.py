@@ -375,13 +375,16 @@ class Job:
 
     def held_out(self, limit: int = 1000) -> tuple[list[str], np.ndarray | None]:
         """Held-out texts, and the first teacher's vectors [n, D] for them; None without a teacher."""
-        rows = np.asarray(self.corpus.holdout_rows)[:limit]
+        rows = self.held_out_rows(limit)
         if self.first is None:
             return self.corpus.texts(rows), None
         store: SignalStore = self.first.store
-        numbers = store.rows(self.corpus.teacher_keys[rows])
-        rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
-        return self.corpus.texts(rows), store.read(numbers)
+        return self.corpus.texts(rows), store.read(store.rows(self.corpus.teacher_keys[rows]))
+
+    def held_out_rows(self, limit: int = 1000) -> np.ndarray:
+        """Their corpus rows; without those that the first teacher has no vector for."""
+        rows = np.asarray(self.corpus.holdout_rows)[:limit]
+        return rows if self.first is None else rows[self.first.store.rows(self.corpus.teacher_keys[rows]) >= 0]
 
 
 def copied(recipe: Recipe, section: TeacherSection | ScorerSection) -> AbstractContextManager[None]:

@@ -163,7 +163,9 @@ def task_score(recipe: Recipe, predictor: Predictor) -> dict[str, Score]:
     if predictor.head.labels is None:
         outputs = Outputs("spearman", np.asarray(truth, np.float32), logits[:, 0])
     else:
-        outputs = Outputs("accuracy", np.asarray(truth, np.int32), logits.argmax(-1).astype(np.int32))
+        # In one order for all heads, which may have met the classes in different ones.
+        ranks = np.argsort(np.argsort(predictor.head.labels)).astype(np.int32)
+        outputs = Outputs("accuracy", ranks[np.asarray(truth)], ranks[logits.argmax(-1)])
     details = predictor.evaluate(examples)
     return {TASK: make_score(task=TASK, kind="supervised", domain=None, outputs=outputs, details=details)}
 
@@ -267,7 +269,7 @@ def make_record(
         fitted=fitted,
         verdict=verdict,
         overlap={task.name: job.corpus.overlap(_judged_texts(task)) for task in tasks},
-        texts=job.held_out()[0],
+        held_out=job.held_out_rows(),
         folder=job.output,
         scorers=[(each.scorer.card, each.filled) for each in job.scored],
     )

@@ -75,12 +75,12 @@ class CachedEncoder:
 
     def on_side(self, texts: Sequence[str], side: str) -> Vectors:
         """Vectors of a side, "query" or "document", where the model has it; "" is no side."""
-        return self._vectors(side if side and self._has_side(side) else "", texts)
+        return self._vectors(side if side and self.has_side(side) else "", texts)
 
     def once(self, texts: Sequence[str], side: str = "") -> Vectors:
         """As `on_side`, of texts that are not asked for again: their vectors are not kept."""
         begun = time.perf_counter()
-        vectors = self._ask(side if side and self._has_side(side) else "", list(texts))
+        vectors = self._ask(side if side and self.has_side(side) else "", list(texts))
         self._spent.add(time.perf_counter() - begun, len(texts))
         return vectors
 
@@ -90,14 +90,19 @@ class CachedEncoder:
         other._spent = self._spent
         return other
 
-    def _has_side(self, side: str) -> bool:
+    def has_side(self, side: str) -> bool:
+        """Whether the model reads texts of a side in another way than texts as such."""
+        if isinstance(self.model, RidgeMapped):
+            return self.model.inner.has_side(side)
         if not hasattr(self.model, f"encode_{side}"):
             return False
         if hasattr(self.model, "_modules") and any(type(m).__name__ == "Router" for m in self.model.children()):
             return True
         prompts = getattr(self.model, "prompts", None) or {}
         names = (side,) if side == "query" else ("document", "passage", "corpus")
-        return any(prompts.get(name) for name in names)
+        # An empty prompt says something where another is the default.
+        default = getattr(self.model, "default_prompt_name", None)
+        return any(prompts.get(name) or (default and name in prompts) for name in names)
 
     def _vectors(self, side: str, texts: Sequence[str]) -> Vectors:
         store = self._sides.setdefault(side, _Side())
@@ -153,14 +158,22 @@ class RidgeMapped:
     """
 
     def __init__(self, encode: Any, matrix: npt.NDArray[Any], name: str = "free baseline") -> None:
-        self._encode = encode if isinstance(encode, CachedEncoder) else CachedEncoder(encode, name=name)
+        self.inner = encode if isinstance(encode, CachedEncoder) else CachedEncoder(encode, name=name)
         self._matrix = np.asarray(matrix, dtype=np.float32)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """float32 [n, D]."""
-        return apply_map(self._encode(texts), self._matrix)
+        return apply_map(self.inner(texts), self._matrix)
 
     __call__ = encode
+
+    def encode_query(self, texts: Sequence[str]) -> Vectors:
+        """float32 [n, D], of search queries."""
+        return apply_map(self.inner.query(texts), self._matrix)
+
+    def encode_document(self, texts: Sequence[str]) -> Vectors:
+        """float32 [n, D], of documents to be found."""
+        return apply_map(self.inner.document(texts), self._matrix)
 
 
 def apply_map(vectors: npt.NDArray[Any], matrix: npt.NDArray[Any]) -> Vectors:

@@ -108,12 +108,19 @@ class ClassificationTask(_Probe):
     def __init__(self, name: str, train: Columns, test: Columns, validation: Columns | None = None, **options: Any):
         super().__init__(name, train, test, validation, **options)
         held = self._validation[1] if self._validation else []
-        names = [str(answer) for answer in self._train_answers + self._test_answers + held]
+        known = {_plain(answer): str(answer) for answer in reversed(self._train_answers)}
+        names = [known.get(_plain(answer), str(answer)) for answer in self._train_answers + self._test_answers + held]
         self.label_names, codes = np.unique(np.array(names), return_inverse=True)
         cut = np.cumsum([len(self._train_answers), len(self._test_answers)])
         self._train, self._test, self._held = np.split(codes.astype(np.int32), cut)
         if len(np.unique(self._train)) < 2:
             raise DataError(f'the training rows have only one class, "{self._train_answers[0]}"', where=f"task {name}")
+        if not np.isin(self._test, self._train).any():
+            raise DataError(
+                f'none of the test rows has a label of the training rows, but such as "{self._test_answers[0]}"',
+                where=f"task {name}",
+                remedy=f'The training rows have such as "{self._train_answers[0]}".',
+            )
 
     def score(self, encode: Encode) -> Score:
         train, test, held = self._vectors(encode)
@@ -168,6 +175,8 @@ class RegressionTask(_Probe):
         self._train = numbers(name, self._train_answers)
         self._test = numbers(name, self._test_answers)
         self._held = numbers(name, self._validation[1]) if self._validation else None
+        if np.ptp(self._test) == 0:
+            raise DataError("all test rows have one number, which nothing can be told apart by", where=f"task {name}")
 
     def score(self, encode: Encode) -> Score:
         train, test, held = self._vectors(encode)
@@ -185,6 +194,15 @@ class RegressionTask(_Probe):
         predicted = _ridge(train, self._train, test, share).astype(np.float32)
         details |= {"penalty_per_row": share, "spearman": measure("spearman", self._test, predicted)}
         return self._scored(Outputs("r2", self._test, predicted), details)
+
+
+def _plain(answer: Any) -> str:
+    """A label as text, a whole number without a fraction however it is spelt: 1, 1.0 and "1.0" are one class."""
+    try:
+        number = float(answer)
+    except (TypeError, ValueError):
+        return str(answer)
+    return str(int(number)) if number.is_integer() else str(answer)
 
 
 def numbers(name: str, answers: Sequence[Any]) -> npt.NDArray[np.float32]:

@@ -55,6 +55,10 @@ class Judgement:
         """
         return paired_bootstrap(self._chosen(a, group), self._chosen(b, group))
 
+    def paired(self, a: str, b: str, group: str = "all") -> bool:
+        """Whether `difference` can be taken: all scores of both models keep what was said of each item."""
+        return all(score.outputs is not None for model in (a, b) for score in self._chosen(model, group))
+
     def alarms(self, student: str, references: Sequence[str]) -> list[str]:
         """Sentences on where the student is not better than the untrained student or the free baseline.
 
@@ -71,10 +75,10 @@ class Judgement:
                 gap = float(np.mean([s.value for s in own]) - np.mean([s.value for s in other]))
                 low = high = gap
                 shown = "no interval"
-                if all(score.outputs is not None for score in (*own, *other)):
+                if self.paired(student, reference, group):
                     low, high = paired_bootstrap(own, other).interval
                     shown = f"95 % interval {100 * low:+.2f} to {100 * high:+.2f}"
-                if low <= 0:
+                if not low > 0:  # nor where it is no number
                     verdict = "worse than" if high < 0 else "not shown to be better than"
                     alarms.append(f"On {named}, {student} is {verdict} {reference}: {100 * gap:+.2f} points, {shown}.")
         return alarms

@@ -123,6 +123,8 @@ class TeacherSection(Section):
             raise ValueError("give exactly one of model, call, api and vectors")
         if self.live and self.token_axes:
             raise ValueError("token_axes is about the store, which a live teacher's token states never see")
+        if self.name == "student":
+            raise ValueError('"student" is what the report calls the student; give the teacher another name')
         return self
 
     @property

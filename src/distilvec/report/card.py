@@ -148,4 +148,10 @@ def _licences(record: Record) -> Sequence[str]:
             )
         elif not licence:
             lines.append(f"> The licence of {who} is not known. Find out before you publish or sell this student.")
+    own = None if record.student is None else record.student.licence
+    if own and forbids_commercial_use(own):
+        lines.append(
+            f"> **Warning:** the model that this student was trained from is licensed as {escape_markdown(own)}, which "
+            "forbids commercial use."
+        )
     return lines

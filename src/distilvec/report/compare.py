@@ -168,7 +168,7 @@ def _differences(
     pairs = list(zip(own, other, strict=True)) if len(own) == len(other) else [(a, b) for a in own for b in other]
     members = {group: list(_members(other[0], group)) for group in groups}
     differences = {}
-    for name, tasks in {**members, **{task: [task] for task in other[0]}}.items():
+    for name, tasks in {**{task: [task] for task in other[0]}, **members}.items():
         scores = [(a[task], b[task]) for a, b in pairs for task in tasks]
         if all(score.outputs is not None for pair in scores for score in pair):
             gap: Difference = paired_bootstrap([a for a, _ in scores], [b for _, b in scores])

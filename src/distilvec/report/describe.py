@@ -40,7 +40,7 @@ def describe_run(
     fitted: Any,
     verdict: Verdict,
     overlap: Mapping[str, int],
-    texts: Sequence[str],
+    held_out: Any,
     folder: Path,
     scorers: Sequence[tuple[Any, Any]] = (),
 ) -> Record:
@@ -54,13 +54,14 @@ def describe_run(
         fitted: `distilvec.training.Fitted`.
         verdict: what judging found.
         overlap: task -> training texts among its texts.
-        texts: held-out texts, those of `verdict.vectors`.
+        held_out: corpus rows of the held-out texts, those of `verdict.vectors`.
         folder: the run's folder, with `student/`.
         scorers: (card, report of the filling) per scorer.
     """
     from distilvec.students import describe_student
     from distilvec.students.ship import brings_its_code
 
+    texts = corpus.texts(held_out)
     size = describe_student(student)
     on_disk = folder_bytes(folder / "student")
     rows = _rows([each[0] for each in teachers], size, on_disk, verdict)
@@ -118,7 +119,7 @@ def describe_run(
         alarms=verdict.alarms,
         notes=_notes(fitted, corpus, filled, names, verdict),
         log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
-        spaces=spaces_of(verdict, first, labels_of(texts, corpus.modality), corpus),
+        spaces=spaces_of(verdict, first, labels_of(texts, corpus.modality), corpus, held_out),
         writing=writing_facts(judged.scores) if judged else [],
         written=written_answers(judged.scores) if judged else [],
         layers=layers_of(untrained, student, verdict.vectors.get(first) if first else None, texts),
@@ -178,7 +179,9 @@ def _bm25(judged: Judgement | None) -> ModelRow | None:
         for task, score in (judged.scores[TRAINED] if judged else {}).items()
         if score.details.get("bm25")
     }
-    return ModelRow(name="BM25", role="other", scores=scores, note="words only, no model") if scores else None
+    retrieval = [score for score in (judged.scores[TRAINED] if judged else {}).values() if score.kind == "retrieval"]
+    of = f"; {len(scores)} of {len(retrieval)} retrieval tasks" if len(scores) < len(retrieval) else ""
+    return ModelRow(name="BM25", role="other", scores=scores, note=f"words only, no model{of}") if scores else None
 
 
 def _corpus_facts(
@@ -347,7 +350,7 @@ def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[
     for other in others:
         for group in ("all", "retrieval"):
             groups = judged.averages(student)
-            if group in groups and group in judged.averages(other):
+            if group in groups and group in judged.averages(other) and judged.paired(student, other, group):
                 difference = judged.difference(student, other, group)
                 low, high = difference.interval
                 differences.append(

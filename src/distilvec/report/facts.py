@@ -71,7 +71,7 @@ def corpus_facts(corpus: CorpusFacts) -> list[Fact]:
         ("texts the teacher reads only in part", _share(corpus.truncated_teacher)),
         ("texts the student reads only in part", _share(corpus.truncated_student)),
         (
-            "training texts that are also evaluation texts",
+            "training texts that are also texts of a task, over all tasks",
             _count(sum(corpus.overlap.values())) if corpus.overlap else None,
         ),
         ("fingerprint", corpus.fingerprint or None),

@@ -94,8 +94,8 @@ def _is_told(score: ScoreEntry) -> bool:
 
 def _licence(record: Record) -> dict[str, str]:
     stated = [each.licence for each in record.teachers] + [each.licence for each in record.scorers]
-    if not stated and record.student is not None:
-        stated = [record.student.licence]
+    if record.student is not None and (record.student.licence or not stated):
+        stated.append(record.student.licence)
     licences = {(licence or "").lower() for licence in stated}
     if len(licences) != 1 or "" in licences:
         return {}

@@ -52,8 +52,11 @@ class Ranking:
 
 
 def common_tasks(scores: Scores) -> list[str]:
-    """Tasks that all models have."""
-    return sorted(set.intersection(*(set(tasks) for tasks in scores.values()))) if scores else []
+    """Tasks on which all models have a score that is a number."""
+    if not scores:
+        return []
+    shared = set.intersection(*(set(tasks) for tasks in scores.values()))
+    return sorted(task for task in shared if all(math.isfinite(scores[model][task]) for model in scores))
 
 
 def ranks(scores: Scores, tasks: Sequence[str]) -> npt.NDArray[np.float64]:

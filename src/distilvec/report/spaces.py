@@ -26,12 +26,12 @@ def labels_of(items: Sequence[str], modality: str) -> list[str]:
     ]
 
 
-def spaces_of(verdict: Verdict, teacher: str | None, texts: Sequence[str], corpus: Any) -> SpaceMap | None:
+def spaces_of(verdict: Verdict, teacher: str | None, texts: Sequence[str], corpus: Any, rows: Any) -> SpaceMap | None:
     if teacher is None or teacher not in verdict.vectors or TRAINED not in verdict.vectors or len(texts) < 20:
         return None
     names, groups = corpus.domain_names, None
-    if names and 1 < len(names) <= MAX_GROUPS and len(corpus.holdout_rows) >= len(texts):
-        groups = [names[int(code)] for code in np.asarray(corpus.domains)[corpus.holdout_rows[: len(texts)]]]
+    if names and 1 < len(names) <= MAX_GROUPS:
+        groups = [names[int(code)] for code in np.asarray(corpus.domains)[rows]]
     return space_map(verdict.vectors[teacher], verdict.vectors[TRAINED], texts, groups)
 
 

@@ -100,6 +100,7 @@ class _Server:
     def __init__(self, model: SentenceTransformer, name: str, key: str | None, batcher: Batcher) -> None:
         self.model, self.name, self.key, self.batcher = model, name, key, batcher
         self.width = int(model.get_embedding_dimension() or 0)
+        self._counter = _counter(model)
 
     async def health(self, _: Request) -> dict[str, Any]:
         return {"status": "ok", "model": self.name}
@@ -155,15 +156,27 @@ class _Server:
             return None
         if asked not in ("query", "document"):
             raise _Refusal(400, "input_type is query or document", "invalid_value")
-        return asked if (self.model.prompts or {}).get(asked) else None
+        return asked if asked in (self.model.prompts or {}) else None
 
     def _tokens(self, texts: Sequence[str]) -> int:
         """What the model's tokenizer makes of the texts, before anything is cut off; characters / 4 without one."""
-        tokenizer: Any = getattr(self.model, "tokenizer", None)
-        backend: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
-        if not hasattr(backend, "encode_batch_fast"):
+        if self._counter is None:
             return sum(math.ceil(len(text) / 4) for text in texts)
-        return sum(len(each.ids) for each in backend.encode_batch_fast(list(texts), add_special_tokens=False))
+        return sum(len(each.ids) for each in self._counter.encode_batch_fast(list(texts), add_special_tokens=False))
+
+
+def _counter(model: SentenceTransformer) -> Any:
+    """A copy of the model's tokenizer that neither pads nor cuts, as the model's own does for each batch."""
+    tokenizer: Any = getattr(model, "tokenizer", None)
+    backend: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if not hasattr(backend, "encode_batch_fast"):
+        return None
+    from tokenizers import Tokenizer
+
+    counter = Tokenizer.from_str(backend.to_str())
+    counter.no_padding()
+    counter.no_truncation()
+    return counter
 
 
 def _encoder(model: SentenceTransformer) -> Any:

@@ -55,10 +55,11 @@ def serve(
         key = os.environ.get(key_env)
         if not key:
             raise DistilvecError(f"the environment variable {key_env} is not set", where="--key-env")
-    app = application(load_student(model), name or Path(model).name, key=key, batch=batch)
+    called = name or (Path(model).resolve() if Path(model).is_dir() else Path(model)).name
+    app = application(load_student(model), called, key=key, batch=batch)
     listening = _listen(host, port)
     address = f"http://{host}:{listening.getsockname()[1]}"
-    started(f"{name or Path(model).name} answers at {address}/v1/embeddings; Ctrl-C ends it")
+    started(f"{called} answers at {address}/v1/embeddings; Ctrl-C ends it")
     if host not in ("127.0.0.1", "localhost", "::1") and key is None:
         logger.warning("everybody who reaches %s may ask: set --key-env", address)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=30)

@@ -78,7 +78,7 @@ def placed(folder: str | Path) -> Iterator[Path]:
         DistilvecError: the place holds something that is not a model.
         EnvironmentProblem: the disk is full or the place cannot be written.
     """
-    target = Path(folder)
+    target = Path(folder) if Path(folder).name else Path(folder).absolute()  # "." has no name to write beside
     check_place(target)
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:

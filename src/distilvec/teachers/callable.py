@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import logging
@@ -18,6 +19,7 @@ import numpy as np
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
+from distilvec.teachers.carried import carried
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +36,8 @@ class CallTeacher(SentenceTeacher):
     One call is under way at a time. A call that raises is repeated after 1, 2, 4 ... seconds (at most 60), up to
     `attempts` times in all, and every attempt counts for the rate limit.
 
-    Its fingerprint covers the function's name and source text, the prompt and the width; what a service changes on
-    its side cannot be seen.
+    Its fingerprint covers the function's name and source text, the prompt, the width, and what a Python value carries
+    along (see `carried`); what a service changes on its side cannot be seen.
 
     Attributes:
         card: who it is.
@@ -76,6 +78,7 @@ class CallTeacher(SentenceTeacher):
                 f"batch_size ({batch_size}), attempts ({attempts}) and rate_limit ({rate_limit}) must be positive",
                 where=name,
             )
+        self._place = str(Path.cwd())
         self._function = find_function(call) if isinstance(call, str) else call
         self._where = name
         self._batch_size, self._attempts = batch_size, attempts
@@ -89,11 +92,13 @@ class CallTeacher(SentenceTeacher):
         if np.isnan(seen).any():
             raise DataError(f"it has no vector for {probe!r}, which it is tried with", where=name)
         source = call if isinstance(call, str) else _name_of(call)
+        own = [] if isinstance(call, str) else [carried(call)]
+        own = own if any(own) else []  # a plain function's is as it always was
         self.card = TeacherCard(
             name=name,
             kind="callable",
             source=source,
-            fingerprint=fingerprint(source, _source_of(self._function), self._prompt, seen.shape[1]),
+            fingerprint=fingerprint(source, _source_of(self._function), self._prompt, seen.shape[1], *own),
             width=int(seen.shape[1]),
             prompt=prompt or None,
             normalized=bool(abs(float(np.linalg.norm(seen[0])) - 1) < 1e-3),
@@ -124,7 +129,8 @@ class CallTeacher(SentenceTeacher):
             attempt += 1
             self._keep_rate()
             try:
-                return self._function(list(texts))
+                with importable(self._place):  # a neighbour may be imported only now
+                    return self._function(list(texts))
             except DistilvecError:
                 raise
             except _MISTAKES as problem:
@@ -160,7 +166,7 @@ class CallTeacher(SentenceTeacher):
     def _checked(self, answer: Any, texts: list[str]) -> np.ndarray:
         try:
             vectors = np.asarray(self._filled(answer), dtype=np.float32)
-        except (TypeError, ValueError) as problem:
+        except (TypeError, ValueError, RuntimeError) as problem:  # torch's, of a tensor that needs gradients
             raise DataError(
                 f"{len(texts)} rows of numbers were expected, found {type(answer).__name__}: {problem}",
                 where=self._where,
@@ -203,9 +209,9 @@ def find_function(path: str) -> Callable[[list[str]], Any]:
     module_name, colon, function_name = path.partition(":")
     if not colon or not module_name or not function_name:
         raise DistilvecError(f'"{path}" is not of the form module:function', remedy='For example "my_service:embed".')
-    sys.path.insert(0, str(Path.cwd()))
     try:
-        module = importlib.import_module(module_name)
+        with importable(str(Path.cwd())):
+            module = importlib.import_module(module_name)
     except ImportError as problem:
         raise DistilvecError(
             f'the module "{module_name}" cannot be imported: {problem}',
@@ -218,8 +224,6 @@ def find_function(path: str) -> Callable[[list[str]], Any]:
             where=path,
             remedy='Try `python -c "import ..."` in this folder.',
         ) from problem
-    finally:
-        sys.path.remove(str(Path.cwd()))
     function: Any = module
     for part in function_name.split("."):
         if not hasattr(function, part):
@@ -229,6 +233,17 @@ def find_function(path: str) -> Callable[[list[str]], Any]:
         raise DistilvecError(f"a {type(function).__name__} cannot be called", where=path)
     found: Callable[[list[str]], Any] = function
     return found
+
+
+@contextlib.contextmanager
+def importable(folder: str) -> Iterator[None]:
+    """While modules of a folder are found first."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # somebody else has taken it off
+            sys.path.remove(folder)
 
 
 def _public(module: Any) -> list[str]:

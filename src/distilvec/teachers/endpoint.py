@@ -188,7 +188,7 @@ class Endpoint:
                         remedy="All vectors that came are kept; start again when the service answers.",
                     ) from problem
                 patience = min(2.0 ** (attempt - 1), _LONGEST_WAIT) * random.uniform(0.5, 1.0)
-                if problem.wait is not None:  # the pace waits so long, for all threads
+                if problem.wait:  # the pace waits so long, for all threads
                     patience = 0.0
                 self._tell(str(problem), problem.wait or patience)
                 self._patiently(patience)

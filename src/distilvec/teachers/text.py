@@ -224,9 +224,10 @@ class TextTeacher(SentenceTeacher):
     def _resolve(self, prompt: str | None) -> str:
         if prompt is None:
             return self.prompts.get(self.model.default_prompt_name or "", "")
-        if prompt in self.prompts:
-            logger.info('"%s" is the name of a prompt of this model: %r', prompt, self.prompts[prompt])
-            return self.prompts[prompt]
+        if prompt in self.model.prompts:
+            found = self.model.prompts[prompt] or ""  # an empty one is a prompt, too: none for documents, say
+            logger.info('"%s" is the name of a prompt of this model: %r', prompt, found)
+            return found
         return prompt
 
     def _make_card(self, name: str, source: str, folder: Path, dtype: str, beside: list[Any]) -> TeacherCard:

@@ -234,7 +234,7 @@ def _matrix(vectors: np.ndarray, where: str) -> np.ndarray:
 
 def _load_npy(file: Path) -> np.ndarray:
     try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        array = np.load(file.expanduser(), mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as problem:
         raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
     except Exception as problem:  # hostile bytes lead numpy to errors of zipfile and of Python's tokenizer, too

@@ -1,0 +1,89 @@
+"""What a function carries along beside its source text: two with the same text and another model are two teachers."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+#: Levels of objects within objects that are looked into, and items of a list or dictionary.
+_DEPTH, _ITEMS = 4, 100
+
+
+def carried(function: Any) -> list[Any]:
+    """What a function's answers depend on besides its text, as JSON values; empty for a plain function of a module.
+
+    Looked at are arguments of `functools.partial`, the object of a bound method or a callable object, closures, and
+    networks among the global names that it reads. Of objects count words, numbers, arrays and networks; what a service
+    or a library does out of sight cannot be seen.
+    """
+    return _parts(function, _DEPTH)
+
+
+def _parts(value: Any, depth: int) -> list[Any]:
+    if isinstance(value, functools.partial):
+        return [_parts(value.func, depth), *(_state(each, depth) for each in (value.args, value.keywords))]
+    if isinstance(value, types.MethodType):
+        return [_state(value.__self__, depth), *_parts(value.__func__, depth)]
+    if isinstance(value, types.FunctionType):
+        return [each for each in _of_function(value, depth) if each is not None]
+    if isinstance(value, types.BuiltinFunctionType | type):
+        return []
+    return [_state(value, depth)]
+
+
+def _of_function(function: types.FunctionType, depth: int) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield _state(cell.cell_contents, depth - 1)
+        except ValueError:  # not filled yet
+            continue
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        if isinstance(value, nn.Module):
+            yield _state(value, depth)
+
+
+def _state(value: Any, depth: int) -> Any:
+    """Something that is equal for equal values; None where nothing can be told."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, nn.Module):
+        return _digest(sorted(value.state_dict().items()))
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return _digest([("", value)])
+    return _inside(value, depth - 1) if depth else None
+
+
+def _inside(value: Any, depth: int) -> Any:
+    """Of something that is made of other values."""
+    if isinstance(value, list | tuple):
+        return [_state(each, depth) for each in value[:_ITEMS]]
+    if isinstance(value, Mapping):
+        return [[str(key), _state(each, depth)] for key, each in list(value.items())[:_ITEMS]]
+    if isinstance(value, functools.partial | types.MethodType | types.FunctionType):
+        return [getattr(value, "__qualname__", None), *_parts(value, depth)]
+    if inspect.ismodule(value) or isinstance(value, type) or not hasattr(value, "__dict__"):
+        return None
+    return [type(value).__qualname__, _state(vars(value), depth)]
+
+
+def _digest(arrays: list[tuple[str, Any]]) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    for name, given in arrays:
+        found.update(name.encode())
+        array = given
+        if isinstance(given, torch.Tensor):
+            here = given.detach().cpu().contiguous()
+            array = here.view(torch.uint8).numpy() if here.ndim else here.double().numpy()
+        if isinstance(array, np.ndarray) and array.dtype != object:
+            found.update(f"{array.dtype}{array.shape}".encode())
+            found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
