@@ -270,7 +270,9 @@ def test_finetune_passes_on_what_it_is_told(
     }  # fmt: skip
 
     assert called(*start, "--text", "body") == 0 and asked.pop()[1]["text"] == "body"
-    for wrong, told in ((["--task", "clasification"], "clasification"), (["--lora-rank", 0], "lora-rank")):
+    assert called(*start, "--lr", 0) == 0 and asked.pop()[1]["optimizer"] == {"lr": 0.0}, "refused by the recipe"
+    wrongs = [(["--task", "clasification"], "clasification"), (["--lora-rank", 0], "lora-rank")]
+    for wrong, told in [*wrongs, (["--lora-rank", 8], "--lora")]:
         assert called(*start, *wrong) == 2 and told in capsys.readouterr().err
     assert called("finetune", tiny_bert, "--data", data) == 2
     assert "--output" in capsys.readouterr().err and not asked

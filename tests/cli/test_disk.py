@@ -11,7 +11,9 @@ import pytest
 
 import distilvec
 from distilvec.cli.disk import clean, pieces, text
+from distilvec.corpus.files import new_files
 from distilvec.errors import DistilvecError
+from distilvec.teachers.signals import NEXT
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +104,27 @@ def test_leftovers_go_once_they_are_old(run: Path) -> None:
     os.utime(young, (past, past))
     clean(run, ["left over"], dry_run=False)
     assert not young.exists() and len(distilvec.SignalStore.open(run / "stores/teacher")) > 0
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_half_read_corpus_of_a_killed_process_goes(run: Path, whole: bool) -> None:
+    with new_files(run / "corpus") as partial:
+        (partial / "items.arrow").write_bytes(b"x" * 1000)
+        left = Path(shutil.copytree(partial, partial.with_name(partial.name[:-4] + "0000")))
+    if not whole:
+        (run / "corpus/corpus.json").unlink()
+    past = time.time() - 7200
+    for file in (left, *left.rglob("*")):
+        os.utime(file, (past, past))
+    assert left in {piece.path for piece in clean(run, ["left over"], dry_run=False)} and not left.exists()
+
+
+@pytest.mark.parametrize("signal", ["sentence", "logits", "tokenids", *NEXT, "tokens-1", "attention-2"])
+def test_parts_of_every_signal_are_the_stores(run: Path, signal: str) -> None:
+    part = run / f"stores/teacher/{signal}-w-000123.arrow"
+    part.write_bytes(b"x" * 1000)
+    clean(run, ["store"], dry_run=False)
+    assert not part.exists()
 
 
 def test_what_is_not_ours_is_neither_listed_nor_removed(run: Path) -> None:

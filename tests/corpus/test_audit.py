@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from distilvec.corpus import Corpus, read_corpus
@@ -219,3 +220,20 @@ def test_a_corpus_that_ends_empty_says_why(tmp_path: Path) -> None:
         read_corpus(tmp_path / "c.csv", tmp_path / "out")
     with pytest.raises(DataError, match=r"the items given: .*\b1\b.*holdout: 0\.999999"):
         read_corpus(["one"], tmp_path / "out", holdout=0.999999)
+
+
+def test_labels_keep_their_last_digit(tmp_path: Path) -> None:
+    """Identifiers: in a table they are exact, as numbers of JSON they are refused where a float would merge them."""
+    names = [str(10**17 + number) for number in (1, 2, 3)]
+    table = tmp_path / "ids.csv"
+    table.write_text("text,label\n" + "".join(f"text {name},{name}\n" for name in names))
+    assert read_corpus(table, tmp_path / "table", label="label", holdout=0.0).labels.tolist() == [*map(int, names)]
+    rows = [{"text": f"text {label}", "label": label} for label in (1, 2**53, 2**53 + 1, -(10**400))]
+    corpus = read_corpus(rows, tmp_path / "rows", label="label", holdout=0.0)
+    assert corpus.labels.tolist() == [1, 2**53] and corpus.audit.rejected == {"label too large a number": 2}
+
+
+def test_values_of_numpy_are_labels_and_domains(tmp_path: Path) -> None:
+    rows = [{"text": f"text {n}", "label": np.int64(n), "domain": np.int64(n % 2)} for n in range(4)]
+    corpus = read_corpus(rows, tmp_path / "rows", label="label", domain="domain", holdout=0.0)
+    assert corpus.labels.tolist() == [0, 1, 2, 3] and corpus.domain_names == ["0", "1"]

@@ -219,13 +219,15 @@ def finetune(
     test: Annotated[Path | None, typer.Option(help="labelled file, scored once at the end")] = None,
     max_length: Annotated[int | None, typer.Option(help="tokens per text or joint pair", min=1)] = None,
     lora: Annotated[bool, typer.Option("--lora", help="train low-rank adapters and merge them")] = False,
-    lora_rank: Annotated[int, typer.Option(help="rank of the adapters", min=1)] = 256,
+    lora_rank: Annotated[int | None, typer.Option(help="with --lora: rank of the adapters; default 256", min=1)] = None,
     epochs: Annotated[float, typer.Option(help="passes over the data")] = 3,
     batch_size: Annotated[int, typer.Option(help="texts or pairs per step", min=1)] = 16,
     lr: Annotated[float | None, typer.Option(help="learning rate; default 2e-5, with --lora 1e-4")] = None,
     seed: Annotated[int, typer.Option(help="of order, head and dropout", min=0)] = 0,
 ) -> None:
     """Fine-tune a model on labelled texts; run again, it goes on where it was."""
+    if lora_rank is not None and not lora:
+        raise DistilvecError("a rank is one of adapters", where="--lora-rank", remedy="Give --lora, too.")
     from distilvec.flow.finetune import finetune as start
     from distilvec.flow.finetune import finetune_scores
 
@@ -240,9 +242,9 @@ def finetune(
         test=test,
         text=None if not text else text[0] if len(text) == 1 else text,
         max_length=max_length,
-        lora={"rank": lora_rank} if lora else False,
+        lora={"rank": lora_rank or 256} if lora else False,
         training={"epochs": epochs, "batch_size": batch_size, "seed": seed},
-        optimizer={"lr": lr} if lr else {},
+        optimizer={} if lr is None else {"lr": lr},
     )
     for name, scores in finetune_scores(folder).items():
         say(f"{name:<10}  " + "  ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))

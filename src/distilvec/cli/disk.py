@@ -46,7 +46,8 @@ ABOUT: dict[Kind, tuple[str, str | None]] = {
 USUAL: tuple[Kind, ...] = ("checkpoints", "left over")
 #: What a run writes itself and never goes; `given` are texts from Python, `data` those of the demo.
 _OWN = (*sorted(OUTPUT - {"checkpoints", "checkpoints-before", "router", "runs", "start", "student", "tuning"}), MARKER)
-_PART = r"(sentence|logits|tokenids|tokens-[\w.-]+|attention-[\w.-]+)-[A-Za-z0-9][\w.-]*-\d{6,}\.(arrow|json)"
+_SIGNAL = r"(sentence|logits|tokenids|next|nextids|tokens-[\w.-]+|attention-[\w.-]+)"
+_PART = rf"{_SIGNAL}-[A-Za-z0-9][\w.-]*-\d{{6,}}\.(arrow|json)"
 _STORE = re.compile(
     rf"{_PART}|store\.json|store\.lock|writer-[\w.-]+\.lock|vocabulary\.json|axes-tokens-\d+\.safetensors"
 )
@@ -213,6 +214,8 @@ def _walk(folder: Path) -> Iterator[Piece]:
                 continue
         if shared and entry.name in ("tokens", "alignments", "pieces") and entry.is_dir():
             yield _piece("tokens", path, _PIECES if entry.name == "pieces" else _DERIVED)
+        elif (run or shared) and entry.name == "corpus" and entry.is_dir() and not is_corpus(path):
+            yield from _abandoned(path)  # the first reading was killed
         elif entry.is_dir():
             yield from _walk(path)
 
@@ -321,7 +324,7 @@ def _store(folder: Path) -> Iterator[Piece]:
 def _abandoned(corpus: Path) -> Iterator[Piece]:
     """What killed processes left half-written in a corpus."""
     for entry in _scan(corpus):
-        if entry.is_dir(follow_symlinks=False) and re.fullmatch(r"\.partial-[\w-]+-\d+", entry.name):
+        if entry.is_dir(follow_symlinks=False) and re.fullmatch(r"\.partial-([0-9a-f]{16}|[\w-]+-\d+)", entry.name):
             yield _left_over(Path(entry.path), _files(Path(entry.path), _CORPUS))
         elif entry.is_dir(follow_symlinks=False) and re.fullmatch(r"\.streamed-[0-9a-f]{16}", entry.name):
             yield _left_over(Path(entry.path), _files(Path(entry.path), _STREAMED))

@@ -93,6 +93,8 @@ def _planned(
             where="plan",
             remedy="Give a recipe, or both --teacher and --corpus.",
         )
+    if recipe is None and changes:
+        raise DistilvecError("--set changes a recipe, and there is none", where="plan", remedy="Give a recipe.")
     from distilvec.api import kept_or_temporary
     from distilvec.recipe import Recipe
     from distilvec.recipe.from_python import recipe_of

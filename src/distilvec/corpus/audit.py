@@ -12,6 +12,8 @@ from io import TextIOBase
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from distilvec.corpus.column_names import ColumnNames
 from distilvec.corpus.keys import PAIR, Modality, canonical, join_pair
 from distilvec.corpus.molecules import molecule_item
@@ -24,6 +26,8 @@ __all__ = ["DUPLICATE", "ROLE_NAMES", "Audit", "ColumnNames", "Item", "Problem",
 # Tabs, line ends and form feeds are white space. The range U+0080 to U+009F is left alone: it is what Windows-1252
 # becomes when it is read as Latin-1, common in otherwise good reviews and news.
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f]")
+#: Whole numbers up to here stay what they are as floats, which labels that are numbers are kept as.
+_LARGEST = 2**53
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ROLES = {
     "anchor": 0, "query": 0, "question": 0, "0": 0,
@@ -183,6 +187,9 @@ def _absent(value: Any) -> bool:
 
 
 def _label(value: Any) -> str | float:
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise Problem("label too large a number")  # give such identifiers as texts
     if isinstance(value, str) and (text := canonical(value)):
         return text
     if isinstance(value, int | float) and math.isfinite(value):
@@ -191,6 +198,7 @@ def _label(value: Any) -> str | float:
 
 
 def _domain(value: Any) -> str:
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, str | int) and (text := canonical(str(value))):
         if _SURROGATE.search(text):
             raise Problem("not UTF-8")

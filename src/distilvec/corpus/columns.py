@@ -112,7 +112,7 @@ class NamedColumn:
         if any(len(name) > 18 or str(int(name)) != name.removeprefix("+") for name in whole):
             return None
         try:
-            numbers = [float(name) for name in self._codes]
+            numbers: list[float] = [int(name) if _is_whole(name) else float(name) for name in self._codes]
         except ValueError:
             return None
         return numbers if all(map(math.isfinite, numbers)) else None
