@@ -101,6 +101,15 @@ def test_a_method_that_no_prefix_changes_is_refused(name) -> None:
         method.needs(CLASSIFYING, [KNOWN])
 
 
+def test_without_a_map_a_prefix_is_too_short() -> None:
+    """Where student and teacher are equally wide, its prefixes are not."""
+    world = small_world()
+    alike = [replace(world.teachers[0], width=world.student.width)]
+    assert build_method("cosine", {"map": False}).needs(world.student, alike).states
+    with pytest.raises(DistilvecError, match="map"):
+        build_method("cosine", {"map": False}, [4]).needs(world.student, alike)
+
+
 def test_attention_alone_is_refused_and_what_a_prefix_changes_is_taken() -> None:
     world = small_world()
     attention = {"otis_weight": 0, "alpha": 0}

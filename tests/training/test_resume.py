@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from tests.training.starting import Starter
 
 ASAM = {"lr": 1e-2, "sharpness": {"kind": "asam", "rho": 0.3}}
@@ -205,6 +207,26 @@ def test_patience_and_best_survive_resumption(start: Starter, home: Path, tmp_pa
         code, output = start.train(out=tmp_path / "cut", evaluate=remaining, resume=True, **job).wait()
         assert code == 0, output
         check_same(tmp_path / "cut", tmp_path / "whole")
+
+
+def test_a_folder_that_was_moved_keeps_its_best_and_takes_a_longer_patience(
+    start: Starter, home: Path, tmp_path: Path
+) -> None:
+    training = {"epochs": 2, "batch_size": 8, "evaluate_every": 2, "best": "score", "patience": 2, "logging_steps": 2}
+    job = {"home": home, "method": "cosine"}
+    code, output = start.train(out=tmp_path / "out", evaluate=[0.9, 0.5, 0.4], training=training, **job).wait()
+    assert code == 0, output
+    (tmp_path / "out").rename(tmp_path / "moved")
+    longer = {"out": tmp_path / "moved", "training": training | {"patience": 4}, "evaluate": [0.3, 0.2, 0.1]}
+    code, output = start.train(resume=True, **longer, **job).wait()
+    assert code == 0, output
+    evaluated = [line["step"] for line in entries(tmp_path / "moved") if "eval_score" in line]
+    assert evaluated == [2, 4, 6, 8, 10], "two more went by"
+    assert (tmp_path / "moved/checkpoints/checkpoint-2").is_dir()
+    best = load_file(tmp_path / "moved/checkpoints/checkpoint-2/model.safetensors")
+    ended = load_file(tmp_path / "moved/final-0.safetensors")
+    shared = [name for name in best if name in ended]
+    assert shared and all(torch.equal(best[name], ended[name]) for name in shared)
 
 
 def test_a_new_start_sets_other_checkpoints_aside(start: Starter, home: Path, tmp_path: Path) -> None:

@@ -202,6 +202,27 @@ def test_best_checkpoint_and_patience(home: Path, tmp_path: Path) -> None:
     assert {place.name for place in (tmp_path / "checkpoints").iterdir()} == {"checkpoint-2"}
 
 
+@pytest.mark.parametrize(("scores", "best"), [([0.2, 0.5, 0.9, 0.8, 0.1], 3), ([0.9, 0.5, 0.4, 0.3, 0.1], 1)])
+def test_the_best_evaluation_is_kept_though_checkpoints_are_rarer(
+    home: Path, tmp_path: Path, scores: list[float], best: int
+) -> None:
+    states: list[dict[str, torch.Tensor]] = []
+
+    def evaluate(student: SentenceTransformer, method: Any) -> dict[str, float]:
+        states.append({name: value.clone() for name, value in student.state_dict().items()})
+        return {"score": scores[len(states) - 1]}
+
+    often = {"evaluate_every": 1, "save_every": 2, "best": "score", "max_steps": 5, "save_total_limit": 1}
+    parts, fitted = run(home, tmp_path, evaluate=evaluate, **often)
+    assert fitted.steps == 5
+    assert all(torch.equal(value, states[best - 1][name]) for name, value in parts["student"].state_dict().items())
+
+
+def test_fewer_items_than_a_batch_where_others_are_dropped(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(DistilvecError, match=r"^training\.dataloader_drop_last: 5 items are no whole batch of 8"):
+        run(home, tmp_path, rows=5, dataloader_drop_last=True, batch_size=8)
+
+
 def test_a_metric_that_does_not_exist_is_named(home: Path, tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match=r'^training\.best: .*"scor".*\bscore\b'):
         run(home, tmp_path, evaluate=lambda *_: {"score": 1.0}, evaluate_every=1, best="scor")

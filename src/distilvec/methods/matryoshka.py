@@ -67,6 +67,8 @@ class Matryoshka(Method):
                 where=student.name,
             )
         needs = self.full.needs(student, teachers)
+        for dim, method in zip(self.dims, self.methods, strict=False):  # too short, perhaps
+            cast(Method, method).needs(replace(student, width=dim, hidden=min(dim, student.hidden)), teachers)
         if not needs.states:
             raise DistilvecError(
                 f"matryoshka: {self.full.name} looks at class logits or attention alone here, which do not depend on a "

@@ -151,8 +151,24 @@ class CheckpointedTrainer(Trainer):
             super()._load_rng_state(checkpoint)
 
     def _load_callback_state(self) -> None:
+        patience = {type(each): each.early_stopping_patience for each in self._stoppers()}
         with _readable(self.home):
             super()._load_callback_state()
+        for each in self._stoppers():  # how often it went by is the checkpoint's, how often it may the recipe's
+            each.early_stopping_patience = patience.get(type(each), each.early_stopping_patience)
+        best = f"checkpoint-{self.state.best_global_step}"
+        if (self.home / best).is_dir():  # the folder may have been moved or copied
+            self.state.best_model_checkpoint = str(self.home / best)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Every new best is saved: the weights that are loaded at the end are those of the best evaluation."""
+        new: bool = super()._determine_best_metric(metrics, trial)
+        if new and self.args.load_best_model_at_end:
+            self.control.should_save = True
+        return new
+
+    def _stoppers(self) -> list[EarlyStoppingCallback]:
+        return [each for each in self.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback)]
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         self._take_up()
@@ -194,9 +210,7 @@ class CheckpointedTrainer(Trainer):
     def _is_over(self) -> bool:
         """Whether the checkpoint that was taken up is the last one of its training."""
         out_of_patience = any(
-            callback.early_stopping_patience_counter >= callback.early_stopping_patience
-            for callback in self.callback_handler.callbacks
-            if isinstance(callback, EarlyStoppingCallback)
+            each.early_stopping_patience_counter >= each.early_stopping_patience for each in self._stoppers()
         )
         return self.state.global_step >= self.state.max_steps or out_of_patience
 

@@ -127,7 +127,7 @@ def fit(
     if needs is None:
         needs = method.needs(describe(StudentTap(student).info, task), teachers)
     rows, companions = rows_with_companions(corpus, corpus.train_rows, companions_of(needs, task, corpus))
-    _check(rows, corpus, optimizer, training.evaluate_every is not None and evaluate is None)
+    _check(rows, corpus, training, optimizer, training.evaluate_every is not None and evaluate is None)
     # First, because it also joins the other processes of a distributed run.
     args = training_arguments(training, optimizer, folder / "checkpoints", len(rows))
     tokens = _tokens(student, needs, corpus, sources, seed=training.seed, device=args.device, cache=cache or folder)
@@ -315,11 +315,19 @@ def free_maps(sample: Sample) -> list[np.ndarray]:
     ]
 
 
-def _check(rows: np.ndarray, corpus: Corpus, optimizer: OptimizerSection, blind: bool) -> None:
+def _check(
+    rows: np.ndarray, corpus: Corpus, training: TrainingSection, optimizer: OptimizerSection, blind: bool
+) -> None:
     """What would otherwise fail late, or not at all."""
     if not len(rows):
         raise DataError(
             "there is no text to train on", where="corpus", remedy="Look at what was rejected, and at corpus.holdout."
+        )
+    if training.arguments.get("dataloader_drop_last") and len(rows) < training.batch_size:
+        raise DistilvecError(
+            f"{len(rows)} items are no whole batch of {training.batch_size}, and others are dropped",
+            where="training.dataloader_drop_last",
+            remedy="Leave it out, or lower training.batch_size.",
         )
     if blind:
         raise DistilvecError(
