@@ -123,8 +123,8 @@ def test_a_key_that_earlier_versions_did_not_know_is_written_only_where_it_says_
 
 
 def test_what_does_not_go_together_is_said_before_anything_is_taught(tmp_path: Path) -> None:
-    file = written(tmp_path, MINIMAL + "training: {best: agreement_cosine}\n")
-    with pytest.raises(DistilvecError, match=r"line \d+, training\.best: .*needs evaluations"):
+    file = written(tmp_path, MINIMAL + "  lr_scheduler_type: greedy\n")
+    with pytest.raises(DistilvecError, match=r"line \d+, training\.lr_scheduler_type: .*follows a metric"):
         Recipe.load(file)
     with pytest.raises(DistilvecError, match=r"optimizer\.muon: orthogonal steps go beside AdamW's"):
         Recipe.load(written(tmp_path / "other", MINIMAL), ["training.optim=adafactor", "optimizer.muon=true"])

@@ -189,14 +189,6 @@ def test_fingerprint_follows_source_and_prompt() -> None:
     assert load_teacher(call=embed).card.fingerprint in seen
 
 
-class Counting:
-    def __init__(self, letter: str) -> None:
-        self.letter = letter
-
-    def __call__(self, texts: list[str]) -> list[list[float]]:
-        return [[float(text.count(self.letter)), 1.0] for text in texts]
-
-
 class Network(torch.nn.Module):
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -205,6 +197,17 @@ class Network(torch.nn.Module):
 
     def encode(self, texts: list[str]) -> np.ndarray:
         return self.linear(torch.tensor([[float(len(text))] for text in texts])).detach().numpy()
+
+
+class Service:
+    """What reaches it has a number of its own in every process."""
+
+    def __init__(self, network: Network | None = None) -> None:
+        self.session, self.network = object(), network
+        self.id = id(self.session)
+
+    def __call__(self, texts: list[str]) -> Any:
+        return embed(texts) if self.network is None else self.network.encode(texts)
 
 
 def scaled(texts: list[str], by: float) -> list[list[float]]:
@@ -225,11 +228,11 @@ def held(network: Network) -> Any:
 @pytest.mark.parametrize(
     ("make", "one", "other"),
     [
-        (Counting, "a", "b"),
         (counting, "a", "b"),
         (lambda by: functools.partial(scaled, by=by), 1.0, 2.0),
         (lambda seed: Network(seed).encode, 0, 1),
         (lambda seed: held(Network(seed)), 0, 1),
+        (lambda seed: Service(Network(seed)), 0, 1),
     ],
 )
 def test_what_a_function_carries_along_is_part_of_its_fingerprint(make: Any, one: Any, other: Any) -> None:
@@ -241,7 +244,13 @@ def test_what_a_function_carries_along_is_part_of_its_fingerprint(make: Any, one
 def test_the_fingerprint_of_a_plain_function_is_as_it_always_was() -> None:
     source = inspect.getsource(embed)
     assert load_teacher(call=embed).card.fingerprint == fingerprint(f"{__name__}:embed", source, "", 3)
-    assert carried(embed) == []
+    assert carried(embed) == [] == carried(Service()) == carried(Service().__call__)
+    service = Service()
+
+    def read(texts: list[str]) -> Any:
+        return service(texts)
+
+    assert carried(read) == []
 
 
 def test_a_neighbour_may_be_imported_when_the_function_is_called(

@@ -147,13 +147,3 @@ def check_together(training: TrainingSection, optimizer: OptimizerSection) -> No
             where="training.fp16",
             remedy="Set bf16.",
         )
-    if training.best and training.evaluate_every is None:
-        raise DistilvecError(
-            f'the best checkpoint by "{training.best}" needs evaluations',
-            where="training.best",
-            remedy="Set training.evaluate_every.",
-        )
-    if training.patience and not training.best:
-        raise DistilvecError(
-            f"patience ({training.patience}) needs a metric", where="training.patience", remedy="Set training.best."
-        )

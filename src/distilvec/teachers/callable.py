@@ -93,7 +93,7 @@ class CallTeacher(SentenceTeacher):
             raise DataError(f"it has no vector for {probe!r}, which it is tried with", where=name)
         source = call if isinstance(call, str) else _name_of(call)
         own = [] if isinstance(call, str) else [carried(call)]
-        own = own if any(own) else []  # a plain function's is as it always was
+        own = own if any(own) else []  # that of a plain function is as it always was
         self.card = TeacherCard(
             name=name,
             kind="callable",

@@ -20,20 +20,21 @@ _DEPTH, _ITEMS = 4, 100
 def carried(function: Any) -> list[Any]:
     """What a function's answers depend on besides its text, as JSON values; empty for a plain function of a module.
 
-    Looked at are arguments of `functools.partial`, the object of a bound method or a callable object, closures, and
-    networks among the global names that it reads. Of objects count words, numbers, arrays and networks; what a service
-    or a library does out of sight cannot be seen.
+    Of arguments of `functools.partial` and of what a closure holds count words, numbers, networks and arrays, of the
+    object of a bound method, of callable objects and of global names that are read, networks and arrays alone: a
+    client may have another number of its own in every process. What a service or a library does out of sight cannot
+    be seen.
     """
-    return _parts(function, _DEPTH)
+    return [each for each in _parts(function, _DEPTH) if each]
 
 
 def _parts(value: Any, depth: int) -> list[Any]:
     if isinstance(value, functools.partial):
-        return [_parts(value.func, depth), *(_state(each, depth) for each in (value.args, value.keywords))]
+        return [_parts(value.func, depth), *(_state(each, depth, told=True) for each in (value.args, value.keywords))]
     if isinstance(value, types.MethodType):
         return [_state(value.__self__, depth), *_parts(value.__func__, depth)]
     if isinstance(value, types.FunctionType):
-        return [each for each in _of_function(value, depth) if each is not None]
+        return list(_of_function(value, depth))
     if isinstance(value, types.BuiltinFunctionType | type):
         return []
     return [_state(value, depth)]
@@ -42,7 +43,7 @@ def _parts(value: Any, depth: int) -> list[Any]:
 def _of_function(function: types.FunctionType, depth: int) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         try:
-            yield _state(cell.cell_contents, depth - 1)
+            yield _state(cell.cell_contents, depth, told=True)
         except ValueError:  # not filled yet
             continue
     for name in function.__code__.co_names:
@@ -51,28 +52,35 @@ def _of_function(function: types.FunctionType, depth: int) -> Iterator[Any]:
             yield _state(value, depth)
 
 
-def _state(value: Any, depth: int) -> Any:
-    """Something that is equal for equal values; None where nothing can be told."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
+def _state(value: Any, depth: int, *, told: bool = False) -> Any:
+    """Something that is equal for equal values; None where nothing can be told.
+
+    Args:
+        told: words and numbers count, too.
+    """
+    if isinstance(value, bool | int | float | str):
+        return value if told else None
     if isinstance(value, nn.Module):
         return _digest(sorted(value.state_dict().items()))
     if isinstance(value, torch.Tensor | np.ndarray):
         return _digest([("", value)])
-    return _inside(value, depth - 1) if depth else None
+    return _inside(value, depth - 1, told) if depth else None
 
 
-def _inside(value: Any, depth: int) -> Any:
-    """Of something that is made of other values."""
-    if isinstance(value, list | tuple):
-        return [_state(each, depth) for each in value[:_ITEMS]]
-    if isinstance(value, Mapping):
-        return [[str(key), _state(each, depth)] for key, each in list(value.items())[:_ITEMS]]
+def _inside(value: Any, depth: int, told: bool) -> Any:
+    """Of something that is made of other values; None where none of them says anything."""
     if isinstance(value, functools.partial | types.MethodType | types.FunctionType):
-        return [getattr(value, "__qualname__", None), *_parts(value, depth)]
-    if inspect.ismodule(value) or isinstance(value, type) or not hasattr(value, "__dict__"):
+        return [each for each in _parts(value, depth) if each] or None
+    if isinstance(value, list | tuple):
+        found = [_state(each, depth, told=told) for each in value[:_ITEMS]]
+    elif isinstance(value, Mapping):
+        shown = list(value.items())[:_ITEMS]
+        found = [[str(key), each] for key, one in shown if (each := _state(one, depth, told=told)) is not None]
+    elif inspect.ismodule(value) or isinstance(value, type) or not hasattr(value, "__dict__"):
         return None
-    return [type(value).__qualname__, _state(vars(value), depth)]
+    else:
+        found = [_state(vars(value), depth)]
+    return found if any(each is not None for each in found) else None
 
 
 def _digest(arrays: list[tuple[str, Any]]) -> str:

@@ -84,7 +84,17 @@ def training_arguments(
 
 
 def _save_every(training: TrainingSection, steps: int) -> int:
-    """Steps between checkpoints."""
+    """Steps between checkpoints, after checking what goes together; `finetune` adds evaluations to a recipe."""
+    if training.best and training.evaluate_every is None:
+        raise DistilvecError(
+            f'the best checkpoint by "{training.best}" needs evaluations',
+            where="training.best",
+            remedy="Set training.evaluate_every.",
+        )
+    if training.patience and not training.best:
+        raise DistilvecError(
+            f"patience ({training.patience}) needs a metric", where="training.patience", remedy="Set training.best."
+        )
     every = training.save_every or (training.evaluate_every if training.best else None) or steps
     if training.best and every % (training.evaluate_every or 1):
         raise DistilvecError(
