@@ -307,7 +307,6 @@ def shrink_model(
     if corpus is not None:
         with tempfile.TemporaryDirectory(prefix="distilvec-shrink-") as place:
             texts = read_corpus(str(corpus), place, text=text, holdout=0.0).texts()
-    wanted: dict[str, Any] = {"layers": layers, "vocabulary": vocabulary, "texts": texts, **sizes}
-    smaller, report = shrink(model, **wanted)
+    smaller, report = shrink(model, layers=layers, vocabulary=vocabulary, texts=texts, seen=None, **sizes)
     ship(smaller, output)
     return f"{report}\nstudent     {output}"

@@ -186,8 +186,9 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
     corpus = job.corpus
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
     bench = Bench(recipe, whole, few.corpus, taught, [], None)
-    wanted = shapes(of, source, budget.most, length, whole.texts(), _mapped(bench))
-    students, rows, notes = _fitting(wanted, bench, budget)
+    mapped = _mapped(bench)
+    wanted = shapes(of, source, budget.most, length, whole.texts(), mapped)
+    students, rows, notes = _fitting(wanted, bench, budget, mapped)
     to_come, teacher = planned_steps(recipe, corpus), measure_teacher(bench)
     failed = halve(students, rows, bench, steps or max(1, min(STEPS, int(SHARE * to_come))), to_come)
     notes += [f"{name}: left out, {error}" for name, error in failed.items()]
@@ -203,7 +204,7 @@ def _mapped(bench: Bench) -> int:
 
 
 def _fitting(
-    wanted: Sequence[Candidate], bench: Bench, budget: Budget
+    wanted: Sequence[Candidate], bench: Bench, budget: Budget, mapped: int
 ) -> tuple[list[SentenceTransformer], list[Measured], list[str]]:
     """The candidates that can be made and fit, untrained, and why the others do not."""
     students, rows, notes = [], [], []
@@ -211,7 +212,6 @@ def _fitting(
         logger.info("candidate %d of %d: %s", count, len(wanted), candidate.name)
         try:
             section, student = started(candidate, bench)
-            mapped = _mapped(bench)
             free = np.zeros((student.get_embedding_dimension() or 0, mapped), np.float32) if mapped else None
             row = shipped(candidate, section, student, bench, free)
         except Interrupted:
