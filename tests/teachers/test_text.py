@@ -13,6 +13,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from distilvec.errors import DistilvecError
+from distilvec.judging import CachedEncoder
 from distilvec.teachers import TeacherCard, TextTeacher, load_teacher
 from distilvec.teachers.encoding import cut_batches
 
@@ -108,6 +109,25 @@ def test_prompts(tiny_model_folders: dict[str, Path], sentences: list[str]) -> N
     assert np.abs(named.encode(texts) - own.encode(texts, prompt_name="query")).max() < 1e-5
     assert np.abs(literal.encode(texts) - own.encode(texts, prompt="passage: ")).max() < 1e-5
     assert np.abs(plain.encode(texts) - named.encode(texts)).max() > 0.01
+
+
+def test_queries_and_documents(tiny_model_folders: dict[str, Path], tmp_path: Path, sentences: list[str]) -> None:
+    texts = sentences[:20]
+    own = SentenceTransformer(str(tiny_model_folders["qwen3"]), device="cpu")
+    own.prompts = {"query": "ask: ", "passage": "", "note": "note: "}
+    own.default_prompt_name = "note"
+    own.save(str(tmp_path / "two-sided"))
+    for prompt in (None, "query"):
+        teacher = TextTeacher(tmp_path / "two-sided", device="cpu", prompt=prompt)
+        encoder = CachedEncoder(teacher)
+        assert np.abs(encoder.query(texts) - own.encode(texts, prompt="ask: ")).max() < 1e-5
+        assert np.abs(encoder.document(texts) - own.encode(texts, prompt="")).max() < 1e-5
+        assert np.abs(encoder(texts) - own.encode(texts, prompt=teacher.prompt)).max() < 1e-5
+    # what somebody writes out stands before every text, also where it is nothing
+    for prompt in ("find: ", ""):
+        literal = CachedEncoder(TextTeacher(tmp_path / "two-sided", device="cpu", prompt=prompt))
+        for found in (literal.query(texts), literal.document(texts)):
+            assert np.abs(found - own.encode(texts, prompt=prompt)).max() < 1e-5
 
 
 def test_default_prompt_of_the_model(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.pipeline import default_prompt, side_prompt
 
 logger = logging.getLogger(__name__)
 Vectors = npt.NDArray[np.float32]
@@ -92,17 +93,14 @@ class CachedEncoder:
 
     def has_side(self, side: str) -> bool:
         """Whether the model reads texts of a side in another way than texts as such."""
-        if isinstance(self.model, RidgeMapped):
-            return self.model.inner.has_side(side)
-        if not hasattr(self.model, f"encode_{side}"):
-            return False
-        if hasattr(self.model, "_modules") and any(type(m).__name__ == "Router" for m in self.model.children()):
+        own: Any = self.model.inner if isinstance(self.model, RidgeMapped) else self.model
+        if hasattr(own, "has_side"):
+            return bool(own.has_side(side))
+        if not hasattr(own, f"encode_{side}") or not hasattr(own, "prompts"):
+            return hasattr(own, f"encode_{side}")
+        if is_sentence_transformer(own) and any(type(module).__name__ == "Router" for module in own.children()):
             return True
-        prompts = getattr(self.model, "prompts", None) or {}
-        names = (side,) if side == "query" else ("document", "passage", "corpus")
-        # An empty prompt says something where another is the default.
-        default = getattr(self.model, "default_prompt_name", None)
-        return any(prompts.get(name) or (default and name in prompts) for name in names)
+        return side_prompt(own, side) != default_prompt(own)
 
     def _vectors(self, side: str, texts: Sequence[str]) -> Vectors:
         store = self._sides.setdefault(side, _Side())

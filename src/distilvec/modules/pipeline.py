@@ -26,7 +26,18 @@ def item_kinds(model: SentenceTransformer) -> list[str]:
 
 def default_prompt(model: SentenceTransformer) -> str:
     """What a model puts before a text where nobody says otherwise; "" = nothing."""
-    return (model.prompts or {}).get(model.default_prompt_name or "") or ""
+    return (model.prompts or {}).get(getattr(model, "default_prompt_name", None) or "") or ""
+
+
+def side_prompt(model: SentenceTransformer, side: str) -> str:
+    """What `encode_query` or `encode_document` puts before a text; `side` is "query" or "document"; "" = nothing.
+
+    An empty prompt of that name says something where another is the default; without one, the default holds.
+    """
+    prompts = model.prompts or {}
+    names = (side,) if side == "query" else ("document", "passage", "corpus")
+    found = next((name for name in names if name in prompts), None)
+    return default_prompt(model) if found is None else prompts[found] or ""
 
 
 def is_causal(model: nn.Module) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import logging
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError, nearest
 from distilvec.modules.adapters import CONFIG, WEIGHTS, leave_out_prompt, merge_adapters, read_both_ways
 from distilvec.modules.opening import locate, locate_adapters, module_folders, open_model
-from distilvec.modules.pipeline import PoolingChoice, set_length, set_pooling
+from distilvec.modules.pipeline import PoolingChoice, set_length, set_pooling, side_prompt
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, hash_files, licence_of
@@ -42,6 +43,8 @@ class TextTeacher(SentenceTeacher):
         model: the `SentenceTransformer`.
         prompts: the prompts that the model brings, by name.
         prompt_chosen: whether a prompt (or none) was asked for, rather than left to the model's default.
+        sides: what the model itself puts before a "query" and a "document"; empty where a text of the caller's own
+            stands before all.
         head: of the task that it was fine-tuned on, None without one.
         tokens: its quick tokenizer, None where only the model's own `preprocess` knows how.
         assumed_pooling: whether neither the folder nor the caller says anything about pooling, so that it was chosen by
@@ -93,6 +96,8 @@ class TextTeacher(SentenceTeacher):
         self.prompts = {key: text for key, text in self.model.prompts.items() if text}
         self.prompt_chosen = prompt is not None
         self.prompt = self._resolve(prompt)
+        own = prompt is None or prompt in self.model.prompts
+        self.sides = {side: side_prompt(self.model, side) for side in ("query", "document")} if own else {}
         self.tokens = quick_tokens(self.model, self.prompt)
         self._budget = token_budget or BUDGET.get(self.device.type, BUDGET["cuda"])
         parts = [hash_files(each, [each / CONFIG, each / WEIGHTS]) for each in added]
@@ -168,6 +173,27 @@ class TextTeacher(SentenceTeacher):
         """Token strings by id, as its tokenizer calls them."""
         tokenizer = self.model.tokenizer
         return [str(token) for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
+
+    def has_side(self, side: str) -> bool:
+        """Whether it reads a "query" or a "document" with another prompt of its own than texts as such."""
+        return self.sides.get(side, self.prompt) != self.prompt
+
+    def encode_query(self, texts: Sequence[str]) -> np.ndarray:
+        """float32 [n, D] of search queries, with the model's own prompt for them where it has one."""
+        return self._on_side("query").encode(texts)
+
+    def encode_document(self, texts: Sequence[str]) -> np.ndarray:
+        """float32 [n, D] of documents to be found, with the model's own prompt for them where it has one."""
+        return self._on_side("document").encode(texts)
+
+    def _on_side(self, side: str) -> TextTeacher:
+        if not self.has_side(side):
+            return self
+        other = copy.copy(self)
+        other.__dict__.pop("observer", None)  # it knows the prompt
+        other.prompt = self.sides[side]
+        other.tokens = quick_tokens(self.model, other.prompt)
+        return other
 
     def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
         """float32 [n, D], all texts in one forward pass, padded on `side` (default: the model's own side)."""
