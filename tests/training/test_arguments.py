@@ -14,7 +14,7 @@ from transformers import TrainingArguments
 from distilvec.errors import DistilvecError
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.recipe.training_keys import ELSEWHERE, REFUSED
-from distilvec.training.arguments import bfloat16_pays, steps_per_epoch, training_arguments
+from distilvec.training.arguments import bfloat16_pays, steps_in_all, steps_per_epoch, training_arguments
 
 PASSED: dict[str, Any] = {
     "max_steps": 7,
@@ -166,7 +166,17 @@ def test_defaults() -> None:
     made = arguments(items=1000, best="score", evaluate_every=7)
     assert (made.save_steps, made.eval_steps, made.greater_is_better) == (7, 7, True)
     assert made.metric_for_best_model == "score" and made.load_best_model_at_end
-    assert [steps_per_epoch(*given) for given in ((100, 8), (100, 8, 4), (3, 8), (96, 8))] == [13, 4, 1, 12]
+
+
+def test_steps() -> None:
+    plain, four = (
+        TrainingSection(batch_size=8, epochs=2.5),
+        TrainingSection(batch_size=8, gradient_accumulation_steps=4),
+    )
+    assert [steps_per_epoch(plain, items) for items in (100, 3, 96)] == [13, 1, 12]
+    assert steps_per_epoch(four, 100) == 4
+    assert steps_in_all(plain, 100) == 33
+    assert steps_in_all(TrainingSection(batch_size=8, max_steps=7), 100) == 7
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="an accelerator answers by its kind")

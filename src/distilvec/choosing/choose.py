@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from distilvec.recipe import Recipe
 from distilvec.recipe.places import at_revision
 from distilvec.students import load_student
 from distilvec.teachers import Teacher
-from distilvec.training.arguments import steps_per_epoch
+from distilvec.training.arguments import steps_in_all
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -117,13 +116,10 @@ def texts_read(recipe: Recipe, corpus: Corpus) -> int:
 
 def planned_steps(recipe: Recipe, corpus: Corpus) -> int:
     """Steps of the recipe's training; where it trains on pairs, a pair is one item."""
-    steps = int(recipe.training.arguments.get("max_steps", 0))
     rows = corpus.train_rows
     if on_pairs(recipe.method.name, recipe.method.options) and corpus.groups is not None:
         rows, _ = rows_with_companions(corpus, rows, None)
-    accumulation = recipe.training.arguments.get("gradient_accumulation_steps", 1)
-    each = steps_per_epoch(len(rows), recipe.training.batch_size, accumulation)
-    return steps if steps > 0 else math.ceil(recipe.training.epochs * each)
+    return steps_in_all(recipe.training, len(rows))
 
 
 def step_texts(recipe: Recipe) -> int:

@@ -31,6 +31,7 @@ from distilvec.store.scan import part_names
 from distilvec.teachers import Teacher, TeacherReport, check_teacher
 from distilvec.teachers.service import ServiceTeacher
 from distilvec.teachers.signals import NOTHING, Wanted
+from distilvec.training.arguments import steps_in_all
 from distilvec.training.fit import companions_of
 from distilvec.words import duration, size
 
@@ -240,7 +241,6 @@ def _probe_student(
 ) -> tuple[float, float]:
     """Take a few steps; returns the seconds of the whole training and the bytes it leaves."""
     recipe, corpus, place = job.recipe, job.corpus, job.place
-    accumulation = recipe.training.arguments.get("gradient_accumulation_steps", 1)
     most = companions_of(job.needs, job.task, corpus)
     items = len(rows_with_companions(corpus, corpus.train_rows, most)[0])
     begun = time.perf_counter()
@@ -261,9 +261,7 @@ def _probe_student(
     setup = time.perf_counter() - begun - fitted.seconds
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
     per_step = fitted.seconds / max(fitted.steps, 1)
-    per_epoch = max(1, int(np.ceil(items / recipe.training.batch_size / accumulation)))
-    asked = recipe.training.arguments.get("max_steps", 0)
-    steps = asked if asked > 0 else int(np.ceil(per_epoch * recipe.training.epochs))
+    steps = steps_in_all(recipe.training, items)
     folded = job.student_section.space == "teacher"
     summary.add(
         "student",

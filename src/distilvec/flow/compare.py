@@ -260,8 +260,7 @@ class _Bench:
         """The learning rate with the best held-out agreement, or likelihood of answers, after at most one epoch."""
         quality = self._quality(self.jobs[name])
         recipe, qualities = self.jobs[name].recipe, {}
-        batches = recipe.training.arguments.get("gradient_accumulation_steps", 1)
-        one = steps_per_epoch(len(self.jobs[name].corpus.train_rows), recipe.training.batch_size, batches)
+        one = steps_per_epoch(recipe.training, len(self.jobs[name].corpus.train_rows))
         for factor in FACTORS:
             rate = float(f"{recipe.optimizer.lr * factor:.3g}")
             candidate = _changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs), most=one)

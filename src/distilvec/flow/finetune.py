@@ -202,7 +202,7 @@ def _measured(recipe: Recipe, rows: int) -> Recipe:
     best = (training.best or resolve(task.kind).metric).removeprefix("eval_").removeprefix("task_")
     if best not in known:
         raise DistilvecError(f'there is no metric "{best}"', where="training.best", remedy=nearest(best, known))
-    every = steps_per_epoch(rows, training.batch_size, training.arguments.get("gradient_accumulation_steps", 1))
+    every = steps_per_epoch(training, rows)
     measures = {"best": f"task_{best}", "evaluate_every": training.evaluate_every or every}
     return recipe.model_copy(update={"training": training.model_copy(update=measures)})
 

@@ -45,7 +45,7 @@ def training_arguments(
         )
     if world == 1:  # without other processes, naming how to reach them makes transformers look for them
         given.pop("ddp_backend", None)
-    steps = steps_per_epoch(items, training.batch_size, given.get("gradient_accumulation_steps", 1))
+    steps = steps_per_epoch(training, items)
     every = _save_every(training, steps)
     defaults: dict[str, Any] = {
         "lr_scheduler_type": "cosine",
@@ -104,9 +104,16 @@ def _save_every(training: TrainingSection, steps: int) -> int:
     return every
 
 
-def steps_per_epoch(items: int, batch_size: int, accumulation: int = 1) -> int:
+def steps_per_epoch(training: TrainingSection, items: int) -> int:
     """Optimiser steps that an epoch takes."""
-    return max(1, math.ceil(math.ceil(items / batch_size) / accumulation))
+    batches = math.ceil(items / training.batch_size)
+    return max(1, math.ceil(batches / training.arguments.get("gradient_accumulation_steps", 1)))
+
+
+def steps_in_all(training: TrainingSection, items: int) -> int:
+    """Optimiser steps of the whole training."""
+    most = int(training.arguments.get("max_steps", 0))
+    return most if most > 0 else math.ceil(training.epochs * steps_per_epoch(training, items))
 
 
 @functools.cache
