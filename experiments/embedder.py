@@ -82,7 +82,7 @@ def scored() -> dict[str, Any]:
         "averages": {name: judged.averages(name) for name in models},
         "agreement": record.agreement,
         "steps": record.cost.steps if record.cost else None,
-        "training_seconds_of_last_call": record.cost.training_seconds if record.cost else None,
+        "training_seconds": record.cost.training_seconds if record.cost else None,
     }
 
 

@@ -173,7 +173,7 @@ def judged_run(made: Recipe) -> dict[str, Any]:
         },
         "agreement": record.agreement,
         "sizes": {"student": [row.parameters, row.size_bytes], "teacher": [top.parameters, top.size_bytes]},
-        "training_seconds_of_last_call": record.cost.training_seconds if record.cost else None,
+        "training_seconds": record.cost.training_seconds if record.cost else None,
         "steps": record.cost.steps if record.cost else None,
         "seed": made.training.seed,
     }

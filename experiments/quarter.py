@@ -269,7 +269,7 @@ def distilled(numbers: int) -> tuple[Path, dict[str, Any]]:
         distill(demo_teacher(), pca_dims=numbers).save_pretrained(folder)
     took = time.perf_counter() - begun
     table = max(np.prod(tensor.shape) for tensor in load_file(folder / "model.safetensors").values())
-    return folder, {"parameters": int(table), "training_seconds_of_last_call": took}
+    return folder, {"parameters": int(table), "training_seconds": took}
 
 
 def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
@@ -283,7 +283,7 @@ def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
         "parameters": student.parameters,
         "bytes": student.size_bytes,
         "steps": record.cost.steps if record.cost else None,
-        "training_seconds_of_last_call": record.cost.training_seconds if record.cost else None,
+        "training_seconds": record.cost.training_seconds if record.cost else None,
         "seed": made.training.seed,
     }
 

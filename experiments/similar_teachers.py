@@ -238,7 +238,7 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
         "lr": lr,
         "seed": seed,
         "steps": cost.steps,
-        "training_seconds_of_last_call": cost.training_seconds,
+        "training_seconds": cost.training_seconds,
         "held_out": record.held_out,
         "log": [row for row in record.log if NEIGHBOURS in row],
         **judged_model(student),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from distilvec.flow.run import run, train
 from distilvec.flow.train import train_student
 from distilvec.methods.table import resolve
 from distilvec.recipe import Recipe
+from distilvec.report import Record
 
 STUDENTS: dict[str, dict[str, Any]] = {
     "cut": {"shrink": {"of": "tiny", "layers": 1, "vocabulary": 200}},
@@ -90,6 +92,21 @@ def test_a_run_makes_each_part_once(
     assert counts == {"student": 1, "needs": 1}
     run(given, resume=True)
     assert counts == {"student": 1, "needs": 2}, "the untrained student lies in the folder"
+
+
+def test_the_seconds_of_calls_before_count(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    given = recipe(tmp_path, tiny_bert, sentences)
+    run(given)
+    cost = Record.load(tmp_path / "out").cost
+    assert cost is not None and cost.training_seconds is not None
+    (file,) = (tmp_path / "out" / "checkpoints").glob(f"checkpoint-{cost.steps}/unlogged-0.json")
+    kept = json.loads(file.read_text())
+    assert 0 < kept["seconds"] <= cost.training_seconds
+    file.write_text(json.dumps(kept | {"seconds": kept["seconds"] + 1000}))
+    run(given, resume=True)
+    again = Record.load(tmp_path / "out").cost
+    assert again is not None and again.training_seconds is not None
+    assert 1000 < again.training_seconds < 1000 + 2 * cost.training_seconds
 
 
 def test_another_student_is_not_taken_for_the_one_that_lies_there(

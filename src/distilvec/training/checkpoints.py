@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,11 +49,21 @@ class CheckpointedTrainer(Trainer):
     data: dict[str, Any] | None = None
     _partial: Path | None = None
     _unlogged: Path | None = None
+    _begun = 0.0
 
     @property
     def home(self) -> Path:
         """Where checkpoints lie."""
         return Path(str(self.args.output_dir))
+
+    def start_clock(self) -> None:
+        """From here on `seconds` counts."""
+        self._begun = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Wall clock of the training, with that of the calls before it up to the checkpoints that were gone on from."""
+        return time.perf_counter() - self._begun
 
     # writing
 
@@ -120,13 +131,15 @@ class CheckpointedTrainer(Trainer):
                 remove(old)
 
     def unlogged(self) -> dict[str, Any]:
-        """What has been summed up since the last line of the log."""
-        return {"loss": float(self._tr_loss), "total": self._total_loss_scalar, "last": self._globalstep_last_logged}
+        """What has been summed up since the last line of the log, and the seconds so far."""
+        loss, total = float(self._tr_loss), self._total_loss_scalar
+        return {"loss": loss, "total": total, "last": self._globalstep_last_logged, "seconds": self.seconds}
 
     def take_up_unlogged(self, kept: dict[str, Any]) -> None:
         """Go on with what `unlogged` gave."""
         self._tr_loss += kept["loss"]
         self._total_loss_scalar, self._globalstep_last_logged = kept["total"], kept["last"]
+        self._begun -= kept.get("seconds", 0.0)  # checkpoints of earlier versions have none
 
     # reading
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import resource
 import signal
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,7 +54,8 @@ class Fitted:
     Attributes:
         method: with its trained heads.
         free_map: per teacher the ridge map [d, D] of the untrained student (the free baseline).
-        seconds: wall clock of the training itself; of this call only where it was resumed.
+        seconds: wall clock of the training itself; where it was resumed, with what earlier calls took up to their
+            checkpoints.
         peak_bytes: highest resident memory of the process (device memory on an accelerator).
         steps: optimiser steps.
         log: every logged entry.
@@ -282,12 +282,12 @@ def _open_checkpoints(folder: Path, resume: bool, data: dict[str, Any]) -> Path 
 
 
 def _train(trainer: DistillationTrainer, checkpoint: Path | None, folder: Path) -> float:
-    """Train to the end, or to a signal; returns the seconds it took.
+    """Train to the end, or to a signal; returns the seconds it took, interruptions apart.
 
     Raises:
         Interrupted: after the checkpoint is saved.
     """
-    start = time.perf_counter()
+    trainer.start_clock()
     with StopSignals() as signals:
         polite = StopPolitely(signals)
         trainer.add_callback(polite)
@@ -302,7 +302,7 @@ def _train(trainer: DistillationTrainer, checkpoint: Path | None, folder: Path) 
         )
     if trainer.args.push_to_hub:
         trainer.push_to_hub()
-    return time.perf_counter() - start
+    return trainer.seconds
 
 
 def free_maps(sample: Sample) -> list[np.ndarray]:
