@@ -76,8 +76,8 @@ missing. "Best" is the best on these same test sets, to the advantage of what is
 MISSING = """
 ## What new runs would settle
 
-- ULD and MultiLevelOT with smaller learning rates and some epochs of cross-entropy first. At every rate that was tried
-  they give one answer to everything on Banking77 and SST-2.
+- ULD and MultiLevelOT with labels first, as rivals. Their rows in the table above are of losses alone, which give one
+  answer to everything on Banking77 and SST-2; with labels first they train (cross_tokenizer/table.md).
 - The sweep behind our defaults of EMO and DistillMoE. What of it was kept, and what was not, stands in
   experiments/results/cross_tokenizer/choosing.md.
 - Rates below 1e-4, which `cross_tokenizer.py` now tries where 1e-4 is best.
