@@ -77,7 +77,7 @@ def brute(asked: Asked, vectors: np.ndarray, section: MiningSection) -> list[lis
         products = vectors @ query
         own, left = products[asked.positives[row]], []
         others = [
-            n for n in np.argsort(-products, kind="stable").tolist() if n not in answers and n != asked.equal[row]
+            n for n in np.argsort(-products, kind="stable").tolist() if n not in answers and n not in asked.barred[row]
         ]
         for rank, number in enumerate(others, 1):
             score = products[number]
@@ -104,7 +104,7 @@ def block(documents: int = 200, queries: int = 40) -> tuple[Asked, np.ndarray]:
     rows = np.sort(np.concatenate([np.arange(queries), np.arange(0, queries, 4)]))
     own = np.array([row if number == 0 or rows[number - 1] != row else 150 + row for number, row in enumerate(rows)])
     equal = np.where(np.arange(queries) % 5 == 0, 199 - np.arange(queries), -1)
-    return Asked(asked, np.arange(queries), rows, own, equal), vectors
+    return Asked(asked, np.arange(queries), rows, own, equal[:, None]), vectors
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_filters_keep_what_one_document_after_the_other_keeps(
     unlimited = Chooser(held, section.model_copy(update={"negatives": len(vectors)}))
     left = unlimited.choose(asked, *met, np.random.default_rng(0))
     taken = dict(left.taken)
-    own = taken.pop("the query's own: its positives, its text")
-    assert own <= len(asked.rows) + (asked.equal >= 0).sum()
+    own = taken.pop("the query's own: its positives, its text, its negatives")
+    assert own <= len(asked.rows) + (asked.barred >= 0).sum()
     assert left.candidates == sum(taken.values()) + (left.numbers >= 0).sum()
 
 
@@ -218,6 +218,37 @@ def test_a_corpus_is_mined_on_both_of_its_sides(
     assert same == found and found.file.stat().st_mtime_ns == stamp, "nothing is done twice"
     other = distilvec.mine(str(tiny_bert), corpus, tmp_path / "mined", **{**options, "negatives": 2})
     assert other.columns == found.columns[:4] and len(read(other.file)) == 180
+
+
+def test_held_out_answers_among_further_documents_are_no_negatives(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    pairs = [row for row in pairs_of(sentences[:180]) if row["q"] != "the same question"]
+    corpus = {"path": pairs, "text": ["q", "d"], "holdout": 0.3}
+    options = {"relative_margin": None, "negatives": 3, "documents": [row["d"] for row in pairs]}
+    found = distilvec.mine(str(tiny_bert), corpus, tmp_path / "mined", **options)
+    before = read_corpus(pairs, tmp_path / "before", text=["q", "d"], holdout=0.3)
+    again = read_corpus(str(found.file), tmp_path / "again", text=found.columns, holdout=0.3)
+    held = set(before.texts(before.holdout_rows))
+    assert held == set(again.texts(again.holdout_rows))
+    assert found.left_out == len([row for row in pairs if row["d"] in held]) > 20
+    assert f"{found.left_out} of the further documents are texts of held-out pairs" in found.text()
+
+
+def test_negatives_that_the_corpus_has_stay(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    rows = [row | {"wrong": each.strip()} for row, each in zip(pairs_of(sentences[:60]), sentences[60:], strict=False)]
+    rows[4]["wrong"] = None
+    corpus = {"path": rows, "text": ["q", "d", "wrong"], "holdout": 0.0}
+    found = distilvec.mine(str(tiny_bert), corpus, tmp_path / "mined", relative_margin=None, negatives=2)
+    mined = read(found.file)
+    assert found.columns == ["q", "d", "wrong", "negative_1", "negative_2"]
+    assert [(row["d"], row["wrong"]) for row in mined] == [(row["d"], row["wrong"]) for row in rows]
+    for row in mined:
+        assert len({row["d"], row["wrong"], row["negative_1"], row["negative_2"]}) == 4, "none is mined again"
+    more = distilvec.mine(
+        str(tiny_bert), {**corpus, "path": str(found.file), "text": found.columns}, tmp_path / "more", negatives=1
+    )
+    assert more.columns == [*found.columns, "negative_3"]
 
 
 def test_given_vectors_may_lack_texts(tmp_path: Path, sentences: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import shutil
@@ -60,8 +61,9 @@ def mine_recipe(recipe: Recipe) -> Mined:
         store = job.teach(vectors_only=True)[0].store
         if further is not None:
             store = job.on(further).teach(vectors_only=True)[0].store
-        columns = list(job.corpus_section.text)[:2]
-        columns += [f"negative_{number + 1}" for number in range(recipe.mining.negatives)]
+        columns = list(job.corpus_section.text)
+        names = (f"negative_{number}" for number in itertools.count(1))
+        columns += itertools.islice((name for name in names if name not in columns), recipe.mining.negatives)
         result = Mined(folder, columns, job.teachers[0].card.name, _digest(job, further))
         if (folder / SUMMARY).is_file() and result.file.is_file():
             before = Mined.read(folder)
@@ -135,6 +137,7 @@ def _mine(job: Job, corpus: Corpus, further: Corpus | None, store: SignalStore, 
     if len(corpus.holdout_rows):
         sides.append(Side(corpus, store, np.asarray(corpus.holdout_rows), None))
     result.pairs, result.documents = sum(len(side.anchors) for side in sides), len(sides[0].documents)
+    result.left_out = sides[0].left_out
     result.unknown = sum(int((~side.known).sum()) for side in sides)
     if result.unknown == result.pairs:
         raise DataError("the teacher has no vectors for any of the pairs", where="teachers", remedy="See its texts.")
@@ -142,7 +145,7 @@ def _mine(job: Job, corpus: Corpus, further: Corpus | None, store: SignalStore, 
     total = sum(len(side.asked) for side in sides)
     texts = Texts(corpus, further)
     with StopSignals() as signals, whole(result.file) as temporary, temporary.open("w", encoding="utf-8") as out:
-        writer = PairsWriter(out, texts, result, total)
+        writer = PairsWriter(out, texts, result, total, len(job.corpus_section.text) - 2)
         for number, side in enumerate(sides):
             for start, asked, negatives in _blocks(job, side, number, work, signals, ticker, (done, total)):
                 writer.block(side, side.asked[start : start + len(asked)], negatives)

@@ -25,19 +25,19 @@ class Asked:
         positives: int64 [Q], number of each query's own positive.
         rows, own: int64 [m], pairs of a query and a document that answers it: its positive, and those that an equal
             query has elsewhere; by query.
-        equal: int64 [Q], the document that is the query's own text; -1 where there is none.
+        barred: int64 [Q, m], documents that are the query's own text, or negatives that it has already; -1 for none.
     """
 
     vectors: np.ndarray
     positives: np.ndarray
     rows: np.ndarray
     own: np.ndarray
-    equal: np.ndarray
+    barred: np.ndarray
 
     @property
     def most(self) -> int:
         """How many documents one query can lose for being its own."""
-        return 1 + int(np.bincount(self.rows, minlength=1).max())
+        return self.barred.shape[1] + int(np.bincount(self.rows, minlength=1).max())
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Chooser:
         taken: Counter[str] = Counter()
         there = numbers >= 0
         alive = there & ~self._own(asked, numbers)
-        taken["the query's own: its positives, its text"] = int((there & ~alive).sum())
+        taken["the query's own: its positives, its text, its negatives"] = int((there & ~alive).sum())
         ranks = np.where(alive, alive.cumsum(1), 0)
         first, last = section.ranks
         alive &= ranks <= last
@@ -122,9 +122,10 @@ class Chooser:
         return chosen
 
     def _own(self, asked: Asked, numbers: np.ndarray) -> np.ndarray:
-        """bool [Q, n], documents that answer their query, or are it."""
-        answers = self._among(numbers, asked.rows, asked.own)
-        return answers | (numbers == np.where(asked.equal < 0, -2, asked.equal)[:, None])
+        """bool [Q, n], documents that answer their query, or are barred."""
+        rows, columns = (asked.barred >= 0).nonzero()
+        documents = np.concatenate([asked.own, asked.barred[rows, columns]])
+        return self._among(numbers, np.concatenate([asked.rows, rows]), documents)
 
     def _among(self, numbers: np.ndarray, rows: np.ndarray, documents: np.ndarray) -> np.ndarray:
         """bool [Q, n], which numbers stand in the pairs of a row and a document."""

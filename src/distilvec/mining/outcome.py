@@ -29,6 +29,7 @@ class Mined:
         pairs: how many queries with a positive there were; `whole` of them got all their negatives, `none` got none.
         negatives: how many were found, `random` of them drawn at random.
         documents: how many could have been one.
+        left_out: further documents that are none because they are texts of held-out pairs.
         candidates: how many of the nearest documents within the ranks, of all queries, met the filters.
         taken: filter -> how many of them it took, each of what those before it left.
         unknown: pairs left without negatives because the teacher has no vector for query or positive.
@@ -48,6 +49,7 @@ class Mined:
     negatives: int = 0
     random: int = 0
     documents: int = 0
+    left_out: int = 0
     candidates: int = 0
     unknown: int = 0
     taken: dict[str, int] = field(default_factory=dict)
@@ -103,6 +105,8 @@ class Mined:
         ]
         if self.unknown:
             lines.append(f"{self.unknown:,} pairs are without because the teacher has no vector for one of their texts")
+        if self.left_out:
+            lines.append(f"{self.left_out:,} of the further documents are texts of held-out pairs, and left out")
         lines += ["", f"{self.candidates:,} candidates within the ranks, beside the queries' own; the filters took"]
         lines += [f"  {number:>12,}  {name}" for name, number in self.taken.items()]
         if self.quantiles:

@@ -73,25 +73,37 @@ class Side:
 
     Args:
         rows: of the corpus.
-        further: more documents.
+        further: more documents; those that are texts of other rows of the corpus are left out.
+
+    Attributes:
+        anchors, positives: int64 [n], rows of the corpus.
+        given: int64 [n, m], rows of the negatives that the corpus itself has, -1 where there is none.
+        left_out: further documents that are texts of other rows.
     """
 
     def __init__(self, corpus: Corpus, store: SignalStore, rows: np.ndarray, further: Corpus | None) -> None:
         assert corpus.groups is not None and corpus.roles is not None
-        positives = companion_rows(np.asarray(corpus.groups), np.asarray(corpus.roles), 1)[:, 0]
-        self.anchors = rows[positives[rows] >= 0]
-        self.positives = positives[self.anchors]
+        companions = companion_rows(np.asarray(corpus.groups), np.asarray(corpus.roles))
+        self.anchors = rows[companions[rows, 0] >= 0]
+        self.positives, given = companions[self.anchors, 0], companions[self.anchors, 1:]
+        self.given = np.where(given == self.positives[:, None], -1, given)
+        self.left_out = 0
         documents = rows[np.asarray(corpus.roles)[rows] != 0]
         keys = [corpus.teacher_keys[documents]]
         places = [documents]
         if further is not None:
-            keys.append(np.asarray(further.teacher_keys))
-            places.append(len(corpus) + np.arange(len(further)))
+            others = np.delete(np.asarray(corpus.teacher_keys), rows, axis=0)
+            apart = np.isin(_words(np.asarray(further.teacher_keys)), _words(others))
+            self.left_out = int(apart.sum())
+            keys.append(np.asarray(further.teacher_keys)[~apart])
+            places.append(len(corpus) + np.flatnonzero(~apart))
         self.documents = Collection.of(store, np.concatenate(keys), np.concatenate(places))
         self._store, self._keys = store, corpus.teacher_keys[self.anchors]
         self._vectors = store.rows(self._keys)
         self._positive = self.documents.numbers(corpus.teacher_keys[self.positives])
         self.known = (self._vectors >= 0) & (self._positive >= 0)
+        had = self.documents.numbers(corpus.teacher_keys[self.given.clip(0).reshape(-1)]).reshape(self.given.shape)
+        self._had = np.where(self.given < 0, -1, had)
         #: Which of the anchors can be asked; in the order of their vectors.
         self.asked = np.flatnonzero(self.known)
         self._same = np.unique(_words(self._keys), return_inverse=True)[1]
@@ -109,5 +121,5 @@ class Side:
             self._positive[chosen],
             rows[own >= 0],
             own[own >= 0],
-            self.documents.numbers(self._keys[chosen]),
+            np.column_stack([self.documents.numbers(self._keys[chosen]), self._had[chosen]]),
         )

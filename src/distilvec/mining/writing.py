@@ -40,10 +40,11 @@ class PairsWriter:
     Args:
         out: an open file.
         total: rows to come, of which some are shown.
+        given: how many negatives the corpus has a column for.
     """
 
-    def __init__(self, out: Any, texts: Texts, result: Mined, total: int) -> None:
-        self.out, self.texts, self.result = out, texts, result
+    def __init__(self, out: Any, texts: Texts, result: Mined, total: int, given: int) -> None:
+        self.out, self.texts, self.result, self.given = out, texts, result, given
         self._show = set(np.linspace(0, total - 1, min(SHOWN, total)).astype(int).tolist())
         self._written = 0
         self._similar: dict[str, list[np.ndarray]] = {"positive": [], "negative": []}
@@ -61,11 +62,11 @@ class PairsWriter:
         self._similar["positive"].append(found.positives)
         self._similar["negative"].append(found.scores[there])
         queries, answers = self.texts(side.anchors[chosen]), self.texts(side.positives[chosen])
-        negatives = iter(self.texts(side.documents.corpus[found.numbers[there]]))
+        negatives, given = iter(self.texts(side.documents.corpus[found.numbers[there]])), self._given(side, chosen)
         for row, (query, answer) in enumerate(zip(queries, answers, strict=True)):
             own = [next(negatives) for _ in range(int(counts[row]))]
             scores = [round(float(value), 4) for value in (found.positives[row], *found.scores[row][there[row]])]
-            self._line(query, answer, own, scores)
+            self._line([query, answer, *given[row]], own, scores)
             if self._written in self._show:
                 ranks = found.ranks[row][there[row]].tolist()
                 told = [
@@ -81,12 +82,20 @@ class PairsWriter:
         for start in range(0, len(unknown), _ROWS):
             rows = unknown[start : start + _ROWS]
             self.result.none += len(rows)
-            for query, answer in zip(self.texts(side.anchors[rows]), self.texts(side.positives[rows]), strict=True):
-                self._line(query, answer, [], [])
+            queries, answers = self.texts(side.anchors[rows]), self.texts(side.positives[rows])
+            for query, answer, given in zip(queries, answers, self._given(side, rows), strict=True):
+                self._line([query, answer, *given], [], [])
 
-    def _line(self, query: str, answer: str, negatives: list[str], scores: list[float]) -> None:
-        texts = [query, answer, *negatives]
-        texts += [None] * (len(self.result.columns) - len(texts))  # type: ignore[list-item]
+    def _given(self, side: Side, chosen: np.ndarray) -> list[list[str | None]]:
+        """Of each pair the negatives that the corpus has, None where a row has fewer."""
+        rows = side.given[chosen]
+        texts = iter(self.texts(rows[rows >= 0]))
+        found = [[next(texts) if row >= 0 else None for row in line] for line in rows.tolist()]
+        return [line[: self.given] + [None] * (self.given - len(line)) for line in found]
+
+    def _line(self, given: list[str | None], negatives: list[str], scores: list[float]) -> None:
+        texts = [*given, *negatives]
+        texts += [None] * (len(self.result.columns) - len(texts))
         row = {**dict(zip(self.result.columns, texts, strict=True)), "similarities": scores}
         self.out.write(json.dumps(row, ensure_ascii=False) + "\n")
 
