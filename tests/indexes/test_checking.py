@@ -14,6 +14,7 @@ from tests.indexes.conftest import encoded
 import distilvec
 from distilvec.errors import DataError, DistilvecError
 from distilvec.indexes import IndexCheck, check_index
+from distilvec.indexes.variants import Reader
 from distilvec.students import load_student
 
 Plant = Callable[[Path, np.ndarray, list[str]], np.ndarray]
@@ -135,6 +136,36 @@ def test_every_wrong_row_is_told_where_all_are_looked_at(
     assert found.kind == "mixed models" and found.exact and told == wrong.tolist()
     some = checked(tiny_bert, vectors, sentences).findings[0]
     assert not some.exact and {row for row, _ in some.rows} <= set(wrong.tolist())
+
+
+def test_two_faults_side_by_side_are_each_told_to_the_row(
+    tiny_bert: Path, plain: np.ndarray, sentences: list[str]
+) -> None:
+    vectors = in_blocks(plain, encoded(tiny_bert, sentences, prompt="query: "), 31, 84)
+    vectors = in_blocks(in_blocks(vectors, turned(plain), 85, 133), 3 * plain, 134, 170)
+    found = {each.kind: each for each in checked(tiny_bert, vectors, sentences).findings}
+    told = {kind: each.rows for kind, each in found.items()}
+    assert told == {"prompt": [(31, 84)], "mixed models": [(85, 133)], "normalisation": [(134, 170)]}
+    assert all(each.exact for each in found.values())
+
+
+def test_one_wrong_row_does_not_have_the_index_read(
+    tiny_bert: Path, plain: np.ndarray, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"{text} {round}" for round in range(10) for text in sentences]
+    vectors = encoded(tiny_bert, texts)
+    vectors[0] = turned(vectors)[0]  # the first row is always looked at
+    asked = [0]
+    read = Reader.read
+
+    def counted(self: Reader, texts: list[str], *rest: object) -> np.ndarray:
+        asked[0] += len(texts) * (not rest)
+        return read(self, texts, *rest)
+
+    monkeypatch.setattr(Reader, "read", counted)
+    found = check_index(tiny_bert, vectors, texts, rows=60, device="cpu").findings[0]
+    assert found.kind in ("mixed models", "unrelated") and not found.exact
+    assert asked[0] <= 48 + 60 + 4 * 60  # to calibrate, to check, and beside the wrong one
 
 
 def test_rows_that_hold_nothing_are_told_and_not_compared(

@@ -155,6 +155,11 @@ def test_drift_of_another_kind_of_text_is(real_teacher_folder: Path) -> None:
     assert found.novel == pytest.approx(28 / 32) and len(found.examples) == 10
     assert found.examples[0][2] <= found.examples[-1][2] and found.examples[0][0].startswith("Error")
     assert "entirely" in found.sentence()
-    assert drift(model, old, old).separability == 0.5
+    assert "88 % of the new texts" in found.sentence()
+    assert drift(model, old, old).sentence() == "No drift: all new texts are among the old ones."
+    few = drift(model, old, new[10:] + old[4:12])
+    assert few.interval == (0, 1) and len(few.examples) == 10 and "Only 18 of 30" in few.sentence()
+    with pytest.raises(DistilvecError, match=r"^sample: .*\b19\b"):
+        drift(model, old, new, sample=19)
     with pytest.raises(DataError, match=r"\b5 and 32 .*\b20\b"):
         drift(model, old[:5], new)

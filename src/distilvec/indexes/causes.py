@@ -96,6 +96,10 @@ class Causes:
         read = self._reader.read(sample.texts, variant)
         return Cause(variant, self._fits(sample, read), read=read)
 
+    def explained(self, sample: IndexSample, variant: IndexVariant | None) -> Marks:
+        """bool [m], rows that a cause explains: their text read in one way, or, by None, their place."""
+        return (self._elsewhere(sample) if variant is None else self.read_as(sample, variant)).explained
+
     def _read(self, probe: IndexSample) -> Iterator[tuple[IndexVariant, Vectors]]:
         """The probe read in every way; a variant of one part comes before those of two, so that it wins a tie."""
         reader = self._reader

@@ -9,7 +9,7 @@ a row that does not belong would pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import NormalDist
@@ -22,7 +22,7 @@ from distilvec.errors import DataError
 from distilvec.evenly import evenly_spaced
 from distilvec.indexes.causes import Cause, Causes, IndexSample, same_texts
 from distilvec.indexes.rows import Marks, Rows, cosines, in_words, located, ranges, spread, unusable
-from distilvec.indexes.variants import Reader
+from distilvec.indexes.variants import IndexVariant, Reader
 from distilvec.teachers.vectors import read_vectors
 
 #: Probability that a clean index is accused.
@@ -36,6 +36,8 @@ _LENGTH = 0.02
 _CAUSES = 4
 #: Rows that tell whether two models agree on which texts are alike.
 ENOUGH = 48
+#: At most so many times the checked rows are read to find them.
+_MORE = 4
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,7 @@ class _Check:
         self._sample, self._least, self._usable = sample, least, usable
         self._fits = cosines(sample.read, sample.stored) >= least
         self._causes = Causes(reader, vectors, texts, least)
+        self._found: list[IndexVariant | None] = []
         #: Stored length / the model's, where the direction is known.
         self._lengths = np.full(len(sample.rows), np.nan)
         self._measure(np.flatnonzero(self._fits), sample.read[self._fits])
@@ -226,6 +229,7 @@ class _Check:
             if cause is None:
                 break
             explained = left[cause.explained]
+            self._found.append(cause.variant)
             findings.append(
                 self._elsewhere(cause, explained) if cause.variant is None else self._read_as(cause, explained)
             )
@@ -241,7 +245,7 @@ class _Check:
         # Rows that fit anyway do not speak against it: of a short text, two lengths are one.
         right = np.flatnonzero(self._fits)
         whole = not len(right) or bool(self._causes.read_as(self._sample.part(right), variant).explained.mean() > 0.9)
-        rows, exact = ([], True) if whole else self._where(places)
+        rows, exact = ([], True) if whole else self._where(places, self._explained)
         what = f"{self._told(places, rows, exact, whole)} those of texts read {variant}"
         if variant.prompt is not None:
             own = f'the prompt "{self._reader.prompt}"' if self._reader.prompt else "no prompt"
@@ -250,7 +254,7 @@ class _Check:
 
     def _elsewhere(self, cause: Cause, places: Rows) -> Finding:
         assert cause.places is not None
-        rows, exact = self._where(places)
+        rows, exact = self._where(places, self._explained)
         steps = cause.places[cause.explained] - self._sample.rows[places]
         values, counts = np.unique(steps, return_counts=True)
         what = f"the vectors of {len(places):,} of {len(self._sample.rows):,} checked texts lie in other rows"
@@ -262,7 +266,7 @@ class _Check:
     def _foreign(self, places: Rows) -> Finding:
         """Rows that nothing explains: another model's, or other texts'."""
         fitting = float(self._fits.mean())
-        rows, exact = ([], True) if fitting < 0.02 else self._where(places)
+        rows, exact = ([], True) if fitting < 0.02 else self._where(places, self._unexplained)
         alike = same_texts(self._more(places, rows, exact))
         cosine = float(np.median(cosines(self._sample.read[places], self._sample.stored[places])))
         told = self._told(places, rows, exact, fitting < 0.02)
@@ -283,12 +287,11 @@ class _Check:
             np.concatenate([np.arange(a, b + 1) for a, b in rows]) if exact and rows else np.arange(len(self._texts))
         )
         inside = inside[self._usable[inside]]
-        wanted = ENOUGH if exact else ENOUGH * len(self._sample.rows) // len(places)
+        checked = len(self._sample.rows)
+        wanted = ENOUGH if exact else min(ENOUGH * checked // len(places), _MORE * checked)
         more = inside[spread(len(inside), wanted, 0)] if len(inside) else self._sample.rows[places]
-        asked = [self._texts[row] for row in more]
-        read, stored = self._reader.read(asked), np.asarray(self._vectors[more], np.float32)
-        wrong = np.flatnonzero(cosines(read, stored) < self._least)
-        return IndexSample(more, asked, stored, read).part(wrong)
+        looked = self._look(more)
+        return looked.part(np.flatnonzero(cosines(looked.read, looked.stored) < self._least))
 
     def _normalisation(self) -> list[Finding]:
         known = np.flatnonzero(~np.isnan(self._lengths))
@@ -297,7 +300,7 @@ class _Check:
             return []
         stored = np.linalg.norm(np.asarray(self._sample.stored[off], np.float64), axis=1)
         whole = len(off) > 0.98 * len(known)
-        rows, exact = ([], True) if whole else self._where(off)
+        rows, exact = ([], True) if whole else self._where(off, self._known)
         told = self._told(off, rows, exact, whole)
         if self._reader.normalizes:
             what = f"not of length 1 as the model's are, but {stored.min():.3g} to {stored.max():.3g} long"
@@ -311,24 +314,47 @@ class _Check:
         stored = np.linalg.norm(np.asarray(self._sample.stored[places], np.float64), axis=1)
         self._lengths[places] = stored / np.maximum(np.linalg.norm(np.asarray(read, np.float64), axis=1), 1e-12)
 
-    def _where(self, places: Rows) -> tuple[list[tuple[int, int]], bool]:
-        """The stretches of rows that are as wrong as these, and whether these are all of them."""
+    def _where(self, places: Rows, same: Callable[[IndexSample], Marks]) -> tuple[list[tuple[int, int]], bool]:
+        """The stretches of rows that are as wrong as these, and whether these are all of them.
+
+        Args:
+            places: of the sample.
+            same: which of further rows have the fault of these. Asked where rows with another fault lie beside them;
+                elsewhere it is enough that a row does not fit.
+        """
         wrong = np.zeros(len(self._sample.rows), bool)
         wrong[places] = True
         if len(self._sample.rows) == int(self._usable.sum()):
             return ranges(self._sample.rows[wrong]), True
-        blocks = located(self._sample.rows, wrong, self._wrong)
+        others = (~self._fits | (np.abs(self._lengths - 1) > _LENGTH)) & ~wrong
+        touching = bool(((wrong[1:] & others[:-1]) | (wrong[:-1] & others[1:])).any())
+
+        def is_wrong(rows: Rows) -> Marks:
+            looked = self._look(rows)
+            marks = (cosines(looked.read, looked.stored) < self._least) | _too_long(looked)
+            return np.asarray(marks & same(looked) if touching else marks)
+
+        blocks = located(self._sample.rows, wrong, is_wrong)
         return (ranges(self._sample.rows[wrong]), False) if blocks is None else (blocks, True)
 
-    def _wrong(self, rows: Rows) -> Marks:
-        """Whether rows do not fit, by direction or by length; those without a vector do not."""
-        read, stored = (
-            self._reader.read([self._texts[row] for row in rows]),
-            np.asarray(self._vectors[rows], np.float64),
-        )
-        stored = np.where(self._usable[rows, None], stored, 0.0)
-        length = np.linalg.norm(stored, axis=1) / np.maximum(np.linalg.norm(read, axis=1), 1e-12)
-        return np.asarray((cosines(read, stored) < self._least) | (np.abs(length - 1) > _LENGTH))
+    def _look(self, rows: Rows) -> IndexSample:
+        """Further rows; the vector of one that has none is zero."""
+        asked = [self._texts[row] for row in rows]
+        stored = np.where(self._usable[rows, None], np.asarray(self._vectors[rows], np.float32), 0.0)
+        return IndexSample(rows, asked, stored, self._reader.read(asked))
+
+    def _explained(self, looked: IndexSample) -> Marks:
+        """By the cause that was found last."""
+        return self._causes.explained(looked, self._found[-1])
+
+    def _known(self, looked: IndexSample) -> Marks:
+        """Of the model, by direction or by a cause that was found."""
+        return np.asarray((cosines(looked.read, looked.stored) >= self._least) | ~self._unexplained(looked))
+
+    def _unexplained(self, looked: IndexSample) -> Marks:
+        """By no cause that was found."""
+        marks = [self._causes.explained(looked, each) for each in self._found]
+        return ~np.any(marks, axis=0) if marks else np.ones(len(looked.rows), bool)
 
     def _told(self, places: Rows, rows: list[tuple[int, int]], exact: bool, whole: bool) -> str:
         count, of = len(places), len(self._sample.rows)
@@ -355,6 +381,12 @@ _REMEDIES = {
     "unrelated": "Check that both files are of one export.",
     "damaged rows": "Encode these rows again, or leave out row and text.",
 }
+
+
+def _too_long(looked: IndexSample) -> Marks:
+    """bool [m], whether vectors have another length than the model's; those without a vector have."""
+    stored = np.linalg.norm(np.asarray(looked.stored, np.float64), axis=1)
+    return np.asarray(np.abs(stored / np.maximum(np.linalg.norm(looked.read, axis=1), 1e-12) - 1) > _LENGTH)
 
 
 def _damaged(marks: Marks, what: str) -> list[Finding]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.errors import DataError
+from distilvec.errors import DataError, DistilvecError
 from distilvec.judging.encoder import CachedEncoder
 from distilvec.judging.retrieval import top_rows
 from distilvec.judging.tasks import distinct, sampled, unit
@@ -26,9 +26,10 @@ class Drift:
     Attributes:
         old, new: different texts that were compared.
         shared: texts that are in both.
-        separability: area under the ROC curve of a linear classifier that tells the two apart on texts it was not
-            fitted on: 0.5 = they cannot be told apart, 1 = always.
-        interval: 95 % interval of it over the folds' texts (Hanley and McNeil 1982).
+        separability: area under the ROC curve of a linear classifier that tells the old texts from the new ones that
+            are not among them, on texts it was not fitted on: 0.5 = they cannot be told apart, 1 = always.
+        interval: 95 % interval of it over the folds' texts (Hanley and McNeil 1982); 0 to 1 where fewer than 20 texts
+            are new, as then nothing is fitted.
         novel: share of the new texts that are further from their nearest old text than 95 % of the old texts are from
             theirs. 0.05 where nothing changed.
         pieces: word pieces per 100 characters, of the old and of the new texts; None where the model has no tokenizer.
@@ -46,9 +47,19 @@ class Drift:
 
     def sentence(self) -> str:
         """What it means."""
+        fresh = self.new - self.shared
+        if not fresh:
+            return "No drift: all new texts are among the old ones."
+        if fresh < FEWEST:
+            return f"Only {fresh} of {self.new:,} new texts are not among the old ones, too few to test. Look at them."
         if self.interval[0] <= 0.5:
-            return "No drift is shown: a classifier cannot tell the two corpora apart."
+            return f"No drift is shown: a classifier cannot tell {self._what()} from the old ones."
         return self._difference() + self._of_the_model()
+
+    def _what(self) -> str:
+        if not self.shared:
+            return "the new texts"
+        return f"the {100 * (1 - self.shared / self.new):.0f} % of the new texts that are not among the old ones"
 
     def _of_the_model(self) -> str:
         """Whether the difference may be the model's own doing."""
@@ -63,9 +74,10 @@ class Drift:
     def _difference(self) -> str:
         size = "slightly" if self.separability < 0.65 else "clearly" if self.separability < 0.9 else "entirely"
         return (
-            f"The corpora differ {size}: a classifier tells them apart with an area of {self.separability:.2f} "
-            f"({self.interval[0]:.2f} to {self.interval[1]:.2f}; 0.5 = not at all), and {100 * self.novel:.0f} % of "
-            "the new texts are further from the old ones than all but 5 % of these are from each other."
+            f"The corpora differ {size}: a classifier tells {self._what()} from the old ones with an area of "
+            f"{self.separability:.2f} ({self.interval[0]:.2f} to {self.interval[1]:.2f}; 0.5 = not at all), and "
+            f"{100 * self.novel:.0f} % of all new texts are further from the old ones than all but 5 % of these are "
+            "from each other."
         )
 
 
@@ -80,26 +92,32 @@ def drift(
 
     Args:
         model: whatever `CachedEncoder` takes.
-        old, new: texts; equal ones are one. Texts that are in both are left out of the comparison and counted.
-        sample: a seeded sample of so many of each.
+        old, new: texts; equal ones are one. New texts that are among the old ones are counted, and not compared.
+        sample: a seeded sample of so many of each; 20 at least.
         count: how many examples.
 
     Raises:
         DataError: fewer than 20 different texts on a side.
+        DistilvecError: a sample of fewer.
     """
+    if sample < FEWEST:
+        raise DistilvecError(f"a sample of {sample} texts says nothing", where="sample", remedy=f"At least {FEWEST}.")
     before, after = distinct(old), distinct(new)
     known = set(before)
     fresh = [text for text in after if text not in known]
     shared = len(after) - len(fresh)
     if len(before) < FEWEST or len(after) < FEWEST:
         raise DataError(f"{len(before)} and {len(after)} different texts are too few to compare, {FEWEST} are needed")
-    if len(fresh) < FEWEST:
-        return Drift(len(before), len(after), shared, 0.5, (0.5, 0.5), 0.0)
+    if not fresh:
+        return Drift(len(before), len(after), shared, 0.5, (0.0, 1.0), 0.0)
     generator = np.random.default_rng(seed)
     before, fresh = sampled(before, sample, generator), sampled(fresh, sample, generator)
     encode = model if isinstance(model, CachedEncoder) else CachedEncoder(model)
     left, right = unit(encode(before)), unit(encode(fresh))
-    area = _area(left, right, seed)
+    area, interval = 0.5, (0.0, 1.0)
+    if len(fresh) >= FEWEST:
+        area = _area(left, right, seed)
+        interval = _interval(area, len(left), len(right))
     distances = 1 - _nearest(left, left, itself=True)[1]
     rows, cosines = _nearest(right, left, itself=False)
     novel = float(((1 - cosines) > np.quantile(distances, 0.95)).mean())
@@ -107,8 +125,7 @@ def drift(
     examples = [(fresh[i], before[rows[i]], float(cosines[i])) for i in worst]
     # Texts in both are neither new nor different: they count as not novel.
     novel *= 1 - shared / len(after)
-    interval, pieces = _interval(area, len(left), len(right)), _pieces(model, before, fresh)
-    return Drift(len(before), len(after), shared, area, interval, novel, pieces, examples)
+    return Drift(len(before), len(after), shared, area, interval, novel, _pieces(model, before, fresh), examples)
 
 
 def _pieces(model: Any, *sides: Sequence[str]) -> tuple[float, float] | None:
@@ -117,7 +134,7 @@ def _pieces(model: Any, *sides: Sequence[str]) -> tuple[float, float] | None:
         return None
     rates = []
     for texts in sides:
-        ids = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        ids = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
         rates.append(100 * sum(map(len, ids)) / max(1, sum(map(len, texts))))
     return rates[0], rates[1]
 
