@@ -106,6 +106,12 @@ def test_finished_runs_are_read_back_and_lost_ones_made_again(
     again = compare(recipe, METHODS, seeds=2)
     assert trained == [str(lost.parent)]
     assert again.compared.to_dict() == found.compared.to_dict(), "the same run gives the same scores"
+    (baselines,) = (Path(recipe.output) / "baselines").iterdir()
+    content = baselines.read_text()
+    baselines.unlink()
+    without = compare(recipe, METHODS, seeds=2)
+    assert "tiny" not in without.compared.entries and "Remove runs/cosine and compare again" in without.table()
+    baselines.write_text(content)
     other = compare(recipe, METHODS[:2], seeds=1, reference="mse:init=random")
     assert len(trained) == 1 and other.compared.reference == "mse:init=random"
 

@@ -72,10 +72,15 @@ def test_without_the_extra_the_table_says_so(
 ) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if "onnx" in name else real(name, *more))
-    found = compress(load_student(tiny_bert, device="cpu"), texts[:10], texts[10:20], widths=[], with_speed=False)
+    found = compress(load_student(tiny_bert, device="cpu"), texts[:20], texts[20:30], widths=[], with_speed=False)
     assert [row.name for row in found.rows][3:] == ["float16 weights"]
     assert "distilvec[onnx]" in found.grid().text()
     assert "texts/s" not in found.grid().header
+
+
+def test_few_texts_say_nothing_about_ten_nearest(student: SentenceTransformer, texts: list[str]) -> None:
+    with pytest.raises(DistilvecError, match=r"^19 texts are too few .*\b20\b"):
+        compress(student, texts[:19], texts[19:60])
 
 
 def test_only_vectors(student: SentenceTransformer, texts: list[str]) -> None:

@@ -93,6 +93,7 @@ def test_a_shuffled_index_is_doubted(tiny_bert: Path, old: np.ndarray, sentences
     ("change", "told"),
     [
         (lambda given: given | {"texts": None}, "vectors: .*--texts"),
+        (lambda given: given | {"limit": 99}, "limit: .*99"),
         (lambda given: given | {"texts": given["texts"][:-1]}, "200 vectors, but 199 texts"),
         (lambda given: given | {"texts": ["a"] * 200}, "vectors: 1 different .*100"),
         (lambda given: given | {"vectors": given["vectors"][:0], "texts": []}, "vectors: 0 different"),
@@ -127,14 +128,26 @@ def planted(vectors: np.ndarray, value: float) -> np.ndarray:
     return made
 
 
+def test_a_document_that_lies_in_many_rows_is_one() -> None:
+    index = np.repeat(np.eye(4, dtype=np.float32), 31, axis=0)
+    texts = [f"text {row // 31}" for row in range(len(index))]
+    rows = [{"query": "q", "document": "text 2"}, {"query": "q", "document": "text 0"}]
+    queries = read_queries(rows, index[62:64], texts, 4)
+    assert queries.scores(queries.vectors, index)["old_recall"] == 0.5  # ten copies of one, none of the other
+
+
 def test_queries_from_files(sentences: list[str], tmp_path: Path) -> None:
     file = tmp_path / "queries.jsonl"
     rows = [{"query": "a", "document": sentences[3]}, {"query": "b", "document": sentences[0]}]
     rows += [{"query": "a", "document": sentences[9]}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = read_queries(file, np.eye(3, 4, dtype=np.float32), sentences, 4)
-    assert found.texts == ["a", "b"] and found.relevant == [{3, 9}, {0}]
+    assert found.texts == ["a", "b"] and found.relevant == [[{3}, {9}], [{0}]]
     assert found.vectors is not None and found.vectors.tolist() == np.eye(2, 4).tolist()
+    file.write_text(file.read_text() + "\n\n")
+    assert read_queries(file, None, sentences, 4).texts == ["a", "b"]
+    (tmp_path / "q.csv").write_text("query,document\na,\n")
+    assert read_queries(tmp_path / "q.csv", np.eye(1, 4), sentences, 4).relevant == [[]]
     with pytest.raises(DataError, match="query_vectors: .* 4 numbers.* 5"):
         read_queries(file, np.eye(3, 4), sentences, 5)
     file.write_text("not json\n")

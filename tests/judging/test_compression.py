@@ -50,10 +50,11 @@ def test_bytes_keep_products(vectors: np.ndarray) -> None:
     form = Form(96, "int8")
     limit = calibrated(vectors[:100], 96)
     whole, codes = Form(96).compared(vectors, limit), form.stored(vectors, limit).astype(np.float32)
-    assert codes.min() >= -128 and codes.max() <= 127 and (codes == codes.round()).all()
-    step = 2 * limit / 255
+    assert codes.min() >= -127 and codes.max() <= 127 and (codes == codes.round()).all()
+    step = limit / 127
     inside = np.abs(whole) < limit
-    assert np.abs(codes * step + step - whole)[inside].max() <= 0.51 * step
+    assert np.abs(codes * step - whole)[inside].max() <= 0.51 * step
+    assert abs((codes * step - whole).mean()) < 0.01 * step, "zero stays zero: no offset in every dimension"
     np.testing.assert_allclose(np.linalg.norm(form.compared(vectors, limit), axis=1), 1, rtol=1e-5)
     kept = likeness(whole, form.compared(vectors, limit))
     assert kept["similarity_spearman"] > 0.999 and kept["neighbours"] > 0.95

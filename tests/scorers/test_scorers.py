@@ -125,6 +125,9 @@ def test_a_function_may_have_nothing_for_a_pair() -> None:
     found = score_pairs(load_scorer(call=some, batch_size=2), PAIRS)
     np.testing.assert_array_equal(found, np.array([16, 19, np.nan], np.float32))
     assert asked[1:] == [(query, document.replace("\x1e", " ")) for query, document in PAIRS]
+    log = {PAIRS[0]: 2.0}  # nor for the pair that it is tried with
+    found = score_pairs(load_scorer(call=lambda pairs: [log.get(pair) for pair in pairs]), PAIRS)
+    np.testing.assert_array_equal(found, np.array([2, np.nan, np.nan], np.float32))
 
 
 ROWS = [{"query": query, "document": document, "score": number} for number, (query, document) in enumerate(PAIRS)]

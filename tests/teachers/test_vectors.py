@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError, DistilvecError
@@ -32,6 +33,21 @@ def test_npy_with_texts(vectors: np.ndarray, sentences: list[str], tmp_path: Pat
         assert (teacher.card.kind, teacher.card.width, teacher.card.normalized) == ("vectors", 6, False)
     rows = np.concatenate([part for part, _ in teacher.stream(sentences)])
     assert rows.tolist() == list(range(len(sentences)))
+
+
+def test_lists_tensors_and_files_as_other_programs_write_them(
+    vectors: np.ndarray, sentences: list[str], tmp_path: Path
+) -> None:
+    lines = "".join(json.dumps(text) + "\n" for text in sentences)
+    (tmp_path / "t.jsonl").write_text("\ufeff" + lines + "\n\n", encoding="utf-8")
+    for given in (vectors.tolist(), torch.from_numpy(vectors)):
+        teacher = VectorsTeacher(given, texts=tmp_path / "t.jsonl")  # type: ignore[arg-type]
+        assert np.array_equal(teacher.encode(sentences), vectors)
+    with pytest.raises(DataError, match=r"^mine: no array can be made of a list"):
+        VectorsTeacher([[1.0], [1.0, 2.0]], name="mine", texts=["a", "b"])  # type: ignore[arg-type]
+    (tmp_path / "t.jsonl").write_text("\n" + lines)
+    with pytest.raises(DataError, match=r"t\.jsonl:1: this line is empty"):
+        VectorsTeacher(vectors, texts=tmp_path / "t.jsonl")
 
 
 def test_missing_texts(vectors: np.ndarray, sentences: list[str]) -> None:

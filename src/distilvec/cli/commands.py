@@ -157,7 +157,7 @@ def compress(
     ] = None,
     text: Annotated[str, typer.Option(help="text column")] = "text",
     width: Annotated[list[int] | None, typer.Option(help="cut vectors to so many numbers; default halves")] = None,
-    limit: Annotated[int, typer.Option(help="compare on so many texts, and calibrate on as many", min=4)] = 1000,
+    limit: Annotated[int, typer.Option(help="compare on so many texts, and calibrate on as many", min=20)] = 1000,
 ) -> None:
     """Shorter, int8 and binary vectors, float16 weights, ONNX: score, bytes and speed in one table."""
     from distilvec.cli.measures import compress_model

@@ -45,18 +45,22 @@ def compress_model(
     """What a model keeps in every compressed form, as a table: `distilvec compress`.
 
     Raises:
-        DistilvecError: fewer than eight texts; files in `output` that are somebody else's.
+        DistilvecError: fewer than 40 texts; files in `output` that are somebody else's.
     """
     from distilvec.corpus import read_corpus
-    from distilvec.flow.compress import compress
+    from distilvec.flow.compress import FEWEST, compress
     from distilvec.report.compressed import check_place
     from distilvec.students import load_student
 
     check_place(output)  # now, not when everything is measured
     with tempfile.TemporaryDirectory(prefix="distilvec-compress-") as place:
         texts = read_corpus(str(data), place, text=text, holdout=0.0, limit=2 * limit).texts()
-    if len(texts) < 8:
-        raise DistilvecError(f"{len(texts)} texts are too few to compare vectors on", where=str(data))
+    if len(texts) < 2 * FEWEST:
+        raise DistilvecError(
+            f"{len(texts)} texts are too few to compare vectors on",
+            where=str(data),
+            remedy=f"At least {2 * FEWEST}: half of them calibrate.",
+        )
     # Every second text calibrates, so that a sorted file does not part the two.
     compression = compress(load_student(model), texts[::2], texts[1::2], read_tasks(list(tasks)), widths=widths)
     return printable(f"{compression.grid().text()}\nwritten to {compression.write(output, Path(model).name)}")

@@ -143,9 +143,13 @@ def compare(
     for seed in range(recipe.training.seed, recipe.training.seed + seeds):
         for name, variant in variants.items():
             results[name].append(bench.run(name, _changed(variant, seed=seed, lr=rates.get(name))))
-    comparison = Comparison(
-        bench.folder, compare_table({**bench.baselines(), **results}, first), rates, _notes(recipe, seeds, rates)
-    )
+    baselines, notes = bench.baselines(), _notes(recipe, seeds, rates)
+    if not _read(bench.baseline_file):
+        notes.append(
+            "Teacher, untrained student and free baseline are missing: their scores are no longer in baselines/. "
+            f"Remove runs/{_slug(first)} and compare again to have them."
+        )
+    comparison = Comparison(bench.folder, compare_table({**baselines, **results}, first), rates, notes)
     comparison.write()
     return comparison
 

@@ -51,7 +51,7 @@ def compress(
 
     Args:
         student: as it ships.
-        texts: what likeness to the whole float32 vectors, and speed, are measured on; at least four.
+        texts: what likeness to the whole float32 vectors, and speed, are measured on; at least 20.
         calibration: other texts, for the range of int8 vectors.
         tasks: scored in every form.
         widths: prefixes; None = halves down to 32.
@@ -61,6 +61,8 @@ def compress(
     Raises:
         DistilvecError: a prefix wider than the vectors, or too few texts.
     """
+    if len(texts) < FEWEST:
+        raise DistilvecError(f"{len(texts)} texts are too few to compare vectors on", remedy=f"At least {FEWEST}.")
     whole = CachedEncoder(student)
     reference, seen = whole(texts), whole(calibration)
     rows = []

@@ -160,10 +160,15 @@ def adapt(
         device: of the model; None = the best there is.
 
     Raises:
-        DistilvecError: the output holds something, no such model, no texts, or queries without a truth.
+        DistilvecError: the output holds something, no such model, no texts, queries without a truth, or a limit below
+            100.
         DataError: vectors or texts cannot be read, differ in number, hold NaN, infinity or rows of zeros, or are fewer
             than 100 different texts.
     """
+    if limit < FEWEST:
+        raise DistilvecError(
+            f"a map that is fitted to {limit} rows is none", where="limit", remedy=f"At least {FEWEST}."
+        )
     target = Path(output).expanduser()
     refuse_model(target)
     matrix, table = read_vectors(vectors, texts)

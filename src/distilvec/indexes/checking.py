@@ -149,7 +149,7 @@ def check_index(
     findings = [*_damaged(broken, "NaN or infinity"), *_damaged(empty, "nothing but zeros")]
     usable = np.flatnonzero(~(broken | empty))
     if len(usable) < FEWEST:
-        where = "vectors" if isinstance(matrix, np.ndarray) and vectors is matrix else str(vectors)
+        where = str(vectors) if isinstance(vectors, str | Path) else "vectors"
         raise DataError(
             f"{len(usable)} of {len(matrix)} rows hold a vector, too few to check", where=where,
             remedy=f"At least {FEWEST} are needed.",

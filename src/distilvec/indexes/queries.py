@@ -24,12 +24,13 @@ class Queries:
 
     Attributes:
         texts: distinct.
-        relevant: rows of the index that are right, for each; empty where no document was given.
+        relevant: the right documents of each, each as the rows of the index that hold its text; empty where no document
+            was given.
         vectors: [q, D], the old model's; None where they are not known.
     """
 
     texts: list[str]
-    relevant: list[set[int]]
+    relevant: list[list[set[int]]]
     vectors: npt.NDArray[np.floating] | None
 
     def scores(self, asked: npt.NDArray[np.floating], index: npt.NDArray[np.floating]) -> dict[str, float | int]:
@@ -57,7 +58,9 @@ class Queries:
 
     def _recall(self, found: npt.NDArray[np.int64]) -> float:
         pairs = zip(found.tolist(), self.relevant, strict=True)
-        return float(np.mean([len(rights & set(rows)) / len(rights) for rows, rights in pairs if rights]))
+        # Copies of a text are one document: whoever finds one of them has found it.
+        shares = [np.mean([not right.isdisjoint(rows) for right in rights]) for rows, rights in pairs if rights]
+        return float(np.mean(shares))
 
 
 def read_queries(
@@ -88,7 +91,7 @@ def read_queries(
     for place, text in enumerate(texts):
         places.setdefault(text, []).append(place)
     order: dict[str, int] = {}
-    relevant: list[set[int]] = []
+    relevant: list[dict[str, set[int]]] = []
     first: list[int] = []
     for number, row in enumerate(rows, 1):
         query, document = (row.get(name) if isinstance(row, Mapping) else None for name in ("query", "document"))
@@ -96,9 +99,9 @@ def read_queries(
             raise DataError('it has no text under "query"', where=f"{where}, row {number}", remedy='Call it "query".')
         if query not in order:
             order[query] = len(order)
-            relevant.append(set())
+            relevant.append({})
             first.append(number - 1)
-        if document is not None:
+        if document is not None and document != "":  # a .csv cannot say that there is none
             if not isinstance(document, str) or document not in places:
                 told = repr(document)[:80]
                 raise DataError(
@@ -106,15 +109,16 @@ def read_queries(
                     where=f"{where}, row {number}",
                     remedy="Give it as it stands in the index, letter by letter.",
                 )
-            relevant[order[query]] |= set(places[document])
+            relevant[order[query]][document] = set(places[document])
     if vectors is None and not any(relevant):
         raise DistilvecError(
             "nothing says what these queries should find",
             where=where,
             remedy='Give each its "document", or the old model\'s vectors of the queries (--query-vectors).',
         )
+    rights = [list(each.values()) for each in relevant]
     if vectors is None:
-        return Queries(list(order), relevant, None)
+        return Queries(list(order), rights, None)
     known, _ = read_vectors(vectors, [str(row["query"]) for row in rows], name="query_vectors")
     if known.shape[1] != width or not np.isfinite(known).all():
         raise DataError(
@@ -124,7 +128,7 @@ def read_queries(
             where=str(vectors) if isinstance(vectors, str | Path) else "query_vectors",
             remedy="Give what the old model made of the same rows.",
         )
-    return Queries(list(order), relevant, np.asarray(known[first], np.float32))
+    return Queries(list(order), rights, np.asarray(known[first], np.float32))
 
 
 def _read(file: Path) -> list[dict[str, Any]]:
@@ -134,6 +138,8 @@ def _read(file: Path) -> list[dict[str, Any]]:
         raise DataError("this is a folder, and a file of queries is needed", where=str(file), remedy="Name the file.")
     rows = []
     for row in read_file(file, ["query", "document"], _LONGEST):
+        if row.fault == "empty":
+            continue
         if row.fault is not None or not isinstance(row.value, dict):
             told = row.fault or 'it is no object with "query"'
             raise DataError(f"this row cannot be read: {told}", where=f"{row.file}:{row.line}")

@@ -40,17 +40,15 @@ class Form:
 
         Args:
             vectors: cut to `width` and brought to length 1 first.
-            limit: of `calibrated`; int8 spreads its 256 steps over -limit to limit, alike for every dimension, so that
-                products of bytes are proportional to products of vectors. Larger numbers are clipped.
+            limit: of `calibrated`; int8 spreads -127 to 127 over -limit to limit, alike for every dimension and rounded
+                to the nearest, so that products of bytes are proportional to products of vectors. Larger numbers are
+                clipped.
         """
-        from sentence_transformers.util.quantization import quantize_embeddings
-
         short = unit(np.asarray(vectors)[:, : self.width])
         if self.precision == "int8":
-            ranges = np.stack([np.full(short.shape[1], -limit), np.full(short.shape[1], limit)])
-            return np.asarray(quantize_embeddings(short, precision="int8", ranges=ranges))
+            return np.rint(short * (127 / limit)).clip(-127, 127).astype(np.int8)
         if self.precision == "binary":
-            return np.asarray(quantize_embeddings(short, precision="ubinary"))
+            return np.packbits(short > 0, axis=1)
         return short
 
     def compared(self, vectors: Array, limit: float) -> Vectors:

@@ -30,6 +30,8 @@ class CallScorer(CallTeacher):
         DataError: it does not give one number per pair.
     """
 
+    _knows_all = False  # a log of clicks has nothing to say of pairs that nobody saw
+
     def __init__(
         self,
         call: str | Callable[[list[tuple[str, str]]], Any],

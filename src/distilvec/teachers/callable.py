@@ -44,6 +44,8 @@ class CallTeacher(SentenceTeacher):
     """
 
     gaps = True
+    #: Whether the item of the first call must get something: without, the width would be unknown.
+    _knows_all = True
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class CallTeacher(SentenceTeacher):
         self._width: int | None = None
         self._prompt = prompt or ""
         seen = self._ask([probe])
-        if np.isnan(seen).any():
+        if self._knows_all and np.isnan(seen).any():
             raise DataError(f"it has no vector for {probe!r}, which it is tried with", where=name)
         source = call if isinstance(call, str) else _name_of(call)
         own = [] if isinstance(call, str) else [carried(call)]

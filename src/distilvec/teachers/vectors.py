@@ -56,7 +56,7 @@ class VectorsTeacher(SentenceTeacher):
             DataError: a file is missing or not what it has to be, or rows and texts differ in number.
             DistilvecError: neither texts nor keys are given, or both.
         """
-        self._where = name
+        self._where, vectors = name, _given(vectors, name)
         self._modality, self._components = modality, components
         source = "array" if isinstance(vectors, np.ndarray) else str(vectors)
         table: Iterable[str] | None
@@ -173,6 +173,7 @@ def read_vectors(
         DataError: a file is missing or not what it has to be, a text is none, or rows and texts differ in number.
         DistilvecError: there are no texts.
     """
+    vectors = _given(vectors, name)
     matrix, table = _open(vectors, texts, name, wants_texts=True)
     if table is None:
         if texts is None:
@@ -187,6 +188,20 @@ def read_vectors(
         raise DataError(f"row {wrong} is {type(table[wrong]).__name__}, not a text", where="texts")
     _check_rows(len(matrix), len(table), name if isinstance(vectors, np.ndarray) else str(vectors), "texts")
     return matrix, table
+
+
+def _given(vectors: Any, name: str) -> str | Path | np.ndarray:
+    """Lists and tensors as arrays."""
+    if isinstance(vectors, str | Path | np.ndarray):
+        return vectors
+    try:
+        return np.asarray(vectors)
+    except (TypeError, ValueError, RuntimeError) as problem:  # rows of several lengths, a tensor on a device
+        raise DataError(
+            f"no array can be made of a {type(vectors).__name__}: {problem}",
+            where=name,
+            remedy="Give a file or a NumPy array [n, D].",
+        ) from problem
 
 
 def _open(
@@ -272,11 +287,21 @@ def _read_texts(texts: str | Path | Sequence[str]) -> Iterable[str]:
 
 
 def _texts_of(file: Path) -> Iterator[str]:
+    blank = 0
     try:
-        with file.open(encoding="utf-8", newline="\n") as lines:
+        with file.open(encoding="utf-8-sig", newline="\n") as lines:
             for number, line in enumerate(lines, 1):
                 text = line.removesuffix("\n")
-                yield text.removesuffix("\r") if file.suffix == ".txt" else _text_of(text, f"{file}:{number}")
+                if file.suffix == ".txt":
+                    yield text.removesuffix("\r")
+                elif not text.strip():
+                    blank = blank or number
+                elif blank:  # only at the end of a file it stands for no vector
+                    raise DataError(
+                        "this line is empty", where=f"{file}:{blank}", remedy="Each line is the text of a vector."
+                    )
+                else:
+                    yield _text_of(text, f"{file}:{number}")
     except OSError as problem:
         raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
     except UnicodeDecodeError as problem:
