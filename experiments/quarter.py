@@ -1,6 +1,7 @@
 """Students of a quarter, an eighth and a twentieth of the teacher's parameters, in shapes that keep most of it.
 
     python experiments/quarter.py --sizes quarter --seeds 0     # half an hour of one core, and to judge
+    python experiments/quarter.py --sizes quarter --larger --muon --epochs 10 --seeds 0 1 2     # two hours or so each
     python experiments/quarter.py --probe                       # the shapes beside others, 40,000 texts each
     python experiments/quarter.py --rivals                      # tables of the same sizes: ours, and model2vec's
     python experiments/quarter.py --rates                       # learning rates beside others, 81,000 texts each
@@ -33,7 +34,7 @@ from typing import Any
 import headline
 import numpy as np
 from common import WORK, Results, arguments, finished, settings_of, shared
-from quarter_shapes import RATES, SIZES, TABLES, TRAINED
+from quarter_shapes import MUON, RATES, SIZES, TABLES
 from quarter_table import write_page
 from safetensors.numpy import load_file
 
@@ -413,6 +414,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--epochs", type=float, default=EPOCHS)
     parser.add_argument("--larger", action="store_true", help="all sentences, and docstrings")
+    parser.add_argument("--muon", action="store_true", help="orthogonal steps, in batches of 128, of the quarter")
     parser.add_argument("--rivals", action="store_true", help="static students and model2vec's, of the same sizes")
     parser.add_argument("--rates", action="store_true", help="only compare learning rates, on the larger corpus")
     parser.add_argument("--cost", action="store_true", help="short trainings of the quarter, and of today's shape")
@@ -421,6 +423,8 @@ def main() -> None:
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):
         return
+    if options.muon and options.sizes != ["quarter"]:
+        parser.error("--muon is for --sizes quarter: its rate was chosen there")
     if options.probe:
         for name, shape in {**SIZES, **OTHERS}.items():
             if name.partition(",")[0] in options.sizes:
@@ -465,8 +469,10 @@ def main() -> None:
         for seed in options.seeds:
             for size in options.sizes:
                 texts = larger() if options.larger else None
-                made = Recipe.build(recipe(SIZES[size], seed, options.epochs, texts=texts, **TRAINED[size]))
-                chosen, name = settings_of(made), f"{size}, more texts" if options.larger else size
+                how = MUON if options.muon else {"lr": RATES[size]}
+                made = Recipe.build(recipe(SIZES[size], seed, options.epochs, texts=texts, **how))
+                name = size + ", more texts" * options.larger + ", Muon" * options.muon
+                chosen = settings_of(made)
                 results.run(f"{name}-{seed}", functools.partial(judged_run, made), recipe=chosen)
                 results.run(f"speed/{name}-{seed}", functools.partial(timed_run, made), recipe=chosen)
                 if seed == options.seeds[0]:
