@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.training.starting import Starter
 
 import distilvec
@@ -19,6 +20,7 @@ from distilvec.errors import DistilvecError
 from distilvec.judging.loading import read_tasks
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of
+from distilvec.teachers import load_teacher
 
 QUICK: dict[str, Any] = {
     "optimizer": {"lr": 1e-3},
@@ -114,8 +116,24 @@ def test_teach_fills_the_store_that_distill_uses(tmp_path: Path, tiny_bert: Path
     calls.clear()
     distilvec.teach(counted, corpus, tmp_path / "other")
     assert sum(calls) < 20, "only probes: everything is taught already"
+    with pytest.raises(DistilvecError, match=r"^teacher: .*\bnone\b"):
+        distilvec.teach([], corpus, tmp_path / "two")
     with pytest.raises(DistilvecError, match=r"^teacher: .*\b2\b"):
         distilvec.teach([embed, embed], corpus, tmp_path / "two")
+
+
+def test_vectors_and_texts_of_any_kind(tmp_path: Path, texts: list[str]) -> None:
+    array = np.random.default_rng(0).normal(size=(len(texts), 4)).astype(np.float32)
+    for number, vectors in enumerate((array, array.tolist(), torch.from_numpy(array).bfloat16())):
+        for kind in (np.array, list, iter):
+            given = {"vectors": vectors, "texts": kind(texts)}
+            recipe = recipe_of(given, "student", texts, "mse", tmp_path / f"{number}-{kind.__name__}")
+            teacher = load_teacher(vectors=recipe.teachers[0].vectors, texts=recipe.teachers[0].texts)
+            np.testing.assert_allclose(teacher.encode(texts[:3]), array[:3], rtol=0.01)
+    for wrong in ([["a"]], np.array([[None]]), np.array([1.0])):
+        with pytest.raises(DistilvecError, match="^teacher: ") as caught:
+            recipe_of({"vectors": wrong, "texts": texts}, "student", texts, "mse", tmp_path / "wrong")
+        assert len(str(caught.value)) < 400
 
 
 def test_a_dataset_is_a_corpus(tmp_path: Path, texts: list[str]) -> None:
@@ -136,6 +154,8 @@ def test_values_that_make_no_recipe(tmp_path: Path, tiny_bert: Path, texts: list
 
     with pytest.raises(DistilvecError, match="^teacher: .*SentenceTransformer .*folder or hub id"):
         recipe_of(SentenceTransformer(str(tiny_bert)), "student", texts, "mse", tmp_path)
+    with pytest.raises(DistilvecError, match="^student: .*SentenceTransformer .*folder or hub id"):
+        recipe_of("teacher", SentenceTransformer(str(tiny_bert)), texts, "mse", tmp_path)
     with pytest.raises(DistilvecError, match=r"^teacher: .*\bint\b"):
         recipe_of(3, "student", texts, "mse", tmp_path)
     with pytest.raises(DistilvecError, match=r"^corpus: .*\bint\b"):

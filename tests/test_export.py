@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -219,6 +220,12 @@ def test_openvino_gives_the_same_vectors(exported: tuple[Path, ExportReport], se
     wanted = load_onnx(folder).encode(sentences[:50])
     found = load_onnx(folder, engine="openvino", threads=1).encode(sentences[:50])
     np.testing.assert_allclose(found, wanted, atol=1e-5)
+    encoder = load_onnx(folder, engine="openvino", threads=1)
+    with ThreadPoolExecutor(4) as pool:  # each thread has a request of its own
+        for row, vectors in zip(
+            wanted[:40], pool.map(lambda text: encoder.encode([text]), sentences[:40]), strict=True
+        ):
+            np.testing.assert_allclose(vectors[0], row, atol=1e-5)
     small = load_onnx(folder, precision="int8", engine="openvino").encode(sentences[:50])
     assert 1e-4 < np.abs(small - wanted).max() < 0.5
     with pytest.raises(DistilvecError, match='"openvin".*"openvino"'):

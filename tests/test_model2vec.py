@@ -113,6 +113,9 @@ def test_a_linear_map_goes_into_the_table(tiny_static: Path, sentences: list[str
     )
     report = export_model2vec(mapped, tmp_path / "out")
     assert report.folded and report.width == 24
+    with pytest.raises(DistilvecError, match="would replace the model that it is made of"):
+        export_model2vec(tmp_path / "out", tmp_path / "out")
+    assert (tmp_path / "out" / "model.safetensors").is_file()
     found = model2vec.StaticModel.from_pretrained(tmp_path / "out").encode(sentences)
     np.testing.assert_allclose(found, load_student(mapped, device="cpu").encode(sentences), atol=1e-6)
 

@@ -15,7 +15,7 @@ def folder(place: Path) -> Path:
     for name in ("a.bin", "1_Pooling/config.json"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text("ours")
-    seal(place)
+    seal(place, "export")
     return place
 
 

@@ -96,13 +96,13 @@ def teach(
         **sections: `cache`: where the store is kept instead of `output`.
 
     Raises:
-        DistilvecError: several teachers, or whatever teaching raises.
+        DistilvecError: several teachers or none, or whatever teaching raises.
     """
     from distilvec.flow.job import Job
 
     recipe = recipe_of(teacher, None, corpus, None, output, **sections)
-    if len(recipe.teachers) > 1:
-        what = f"teach fills one teacher's store, and {len(recipe.teachers)} are given"
+    if len(recipe.teachers) != 1:
+        what = f"teach fills one teacher's store, and {len(recipe.teachers) or 'none'} are given"
         raise DistilvecError(what, where="teacher", remedy="Call it once per teacher.")
     return Job(recipe).teach(shard=shard, vectors_only=True)[0].store
 
@@ -265,7 +265,7 @@ def load(path: str | Path) -> SentenceTransformer | OnnxEncoder:
         DistilvecError: there is no such model.
         DataError: files beside the model are damaged.
     """
-    if (Path(path) / "distilvec_onnx.json").is_file():
+    if (Path(path).expanduser() / "distilvec_onnx.json").is_file():
         from distilvec.export import load_onnx
 
         return load_onnx(path)

@@ -102,7 +102,7 @@ def refuse_foreign(place: Path, names: Iterable[str], ours: Callable[[Path], boo
     there = sorted(name for name in names if os.path.lexists(place / name))
     if there and not ours(place):
         raise DistilvecError(
-            f"this folder holds {', '.join(there[:3])}, which distilvec did not write",
+            f"this folder holds {', '.join(there[:3])}, which this command did not write",
             where=str(place)[:300],
             remedy="Choose an empty or a new folder (-o); nothing was changed.",
         )

@@ -10,23 +10,30 @@ from distilvec.files import read_object, write_text
 SEAL = ".distilvec-files.json"
 
 
-def seal(folder: Path) -> None:
+def seal(folder: Path, what: str) -> None:
     """List the files of a folder that is whole now.
+
+    Args:
+        what: kind of folder: "checkpoint", "student", "export", "model2vec".
 
     Raises:
         EnvironmentProblem: the place cannot be written, or the disk is full.
     """
     names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
-    content = {"made_by": "distilvec", "files": sorted(name for name in names if name != SEAL)}
+    content = {"made_by": "distilvec", "what": what, "files": sorted(name for name in names if name != SEAL)}
     write_text(folder / SEAL, json.dumps(content, indent=1) + "\n")
 
 
-def sealed(folder: Path) -> list[Path] | None:
-    """The listed files that are there, and the list; None without one. Links, and what lies behind one, are none."""
+def sealed(folder: Path, what: str | None = None) -> list[Path] | None:
+    """The listed files that are there, and the list; None without one. Links, and what lies behind one, are none.
+
+    Args:
+        what: the kind of folder that is meant; None = any.
+    """
     file = folder / SEAL
     listing = read_object(file)
     names = listing.get("files") if listing.get("made_by") == "distilvec" else None
-    if not isinstance(names, list) or folder.is_symlink():
+    if not isinstance(names, list) or folder.is_symlink() or what not in (None, listing.get("what")):
         return None
     return [*(folder / name for name in names if isinstance(name, str) and _is_own(folder, name)), file]
 

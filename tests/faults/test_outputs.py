@@ -24,7 +24,7 @@ from distilvec.sealing import SEAL, seal
 @pytest.fixture
 def data(tmp_path: Path, sentences: list[str]) -> Path:
     file = tmp_path / "data.jsonl"
-    rows = [{"text": text, "label": str(row % 2)} for row, text in enumerate(sentences[:24])]
+    rows = [{"text": text, "label": str(row % 2)} for row, text in enumerate(sentences[:48])]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
 
@@ -88,9 +88,23 @@ def test_an_export_is_replaced_and_goes_on_after_a_kill(one_layer_bert: Path, tm
     assert load_onnx(out).encode(["a text"]).shape == (1, 32)
     half.mkdir()
     (half / "model.onnx").write_bytes(b"half")
-    seal(half)
+    seal(half, "export")
     _move(half, out)
     assert not (out / "tokenizer.json").exists() and (out / SEAL).exists()
+
+
+def test_an_export_replaces_exports_alone(one_layer_bert: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint-4"
+    checkpoint.mkdir()
+    (checkpoint / "optimizer.pt").write_bytes(b"moments")
+    seal(checkpoint, "checkpoint")
+    with pytest.raises(DistilvecError, match=r"checkpoint-4: .*did not write"):
+        export_onnx(one_layer_bert, checkpoint)
+    assert (checkpoint / "optimizer.pt").read_bytes() == b"moments"
+    before = contents(one_layer_bert)
+    with pytest.raises(DistilvecError, match="would replace the model that it is made of"):
+        export_onnx(one_layer_bert, one_layer_bert / ".")
+    assert contents(one_layer_bert) == before
 
 
 def test_an_older_model_is_set_aside_by_fine_tuning(tiny_bert: Path, data: Path, tmp_path: Path) -> None:

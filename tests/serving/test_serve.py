@@ -113,6 +113,26 @@ def test_an_empty_prompt_is_not_the_default(tiny_bert: Path) -> None:
     assert np.allclose(found.data[0].embedding, model.encode_document(["a cat"])[0], atol=1e-5)
 
 
+def test_sides_are_those_of_the_model(tiny_model_folders: dict[str, Path]) -> None:
+    """Of a model with a route for each, and of one whose prompt has another of the usual names."""
+    from sentence_transformers.sentence_transformer.modules import Router
+
+    first, second = (SentenceTransformer(str(tiny_model_folders[kind]), device="cpu") for kind in ("bert", "xlmr"))
+    routed = SentenceTransformer(
+        modules=[Router.for_query_document(list(first.children()), list(second.children()))], device="cpu"
+    )
+    named = SentenceTransformer(str(tiny_model_folders["bert"]), device="cpu")
+    named.prompts = {"query": "ask: ", "passage": "text: "}
+    for model in (routed, named):
+        with running(application(model, "small")) as address:
+            client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+            for side, encode in (("query", model.encode_query), ("document", model.encode_document)):
+                asked = client.embeddings.create(model="small", input=["a cat"], extra_body={"input_type": side})
+                assert np.allclose(asked.data[0].embedding, encode(["a cat"])[0], atol=1e-5), side
+            body = {"input": "a cat", "model": None, "encoding_format": None, "dimensions": None, "input_type": None}
+            assert httpx2.post(f"{address}/v1/embeddings", json=body).status_code == 200
+
+
 def test_a_student_can_be_a_teacher_over_the_wire(
     address: str, model: SentenceTransformer, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ def test_lists_tensors_and_files_as_other_programs_write_them(
     for given in (vectors.tolist(), torch.from_numpy(vectors)):
         teacher = VectorsTeacher(given, texts=tmp_path / "t.jsonl")  # type: ignore[arg-type]
         assert np.array_equal(teacher.encode(sentences), vectors)
-    with pytest.raises(DataError, match=r"^mine: no array can be made of a list"):
+    with pytest.raises(DataError, match=r"^mine: no array of numbers can be made of a list"):
         VectorsTeacher([[1.0], [1.0, 2.0]], name="mine", texts=["a", "b"])  # type: ignore[arg-type]
     (tmp_path / "t.jsonl").write_text("\n" + lines)
     with pytest.raises(DataError, match=r"t\.jsonl:1: this line is empty"):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 
 from distilvec import DistillationLoss, DistilvecError, SignalStore
@@ -165,6 +166,32 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
         (later / HEADS).unlink(missing_ok=True)
     with pytest.raises(DistilvecError, match=r"/cut/checkpoint-\d+: .*loss\.bind\(trainer\)"):
         run(tmp_path / "cut", resume=True)
+
+
+def test_two_losses_of_one_trainer_keep_their_own_heads(
+    tmp_path: Path, tiny_bert: Path, store: SignalStore, texts: list[str]
+) -> None:
+    student = SentenceTransformer(str(tiny_bert), device="cpu")
+    losses = {
+        name: DistillationLoss(student, {"name": "cosine", "init": "random"}, store, texts=texts)
+        for name in ("one", "an/other")
+    }
+    data = store.attach(Dataset.from_dict({"text": texts}), text="text")
+    arguments = SentenceTransformerTrainingArguments(str(tmp_path), max_steps=2, use_cpu=True, report_to="none")
+    trainer = SentenceTransformerTrainer(
+        model=student, args=arguments, train_dataset=dict.fromkeys(losses, data), loss=losses
+    )
+    for loss in losses.values():
+        loss.bind(trainer)
+    trainer.save_model(str(tmp_path / "kept"))
+    kept = {name: parts(loss) for name, loss in losses.items()}
+    assert any(not torch.equal(value, kept["an/other"][name]) for name, value in kept["one"].items())
+    for name, loss in losses.items():
+        with torch.no_grad():
+            for parameter in loss.method.parameters():
+                parameter.zero_()
+        loss.load_heads(tmp_path / "kept")
+        assert all(torch.equal(value, parts(loss)[key]) for key, value in kept[name].items())
 
 
 def _stop_at(step: int) -> Any:

@@ -65,7 +65,7 @@ def export_web(
             fetch_library(Path(place), None if library is None else Path(library))
 
         def beside(student: SentenceTransformer, made: Path) -> None:
-            _write_layout(student, Path(model_folder), made)
+            _write_layout(student, Path(model_folder).expanduser(), made)
             if search is not None:
                 write_page(made, student, search, title, Path(place))
 

@@ -19,7 +19,9 @@ from distilvec.export.encoder import CONFIG, LAYOUTS, Precision, load_onnx, need
 from distilvec.export.graph import OPSET, OUTPUT, backend_tokenizer, check_model, quantize, write_graph
 from distilvec.export.outcome import ExportReport, Variant
 from distilvec.files import read_object, refuse_foreign
+from distilvec.modules.kernel_head import has_kernels
 from distilvec.modules.pipeline import token_limit
+from distilvec.modules.task_head import has_head
 from distilvec.sealing import SEAL, remove, seal, sealed
 
 if TYPE_CHECKING:
@@ -88,7 +90,8 @@ def write_export(
         beside: writes these further files into the unfinished folder, once the graphs are checked.
     """
     need("onnx", "onnxscript", "onnxruntime")
-    out = Path(out_folder)
+    out = Path(out_folder).expanduser()
+    refuse_itself(model_folder, out)
     refuse_foreign(out, (*_NAMES, *names), _is_export)
     from distilvec.students import load_student
 
@@ -104,16 +107,16 @@ def write_export(
             made = Path(name)
             (made / files["float32"]).parent.mkdir(exist_ok=True)
             inputs = write_graph(student, made / files["float32"], states=states(student))
-            _write_companions(student, Path(model_folder), made, inputs)
+            _write_companions(student, Path(model_folder).expanduser(), made, inputs)
             if quantized:
                 quantize(made / files["float32"], made / files["int8"])
-            variants, notes = _measure(student, Path(model_folder), made, chosen, files, quantized)
+            variants, notes = _measure(student, Path(model_folder).expanduser(), made, chosen, files, quantized)
             beside(student, made)
-            seal(made)
+            seal(made, "export")
             _move(made, out)
     except OSError as error:
         raise EnvironmentProblem(f"the export cannot be written ({error.strerror or error})", where=str(out)) from error
-    return ExportReport(out, variants, len(chosen), notes)
+    return ExportReport(out, variants, len(chosen), [*notes, *left_behind(model_folder)])
 
 
 def _write_companions(student: SentenceTransformer, source: Path, made: Path, inputs: Sequence[str]) -> None:
@@ -194,6 +197,25 @@ def _measure(
     return variants, notes
 
 
+def refuse_itself(model_folder: str | Path, out: Path) -> None:
+    """An export replaces what an earlier one left, and must not replace what it is made of.
+
+    Raises:
+        DistilvecError: both are one folder.
+    """
+    if Path(model_folder).expanduser().resolve() == out.resolve():
+        raise DistilvecError(
+            "the export would replace the model that it is made of", where=str(out), remedy="Name another folder (-o)."
+        )
+
+
+def left_behind(model_folder: str | Path) -> list[str]:
+    """What lies beside a student and is no part of its vectors, so that no export has it."""
+    folder = Path(model_folder).expanduser()
+    parts = [("task head stays", "predict")] * has_head(folder) + [("kernels stay", "explain")] * has_kernels(folder)
+    return [f"The {part} behind: {use}() needs the student's own folder." for part, use in parts]
+
+
 def _timed(model: Any, texts: list[str]) -> dict[str, float]:
     """Speed on a few of the texts, evenly taken: this is a glance, not a benchmark."""
     from distilvec.judging import speed
@@ -235,4 +257,4 @@ def _move(made: Path, out: Path) -> None:
 
 def _is_export(folder: Path) -> bool:
     """Whether an export lies here, or what a killed one left; those of versions before have no list."""
-    return sealed(folder) is not None or "opset" in read_object(folder / CONFIG)
+    return sealed(folder, "export") is not None or "opset" in read_object(folder / CONFIG)

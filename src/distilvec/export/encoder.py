@@ -151,7 +151,7 @@ def load_onnx(
     """
     from tokenizers import Tokenizer
 
-    folder = Path(path)
+    folder = Path(path).expanduser()
     files = LAYOUTS["web" if (folder / LAYOUTS["web"]["float32"]).is_file() else "plain"]
     if precision not in files:
         raise DistilvecError(f'"{precision}" is not a precision', remedy=nearest(precision, files))

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.export.convert import check_texts, row_cosines
+from distilvec.export.convert import check_texts, left_behind, refuse_itself, row_cosines
 from distilvec.export.graph import is_static
 from distilvec.files import refuse_foreign
 from distilvec.modules.model2vec import ROWS, WEIGHTS, unknown_piece
@@ -43,6 +43,7 @@ class Model2VecReport:
         pieces, width: of the table.
         cosine_min: of model2vec's vectors to the student's, over `texts` texts.
         folded: whether a linear map behind the mean went into the table.
+        notes: what stays behind.
     """
 
     folder: Path
@@ -51,6 +52,7 @@ class Model2VecReport:
     cosine_min: float
     texts: int
     folded: bool
+    notes: list[str] = field(default_factory=list)
 
     def text(self) -> str:
         """What a person reads."""
@@ -58,6 +60,7 @@ class Model2VecReport:
         return (
             f"model2vec   {self.folder}: {self.pieces:,} pieces of {self.width} numbers{map_}\n"
             f"agreement   cosine {self.cosine_min:.6f} or more over {self.texts} texts, opened with model2vec"
+            + "".join(f"\n{note}" for note in self.notes)
         )
 
 
@@ -86,8 +89,9 @@ def export_model2vec(
         )
     from distilvec.students import load_student
 
-    out = Path(out_folder)
-    refuse_foreign(out, _NAMES, lambda folder: sealed(folder) is not None)
+    out = Path(out_folder).expanduser()
+    refuse_itself(model_folder, out)
+    refuse_foreign(out, _NAMES, lambda folder: sealed(folder, "model2vec") is not None)
     student = load_student(model_folder, device="cpu").eval()
     table, normalized, folded = _parts(student, str(model_folder))
     chosen = list(texts) if texts is not None else [*check_texts(student), *_STRANGE]
@@ -95,15 +99,15 @@ def export_model2vec(
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
             made = Path(name)
-            _write(student, table, normalized, Path(model_folder), made)
+            _write(student, table, normalized, Path(model_folder).expanduser(), made)
             least = _agreement(student, made, chosen, str(model_folder))
-            seal(made)
+            seal(made, "model2vec")
             remove(out)
             for file in sorted(made.iterdir(), key=lambda file: (file.name != SEAL, file.name == "config.json")):
                 os.replace(file, out / file.name)
     except OSError as error:
         raise EnvironmentProblem(f"the export cannot be written ({error.strerror or error})", where=str(out)) from error
-    return Model2VecReport(out, len(table), table.shape[1], least, len(chosen), folded)
+    return Model2VecReport(out, len(table), table.shape[1], least, len(chosen), folded, left_behind(model_folder))
 
 
 def _parts(student: SentenceTransformer, where: str) -> tuple[npt.NDArray[np.float32], bool, bool]:

@@ -40,5 +40,6 @@ class OpenVinoSession:
 
     def run(self, outputs: Sequence[str], feed: Mapping[str, npt.NDArray[np.int64]]) -> list[npt.NDArray[Any]]:
         """The named outputs for these inputs."""
-        tensors = self._model(dict(feed))
+        # A request of its own: the one of the model's own call is shared by all threads that are in it.
+        tensors = self._model.create_infer_request().infer(dict(feed))
         return [np.array(tensors[name]) for name in outputs]

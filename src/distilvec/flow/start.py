@@ -131,7 +131,7 @@ def _keep(student: SentenceTransformer, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         student.save_pretrained(str(partial), create_model_card=False)
         say_without_pooler(partial)
-        sealing.seal(partial)
+        sealing.seal(partial, "student")
         if not folder.is_dir():
             partial.rename(folder)
         for place in folder.parent.iterdir():  # of an earlier recipe in the same output

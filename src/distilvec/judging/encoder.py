@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distilvec.arrays import as_vectors
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.pipeline import default_prompt, side_prompt
@@ -126,7 +127,7 @@ class CachedEncoder:
             )
         else:
             encoded = call(texts)
-        vectors = np.asarray(encoded, dtype=np.float32)
+        vectors = as_vectors(encoded, self.name)
         if vectors.ndim != 2 or len(vectors) != len(texts):
             raise DataError(
                 f"[{len(texts)}, width] was expected, the model gave {list(vectors.shape)}",

@@ -81,6 +81,12 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
         has_weights = has_weights or bool(weight_files(place))
     if not trust_remote_code:
         _check_classes(entries, folder)
+    if not has_weights and (folder / "distilvec_onnx.json").is_file():
+        raise DistilvecError(
+            "this is an export, and a model's own folder is needed here",
+            where=name,
+            remedy="Name the folder that it was exported from; distilvec.load opens exports.",
+        )
     if not has_weights:
         raise DistilvecError(
             "this model has no weights in safetensors, the only form that is opened",

@@ -8,12 +8,13 @@ function is named as module:function; such a recipe runs again where that can be
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from distilvec.arrays import as_vectors
 from distilvec.corpus.tables import given_rows
 from distilvec.errors import DistilvecError
 from distilvec.files import whole
@@ -72,6 +73,8 @@ def _check_names(key: str, named: Any) -> None:
 def _student_section(student: Any) -> dict[str, Any]:
     if isinstance(student, Mapping):
         return dict(student)
+    if not isinstance(student, str | Path):
+        raise _unnamed(student, "student", "Give its folder or hub id, or a recipe's section as a dictionary.")
     return {"auto": {}} if str(student) == "auto" else {"model": str(student)}
 
 
@@ -117,26 +120,35 @@ def _teacher_section(teacher: Any, name: str, given: Path) -> dict[str, Any]:
     if isinstance(teacher, str | Path):
         return {"name": name, "model": str(teacher)}
     if hasattr(teacher, "encode") and not isinstance(teacher, Mapping):
-        raise DistilvecError(
-            f"a {type(teacher).__name__} object cannot be named in a recipe",
-            where=name,
-            remedy="Give its folder or hub id, or a function that calls its encode.",
-        )
+        raise _unnamed(teacher, name, "Give its folder or hub id, or a function that calls its encode.")
     if callable(teacher):
         return {"name": name, "call": teacher}
     if not isinstance(teacher, Mapping):
         raise DistilvecError(f"a {type(teacher).__name__} is no teacher", where=name)
     section = {"name": name, **teacher}
     called = section["name"]
-    if isinstance(section.get("vectors"), np.ndarray):
-        claim(given.parent)
-        file = given / f"{called}-vectors.npy"
-        with whole(file) as partial, partial.open("wb") as out:
-            np.save(out, section["vectors"], allow_pickle=False)
-        section["vectors"] = str(file)
-    if isinstance(section.get("texts"), list | tuple):
-        section["texts"] = str(_write_rows(given / f"{called}-texts.jsonl", section["texts"], "text"))
+    vectors, texts = section.get("vectors"), section.get("texts")
+    if vectors is not None and not isinstance(vectors, str | Path):
+        section["vectors"] = str(_write_vectors(given / f"{called}-vectors.npy", vectors, called))
+    if texts is not None and not isinstance(texts, str | Path):
+        texts = list(texts) if isinstance(texts, Iterable) else texts  # of an array or a frame's column
+        section["texts"] = str(_write_rows(given / f"{called}-texts.jsonl", texts, "text"))
     return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
+
+
+def _unnamed(value: Any, where: str, remedy: str) -> DistilvecError:
+    return DistilvecError(f"a {type(value).__name__} object cannot be named in a recipe", where=where, remedy=remedy)
+
+
+def _write_vectors(file: Path, vectors: Any, name: str) -> Path:
+    """Arrays, lists and tensors as a .npy file."""
+    array = vectors if isinstance(vectors, np.ndarray) else as_vectors(vectors, name)
+    if array.ndim != 2 or array.dtype.kind != "f":
+        raise DistilvecError(f"vectors are numbers [n, D], found {array.dtype} {list(array.shape)}", where=name)
+    claim(file.parent.parent)
+    with whole(file) as partial, partial.open("wb") as out:
+        np.save(out, array, allow_pickle=False)
+    return file
 
 
 def _write_rows(file: Path, source: Any, text: str, limit: int | None = None) -> Path:

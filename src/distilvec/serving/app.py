@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import json
@@ -57,7 +58,8 @@ def application(
     """
     try:
         from starlette.applications import Starlette
-        from starlette.responses import JSONResponse
+        from starlette.requests import ClientDisconnect
+        from starlette.responses import JSONResponse, Response
         from starlette.routing import Route
     except ImportError as error:
         raise EnvironmentProblem(
@@ -70,6 +72,8 @@ def application(
         async def answer(request: Request) -> Response:
             try:
                 return JSONResponse(await what(request))
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody reads it
             except _Refusal as refusal:
                 kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
                 content = {"error": {"message": str(refusal), "type": kind, "param": None, "code": refusal.code}}
@@ -113,22 +117,24 @@ class _Server:
     async def embeddings(self, request: Request) -> dict[str, Any]:
         self._admit(request)
         asked = await _body(request)
-        if asked.get("model", self.name) != self.name:
+        if asked.get("model") not in (None, self.name):
             raise _Refusal(404, f'there is no such model; this is "{self.name}"', "model_not_found")
         texts = _texts(asked.get("input"))
         width = self._width(asked.get("dimensions"))
-        encoding = asked.get("encoding_format", "float")
+        encoding = asked.get("encoding_format") or "float"
         if encoding not in ("float", "base64"):
             raise _Refusal(400, "encoding_format is float or base64", "invalid_value")
-        prompt = self._prompt(asked.get("input_type"))
+        side = asked.get("input_type")
+        if side not in (None, "query", "document"):
+            raise _Refusal(400, "input_type is query or document", "invalid_value")
         try:
-            vectors = await self.batcher.vectors(texts, prompt)
+            vectors = await self.batcher.vectors(texts, side)
         except BusyError:
             raise _Refusal(503, "too many texts are waiting", "overloaded") from None
         except Exception as error:
             logger.exception("the model failed on %d texts", len(texts))
             raise _Refusal(500, "the model failed on these texts", "model_error") from error
-        tokens = self._tokens(texts)
+        tokens = await asyncio.to_thread(self._tokens, texts)  # of long texts that takes seconds
         rows = [
             {"object": "embedding", "index": index, "embedding": each}
             for index, each in enumerate(_written(_cut(vectors, width), encoding))
@@ -149,14 +155,6 @@ class _Server:
         if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= self.width:
             raise _Refusal(400, f"dimensions is a number from 1 to {self.width}", "invalid_value")
         return asked
-
-    def _prompt(self, asked: Any) -> str | None:
-        """The name of the model's prompt for queries or documents, where the request says which and there is one."""
-        if asked is None:
-            return None
-        if asked not in ("query", "document"):
-            raise _Refusal(400, "input_type is query or document", "invalid_value")
-        return asked if asked in (self.model.prompts or {}) else None
 
     def _tokens(self, texts: Sequence[str]) -> int:
         """What the model's tokenizer makes of the texts, before anything is cut off; characters / 4 without one."""
@@ -180,10 +178,10 @@ def _counter(model: SentenceTransformer) -> Any:
 
 
 def _encoder(model: SentenceTransformer) -> Any:
-    def encode(texts: Sequence[str], prompt: str | None) -> npt.NDArray[np.float32]:
-        return np.asarray(
-            model.encode(list(texts), prompt_name=prompt, show_progress_bar=False, convert_to_numpy=True), np.float32
-        )
+    ways: dict[str | None, Any] = {None: model.encode, "query": model.encode_query, "document": model.encode_document}
+
+    def encode(texts: Sequence[str], side: str | None) -> npt.NDArray[np.float32]:
+        return np.asarray(ways[side](list(texts), show_progress_bar=False, convert_to_numpy=True), np.float32)
 
     return encode
 

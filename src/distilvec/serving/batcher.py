@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-#: Texts and a prompt's name (None = the model's default) -> vectors [n, d].
+#: Texts and their side (query, document, or None for texts as such) -> vectors [n, d].
 Encode = Callable[[Sequence[str], str | None], npt.NDArray[np.float32]]
 
 
@@ -23,7 +23,7 @@ class BusyError(Exception):
 @dataclass
 class _Job:
     texts: Sequence[str]
-    prompt: str | None
+    side: str | None
     answer: asyncio.Future[npt.NDArray[np.float32]] = field(repr=False)
 
 
@@ -47,7 +47,7 @@ class Batcher:
         self._awake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def vectors(self, texts: Sequence[str], prompt: str | None = None) -> npt.NDArray[np.float32]:
+    async def vectors(self, texts: Sequence[str], side: str | None = None) -> npt.NDArray[np.float32]:
         """The vectors [n, d] of a request's texts, in their order.
 
         Raises:
@@ -57,7 +57,7 @@ class Batcher:
             raise BusyError
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
-        job = _Job(texts, prompt, asyncio.get_running_loop().create_future())
+        job = _Job(texts, side, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         self._waiting += len(texts)
         self._awake.set()
@@ -80,7 +80,7 @@ class Batcher:
             jobs = self._next()
             texts = [text for job in jobs for text in job.texts]
             try:
-                vectors = await loop.run_in_executor(self._thread, self._encode, texts, jobs[0].prompt)
+                vectors = await loop.run_in_executor(self._thread, self._encode, texts, jobs[0].side)
             except Exception as error:
                 for job in jobs:
                     if not job.answer.done():
@@ -93,11 +93,11 @@ class Batcher:
                 start += len(job.texts)
 
     def _next(self) -> list[_Job]:
-        """The first job, and those behind it with the same prompt that fit into the batch."""
+        """The first job, and those behind it of the same side that fit into the batch."""
         chosen: list[_Job] = []
         count = 0
         while self._jobs and (
-            not chosen or (self._jobs[0].prompt == chosen[0].prompt and count + len(self._jobs[0].texts) <= self._batch)
+            not chosen or (self._jobs[0].side == chosen[0].side and count + len(self._jobs[0].texts) <= self._batch)
         ):
             job = self._jobs.popleft()
             self._waiting -= len(job.texts)

@@ -58,7 +58,8 @@ def serve(
     called = name or (Path(model).resolve() if Path(model).is_dir() else Path(model)).name
     app = application(load_student(model), called, key=key, batch=batch)
     listening = _listen(host, port)
-    address = f"http://{host}:{listening.getsockname()[1]}"
+    shown = f"[{host}]" if listening.family == socket.AF_INET6 else host
+    address = f"http://{shown}:{listening.getsockname()[1]}"
     started(f"{called} answers at {address}/v1/embeddings; Ctrl-C ends it")
     if host not in ("127.0.0.1", "localhost", "::1") and key is None:
         logger.warning("everybody who reaches %s may ask: set --key-env", address)

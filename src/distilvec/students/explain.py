@@ -62,6 +62,11 @@ class ExplainingStudent(SentenceTransformer):
             reproductions += self._explained(given[start : start + batch_size])
         return reproductions
 
+    def save(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """As a `SentenceTransformer`'s, and the kernels beside it; `save_pretrained` and `push_to_hub` use it."""
+        super().save(path, *args, **kwargs)
+        self.kernels.save(path, bound=self.bound)
+
     @torch.inference_mode()
     def _explained(self, items: list[Any]) -> list[dict[str, Reproduction]]:
         prompt = default_prompt(self) or None

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.arrays import as_vectors
 from distilvec.corpus.keys import KEY_BYTES, Modality, canonical_item, canonical_keys, content_keys
 from distilvec.corpus.molecules import Components
 from distilvec.corpus.problem import Problem
@@ -56,7 +57,9 @@ class VectorsTeacher(SentenceTeacher):
             DataError: a file is missing or not what it has to be, or rows and texts differ in number.
             DistilvecError: neither texts nor keys are given, or both.
         """
-        self._where, vectors = name, _given(vectors, name)
+        self._where = name
+        if not isinstance(vectors, str | Path | np.ndarray):
+            vectors = as_vectors(vectors, name)
         self._modality, self._components = modality, components
         source = "array" if isinstance(vectors, np.ndarray) else str(vectors)
         table: Iterable[str] | None
@@ -173,7 +176,8 @@ def read_vectors(
         DataError: a file is missing or not what it has to be, a text is none, or rows and texts differ in number.
         DistilvecError: there are no texts.
     """
-    vectors = _given(vectors, name)
+    if not isinstance(vectors, str | Path | np.ndarray):
+        vectors = as_vectors(vectors, name)
     matrix, table = _open(vectors, texts, name, wants_texts=True)
     if table is None:
         if texts is None:
@@ -188,20 +192,6 @@ def read_vectors(
         raise DataError(f"row {wrong} is {type(table[wrong]).__name__}, not a text", where="texts")
     _check_rows(len(matrix), len(table), name if isinstance(vectors, np.ndarray) else str(vectors), "texts")
     return matrix, table
-
-
-def _given(vectors: Any, name: str) -> str | Path | np.ndarray:
-    """Lists and tensors as arrays."""
-    if isinstance(vectors, str | Path | np.ndarray):
-        return vectors
-    try:
-        return np.asarray(vectors)
-    except (TypeError, ValueError, RuntimeError) as problem:  # rows of several lengths, a tensor on a device
-        raise DataError(
-            f"no array can be made of a {type(vectors).__name__}: {problem}",
-            where=name,
-            remedy="Give a file or a NumPy array [n, D].",
-        ) from problem
 
 
 def _open(

@@ -102,7 +102,7 @@ class CheckpointedTrainer(Trainer):
                 self.state.best_model_checkpoint = str(home / Path(best).name)
             if self.args.should_save:
                 self.state.save_to_json(str(partial / name / "trainer_state.json"))
-                seal(partial / name)
+                seal(partial / name, "checkpoint")
                 shutil.rmtree(home / name, ignore_errors=True)
                 os.replace(partial / name, home / name)
         except (OSError, RuntimeError, SafetensorError) as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,7 @@ class DistillationLoss(nn.Module):
         self.method = _open_method(method)
         self.tap = StudentTap(student)
         self._trainer: Any = None
+        self._file = HEADS
         self._warned = False
         self._precision: torch.dtype | None = None
         teacher = _teacher_info(self.store)
@@ -147,7 +149,8 @@ class DistillationLoss(nn.Module):
 
         The heads' gradients are cleared after every step, which not every version of that trainer does by itself.
         Every folder that the trainer saves gets `distilvec_heads.safetensors` beside the student, which
-        sentence-transformers ignores; resuming and loading the best checkpoint read it back.
+        sentence-transformers ignores; resuming and loading the best checkpoint read it back. Of a trainer with a
+        dictionary of losses the file is named after the loss: `distilvec_heads.NAME.safetensors`.
 
         Raises:
             DistilvecError: a trainer of several processes or devices, or of another loss.
@@ -159,9 +162,17 @@ class DistillationLoss(nn.Module):
                 where="DistillationLoss",
                 remedy="Use one device (CUDA_VISIBLE_DEVICES), or `distilvec train`, which can use several.",
             )
-        losses = trainer.loss.values() if isinstance(trainer.loss, dict) else [trainer.loss]
-        if not any(loss is self for loss in losses):
-            raise DistilvecError("this trainer trains another loss", where="DistillationLoss.bind")
+        losses = trainer.loss if isinstance(trainer.loss, dict) else {"": trainer.loss}
+        names = [name for name, loss in losses.items() if loss is self]
+        if not names:
+            raise DistilvecError(
+                "this trainer trains another loss",
+                where="DistillationLoss.bind",
+                remedy="It has to be the trainer's loss itself; for several lengths of vector give the method "
+                "`matryoshka` in place of MatryoshkaLoss.",
+            )
+        if names[0]:
+            self._file = HEADS.replace(".", f".{re.sub(r'[^A-Za-z0-9_-]', '-', names[0])}.", 1)
         save, restore = trainer._save, trainer._load_from_checkpoint
 
         def save_both(output_dir: str | None = None, state_dict: Any = None) -> None:
@@ -180,7 +191,7 @@ class DistillationLoss(nn.Module):
 
     def save_heads(self, folder: str | Path) -> Path:
         """Write the heads (and the method's other state) into a folder; returns the file."""
-        file = Path(folder) / HEADS
+        file = Path(folder) / self._file
         with whole(file) as partial:
             save_model(self.method, str(partial), metadata={"method": self.method.name})
         return file
@@ -191,7 +202,7 @@ class DistillationLoss(nn.Module):
         Raises:
             DistilvecError: there are none, or they are another method's or student's.
         """
-        file = Path(folder) / HEADS
+        file = Path(folder) / self._file
         if not file.is_file():
             raise DistilvecError(
                 "this checkpoint has no heads, so training cannot go on from it",
