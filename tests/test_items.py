@@ -4,19 +4,25 @@ import json
 import shutil
 from pathlib import Path
 
+import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
 
 import distilvec
+from distilvec.corpus import read_corpus
 from distilvec.corpus.images import open_image
 from distilvec.errors import DistilvecError
 from distilvec.flow.combine import CombinedTeacher
+from distilvec.flow.job import Job
 from distilvec.flow.run import run
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
 from distilvec.recipe import Recipe
+from distilvec.recipe.from_python import recipe_of
 from distilvec.store import SignalStore
 from distilvec.teachers import load_teacher
 
@@ -48,6 +54,11 @@ def first_letters(texts: list[str]) -> np.ndarray:
         )
         + 0.1
     )
+
+
+def with_constants(items: list[str]) -> np.ndarray:
+    """The same, and two numbers that never change."""
+    return np.column_stack([colours(items), np.full(len(items), 1.5), np.full(len(items), -2.0)])
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +143,106 @@ def test_a_student_that_kept_its_kernels_explains(image_run, pictures, tmp_path)
     # Saved again it is a student like any other.
     student.save(str(tmp_path / "again"))
     np.testing.assert_allclose(distilvec.load(tmp_path / "again").encode(images), student.encode(images), atol=1e-6)
+
+
+@pytest.mark.parametrize("vectors", ["raw", "standardised"])
+def test_constant_coordinates_are_explained_as_constants(vectors, pictures, tmp_path) -> None:
+    method = {"name": "gaussian", "width": 32, "keep_kernels": True, "vectors": vectors}
+    changes = {"teachers": [{"name": "seen", "call": with_constants}], "method": method, "training": {"max_steps": 2}}
+    done = run(Recipe.build(image_recipe(pictures, tmp_path / "out", **changes)))
+    (found,) = distilvec.load(done.folder / "student").explain(str(pictures / "dark" / "1.png"))
+    np.testing.assert_allclose(found["seen"].mean[-2:], [1.5, -2.0], atol=1e-5)
+    assert (found["seen"].deviation[-2:] == 0).all() and (found["seen"].deviation[:-2] > 0).all()
+
+
+@pytest.mark.parametrize("kind", ["paths", "Paths", "relative", "bytes", "pillow", "arrays", "rows", "data set"])
+def test_images_from_python_are_a_corpus(kind, pictures, tmp_path, monkeypatch) -> None:
+    files = sorted(pictures.glob("*/?.png"))
+    monkeypatch.chdir(pictures)
+    dataset = datasets.Dataset.from_dict({"image": [str(file) for file in files]})
+    given = {
+        "paths": [str(file) for file in files],
+        "Paths": files,
+        "relative": [str(file.relative_to(pictures)) for file in files],
+        "bytes": [file.read_bytes() for file in files],
+        "pillow": [Image.open(file) for file in files],
+        "arrays": [np.asarray(Image.open(file)) for file in files],
+        "rows": [{"image": str(file.relative_to(pictures))} for file in files],
+        "data set": dataset.cast_column("image", datasets.Image()),
+    }[kind]
+    teacher = {"vectors": colours([str(file) for file in files]), "texts": [str(file) for file in files]}
+    recipe = recipe_of(teacher, None, {"path": given, "modality": "image", "holdout": 0.0}, None, tmp_path / "out")
+    store = Job(recipe).teach(vectors_only=True)[0].store
+    assert len(store) == len(files)
+
+
+def test_molecules_from_python_are_a_corpus(tmp_path) -> None:
+    recipe = recipe_of("t", None, {"path": SMILES, "modality": "molecule", "holdout": 0.0}, None, tmp_path / "out")
+    assert len(Job(recipe).corpus) == len(SMILES)
+
+
+def test_a_teacher_that_lacks_items_of_a_task_is_not_judged_on_it(tmp_path, texts_file, tiny_student) -> None:
+    """One that has all of the corpus, and one that is combined with vectors of the corpus alone."""
+
+    def picky(items):
+        return [None if "nobody" in item else letters([item])[0] for item in items]
+
+    asked = [{"text": f"nobody knows item {n}", "label": str(n % 2)} for n in range(60)]
+    task = {"name": "unknown", "kind": "classification", "train": asked, "test": asked}
+    texts = texts_file.read_text().splitlines()
+    known = {"name": "bought", "vectors": letters(texts), "texts": texts}
+    for number, teachers in enumerate(
+        ([{"name": "picky", "call": picky}], [known, {"name": "counts", "call": letters}])
+    ):
+        done = distilvec.distill(
+            teachers,
+            str(tiny_student),
+            str(texts_file),
+            "cosine",
+            tmp_path / str(number),
+            combine="concatenate" if len(teachers) > 1 else None,
+            training={"max_steps": 2},
+            judging={"tasks": [task], "speed": False},
+        )
+        assert "| student |" in done.report and (done.folder / "report.md").is_file()
+
+
+def test_vectors_of_images_in_a_parquet_file(pictures, tmp_path) -> None:
+    files = sorted(pictures.glob("*/?.png"))
+    names = [file.relative_to(pictures).as_posix() for file in files]
+    table = pa.table({"path": names, "vector": colours([str(file) for file in files]).tolist()})
+    pq.write_table(table, pictures / "vectors.parquet")
+    teacher = load_teacher(vectors=pictures / "vectors.parquet", texts="path", modality="image")
+    assert teacher.has([str(file) for file in files]).all()
+    (pictures / "vectors.parquet").unlink()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "data set"])
+def test_images_that_a_table_names_may_change(kind, tmp_path) -> None:
+    files = [tmp_path / f"{number}.png" for number in range(4)]
+    for number, file in enumerate(files):
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(file)
+    names = [str(file) for file in files]
+    pq.write_table(pa.table({"image": names}), tmp_path / "table.parquet")
+    source = str(tmp_path / "table.parquet") if kind == "parquet" else datasets.Dataset.from_dict({"image": names})
+    before = read_corpus(source, tmp_path / "prepared", modality="image", holdout=0.0)
+    Image.new("RGB", (4, 4), (99, 0, 0)).save(files[2])
+    after = read_corpus(source, tmp_path / "prepared", modality="image", holdout=0.0)
+    assert (np.asarray(before.keys) != np.asarray(after.keys)).any(axis=1).tolist() == [False, False, True, False]
+
+
+def test_salts_of_the_corpus_are_found_among_a_tasks(tmp_path) -> None:
+    smiles = [*SMILES[:8], "CCN.Cl", "CC(=O)[O-].[Na+]"]
+    for components in ("keep", "largest"):
+        corpus = read_corpus(smiles, tmp_path / components, modality="molecule", components=components, holdout=0.0)
+        assert corpus.overlap(smiles) == len(corpus)
+
+
+@pytest.mark.parametrize("key", ["max_length", "pooling", "dropout", "router_balance", "revision"])
+def test_what_says_nothing_to_a_network_of_images_is_refused(key, pictures, tmp_path) -> None:
+    value = {"max_length": 20, "pooling": "cls", "dropout": 0.3, "router_balance": 0.5, "revision": "abc"}[key]
+    with pytest.raises(DistilvecError, match=rf"^student: {key} says nothing"):
+        Recipe.build(image_recipe(pictures, tmp_path, student={"resnet": {"depth": 8}, key: value}))
 
 
 @pytest.mark.parametrize("method", [{"name": "talas", "anchored_layers": 1}, {"name": "multi_mse", "width": 16}])

@@ -109,6 +109,15 @@ def test_items_that_others_would_see_differently_are_written_out(tmp_path: Path)
         assert np.array_equal(np.asarray(load_image(item)), np.asarray(open_image(str(tmp_path / name))))
 
 
+def test_pillow_images_that_are_closed_or_of_a_strange_mode_have_a_reason(tmp_path: Path) -> None:
+    Image.new("RGB", (3, 3)).save(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as closed:
+        pass
+    for odd in (closed, Image.new("La", (3, 3))):
+        with pytest.raises(Problem, match="damaged image"):
+            image_item(odd, tmp_path)
+
+
 def test_the_first_picture_of_an_animation() -> None:
     frames = [Image.fromarray(noise(seed) // 128 * 255) for seed in range(3)]
     for kind in ("GIF", "TIFF", "WEBP"):

@@ -28,7 +28,7 @@ def test_texts_without_a_vector_are_left_out(tmp_path: Path, caplog: pytest.LogC
         report = fill(store, teacher, mixed, content_keys(mixed), progress=lambda *now: seen.append(now))
     assert (report.items, report.distinct, report.present, report.taught, report.absent) == (65, 60, 0, 40, 20)
     assert seen[0] == (0, 60) and seen[-1] == (60, 60)
-    assert "nothing for 20 of 60 texts" in caplog.text
+    assert "nothing for 20 of 60 items" in caplog.text
     rows = store.rows(content_keys(TEXTS))
     assert (rows[:40] >= 0).all() and (rows[40:] == -1).all() and len(store) == 40
     np.testing.assert_array_equal(store.read(rows[:40]), VECTORS[:40])

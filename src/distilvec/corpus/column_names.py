@@ -12,7 +12,8 @@ from distilvec.errors import DistilvecError, nearest
 
 _LONGEST_IMAGE = 8 << 20  # readers take 12 bytes for a character: 96 MiB hold the largest image as a data URI
 _DEFAULT_TEXT = "text"
-_USUAL = {"text": "text", "image": "image", "molecule": "smiles"}
+#: By modality, the column of the items where none is named.
+USUAL: dict[str, str] = {"text": "text", "image": "image", "molecule": "smiles"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def named_columns(
     """
     texts = (text,) if isinstance(text, str) else tuple(text)
     if texts == (_DEFAULT_TEXT,):
-        texts = (_USUAL[modality],)
+        texts = (USUAL[modality],)
     if not texts or len(set(texts)) < len(texts):
         raise DistilvecError(f"text columns are one or more different names, not {list(texts)}", where="corpus.text")
     if len(texts) > 1 and role:

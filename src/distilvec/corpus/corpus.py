@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -132,11 +133,10 @@ class Corpus:
 
     def _overlap_by_key(self, items: Iterable[str]) -> int:
         known: list[str] = []
+        forms: tuple[Components, ...] = ("largest", "keep") if self.modality == "molecule" else ("largest",)
         for item in items:
-            try:
-                known.append(canonical_item(item, self.modality, "largest"))
-            except Problem:  # what cannot be read is not among those trained on
-                continue
+            with contextlib.suppress(Problem):  # what cannot be read is not among those trained on
+                known += [canonical_item(item, self.modality, form) for form in forms]
         roles = [""] if self.roles is None or self.groups is not None else ROLE_NAMES
         wanted = np.concatenate([canonical_keys(known, role, self.modality) for role in roles])
         trained = self.keys[self.train_rows]

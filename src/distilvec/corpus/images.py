@@ -114,7 +114,9 @@ def image_item(value: Any, folder: Path) -> ImageItem:
         _check_size(value.size)
         try:
             pixels = _upright(value, "").image
-        except OSError as error:  # it is decoded only now
+        except (Problem, MemoryError):
+            raise
+        except Exception as error:  # it is decoded only now; a closed one, or one of a strange mode, raises others
             raise Problem("damaged image") from error
         return ImageItem(_encoded(pixels), digest(pixels))
     raise Problem("not an image")

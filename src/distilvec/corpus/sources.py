@@ -118,8 +118,25 @@ def _files(paths: Sequence[Path], name: str, asked: Modality | None) -> Source:
                 yield from _with_columns(read_file(path, columns, longest, modality == "image"), columns, modality)
 
     # Tables may hold paths of images, which change without them.
-    complete = modality != "image" or all(path.suffix in (NPZ, ".parquet") for path in paths)
+    complete = modality != "image" or all(path.suffix == NPZ or _holds_bytes(path) for path in paths)
     return Source(name, state.hexdigest() if complete else None, rows, modality)
+
+
+def _holds_bytes(path: Path) -> bool:
+    """Whether this is a parquet file with a column of bytes, alone or as data sets keep images."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if path.suffix != ".parquet":
+        return False
+    try:
+        kinds = [field.type for field in pq.read_schema(path)]
+    except (OSError, pa.ArrowException):  # reading it says what is wrong
+        return False
+    kinds += [
+        kind.field(number).type for kind in kinds if pa.types.is_struct(kind) for number in range(kind.num_fields)
+    ]
+    return any(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in kinds)
 
 
 def _told(paths: Sequence[Path], name: str) -> Modality:
@@ -263,6 +280,8 @@ def _dataset(dataset: Any, name: str, modality: Modality) -> Source:
     dataset = chosen_split(dataset, name)
     # An iterable data set reads what it likes, whenever it is asked: only the table kind has a fingerprint.
     fingerprint = getattr(dataset, "_fingerprint", None) if hasattr(dataset, "__len__") else None
+    if fingerprint and modality == "image" and not _embeds(dataset):
+        fingerprint = None  # images that it names change without it
 
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
         del longest
@@ -271,13 +290,20 @@ def _dataset(dataset: Any, name: str, modality: Modality) -> Source:
             require_columns(columns, dataset.column_names, name)
             chosen = dataset.select_columns(list(columns))
         if modality == "image":
-            chosen = _undecoded(chosen)
+            chosen = undecoded(chosen)
         return _with_columns(_dataset_rows(chosen, name, _IMAGES if modality == "image" else _BATCH), columns, modality)
 
     return Source(name, fingerprint, rows, modality)
 
 
-def _undecoded(dataset: Any) -> Any:
+def _embeds(dataset: Any) -> bool:
+    """Whether a data set holds the bytes of its images, by its first row."""
+    first: Mapping[str, Any] = next(iter(undecoded(dataset).with_format(None)), {})
+    cells = (value.get("bytes") if isinstance(value, Mapping) else value for value in first.values())
+    return any(isinstance(cell, bytes) for cell in cells)
+
+
+def undecoded(dataset: Any) -> Any:
     """With columns of images as the bytes of their files, which keep their format and are decoded with our limits."""
     from datasets import Image
 
@@ -301,7 +327,7 @@ def _hub(address: hub.Address, modality: Modality, folder: Path | None) -> Sourc
 
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
         del longest
-        prepare = _undecoded if modality == "image" else _as_it_is
+        prepare = undecoded if modality == "image" else _as_it_is
         streamed = hub.stream(address, columns, prepare, folder, _key(identity, columns, modality))
         return _with_columns(streamed, columns, modality)
 

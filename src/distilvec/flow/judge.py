@@ -15,7 +15,7 @@ from distilvec.alignment.loading import unlimited
 from distilvec.alignment.pieces import ENDS
 from distilvec.corpus import Corpus
 from distilvec.corpus.keys import split_pair
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.flow.job import Job
 from distilvec.flow.teach import Taught
 from distilvec.flow.writing import METRICS, judge_writing, read_items, writes, writing_metrics
@@ -24,6 +24,7 @@ from distilvec.judging import (
     TRAINED,
     UNTRAINED,
     CachedEncoder,
+    MtebTask,
     Outputs,
     RidgeMapped,
     Score,
@@ -218,8 +219,9 @@ def judge_all(job: Job, shipped: SentenceTransformer, untrained: SentenceTransfo
     if writes(job.recipe):
         return judge_writing([each.teacher for each in job.taught], job.tasks, untrained, shipped)
     start, first = CachedEncoder(untrained), job.first
+    encoders = [(each, CachedEncoder(each.teacher, name=each.teacher.card.name)) for each in job.taught]
     models: dict[str, Any] = {
-        each.teacher.card.name: each.teacher for each in job.taught if _knows_tasks(each, job.tasks)
+        encoder.name: encoder for each, encoder in encoders if _knows_tasks(each, encoder, job.tasks)
     }
     models[UNTRAINED] = start
     if fitted.free_map:
@@ -243,14 +245,21 @@ def judge_all(job: Job, shipped: SentenceTransformer, untrained: SentenceTransfo
     )
 
 
-def _knows_tasks(taught: Taught, tasks: Sequence[Any]) -> bool:
-    """Whether a teacher can be asked about the tasks' items: not one that had nothing for some of the corpus."""
-    card = taught.teacher.card
-    if card.kind == "vectors":
+def _knows_tasks(taught: Taught, encoder: CachedEncoder, tasks: Sequence[Any]) -> bool:
+    """Whether a teacher can be asked about the tasks' items: not one that lacks some of them, or of the corpus."""
+    parts = getattr(taught.teacher, "teachers", [taught.teacher])
+    if any(each.card.kind == "vectors" for each in parts):
         return False
-    if taught.filled.absent and tasks:
-        logger.warning("%s lacks items, so it is not judged on the tasks", card.name)
-    return not taught.filled.absent
+    lacks = bool(taught.filled.absent)
+    if any(each.gaps for each in parts) and not lacks:
+        try:
+            encoder([text for task in tasks if not isinstance(task, MtebTask) for text in task.texts()])
+        except DataError as problem:
+            logger.debug("%s", problem)
+            lacks = True
+    if lacks and tasks:
+        logger.warning("%s lacks items, so it is not judged on the tasks", encoder.name)
+    return not lacks
 
 
 def make_record(

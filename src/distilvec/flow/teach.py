@@ -194,7 +194,7 @@ def finish(
 
     Raises:
         Interrupted: a signal came.
-        DataError: all vectors are the same.
+        DataError: there are no vectors, or all are the same.
     """
     if signals.number is not None:
         raise Interrupted(
@@ -203,6 +203,13 @@ def finish(
             where=str(store.path),
             remedy="Run the same command again to go on.",
             number=signals.number,
+        )
+    if filled.absent == filled.distinct > 0:
+        raise DataError(
+            f"it has nothing for any of the {filled.distinct:,} {modality}s",
+            where=f"teacher {section.name}",
+            remedy="Do its texts name the items as the corpus does? Paths of images start where the file lies that "
+            "names them.",
         )
     statistics = store.statistics()
     if statistics.count > 1 and not np.asarray(statistics.std).any():

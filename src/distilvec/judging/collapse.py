@@ -73,7 +73,7 @@ def _alarms(signs: dict[str, Any], most: int) -> list[str]:
     alarms = []
     if signs["mean_cosine"] > MEAN_COSINE_ALARM:
         alarms.append(
-            f"The space has collapsed: the mean cosine of two texts is {signs['mean_cosine']:.3f} "
+            f"The space has collapsed: the mean cosine of two vectors is {signs['mean_cosine']:.3f} "
             f"(alarm above {MEAN_COSINE_ALARM})."
         )
     if signs["rank_share"] < RANK_SHARE_ALARM or signs["effective_rank"] < min(2.0, most):

@@ -131,7 +131,8 @@ class GaussianKernels(nn.Module):
         deviation = torch.where(live, std, torch.ones_like(std))
         self.live(teacher).copy_(live)
         self.deviation(teacher).copy_(deviation)
-        self.shift(teacher).copy_(mean if standardise else torch.zeros_like(mean))
+        # Coordinates that never change are not learnt: whoever asks for them gets this constant.
+        self.shift(teacher).copy_(mean if standardise else torch.where(live, torch.zeros_like(mean), mean))
         self.scale(teacher).copy_(deviation if standardise else torch.ones_like(std))
 
     @torch.no_grad()

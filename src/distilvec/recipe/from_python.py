@@ -8,14 +8,16 @@ function is named as module:function; such a recipe runs again where that can be
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distilvec.arrays import as_vectors
-from distilvec.corpus.tables import given_rows
+from distilvec.corpus.column_names import USUAL
+from distilvec.corpus.sources import undecoded
+from distilvec.corpus.tables import chosen_split, given_rows, is_dataset
 from distilvec.errors import DistilvecError
 from distilvec.files import whole
 from distilvec.marker import claim
@@ -45,9 +47,11 @@ def recipe_of(
         sections["task"] = _task_section(sections["task"], given)
     if isinstance(sections.get("scorers"), list | tuple):
         sections["scorers"] = [_scorer_section(each, given) for each in sections["scorers"]]
+    read = corpus_section(corpus, given)
+    images = read.get("modality") == "image"
     data = {
-        "corpus": corpus_section(corpus, given),
-        "teachers": [_teacher_section(each, name, given) for each, name in zip(teachers, names, strict=True)],
+        "corpus": read,
+        "teachers": [_teacher_section(each, name, given, images) for each, name in zip(teachers, names, strict=True)],
         "student": None if student is None else _student_section(student),
         "method": None if method is None else dict(method) if isinstance(method, Mapping) else {"name": method},
         "output": str(output),
@@ -85,9 +89,14 @@ def corpus_section(corpus: Any, given: Path, name: str = "corpus.jsonl") -> dict
     if isinstance(source, str | Path):
         section["path"] = str(source)
         return section
-    text, limit = section.get("text", "text"), section.get("limit")
+    modality, limit = str(section.get("modality") or "text"), section.get("limit")
+    text = section.get("text") or USUAL.get(modality, "text")
+    columns = [text] if isinstance(text, str) else [each for each in text if isinstance(each, str)]
     limit = limit if isinstance(limit, int) and limit > 0 else None  # what else it may be, the recipe refuses
-    section["path"] = str(_write_rows(given / name, source, text if isinstance(text, str) else "text", limit))
+    if modality == "image" and is_dataset(source):
+        source = undecoded(chosen_split(source))
+    images = columns if modality == "image" else []
+    section["path"] = str(_write_rows(given / name, source, columns[0] if columns else "text", limit, images))
     return section
 
 
@@ -116,7 +125,7 @@ def _scorer_section(scorer: Any, given: Path) -> dict[str, Any]:
     return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
 
 
-def _teacher_section(teacher: Any, name: str, given: Path) -> dict[str, Any]:
+def _teacher_section(teacher: Any, name: str, given: Path, images: bool = False) -> dict[str, Any]:
     if isinstance(teacher, str | Path):
         return {"name": name, "model": str(teacher)}
     if hasattr(teacher, "encode") and not isinstance(teacher, Mapping):
@@ -132,7 +141,8 @@ def _teacher_section(teacher: Any, name: str, given: Path) -> dict[str, Any]:
         section["vectors"] = str(_write_vectors(given / f"{called}-vectors.npy", vectors, called))
     if texts is not None and not isinstance(texts, str | Path):
         texts = list(texts) if isinstance(texts, Iterable) else texts  # of an array or a frame's column
-        section["texts"] = str(_write_rows(given / f"{called}-texts.jsonl", texts, "text"))
+        columns = ["text"] if images else []
+        section["texts"] = str(_write_rows(given / f"{called}-texts.jsonl", texts, "text", images=columns))
     return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
 
 
@@ -151,21 +161,40 @@ def _write_vectors(file: Path, vectors: Any, name: str) -> Path:
     return file
 
 
-def _write_rows(file: Path, source: Any, text: str, limit: int | None = None) -> Path:
-    """Texts or dictionaries as JSON lines; equal rows give equal bytes, and an equal file is left alone."""
+def _write_rows(file: Path, source: Any, text: str, limit: int | None = None, images: Sequence[str] = ()) -> Path:
+    """Texts or dictionaries as JSON lines; equal rows give equal bytes, and an equal file is left alone.
+
+    Args:
+        text: column of rows that are no dictionaries.
+        images: columns that hold images.
+    """
     rows = given_rows(source, limit)
     claim(file.parent.parent)
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
     with partial.open("w", encoding="utf-8") as out:
         for row in rows:
-            value = row if isinstance(row, Mapping) else {text: row}
-            out.write(json.dumps(dict(value), default=_not_json) + "\n")
+            value = dict(row if isinstance(row, Mapping) and not {"bytes", "path"} & row.keys() else {text: row})
+            value |= {name: _portable(value[name]) for name in images if name in value}
+            out.write(json.dumps(value, default=_not_json) + "\n")
     if file.is_file() and file.stat().st_size == partial.stat().st_size and file.read_bytes() == partial.read_bytes():
         partial.unlink()  # its date is part of the prepared corpus' fingerprint
     else:
         partial.replace(file)
     return file
+
+
+def _portable(image: Any) -> Any:
+    """An image as what a file can hold: its whole path, or a data URI; what is none stays, for the audit to count."""
+    from distilvec.corpus.images import image_item
+    from distilvec.corpus.problem import Problem
+
+    if isinstance(image, str | Path):
+        return image if str(image).startswith("data:") else str(Path.cwd() / Path(image).expanduser())
+    try:
+        return image_item(image, Path.cwd()).item
+    except Problem:
+        return image
 
 
 def _not_json(value: Any) -> Any:

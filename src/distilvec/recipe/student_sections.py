@@ -214,6 +214,10 @@ class StudentSection(Section):
             raise ValueError("normalize_weights goes with aggregation")
         if self.fresh is not None and self.pooling not in (None, "mean"):
             raise ValueError("a fresh student has mean pooling")
+        of_texts = ("revision", "max_length", "dropout", "pooling", "router_balance", "aggregation")
+        idle = [name for name in of_texts if getattr(self, name)]
+        if idle and (self.resnet is not None or self.molecule is not None):
+            raise ValueError(f"{idle[0]} says nothing to a network of images or molecules: leave it out")
         if self.router and self.space == "own":
             raise ValueError("router needs space: teacher")
         if self.router:

@@ -115,7 +115,7 @@ def describe_run(
             store_bytes=sum(folder_bytes(Path(each[2].path)) for each in teachers),
         ),
         held_out=fitted.held_out,
-        hardest=_hardest(verdict, corpus),
+        hardest=_hardest(verdict, corpus.modality, texts),
         alarms=verdict.alarms,
         notes=_notes(fitted, corpus, filled, names, verdict),
         log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
@@ -130,11 +130,12 @@ def _short(count: int) -> str:
     return f"{count / 1e6:.1f} M" if count >= 100_000 else f"{count / 1e3:.0f} thousand parameters"
 
 
-def _hardest(verdict: Verdict, corpus: Any) -> list[HardText]:
-    """As people read them: images by their paths, not by their data."""
+def _hardest(verdict: Verdict, modality: str, held_out: Sequence[str]) -> list[HardText]:
+    """As people read them: images by their paths, or their numbers, not by their data."""
     hardest = verdict.hardest
     columns = [
-        labels_of([getattr(item, name) for item in hardest], corpus.modality) for name in ("text", "teacher", "student")
+        labels_of([getattr(item, name) for item in hardest], modality, held_out)
+        for name in ("text", "teacher", "student")
     ]
     return [
         HardText(text=text, overlap=item.overlap, teacher=teacher, student=student)

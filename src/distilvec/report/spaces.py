@@ -16,14 +16,14 @@ LAYER_TEXTS = 400
 MAX_GROUPS = 12
 
 
-def labels_of(items: Sequence[str], modality: str) -> list[str]:
-    """What stands beside a point of the map: the item, or of an image its name or number."""
+def labels_of(items: Sequence[str], modality: str, held_out: Sequence[str] | None = None) -> list[str]:
+    """What stands beside a point of the map: the item, or of an image its name, or its number among those held out."""
     if modality != "image":
         return list(items)
-    return [
-        f"held-out image {number}" if item.startswith("data:") else Path(item).name
-        for number, item in enumerate(items, start=1)
-    ]
+    numbers: dict[str, int] = {}
+    for number, item in enumerate(items if held_out is None else held_out, start=1):
+        numbers.setdefault(item, number)
+    return [f"held-out image {numbers[item]}" if item.startswith("data:") else Path(item).name for item in items]
 
 
 def spaces_of(verdict: Verdict, teacher: str | None, texts: Sequence[str], corpus: Any, rows: Any) -> SpaceMap | None:

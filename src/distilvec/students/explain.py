@@ -62,11 +62,6 @@ class ExplainingStudent(SentenceTransformer):
             reproductions += self._explained(given[start : start + batch_size])
         return reproductions
 
-    def save(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """As a `SentenceTransformer`'s, and the kernels beside it; `save_pretrained` and `push_to_hub` use it."""
-        super().save(path, *args, **kwargs)
-        self.kernels.save(path, bound=self.bound)
-
     @torch.inference_mode()
     def _explained(self, items: list[Any]) -> list[dict[str, Reproduction]]:
         prompt = default_prompt(self) or None
@@ -78,7 +73,7 @@ class ExplainingStudent(SentenceTransformer):
             mean, deviation = self._moments(kernel, number)
             live, scale = self.kernels.live(number), self.kernels.scale(number)
             relative = (deviation * (scale / self.kernels.deviation(number)))[:, live].square().mean(-1)
-            own = mean * scale + self.kernels.shift(number), deviation * scale
+            own = live * mean * scale + self.kernels.shift(number), live * deviation * scale
             for row, part in enumerate(rows):
                 part[name] = Reproduction(
                     uncertainty=float(relative[row].sqrt()),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
@@ -39,11 +38,6 @@ class AnsweringStudent(SentenceTransformer):
             DataError: the head reads vectors of another width.
         """
         return Predictor(self, self.head.to(self.device)).predict(inputs)
-
-    def save(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """As a `SentenceTransformer`'s, and the head beside it; `save_pretrained` and `push_to_hub` go through it."""
-        super().save(path, *args, **kwargs)
-        self.head.save(path)
 
 
 class AnsweringExplainingStudent(AnsweringStudent, ExplainingStudent):

@@ -73,9 +73,10 @@ class VectorsTeacher(SentenceTeacher):
                 )
             if texts is not None:
                 table = items = _read_texts(texts)
-                if modality == "image" and isinstance(texts, str | Path):  # paths start where the file lies
-                    folder = Path(texts).expanduser().parent
-                    table = (item if item.startswith("data:") else str(folder / item) for item in items)
+                if modality == "image" and isinstance(texts, str | Path):
+                    table = _from(texts, items)
+        elif modality == "image":
+            table = list(_from(str(vectors).partition(".parquet:")[0], table))
         row_keys = self._keys_of(table) if table is not None else _read_keys(keys)
         _check_rows(len(self._vectors), len(row_keys), source, "texts" if table is not None else "keys")
         self._last: tuple[list[str], np.ndarray] | None = None
@@ -204,6 +205,12 @@ def _open(
     if ".parquet" in source:
         return _read_parquet(source, texts, wants_texts=wants_texts)
     return _matrix(_load_npy(Path(source)), source), None
+
+
+def _from(file: str | Path, items: Iterable[str]) -> Iterator[str]:
+    """Paths of images start where the file lies that names them."""
+    folder = Path(file).expanduser().parent
+    return (item if item.startswith("data:") else str(folder / item) for item in items)
 
 
 def _check_rows(vectors: int, items: int, where: str, what: str) -> None:
