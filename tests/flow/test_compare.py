@@ -119,7 +119,7 @@ def test_finished_runs_are_read_back_and_lost_ones_made_again(
 def test_another_recipe_in_the_same_folder_is_refused(compared: tuple[Recipe, comparison.Comparison]) -> None:
     recipe, _ = compared
     longer = recipe.model_copy(update={"training": recipe.training.model_copy(update={"epochs": 2})})
-    with pytest.raises(DistilvecError, match=r"/runs/cosine/seed-\d+/recipe\.yaml: .*output"):
+    with pytest.raises(DistilvecError, match=r"/out: this comparison was begun with other .*output"):
         compare(longer, ["cosine"], seeds=1)
 
 
@@ -140,13 +140,18 @@ def test_tuning_takes_the_best_of_three_rates(data: Path, tiny_bert: Path, tmp_p
     assert found.rates == {"cosine": max(values, key=lambda rate: values[rate])}
     used = Recipe.load(tmp_path / "out" / "runs" / "cosine" / "seed-4" / "recipe.yaml")
     assert used.optimizer.lr == found.rates["cosine"]
-    assert "chosen on held-out agreement" in found.table()
+    shown, saved = found.table(), json.loads((tmp_path / "out" / "compare.json").read_text(encoding="utf-8"))
+    assert "chosen on held-out agreement" in shown
+    assert saved["tried"]["cosine"] == {str(rate): pytest.approx(value) for rate, value in values.items()}
+    assert ("that was tried" in shown) == (found.rates["cosine"] in (min(values), max(values)))
 
 
 def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
     recipe = make_recipe(data, tiny_bert, tmp_path, method={"name": "talas", "anchored_layers": 1})
     words = ["talas", "talas:temperature=0.1,optimizer.sharpness.kind=asam", "leaf", "jasper_stella:prefixes=[8, 16]"]
     found = comparison._variants(recipe, words)
+    (note,) = comparison._kept_options(recipe, found)
+    assert note.endswith(f"holds for {words[0]}, {words[1]}, too: anchored_layers=1.")
     assert found["talas"].method.options == {"anchored_layers": 1}, "the recipe's own options"
     sharp = found[words[1]]
     assert sharp.method.options == {"anchored_layers": 1, "temperature": 0.1}

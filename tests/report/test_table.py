@@ -181,7 +181,7 @@ def test_compare_gives_means_deviations_and_supported_differences() -> None:
     assert entry.deviation == pytest.approx(np.std(values, ddof=1))
     gap = table.differences["talas"]["all"]
     assert gap.value == pytest.approx(table.entries["talas"]["all"].value - table.entries["cosine"]["all"].value)
-    assert gap.verdict == "better"
+    assert gap.verdict == "better" and entry.values == tuple(values)
     assert table.differences["same"]["all"].verdict == "open"
     shown = table.markdown()
     assert "talas is better than cosine" in shown and "same cannot be told apart from cosine" in shown
@@ -197,6 +197,10 @@ def test_compare_ranks_methods_where_there_are_tasks_enough() -> None:
     assert table.ranking is not None and table.ranking.average == {"x": 2.0, "y": 1.0, "z": 3.0}
     assert "| rank |" in table.markdown() and "Nemenyi" in table.markdown()
     assert table.to_dict()["ranking"]["tasks"] == 5
+    teacher = {"teacher": many["y"]}
+    beside = compare_table({**teacher, **many}, "x", beside=teacher)
+    assert beside.ranking == table.ranking, "who is no competitor moves no rank"
+    assert "| teacher |" in beside.markdown()
     few = compare_table({name: _seeds(0.7, 1) for name in "xyz"}, "x")
     assert few.ranking is None and "rank" not in few.markdown()
 
@@ -225,6 +229,16 @@ def test_compare_with_one_seed_has_no_deviation_and_with_unequal_seeds_still_an_
     gap = table.differences["y"]["all"]
     assert gap.low < gap.value < gap.high
     assert gap.value == pytest.approx(table.entries["y"]["all"].value - table.entries["x"]["all"].value)
+
+
+def test_intervals_know_of_seeds() -> None:
+    """Three seeds that differ by far more than their items scatter."""
+    results = {"x": [_seeds(0.7, 1)[0]] * 3, "y": [_seeds(level, 1)[0] for level in (0.71, 0.75, 0.85)]}
+    gap = compare_table(results, "x").differences["y"]["all"]
+    runs = [y["a"].value - x["a"].value for x, y in zip(results["x"], results["y"], strict=True)]
+    error = np.std(runs, ddof=1) / np.sqrt(3)
+    assert gap.low < gap.value - 1.5 * error and gap.high > gap.value + 1.5 * error
+    assert compare_table({name: seeds[1:2] for name, seeds in results.items()}, "x").differences["y"]["all"].low > 0.02
 
 
 def test_compare_refuses_what_cannot_be_compared() -> None:

@@ -21,6 +21,7 @@ class Batch:
         group: int64 [B], equal for the rows of one pair or triplet, or None.
         role: int64 [B], anchor 0, positive 1, negative 2, or None.
         scores: float32 [B], what the scorers say of a document and its anchor; NaN where nothing, or None.
+        progress: how far the training is, 0 = start, 1 = end: for weights that follow a schedule.
     """
 
     keys: Tensor
@@ -30,6 +31,7 @@ class Batch:
     group: Tensor | None = None
     role: Tensor | None = None
     scores: Tensor | None = None
+    progress: float = 0.0
 
     @staticmethod
     def equal_items(keys: Tensor) -> Tensor:

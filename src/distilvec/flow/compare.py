@@ -63,6 +63,7 @@ class Comparison:
     compared: CompareTable
     rates: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    tried: dict[str, dict[float, float]] = field(default_factory=dict)
 
     def table(self) -> str:
         """What `distilvec compare` prints."""
@@ -70,7 +71,7 @@ class Comparison:
 
     def write(self) -> None:
         """Write `compare.json` and `compare.md`, and where there are ranks `ranks.svg`."""
-        content = {**self.compared.to_dict(), "rates": self.rates, "notes": self.notes}
+        content = {**self.compared.to_dict(), "rates": self.rates, "tried": self.tried, "notes": self.notes}
         write_text(self.folder / "compare.json", json.dumps(content, indent=1) + "\n")
         lines = [self.compared.markdown(), "", *(f"- {note}" for note in self.notes)]
         if self.compared.ranking is not None:
@@ -144,12 +145,19 @@ def compare(
         for name, variant in variants.items():
             results[name].append(bench.run(name, _changed(variant, seed=seed, lr=rates.get(name))))
     baselines, notes = bench.baselines(), _notes(recipe, seeds, rates)
+    notes += _kept_options(recipe, variants) + [
+        f"{name}: the best rate, {rates[name]:g}, is the {'largest' if rates[name] == max(tried) else 'smallest'} that "
+        "was tried; a better one may lie beyond it."
+        for name, tried in bench.tried.items()
+        if rates[name] in (min(tried), max(tried))
+    ]
     if not _read(bench.baseline_file):
         notes.append(
             "Teacher, untrained student and free baseline are missing: their scores are no longer in baselines/. "
             f"Remove runs/{_slug(first)} and compare again to have them."
         )
-    comparison = Comparison(bench.folder, compare_table({**baselines, **results}, first), rates, notes)
+    table = compare_table({**baselines, **results}, first, beside=baselines)
+    comparison = Comparison(bench.folder, table, rates, notes, bench.tried)
     comparison.write()
     return comparison
 
@@ -172,6 +180,7 @@ class _Bench:
         _ = job.teachers
         self.job, self.folder, self.identity = job, job.output, comparison_identity(job)
         self.baseline_file = self.folder / "baselines" / f"{self.identity}.json"
+        self.tried: dict[str, dict[float, float]] = {}
         self.jobs = {name: job.changed(variant, *_SHARED) for name, variant in variants.items()}
 
     def check(self) -> None:
@@ -194,7 +203,15 @@ class _Bench:
         known = _read(file)
         if known.get("identity") == identity:
             return {task: Score.from_dict(score) for task, score in known["scores"].items()}
-        output_folder(job.recipe, resume=True)
+        try:
+            output_folder(job.recipe, resume=True)
+        except DistilvecError as error:
+            raise DistilvecError(
+                "this comparison was begun with other data, another student, other steps or other tasks",
+                where=str(self.folder),
+                remedy="Choose another output (-o). Evaluation sets belong to a comparison: name all of them before "
+                f"it begins; `distilvec evaluate {job.output / 'student'}` judges what is there.",
+            ) from error
         student, fitted = train_student(job)
         ship_student(job, student, fitted.method, job.output / "student")
         self._judge_baselines(job, fitted)
@@ -278,6 +295,7 @@ class _Bench:
                 write_text(job.output / "agreement.json", json.dumps(known))
                 _forget(job.output)
             qualities[rate] = known["value"]
+        self.tried[name] = qualities
         return max(qualities, key=lambda rate: qualities[rate])
 
     @staticmethod
@@ -387,7 +405,8 @@ def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float]) -> list[str]:
     length = f"{steps:,} steps" if steps > 0 else f"{recipe.training.epochs:g} epochs"
     length += f", batches of {recipe.training.batch_size}"
     notes = [
-        f"{seeds} seed(s) per method, {length}; ± is the standard deviation over seeds, intervals are over test items."
+        f"{seeds} seed(s) per method, {length}; ± is the standard deviation over seeds, intervals are over test items"
+        + (" and seeds." if seeds > 1 else " alone: another seed moves a difference, too.")
     ]
     if rates:
         shown = ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
@@ -398,6 +417,15 @@ def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float]) -> list[str]:
     if not recipe.judging.tasks and not supervises(recipe):
         notes.append("Tasks were made of the corpus' held-out items.")
     return notes
+
+
+def _kept_options(recipe: Recipe, variants: Mapping[str, Recipe]) -> list[str]:
+    """Which rows have options that only the recipe names."""
+    own = [name for name, variant in variants.items() if variant.method.name == recipe.method.name]
+    if not own or not recipe.method.options:
+        return []
+    told = ", ".join(f"{key}={value}" for key, value in recipe.method.options.items())
+    return [f"What else the recipe says of {recipe.method.name} holds for {', '.join(own)}, too: {told}."]
 
 
 def _slug(label: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A method's value in one column: the mean over seeds, their sample deviation (None for one seed), and how many."""
+    """A method's value in one column: mean over seeds, sample deviation (None for one seed), how many, and each."""
 
     value: float
     deviation: float | None
     seeds: int
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ class CompareTable:
     Attributes:
         entries: method -> column -> entry; columns are task names and `GROUPS`.
         differences: method -> column -> how much better than the reference, with the paired 95 % interval over
-            the test items; only where per-item results were kept.
+            the test items and, where there are several, the seeds; only where per-item results were kept.
         reference: the row that the others are compared with.
-        ranking: average ranks of all rows over the tasks; None with fewer than three rows or five tasks.
+        ranking: average ranks of the methods over the tasks; None with fewer than three of them or five tasks.
     """
 
     entries: dict[str, dict[str, Entry]]
@@ -57,7 +58,8 @@ class CompareTable:
         rows = []
         for method, entries in self.entries.items():
             means, each = ([_cell(entries.get(name)) for name in names] for names in (groups, tasks))
-            rank = [Cell(f"{self.ranking.average[method]:.2f}")] if self.ranking else []
+            place = self.ranking.average.get(method) if self.ranking else None
+            rank = [Cell("" if place is None else f"{place:.2f}")] if self.ranking else []
             against = [self._against(method, name) for name in self._main(groups)]
             rows.append([Cell(method), *means, *rank, *each, *against])
         header = [GROUP_NAMES[name] for name in groups] + ["rank"] * bool(self.ranking) + tasks
@@ -113,12 +115,15 @@ class CompareTable:
         return Cell(told, interval)
 
 
-def compare_table(results: Mapping[str, Sequence[Mapping[str, Score]]], reference: str) -> CompareTable:
+def compare_table(
+    results: Mapping[str, Sequence[Mapping[str, Score]]], reference: str, beside: Collection[str] = ()
+) -> CompareTable:
     """Compare methods that were trained on the same data with the same steps and seeds.
 
     Args:
         results: method -> for every seed, task -> score. All methods have the same tasks.
         reference: the method that the others are compared with.
+        beside: rows that are no competitors, as the teacher is none: they have no rank.
 
     Raises:
         DistilvecError: no results, an unknown reference, or methods with different tasks.
@@ -148,7 +153,8 @@ def compare_table(results: Mapping[str, Sequence[Mapping[str, Score]]], referenc
     }
     others = [method for method in results if method != reference]
     differences = {method: _differences(method, reference, results, groups) for method in others}
-    means = {method: {task: entries[method][task].value for task in tasks} for method in results}
+    ranked = [method for method in results if method not in beside]
+    means = {method: {task: entries[method][task].value for task in tasks} for method in ranked}
     return CompareTable(entries, differences, reference, make_ranking(means))
 
 
@@ -157,7 +163,7 @@ def _row(method: str, scores: Mapping[str, Score]) -> ModelRow:
 
 
 def _entry(values: Sequence[float]) -> Entry:
-    return Entry(mean(values), stdev(values) if len(values) > 1 else None, len(values))
+    return Entry(mean(values), stdev(values) if len(values) > 1 else None, len(values), tuple(values))
 
 
 def _differences(
@@ -171,7 +177,8 @@ def _differences(
     for name, tasks in {**{task: [task] for task in other[0]}, **members}.items():
         scores = [(a[task], b[task]) for a, b in pairs for task in tasks]
         if all(score.outputs is not None for pair in scores for score in pair):
-            gap: Difference = paired_bootstrap([a for a, _ in scores], [b for _, b in scores])
+            each = [mean(a[task].value - b[task].value for task in tasks) for a, b in pairs]
+            gap: Difference = paired_bootstrap([a for a, _ in scores], [b for _, b in scores], runs=each)
             low, high = gap.interval
             differences[name] = ScoreDifference(a=method, b=reference, group=name, value=gap.value, low=low, high=high)
     return differences

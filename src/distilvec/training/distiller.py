@@ -74,7 +74,7 @@ class Distiller(nn.Module):
         self.mini_batch_size = mini_batch_size
         self.remember, self.gather = remember, gather
         self._former = [StudentTap(former)] if former is not None and remember else []
-        self.trains_student, self.labels_alone = True, False
+        self.trains_student, self.labels_alone, self.progress = True, False, 0.0
 
     @property
     def gathers(self) -> bool:
@@ -83,6 +83,7 @@ class Distiller(nn.Module):
 
     def at(self, progress: float) -> None:
         """Take the stage of the training that comes next (0 = start, 1 = end)."""
+        self.progress = progress
         self.trains_student = self.method.trains_student(progress)
         self.labels_alone = self.task is not None and progress < self.task.labels_first
 
@@ -134,7 +135,7 @@ class Distiller(nn.Module):
         if self.task is not None:
             output.logits = self.task.read(output, group, role)
         codes = labels if self.task is None or labels is None else self.task.codes(labels)
-        batch = Batch(keys, Batch.equal_items(keys), codes, domain, group, role, scores)
+        batch = Batch(keys, Batch.equal_items(keys), codes, domain, group, role, scores, self.progress)
         terms = self._with_task(self.method(output, signals, batch), output, labels, batch)
         if former is not None:
             terms["remember"] = Term(cosine_distance(output.embedding, former), None, self.remember)

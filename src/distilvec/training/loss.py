@@ -140,7 +140,7 @@ class DistillationLoss(nn.Module):
         )
         keys = torch.from_numpy(self.store.keys(rows)).to(device)
         with self._autocast(device):
-            terms = self.method(output, [signals], Batch(keys, Batch.equal_items(keys)))
+            terms = self.method(output, [signals], Batch(keys, Batch.equal_items(keys), progress=progress))
         # What is only looked at (weight 0) is no part of a loss.
         return {name: term.weight * mean_of(term) for name, term in terms.items() if term.weight}
 
