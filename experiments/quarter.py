@@ -1,7 +1,7 @@
 """Students of a quarter, an eighth and a twentieth of the teacher's parameters, in shapes that keep most of it.
 
     python experiments/quarter.py --sizes quarter --seeds 0     # half an hour of one core, and to judge
-    python experiments/quarter.py --sizes quarter --larger --muon --epochs 10 --seeds 0 1 2     # two hours or so each
+    python experiments/quarter.py --sizes quarter --all --muon --epochs 7 --seeds 0 1 2     # two hours or so each
     python experiments/quarter.py --probe                       # the shapes beside others, 40,000 texts each
     python experiments/quarter.py --rivals                      # tables of the same sizes: ours, and model2vec's
     python experiments/quarter.py --rates                       # learning rates beside others, 81,000 texts each
@@ -11,7 +11,8 @@
 Teacher: all-MiniLM-L6-v2 (22.7 M parameters). Students: `shrink` with a factorised table of word pieces, some of the
 six blocks and fewer inner units. Lesson: cosine without a map and the last token states. Corpus: 100,000 texts of
 headline.py's pool, without labels (the corpus of TALAS's protocol, the first shared sentences and texts of pairs); with
---larger all shared sentences and what installed packages say of themselves. The teacher reads each once; its vectors
+--larger all shared sentences and what installed packages say of themselves, with --all also the texts of all pairs but
+those that retrieval is judged on. The teacher reads each once; its vectors
 and token states come from the store. Training can be interrupted and goes on with the same command.
 
 Shapes are compared by agreement on held-out texts after 40,000 texts (`--probe`), on nothing else; that of the quarter
@@ -159,6 +160,20 @@ def larger() -> Path:
     return file
 
 
+def everything() -> Path:
+    """The larger corpus and the texts of pairs, but for those that retrieval is judged on."""
+    file = WORK / EXPERIMENT / "all.jsonl"
+    if not file.exists():
+        lines = larger().read_text(encoding="utf-8").splitlines()
+        taken = {json.loads(line)["text"] for line in lines} | {text for pair in drawn() for text in pair.values()}
+        more = dict.fromkeys(text for pair in pairs() for text in pair.values() if text not in taken)
+        lines += [json.dumps({"text": text, "source": "pairs"}) for text in more]
+        partial = file.with_suffix(".partial")
+        partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        partial.replace(file)
+    return file
+
+
 def documents() -> list[dict[str, str]]:
     """Docstrings of one package in a row, 100 to 180 words together."""
     made: list[dict[str, str]] = []
@@ -199,6 +214,13 @@ def pairs() -> list[dict[str, str]]:
     with gzip.open(shared() / "data" / "pairs.jsonl.gz", "rt", encoding="utf-8") as rows:
         found = [json.loads(line) for line in rows]
     return [{key: row[key] for key in ("anchor", "positive", "negative") if row.get(key)} for row in found]
+
+
+def drawn() -> list[dict[str, str]]:
+    """Pairs for retrieval, none of whose texts the smallest corpus holds."""
+    inside = {json.loads(line)["text"] for line in pool().read_text(encoding="utf-8").splitlines()}
+    outside = [pair for pair in pairs() if pair["anchor"] not in inside and pair["positive"] not in inside]
+    return [outside[row] for row in np.random.default_rng(0).choice(len(outside), 2000, replace=False)]
 
 
 def recipe(
@@ -385,16 +407,14 @@ def groups() -> dict[str, list[JudgingTask]]:
         {"name": "rte", "kind": "pairs", "positive": "entailment", "test": "rte.validation.jsonl.gz"},
     ]
     cranfield = {name: f"cranfield.{name}.jsonl.gz" for name in ("queries", "corpus", "qrels")}
-    inside = {json.loads(line)["text"] for line in pool().read_text(encoding="utf-8").splitlines()}
-    outside = [pair for pair in pairs() if pair["anchor"] not in inside and pair["positive"] not in inside]
-    drawn = [outside[row] for row in np.random.default_rng(0).choice(len(outside), 2000, replace=False)]
+    asked = drawn()
     docstrings = docstring_pairs(limit=2600)[:600]  # those that the demo holds out
     return {
         "nine": talas_tasks(data),
         "unseen": [load_task(spec, data) for spec in unseen],
         "retrieval": [
             load_task({"name": "cranfield", "kind": "retrieval", **cranfield}, data),
-            RetrievalTask.from_pairs("pairs", [each["anchor"] for each in drawn], [each["positive"] for each in drawn]),
+            RetrievalTask.from_pairs("pairs", [each["anchor"] for each in asked], [each["positive"] for each in asked]),
             RetrievalTask.from_pairs(
                 "docstrings", [each["summary"] for each in docstrings], [each["description"] for each in docstrings]
             ),
@@ -414,6 +434,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--epochs", type=float, default=EPOCHS)
     parser.add_argument("--larger", action="store_true", help="all sentences, and docstrings")
+    parser.add_argument("--all", action="store_true", help="these, and the pairs' texts")
     parser.add_argument("--muon", action="store_true", help="orthogonal steps, in batches of 128, of the quarter")
     parser.add_argument("--rivals", action="store_true", help="static students and model2vec's, of the same sizes")
     parser.add_argument("--rates", action="store_true", help="only compare learning rates, on the larger corpus")
@@ -468,10 +489,10 @@ def main() -> None:
     else:
         for seed in options.seeds:
             for size in options.sizes:
-                texts = larger() if options.larger else None
+                texts = everything() if options.all else larger() if options.larger else None
                 how = MUON if options.muon else {"lr": RATES[size]}
                 made = Recipe.build(recipe(SIZES[size], seed, options.epochs, texts=texts, **how))
-                name = size + ", more texts" * options.larger + ", Muon" * options.muon
+                name = size + ", all texts" * options.all + ", more texts" * options.larger + ", Muon" * options.muon
                 chosen = settings_of(made)
                 results.run(f"{name}-{seed}", functools.partial(judged_run, made), recipe=chosen)
                 results.run(f"speed/{name}-{seed}", functools.partial(timed_run, made), recipe=chosen)

@@ -69,7 +69,7 @@ def _costs(costs: Rows, whole: Rows) -> list[str]:
     found = [
         (name.partition(",")[0] if "today" not in name else "two whole blocks", row) for name, row in costs.items()
     ]
-    for longest in ("quarter, more texts", "quarter, more texts, Muon"):
+    for longest in ("quarter, more texts", "quarter, all texts, Muon"):
         trained = sorted(_of(whole, longest), key=_minutes)
         found += [(longest, row) for row in trained[len(trained) // 2 :][:1]]  # the median seed's
     lines = ["One core, training alone, by the clock; every row is a training of its own with its whole schedule.", ""]
