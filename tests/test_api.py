@@ -136,6 +136,13 @@ def test_vectors_and_texts_of_any_kind(tmp_path: Path, texts: list[str]) -> None
         assert len(str(caught.value)) < 400
 
 
+def test_rows_keep_their_columns(tmp_path: Path, texts: list[str]) -> None:
+    rows = [{"text": text, "path": f"{number}.txt"} for number, text in enumerate(texts[:5])]
+    recipe = recipe_of("teacher", "student", rows, "mse", tmp_path / "out")
+    written = Path(str(recipe.corpus.path)).read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in written] == rows
+
+
 def test_a_dataset_is_a_corpus(tmp_path: Path, texts: list[str]) -> None:
     from datasets import Dataset, DatasetDict
 

@@ -155,7 +155,9 @@ def test_constant_coordinates_are_explained_as_constants(vectors, pictures, tmp_
     assert (found["seen"].deviation[-2:] == 0).all() and (found["seen"].deviation[:-2] > 0).all()
 
 
-@pytest.mark.parametrize("kind", ["paths", "Paths", "relative", "bytes", "pillow", "arrays", "rows", "data set"])
+@pytest.mark.parametrize(
+    "kind", ["paths", "Paths", "relative", "bytes", "pillow", "arrays", "rows", "dictionaries", "data set"]
+)
 def test_images_from_python_are_a_corpus(kind, pictures, tmp_path, monkeypatch) -> None:
     files = sorted(pictures.glob("*/?.png"))
     monkeypatch.chdir(pictures)
@@ -168,6 +170,7 @@ def test_images_from_python_are_a_corpus(kind, pictures, tmp_path, monkeypatch) 
         "pillow": [Image.open(file) for file in files],
         "arrays": [np.asarray(Image.open(file)) for file in files],
         "rows": [{"image": str(file.relative_to(pictures))} for file in files],
+        "dictionaries": [{"bytes": file.read_bytes(), "path": None} for file in files],
         "data set": dataset.cast_column("image", datasets.Image()),
     }[kind]
     teacher = {"vectors": colours([str(file) for file in files]), "texts": [str(file) for file in files]}

@@ -174,7 +174,11 @@ def _write_rows(file: Path, source: Any, text: str, limit: int | None = None, im
     partial = file.with_suffix(".partial")
     with partial.open("w", encoding="utf-8") as out:
         for row in rows:
-            value = dict(row if isinstance(row, Mapping) and not {"bytes", "path"} & row.keys() else {text: row})
+            # An image may be a dictionary itself, as data sets have it.
+            alone = (
+                bool(images) and isinstance(row, Mapping) and text not in row and bool({"bytes", "path"} & row.keys())
+            )
+            value = dict(row) if isinstance(row, Mapping) and not alone else {text: row}
             value |= {name: _portable(value[name]) for name in images if name in value}
             out.write(json.dumps(value, default=_not_json) + "\n")
     if file.is_file() and file.stat().st_size == partial.stat().st_size and file.read_bytes() == partial.read_bytes():
