@@ -13,14 +13,14 @@ import platform
 
 # From malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-_LARGEST_BLOCK = 1 << 30
+_LARGEST_BLOCK = 1 << 28
 _KEPT = (1 << 31) - 1
 _AHEAD = 1 << 28
 
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep what is freed, up to 2 GiB, and to serve blocks under 1 GiB from it.
+    """Tell glibc to keep what is freed, up to 2 GiB, and to serve blocks under 256 MiB from it.
 
     Called before training on a CPU. It changes the allocator of the whole process, once; the
     memory that the process holds stays near its peak then. Environment variables such as `MALLOC_TRIM_THRESHOLD_`
