@@ -331,7 +331,7 @@ class _Check:
 
         def is_wrong(rows: Rows) -> Marks:
             looked = self._look(rows)
-            marks = (cosines(looked.read, looked.stored) < self._least) | _too_long(looked)
+            marks = (cosines(looked.read, looked.stored) < self._least) | _other_length(looked)
             return np.asarray(marks & same(looked) if touching else marks)
 
         blocks = located(self._sample.rows, wrong, is_wrong)
@@ -383,7 +383,7 @@ _REMEDIES = {
 }
 
 
-def _too_long(looked: IndexSample) -> Marks:
+def _other_length(looked: IndexSample) -> Marks:
     """bool [m], whether vectors have another length than the model's; those without a vector have."""
     stored = np.linalg.norm(np.asarray(looked.stored, np.float64), axis=1)
     return np.asarray(np.abs(stored / np.maximum(np.linalg.norm(looked.read, axis=1), 1e-12) - 1) > _LENGTH)
