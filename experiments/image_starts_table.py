@@ -1,0 +1,82 @@
+"""The page of image_starts.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from layout import cell, head, line
+from records import Rows, below, seeds
+from verdicts import judge
+
+HEADER = """# Pretrained image students
+
+Made by `python experiments/image_starts.py` (its header says what was trained and judged on what). Accuracy in percent
+of a perceptron on frozen vectors, mean of three probes; over seeds of the student the mean and the standard deviation.
+"""
+SETS = ("CIFAR-10", "Fashion-MNIST", "MNIST")
+#: The row that rows of one teacher vary.
+LIKE = "likelihood"
+START = "start"
+#: First and second side of a difference.
+COMPARED = (
+    ("likelihood", START),
+    ("likelihood", "squared error"),
+    ("likelihood", "cosine"),
+    ("likelihood, ours", "likelihood"),
+    *((LIKE, f"{LIKE} from {name}") for name in ("resnet56", "mlperf", "imagenet", "birds")),
+)
+
+
+def write_page(rows: Rows, folder: Path) -> str:
+    """The tables, also written to `table.md`."""
+    names = (name.rpartition("-")[0] for name in rows if not name.startswith("tuning/"))
+    lines = [HEADER, *head("student", "seeds", "rate", *SETS, "average")]
+    for name in dict.fromkeys(names):
+        runs = list(seeds(rows, name).values())
+        shown = [cell([_accuracy(run, each) for run in runs]) for each in SETS]
+        average = cell([float(np.mean([_accuracy(run, each) for each in SETS])) for run in runs])
+        called = "no distillation: the network that the others start from" if name == START else name
+        lines.append(line(called, len(runs), f"{runs[0]['lr']:g}" if "lr" in runs[0] else "", *shown, average))
+    lines += ["", "## Differences", "", "Points, with the wider interval of that over sets and that over seeds.", ""]
+    lines += head("first", "second", "difference", "interval", "of")
+    for first, second in COMPARED:
+        found = judge("better", differences(rows, first, second))
+        if found.value is not None:
+            between = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found.interval else ""
+            lines.append(line(first, second, f"{found.value:+.2f}", between, found.basis))
+    lines += ["", "## Rates", "", "Average accuracy on validation images, at full length, seed 0.", "", *_rates(rows)]
+    page = "\n".join(lines) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(page, encoding="utf-8")
+    return page
+
+
+def differences(rows: Rows, first: str, second: str) -> dict[str, dict[int | None, float]]:
+    """Set -> seed -> points; what is not trained here stands beside every seed."""
+    one, other = seeds(rows, first), seeds(rows, second)
+    if second == START:
+        other = {seed: other[0] for seed in one if other}
+    shared = [seed for seed in one if seed in other]
+    made = {
+        name: {seed: 100 * (_accuracy(one[seed], name) - _accuracy(other[seed], name)) for seed in shared}
+        for name in SETS
+    }
+    return {name: each for name, each in made.items() if each}  # type: ignore[misc]
+
+
+def _accuracy(run: dict[str, Any], name: str) -> float:
+    return float(run["tasks"][name]["value"])
+
+
+def _rates(rows: Rows) -> list[str]:
+    tuning = below(rows, "tuning")
+    rates = sorted({found["lr"] for found in tuning.values()})
+    by_row: dict[str, dict[float, float]] = {}
+    for found in tuning.values():
+        by_row.setdefault(found["row"], {})[found["lr"]] = found["validation"]
+    lines = head("row", *(f"{rate:g}" for rate in rates))
+    for row, values in by_row.items():
+        lines.append(line(row, *(f"{100 * values[rate]:.2f}" if rate in values else "" for rate in rates)))
+    return lines
