@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 from common import WORK, Results, arguments, finished, settings_of
-from quarter import DEMO, DTYPE, documented, others, pool, recipe
+from quarter import DTYPE, recipe
 from quarter_shapes import SIZES
+from quarter_texts import DEMO, documented, others, pool
 from ways_table import write_page
 
 from distilvec.corpus.docstrings import docstring_pairs
