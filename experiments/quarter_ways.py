@@ -6,7 +6,8 @@
 
 The student of quarter.py, with other texts or another setting. Texts: 40,000 of quarter.py's pool ("plain"); as many
 words of which a share is longer: sentences of one source put together ("joined"), what installed packages say of
-themselves ("docstrings"), or both. Each is read once or twice.
+themselves ("docstrings"), or both. Each is read once or twice. "Few": 10,000 of them, read sixteen times; or with as
+many made of them (`corpus.made`), or three times as many, read so often that the steps are the same.
 
 Measured on what chose nothing before and is not a test of quarter.py: agreement on 1,500 held-out sentences; on 600
 longer texts; retrieval among 2,000 pairs of summary and description (those that the demo trains on), all beside the
@@ -36,7 +37,7 @@ from distilvec.report import Record
 from distilvec.teachers import load_teacher
 
 EXPERIMENT = "quarter_ways"
-PLAIN = 40_000
+PLAIN, FEW = 40_000, 10_000
 #: Share of a pool's words that stand in longer texts.
 SHARE = 0.4
 #: Of the demo's own pairs the first 600 are tests of quarter.py; the others measure here.
@@ -56,17 +57,20 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "token states 3": ("plain", {"method": {"token_states": 3.0}}),
     "cosine schedule": ("plain", {"training": {"lr_scheduler_type": "cosine"}}),
     "beta2 0.999": ("plain", {"training": {"adam_beta2": 0.999}}),
+    "few": ("few", {"training": {"epochs": 16.0}}),
+    "few, as many made": ("few", {"corpus": {"made": 1.0}, "training": {"epochs": 8.0}}),
+    "few, three times as many made": ("few", {"corpus": {"made": 3.0}, "training": {"epochs": 4.0}}),
 }
 
 
 def corpus(kind: str) -> Path:
-    """A pool of about equally many words."""
+    """A pool; all but "few" of about equally many words."""
     file = WORK / EXPERIMENT / f"{kind}.jsonl"
     if file.exists():
         return file
     rows = [json.loads(line) for line in pool().read_text(encoding="utf-8").splitlines()]
     order = np.random.default_rng(0).permutation(len(rows))[2000:]  # the first 2,000 are held out
-    plain = [rows[row] for row in order]
+    plain = [rows[row] for row in order][: FEW if kind == "few" else None]
     words = sum(len(row["text"].split()) for row in plain[:PLAIN])
     longer: list[dict[str, str]] = []
     if kind in ("joined", "both"):

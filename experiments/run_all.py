@@ -1,6 +1,6 @@
 """All experiments in order, then the page of claims.
 
-    python experiments/run_all.py                  # days on two cores, half an hour on a GPU
+    python experiments/run_all.py                  # days on two cores
     python experiments/run_all.py --device cpu
 
 Each script keeps every row as soon as it is there, so this can be stopped at any time and goes on where it stopped. The
@@ -26,6 +26,17 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("sharpness.py", (), True),
     ("alignment.py", (), False),
     ("headline.py", (), False),
+    ("quarter.py", ("--sizes", "quarter", "--seeds", "0", "1"), False),
+    ("quarter.py", ("--sizes", "twentieth", "--epochs", "8", "--seeds", "0", "1", "2"), False),
+    ("quarter.py", ("--larger", "--sizes", "quarter", "--seeds", "0", "1", "2"), False),
+    ("quarter.py", ("--larger", "--sizes", "eighth", "twentieth", "--epochs", "8", "--seeds", "0", "1", "2"), False),
+    ("quarter.py", ("--probe",), False),
+    ("quarter.py", ("--rates",), False),
+    ("quarter.py", ("--rivals",), False),
+    ("quarter.py", ("--cost", "--larger"), False),
+    ("quarter_ways.py", (), False),
+    ("budgets.py", (), False),
+    ("embedder.py", (), False),
     ("text_teachers.py", (), False),
     ("many_text.py", ("--rows", "main", "--seeds", "3"), True),
     ("many_text.py", ("--rows", "all"), True),
@@ -51,7 +62,11 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("molecules.py", ("--rows", "large"), True),
     ("images.py", (), True),
     ("images.py", ("--rows", "vit,vit-single", "--seeds", "1"), True),
+    ("image_starts.py", ("--seeds", "0", "1", "2"), False),
+    ("similar_teachers.py", ("--seeds", "0", "1", "2"), False),
+    ("old_index.py", (), False),
     ("cross_choosing.py", (), False),
+    ("writing.py", ("teacher",), False),
     ("writing.py", (), False),
     ("claims.py", (), False),
 )

@@ -30,10 +30,16 @@ def model_and_features(folder: Path) -> tuple[SentenceTransformer, dict[str, Ten
     return model, features
 
 
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_maps_are_those_of_eager_attention(kind: str, tiny_model_folders: dict[str, Path]) -> None:
+def test_maps_are_those_of_eager_attention(
+    kind: str, kernel: str, tiny_model_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kernel == "eager":
+        monkeypatch.setattr("transformers.integrations.sdpa_attention.sdpa_attention_forward", None)
     folder = tiny_model_folders[kind]
     model, features = model_and_features(folder)
+    model[0].model.config._attn_implementation = kernel
     eager = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     inputs = {k: v for k, v in features.items() if k in ("input_ids", "attention_mask", "token_type_ids")}
     with torch.no_grad():

@@ -68,6 +68,7 @@ class Audit:
         rejected: reason -> rows.
         lengths: characters of the kept texts: min, p5, p50, p95, p99, max, mean. Empty for images.
         components: usable molecules that were given with several components (salts, mixtures).
+        made: of the texts kept, those that were made of others.
         modality: text, image or molecule.
     """
 
@@ -78,6 +79,7 @@ class Audit:
     rejected: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, float] = field(default_factory=dict)
     components: int = 0
+    made: int = 0
     modality: Modality = "text"
 
     @property
@@ -89,6 +91,8 @@ class Audit:
         parts = [f"{self.read:,} rows read", f"{self.kept:,} {self.noun} kept", f"{self.duplicates:,} duplicates"]
         if self.shared:
             parts.append(f"{self.shared:,} held-out {self.noun} set aside (other pairs train on them)")
+        if self.made:
+            parts.append(f"{self.made:,} of them made of others")
         if self.components:
             parts.append(f"{self.components:,} of several components")
         parts += [f"{count:,} rejected: {reason}" for reason, count in self.rejected.items()]

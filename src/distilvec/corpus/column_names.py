@@ -30,6 +30,7 @@ class ColumnNames:
     modality: Modality = "text"
     components: Components = "largest"
     repeated: bool = False
+    made: float = 0.0
 
     @property
     def columns(self) -> list[str]:
@@ -43,12 +44,15 @@ class ColumnNames:
         return max(self.max_characters, _LONGEST_IMAGE) if self.modality == "image" else self.max_characters
 
     def options(self) -> dict[str, Any]:
-        """By name; what has no meaning for texts is there for the other modalities only, and `repeated` where it is."""
+        """By name; what has no meaning for texts is there for the other modalities only, `repeated` and `made` where
+        they are."""
         options = asdict(self)
         if self.modality == "text":
             del options["modality"], options["components"]
         if not self.repeated:
             del options["repeated"]
+        if not self.made:
+            del options["made"]
         return options
 
 
@@ -76,6 +80,7 @@ def named_columns(
     modality: Modality,
     components: Components,
     repeated: bool,
+    made: float,
 ) -> ColumnNames:
     """The arguments of `read_corpus`, looked at together.
 
@@ -108,6 +113,14 @@ def named_columns(
             where="corpus.joint",
             remedy="Name two columns in corpus.text, or leave joint out.",
         )
+    if made < 0:
+        raise DistilvecError(f"made is at least 0, not {made:g}", where="corpus.made")
+    if made and (modality != "text" or len(texts) > 1 or label or role or teacher_text):
+        raise DistilvecError(
+            "more is made of single texts alone, without labels, roles or texts for the teacher",
+            where="corpus.made",
+            remedy="Leave corpus.made out.",
+        )
     if max_characters < 1:
         raise DistilvecError(f"max_characters is at least 1, not {max_characters}", where="corpus.max_characters")
     if components not in get_args(Components):
@@ -116,4 +129,6 @@ def named_columns(
             where="corpus.components",
             remedy=nearest(components, get_args(Components)),
         )
-    return ColumnNames(texts, label, domain, role, teacher_text, max_characters, joint, modality, components, repeated)
+    return ColumnNames(
+        texts, label, domain, role, teacher_text, max_characters, joint, modality, components, repeated, made
+    )

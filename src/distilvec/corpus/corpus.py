@@ -160,6 +160,7 @@ def read_corpus(
     modality: Modality | None = None,
     components: Components = "largest",
     repeated: bool = False,
+    made: float = 0.0,
     revision: str | None = None,
 ) -> Corpus:
     """Read, audit and split a corpus, or open what an equal call has left in `folder`.
@@ -195,6 +196,8 @@ def read_corpus(
             keeps all, "reject" leaves the row out.
         repeated: keep an item each time that it occurs, with its label there; a joint pair is one item. Pairs that are
             not joint are kept anyway.
+        made: for each single text that is trained on, about so many more are made of the texts read around it: parts
+            of them, and the beginning of one with the end of another of the same domain. They are trained on alone.
         revision: of a data set of the hub: a commit, branch or tag; None = its newest.
 
     Raises:
@@ -220,6 +223,7 @@ def read_corpus(
         modality=origin.modality,
         components=components,
         repeated=repeated,
+        made=made,
     )
     options = {**wanted.options(), "holdout": holdout, "strict": strict, "limit": limit, "format": FORMAT}
     digest = _digest(origin, options)
@@ -271,6 +275,7 @@ def _prepare(
         rejected=dict(rejections.counts.most_common()),
         lengths=percentiles(writer.lengths),
         components=writer.components,
+        made=writer.made,
         modality=wanted.modality,
     )
     return {"audit": asdict(audit), **manifest}

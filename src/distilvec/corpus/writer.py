@@ -15,6 +15,7 @@ from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, ColumnNames, Item, Rej
 from distilvec.corpus.columns import ITEMS, LabelColumn, NamedColumn, NumberColumn
 from distilvec.corpus.key_set import SeenKeys
 from distilvec.corpus.keys import KEY_BYTES, canonical_keys
+from distilvec.corpus.made import made_texts
 from distilvec.corpus.split import held_out, leaking
 
 BATCH_ITEMS = 8192
@@ -61,7 +62,7 @@ class CorpusWriter:
         self._characters = self._next_group = 0
         if wanted.modality != "text":
             self._state.update(wanted.modality.encode())
-        self.kept = self.duplicates = self.shared = self.components = 0
+        self.kept = self.duplicates = self.shared = self.components = self.made = 0
         self.lengths: Counter[int] = Counter()
 
     @property
@@ -97,7 +98,24 @@ class CorpusWriter:
             waiting = [waiting[place] for place in np.flatnonzero(fresh).tolist()]
             keys = keys[fresh]
         if waiting:
-            self._write(waiting, keys)
+            held = self._write(waiting, keys)
+            if self.wanted.made:
+                self._make_more([each for each, left_out in zip(waiting, held.tolist(), strict=True) if not left_out])
+
+    def _make_more(self, texts: list[_Text]) -> None:
+        """Write what is made of texts that are trained on, and is not there already."""
+        domains = np.array([each.item.domain or "" for each in texts])
+        count = round(self.wanted.made * len(texts))
+        drawn = made_texts([each.text for each in texts], domains, count, seed=self.kept) if texts else []
+        made = [texts[place]._replace(text=text, identity=text) for place, text in drawn]
+        if not made:
+            return
+        keys = self._keyed([each.identity for each in made], made)
+        fresh = self._seen.add(keys)
+        made = [each for each, new in zip(made, fresh.tolist(), strict=True) if new]
+        if made:
+            self._write(made, keys[fresh], trained_on=True)
+            self.made += len(made)
 
     def _keyed(self, identities: Sequence[str], waiting: Sequence[_Text]) -> np.ndarray:
         """Keys [n, 16]. A role column is part of the key; the places in a pair are not."""
@@ -113,7 +131,8 @@ class CorpusWriter:
             )
         return keys
 
-    def _write(self, waiting: list[_Text], keys: np.ndarray) -> None:
+    def _write(self, waiting: list[_Text], keys: np.ndarray, trained_on: bool = False) -> np.ndarray:
+        """bool [n], what is held out: by the texts' hashes, or nothing where all are `trained_on`."""
         import pyarrow as pa
 
         texts = [each.text for each in waiting]
@@ -133,17 +152,21 @@ class CorpusWriter:
             self._state.update(self.labels.write(labels).tobytes())
         if self._domains is not None:
             self._state.update(self._domains.write([each.item.domain or "" for each in waiting]).tobytes())
-        self._split(waiting, keys)
+        held = np.zeros(len(waiting), bool) if trained_on else self._held_out(waiting, keys)
+        rows = np.arange(self.kept, self.kept + len(waiting))
+        for column, chosen in zip(self._rows, (~held, held), strict=True):
+            column.write(rows[chosen])
         if self.wanted.modality != "image":
             self.lengths.update(map(len, texts))
         self.kept += len(waiting)
+        return held
 
     def _keep(self, column: NumberColumn, values: np.ndarray) -> None:
         column.write(values)
         self._state.update(values.tobytes())
 
-    def _split(self, waiting: list[_Text], keys: np.ndarray) -> None:
-        """Divide the rows by the hash of the text alone, in a pair that of its first text."""
+    def _held_out(self, waiting: list[_Text], keys: np.ndarray) -> np.ndarray:
+        """By the hash of the text alone, in a pair that of its first text."""
         identities = [each.identity for each in waiting]
         plain = canonical_keys(identities, "", self.wanted.modality) if self.wanted.role else keys
         held = held_out(plain, self.holdout)
@@ -151,9 +174,7 @@ class CorpusWriter:
             groups = np.array([each.group for each in waiting])
             _, first, member = np.unique(groups, return_index=True, return_inverse=True)
             held = held[first][member]
-        rows = np.arange(self.kept, self.kept + len(waiting))
-        for column, chosen in zip(self._rows, (~held, held), strict=True):
-            column.write(rows[chosen])
+        return held
 
     def _set_aside(self) -> None:
         """Take texts that are also trained on out of the held-out ones; such a row is then on neither side."""

@@ -81,7 +81,9 @@ def _further(job: Job, work: Path) -> Corpus | None:
     section = job.recipe.mining.documents
     if section is None:
         return None
-    return read_corpus(section.path, work / "documents", **section.model_dump(exclude={"path", "holdout"}), holdout=0.0)
+    return read_corpus(
+        section.path, work / "documents", **section.model_dump(exclude={"path", "holdout", "made"}), holdout=0.0
+    )
 
 
 def _digest(job: Job, further: Corpus | None) -> str:

@@ -135,7 +135,7 @@ def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
 
 
-def eager_attention(
+def eager_attention_forward(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, Tensor]:
     """What transformers' `eager` means for this model."""
@@ -160,7 +160,7 @@ class Attention(nn.Module):
         if rotary is not None:
             tables = rotary[0].to(query.dtype), rotary[1].to(query.dtype)
             query, key = rotate(query, *tables), rotate(key, *tables)
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
         mixed, _ = attend(self, query, key, value, mask, dropout=dropout, scaling=query.shape[-1] ** -0.5)
         return self.out_proj(mixed.flatten(2))

@@ -1,8 +1,9 @@
 """Watching a transformer while it runs: states of its blocks, and attention maps of chosen layers.
 
 States come from forward hooks; the last one is the model's `last_hidden_state`, as papers and their code mean it.
-Maps come from an attention function registered with transformers, which returns
-what the fast kernel returns and, for the layers asked, computes the head-averaged probabilities beside it.
+Maps come from an attention function registered with transformers, which returns what the model's own kernel returns
+(sdpa, or eager where that is set: it trains faster on CPUs) and, for the layers asked, computes the head-averaged
+probabilities beside it.
 Architectures outside that interface (MPNet, DeBERTa) hand out their own maps. Nothing is written to the model's
 configuration that stays there.
 """
@@ -10,6 +11,7 @@ configuration that stays there.
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from distilvec.errors import DistilvecError
 
-NAME = "distilvec_maps"
+NAME, EAGER = "distilvec_maps", "distilvec_maps_eager"
 #: Bytes of scores that are held at once.
 _CHUNK = 1 << 26
 
@@ -125,7 +127,8 @@ class Watch:
                 remedy="Load the model with sdpa or eager attention.",
             )
         wanted = {key: layer for key, layer in self._layer_of.items() if layer in layers}
-        config._attn_implementation = NAME
+        eager = before == "eager" and hasattr(sys.modules[type(self._model).__module__], _OWN)
+        config._attn_implementation = EAGER if eager else NAME
         _ACTIVE[id(self._model)] = (wanted, seen.maps)
         try:
             yield
@@ -172,26 +175,46 @@ class Watch:
                 handle.remove()
 
 
+#: What transformers calls plain attention in a model's file.
+_OWN = "eager_attention_forward"
 # Model id -> (attention module id -> layer asked, where its map goes); filled only while a forward is watched.
 _ACTIVE: dict[int, tuple[dict[int, int], dict[int, Tensor]]] = {}
 
 
 def _register() -> None:
     from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+    from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
 
-    if NAME not in AttentionInterface._global_mapping:
-        AttentionInterface.register(NAME, _attention)
-        # Without the mask function of the same name the attention would get no mask at all.
-        AttentionMaskInterface.register(NAME, sdpa_mask)
+    # Without the mask function of the same name the attention would get no mask at all.
+    for name, attend, mask in ((NAME, _beside_sdpa, sdpa_mask), (EAGER, _beside_eager, eager_mask)):
+        if name not in AttentionInterface._global_mapping:
+            AttentionInterface.register(name, attend)
+            AttentionMaskInterface.register(name, mask)
 
 
-def _attention(
+def _beside_sdpa(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
     """The fast kernel's output; the map of a layer that was asked for is put aside."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    _put_aside(module, query, key, attention_mask, kwargs)
+    output: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    return output
+
+
+def _beside_eager(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """The same with the model's plain attention. Its own maps are of each head, and after dropout."""
+    _put_aside(module, query, key, attention_mask, kwargs)
+    attend = getattr(sys.modules[type(module).__module__], _OWN)
+    return attend(module, query, key, value, attention_mask, **kwargs)[0], None
+
+
+def _put_aside(
+    module: nn.Module, query: Tensor, key: Tensor, attention_mask: Tensor | None, kwargs: dict[str, Any]
+) -> None:
     for layers, maps in _ACTIVE.values():
         layer = layers.get(id(module))
         if layer is not None:
@@ -199,8 +222,6 @@ def _attention(
             causal = getattr(module, "is_causal", True) if causal is None else causal
             scaling = kwargs.get("scaling") or query.shape[-1] ** -0.5
             maps[layer] = head_mean(query, key, attention_mask, scaling, bool(causal) and attention_mask is None)
-    output: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    return output
 
 
 def head_mean(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, causal: bool = False) -> Tensor:

@@ -303,8 +303,9 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         for key, nothing in (("scorers", []), ("mining", MiningSection().model_dump(mode="json"))):
             if content[key] == nothing:
                 del content[key]
-        if not self.optimizer.muon:
-            del content["optimizer"]["muon"]
+        for section, key in (("optimizer", "muon"), ("corpus", "made")):
+            if content[section] and not content[section][key]:
+                del content[section][key]
         return plain_yaml.write(content)
 
 

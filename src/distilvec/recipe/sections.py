@@ -48,6 +48,12 @@ class CorpusSection(Section):
     repeated: bool = Field(
         False, description="keep a text each time that it occurs, with the label it has there; pairs are kept anyway"
     )
+    made: float = Field(
+        0.0,
+        ge=0,
+        description="for each text about so many more, made of parts of texts and of the beginning of one with the end "
+        "of another; single texts without labels",
+    )
     components: Literal["largest", "keep", "reject"] = Field(
         "largest", description="of molecules made of several (salts): keep the largest, keep all, or reject the row"
     )
