@@ -195,6 +195,7 @@ def _corpus_facts(
         source=source if isinstance(source, str) else f"{len(source):,} items given in Python",
         read=audit.read,
         kept=len(corpus),
+        made=audit.made or None,
         trained_on=len(corpus.train_rows),
         held_out=len(corpus.holdout_rows),
         rejected=dict(audit.rejected),

@@ -64,6 +64,7 @@ def corpus_facts(corpus: CorpusFacts) -> list[Fact]:
         ("source", corpus.source or None),
         ("rows read", _count(corpus.read)),
         (f"{corpus.modality}s kept", _count(corpus.kept)),
+        ("of these made of others", _count(corpus.made or None)),
         ("trained on", _count(corpus.trained_on)),
         ("held out", _count(corpus.held_out)),
         ("duplicates", _count(corpus.duplicates)),

@@ -106,12 +106,16 @@ class Machine(Part):
 
 
 class CorpusFacts(Part):
-    """What went into the training. Shares are fractions of the kept texts, overlaps numbers of texts."""
+    """What went into the training. Shares are fractions of the kept texts, overlaps numbers of texts.
+
+    Of the kept ones `made` were made of others.
+    """
 
     source: str = ""
     modality: Literal["text", "image", "molecule"] = "text"
     read: int | None = None
     kept: int | None = None
+    made: int | None = None
     trained_on: int | None = None
     held_out: int | None = None
     rejected: dict[str, int] = Field(default_factory=dict)
