@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import WORK, Results, arguments, finished, settings_of, shared
+from common import WORK, Results, arguments, finished, shared
 from image_data import SETS, data, read_tasks, write_pool
 from image_starts_table import LIKE, write_page
 from images import FUNCTIONS, PROBE_SEEDS
 from PIL import Image
+from rates import RatedRows
 
 from distilvec.corpus.images import data_uri
 from distilvec.flow.run import run
@@ -46,9 +47,6 @@ EXPERIMENT = "image_starts"
 FOLDER = WORK / EXPERIMENT
 TEACHERS = ("resnet56", "mlperf", "imagenet", "birds")
 EPOCHS, BATCH, HOLDOUT = 50, 128, 0.05
-GRID = (1e-4, 3e-4, 1e-3)
-#: Beyond either end, where the best is there.
-LOWER, HIGHER = (3e-5, 1e-5), (3e-3, 1e-2)
 
 
 @dataclass(frozen=True)
@@ -201,35 +199,6 @@ def judged_start() -> dict[str, Any]:
     return {"tasks": scores(start(), read_tasks(None, PROBE_SEEDS)), "validation": scores(start(), validation())}
 
 
-class Bench:
-    """The rows that are there, and the rates that were chosen."""
-
-    def __init__(self, results: Results) -> None:
-        self.results = results
-
-    def tuned(self, name: str, lr: float) -> float:
-        made = settings_of(recipe(name, lr, 0))
-        row = f"tuning/{name}, {lr:g}-0"
-        found: float = self.results.run(row, functools.partial(validated, name, lr), recipe=made)["validation"]
-        return found
-
-    def rate(self, name: str) -> float:
-        """The best rate; more are tried where it would be at an end."""
-        name = LIKE if name.startswith(f"{LIKE} from") else name
-        scores = {lr: self.tuned(name, lr) for lr in GRID}
-        for further, end in ((LOWER, min), (HIGHER, max)):
-            for lr in further:
-                if max(scores, key=scores.__getitem__) != end(scores):
-                    break
-                scores[lr] = self.tuned(name, lr)
-        return max(scores, key=scores.__getitem__)
-
-    def row(self, name: str, seed: int) -> None:
-        lr = self.rate(name)
-        made = settings_of(recipe(name, lr, seed))
-        self.results.run(f"{name}-{seed}", functools.partial(judged_run, name, lr, seed), recipe=made)
-
-
 def main() -> None:
     parser = arguments(__doc__, device=False)
     parser.add_argument("--tune", action="store_true", help="only choose rates")
@@ -239,14 +208,20 @@ def main() -> None:
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):
         return
-    bench = Bench(results)
+    rated = RatedRows(
+        results,
+        recipe=recipe,
+        validated=validated,
+        judged=judged_run,
+        like=lambda name: LIKE if name.startswith(f"{LIKE} from") else name,
+    )
     results.run("start-0", judged_start, model="cifar10_resnet20")
     for seed in options.seeds:
         for name in options.rows.split(";"):
             if options.tune:
-                print(name, bench.rate(name))
+                print(name, rated.rate(name))
             else:
-                bench.row(name, seed)
+                rated.run(name, seed)
             write_page(results.rows(), results.home)
     print(write_page(results.rows(), results.home))
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 from layout import cell, head, line
-from records import Rows, below, seeds
+from rates import rates_table
+from records import Rows, seeds
 from verdicts import judge
 
 HEADER = """# Pretrained image students
@@ -46,7 +47,14 @@ def write_page(rows: Rows, folder: Path) -> str:
         if found.value is not None:
             between = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found.interval else ""
             lines.append(line(first, second, f"{found.value:+.2f}", between, found.basis))
-    lines += ["", "## Rates", "", "Average accuracy on validation images, at full length, seed 0.", "", *_rates(rows)]
+    lines += [
+        "",
+        "## Rates",
+        "",
+        "Average accuracy on validation images, at full length, seed 0.",
+        "",
+        *rates_table(rows),
+    ]
     page = "\n".join(lines) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(page, encoding="utf-8")
@@ -68,15 +76,3 @@ def differences(rows: Rows, first: str, second: str) -> dict[str, dict[int | Non
 
 def _accuracy(run: dict[str, Any], name: str) -> float:
     return float(run["tasks"][name]["value"])
-
-
-def _rates(rows: Rows) -> list[str]:
-    tuning = below(rows, "tuning")
-    rates = sorted({found["lr"] for found in tuning.values()})
-    by_row: dict[str, dict[float, float]] = {}
-    for found in tuning.values():
-        by_row.setdefault(found["row"], {})[found["lr"]] = found["validation"]
-    lines = head("row", *(f"{rate:g}" for rate in rates))
-    for row, values in by_row.items():
-        lines.append(line(row, *(f"{100 * values[rate]:.2f}" if rate in values else "" for rate in rates)))
-    return lines

@@ -28,8 +28,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import WORK, Results, arguments, finished, settings_of, shared
+from common import WORK, Results, arguments, finished, shared
 from embedder import DTYPE, embedder
+from rates import RatedRows
 from similar_teachers_table import NEIGHBOURS, write_page
 
 from distilvec.corpus import read_corpus
@@ -44,9 +45,6 @@ from distilvec.training import bfloat16_pays
 EXPERIMENT = "similar_teachers"
 FOLDER = WORK / EXPERIMENT
 STEPS, BATCH, HOLDOUT = 20_000, 32, 0.01
-GRID = (1e-4, 3e-4, 1e-3)
-#: Beyond either end, where the best is there.
-LOWER, HIGHER = (3e-5, 1e-5), (3e-3, 1e-2)
 VALIDATION = ("emotion", "tweeteval_sentiment")
 NLI = ("mnli", "snli")
 
@@ -245,38 +243,10 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     }
 
 
-class Bench:
-    """The rows that are there, and the rates that were chosen."""
-
-    def __init__(self, results: Results) -> None:
-        self.results = results
-
-    def tuned(self, name: str, lr: float) -> float:
-        made = settings_of(recipe(name, lr, 0))
-        row = f"tuning/{name}, {lr:g}-0"
-        found: float = self.results.run(row, functools.partial(validated, name, lr), recipe=made)["validation"]
-        return found
-
-    def rate(self, name: str) -> float:
-        """The best rate; more are tried where it would be at an end."""
-        name = ROWS[name].like or name
-        scores = {lr: self.tuned(name, lr) for lr in GRID}
-        for further, end in ((LOWER, min), (HIGHER, max)):
-            for lr in further:
-                if max(scores, key=scores.__getitem__) != end(scores):
-                    break
-                scores[lr] = self.tuned(name, lr)
-        return max(scores, key=scores.__getitem__)
-
-    def row(self, name: str, seed: int) -> None:
-        lr = self.rate(name)
-        made = settings_of(recipe(name, lr, seed))
-        self.results.run(f"{name}-{seed}", functools.partial(judged_run, name, lr, seed), recipe=made)
-
-    def references(self) -> None:
-        """The teachers, and the student before."""
-        for name, folder in {**teachers(), "embedder-bpe": str(embedder())}.items():
-            self.results.run(f"references/{name}", functools.partial(judged_model, folder), model=name, steps=STEPS)
+def references(results: Results) -> None:
+    """The teachers, and the student before."""
+    for name, folder in {**teachers(), "embedder-bpe": str(embedder())}.items():
+        results.run(f"references/{name}", functools.partial(judged_model, folder), model=name, steps=STEPS)
 
 
 def main() -> None:
@@ -289,15 +259,17 @@ def main() -> None:
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):
         return
-    bench = Bench(results)
-    bench.references()
+    rated = RatedRows(
+        results, recipe=recipe, validated=validated, judged=judged_run, like=lambda name: ROWS[name].like or name
+    )
+    references(results)
     names = [] if options.teachers else options.rows.split(";")
     for seed in options.seeds:
         for name in names:
             if options.tune:
-                print(name, bench.rate(name))
+                print(name, rated.rate(name))
             else:
-                bench.row(name, seed)
+                rated.run(name, seed)
             write_page(results.rows(), results.home)
     print(write_page(results.rows(), results.home))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from layout import cell, head, line
+from rates import rates_table
 from records import Rows, below, seeds
 from verdicts import judge
 
@@ -62,7 +63,7 @@ def write_page(rows: Rows, folder: Path) -> str:
             assert found.value is not None
             between = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found.interval else ""
             lines.append(line(first, second, f"{found.value:+.2f}", between, found.basis))
-    lines += ["", "## Rates", "", "Average over validation splits, at full length, seed 0.", "", *_rates(rows)]
+    lines += ["", "## Rates", "", "Average over validation splits, at full length, seed 0.", "", *rates_table(rows)]
     lines += ["", "## On the way", "", ABOUT_STEPS, "", *_on_the_way(rows)]
     page = "\n".join(lines) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,18 +73,6 @@ def write_page(rows: Rows, folder: Path) -> str:
 
 def _values(runs: list[dict[str, Any]], sets: list[str]) -> list[str]:
     return [f"{100 * np.mean([run['clean'][name] for run in runs]):.1f}" for name in sets]
-
-
-def _rates(rows: Rows) -> list[str]:
-    tuning = below(rows, "tuning")
-    rates = sorted({found["lr"] for found in tuning.values()})
-    by_row: dict[str, dict[float, float]] = {}
-    for found in tuning.values():
-        by_row.setdefault(found["row"], {})[found["lr"]] = found["validation"]
-    lines = head("row", *(f"{rate:g}" for rate in rates))
-    for row, values in by_row.items():
-        lines.append(line(row, *(f"{100 * values[rate]:.2f}" if rate in values else "" for rate in rates)))
-    return lines
 
 
 def _on_the_way(rows: Rows) -> list[str]:

@@ -30,6 +30,7 @@ import numpy as np
 from common import WORK, Results, arguments, finished, shared
 from embedder import embedder
 from layout import cell, head, line
+from rates import GRID, best_rate
 from records import Rows, below, folders, seeds
 
 from distilvec.corpus import read_corpus
@@ -45,9 +46,6 @@ from distilvec.students import ship
 from distilvec.teachers import load_teacher
 from distilvec.training import StoreSource, bfloat16_pays, fit
 
-GRID = (1e-4, 3e-4, 1e-3)
-#: Beyond either end, for the students whose rates are chosen at full length.
-LOWER, HIGHER = (3e-5, 1e-5), (3e-3, 1e-2)
 EPOCHS, WHOLE = 2.0, {"embedder": 5.0}
 PROBE_ROWS = 10_000
 DTYPE = "bfloat16" if bfloat16_pays() else "float32"
@@ -188,13 +186,8 @@ class Bench:
         if self.lr is not None:
             return self.lr
         row = self.like.get(row, row)
-        scores = {lr: self.tuned(row, lr, device) for lr in GRID}
-        for further, end in ((LOWER, min), (HIGHER, max)) if self.name in WHOLE else ():
-            for lr in further:
-                if max(scores, key=scores.__getitem__) != end(scores):
-                    break
-                scores[lr] = self.tuned(row, lr, device)
-        return max(scores, key=scores.__getitem__)
+        # Where rates are chosen at full length, the best has neighbours on both sides.
+        return best_rate(lambda lr: self.tuned(row, lr, device), GRID, extended=self.name in WHOLE)
 
     def tuned(self, row: str, lr: float, device: str | None) -> float:
         epochs = WHOLE.get(self.name, 1.0)

@@ -49,11 +49,7 @@ class ColumnNames:
         options = asdict(self)
         if self.modality == "text":
             del options["modality"], options["components"]
-        if not self.repeated:
-            del options["repeated"]
-        if not self.made:
-            del options["made"]
-        return options
+        return {name: value for name, value in options.items() if value or name not in ("repeated", "made")}
 
 
 def check_modality(modality: str | None) -> None:

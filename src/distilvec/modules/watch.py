@@ -24,6 +24,8 @@ from torch.utils.checkpoint import checkpoint
 from distilvec.errors import DistilvecError
 
 NAME, EAGER = "distilvec_maps", "distilvec_maps_eager"
+#: What transformers calls plain attention in a model's file.
+_OWN = "eager_attention_forward"
 #: Bytes of scores that are held at once.
 _CHUNK = 1 << 26
 
@@ -175,8 +177,6 @@ class Watch:
                 handle.remove()
 
 
-#: What transformers calls plain attention in a model's file.
-_OWN = "eager_attention_forward"
 # Model id -> (attention module id -> layer asked, where its map goes); filled only while a forward is watched.
 _ACTIVE: dict[int, tuple[dict[int, int], dict[int, Tensor]]] = {}
 

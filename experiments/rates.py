@@ -1,0 +1,83 @@
+"""Rows with a learning rate of their own: the best of a few, and of more where the best would be at an end."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from common import settings_of
+from layout import head, line
+from records import Results, Rows, below
+
+from distilvec.recipe import Recipe
+
+GRID = (1e-4, 3e-4, 1e-3)
+#: Beyond either end, where the best is there.
+LOWER, HIGHER = (3e-5, 1e-5), (3e-3, 1e-2)
+
+
+def best_rate(score: Callable[[float], float], grid: tuple[float, ...], *, extended: bool = True) -> float:
+    """The rate with the largest score.
+
+    Args:
+        score: of a rate, on validation data.
+        extended: try further ones for as long as the best is the smallest or the largest.
+    """
+    scores = {lr: score(lr) for lr in grid}
+    for further, end in ((LOWER, min), (HIGHER, max)) if extended else ():
+        for lr in further:
+            if max(scores, key=scores.__getitem__) != end(scores):
+                break
+            scores[lr] = score(lr)
+    return max(scores, key=scores.__getitem__)
+
+
+class RatedRows:
+    """Rows of an experiment, each trained at its own rate.
+
+    Args:
+        recipe: the run of a row at a rate, with a seed.
+        validated: a row at a rate on validation data, at full length with seed 0; "validation" is what counts.
+        judged: the row's result at a rate, with a seed.
+        like: the row whose rate a row takes.
+    """
+
+    def __init__(
+        self,
+        results: Results,
+        *,
+        recipe: Callable[[str, float, int], Recipe],
+        validated: Callable[[str, float], dict[str, Any]],
+        judged: Callable[[str, float, int], dict[str, Any]],
+        like: Callable[[str], str],
+    ) -> None:
+        self.results, self.recipe, self.validated, self.judged, self.like = results, recipe, validated, judged, like
+
+    def rate(self, name: str) -> float:
+        """The best rate of a row, or of that which it is like."""
+        return best_rate(functools.partial(self._score, self.like(name)), GRID)
+
+    def _score(self, name: str, lr: float) -> float:
+        make = functools.partial(self.validated, name, lr)
+        found = self.results.run(f"tuning/{name}, {lr:g}-0", make, recipe=settings_of(self.recipe(name, lr, 0)))
+        return float(found["validation"])
+
+    def run(self, name: str, seed: int) -> None:
+        """Train and judge a row."""
+        lr = self.rate(name)
+        make = functools.partial(self.judged, name, lr, seed)
+        self.results.run(f"{name}-{seed}", make, recipe=settings_of(self.recipe(name, lr, seed)))
+
+
+def rates_table(rows: Rows) -> list[str]:
+    """Row by rate: validation in percent."""
+    tuning = below(rows, "tuning")
+    rates = sorted({found["lr"] for found in tuning.values()})
+    by_row: dict[str, dict[float, float]] = {}
+    for found in tuning.values():
+        by_row.setdefault(found["row"], {})[found["lr"]] = found["validation"]
+    lines = head("row", *(f"{rate:g}" for rate in rates))
+    for row, values in by_row.items():
+        lines.append(line(row, *(f"{100 * values[rate]:.2f}" if rate in values else "" for rate in rates)))
+    return lines
