@@ -129,6 +129,7 @@ def recipe(
     lr: float = 1e-3,
     muon: bool = False,
     batch_size: int = 64,
+    compiled: bool = False,
 ) -> dict[str, Any]:
     """The run of a shape; its folder is named after all that it is made of."""
     fast = bfloat16_pays()
@@ -147,6 +148,7 @@ def recipe(
             "warmup_steps": 0.02,
             "save_every": 500,
             "bf16": fast,
+            **({"torch_compile": True} if compiled else {}),
         },
         "judging": {"tasks": [], "agreement": True, "speed": False},
         "cache": str(WORK / EXPERIMENT),
@@ -332,6 +334,7 @@ def main() -> None:
     parser.add_argument("--larger", action="store_true", help="all sentences, and docstrings")
     parser.add_argument("--all", action="store_true", help="these, and the pairs' texts")
     parser.add_argument("--muon", action="store_true", help="orthogonal steps, in batches of 128, of the quarter")
+    parser.add_argument("--compiled", action="store_true", help="with a compiled network: needs a C++ compiler")
     parser.add_argument("--rivals", action="store_true", help="static students and model2vec's, of the same sizes")
     parser.add_argument("--rates", action="store_true", help="only compare learning rates, on the larger corpus")
     parser.add_argument("--cost", action="store_true", help="short trainings of the quarter, and of today's shape")
@@ -386,7 +389,7 @@ def main() -> None:
         for seed in options.seeds:
             for size in options.sizes:
                 texts = everything() if options.all else larger() if options.larger else None
-                how = MUON if options.muon else {"lr": RATES[size]}
+                how = {**(MUON if options.muon else {"lr": RATES[size]}), "compiled": options.compiled}
                 made = Recipe.build(recipe(SIZES[size], seed, options.epochs, texts=texts, **how))
                 name = size + ", all texts" * options.all + ", more texts" * options.larger + ", Muon" * options.muon
                 chosen = settings_of(made)

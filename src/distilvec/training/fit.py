@@ -27,6 +27,7 @@ from distilvec.training.arguments import training_arguments
 from distilvec.training.attention import attention, choose_attention
 from distilvec.training.callbacks import Progress, RunLog, StopPolitely, Ticker
 from distilvec.training.checkpoints import load_strictly, newest_checkpoint, refuse_other_data, tidy
+from distilvec.training.compiling import compiled, take_compilation
 from distilvec.training.data import Collator, SignalSource
 from distilvec.training.distiller import Distiller, describe
 from distilvec.training.distributed import barrier, first_rank_first, rank
@@ -138,6 +139,7 @@ def fit(
     )
     data = data_mark(corpus)
     checkpoint = _open_checkpoints(folder / "checkpoints", resume, data)
+    compilation = take_compilation(args)
     args.eval_on_start = args.eval_on_start and checkpoint is None
     distiller = _build(
         student,
@@ -170,7 +172,7 @@ def fit(
     kernel = choose_attention(
         student, trainer.rehearse, folder / "checkpoints", steps=trainer.planned_steps, device=args.device
     )
-    with attention(student, kernel):
+    with attention(student, kernel), compiled(student, compilation):
         seconds = _train(trainer, checkpoint, folder)
     student.eval()
     _check_vectors(student, on_device(tokens.features(rows[:8]), args.device))

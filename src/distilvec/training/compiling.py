@@ -1,0 +1,73 @@
+"""The student's network compiled for its training; what ships does not depend on it.
+
+Compiled is the transformer alone (or, in a student without one, its first module), with shapes left open. The whole
+step, which is what transformers' trainer would hand to torch.compile, has parts that change from batch to batch
+(equal items, masks, stages of a method), and is compiled anew again and again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from distilvec.errors import EnvironmentProblem
+from distilvec.modules.blocks import find_transformer
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from transformers import TrainingArguments
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """How to compile: arguments of `torch.compile`."""
+
+    backend: str
+    mode: str | None
+
+
+def take_compilation(args: TrainingArguments) -> Compilation | None:
+    """What `torch_compile` and the keys beside it ask for; the trainer itself is told to compile nothing."""
+    if not args.torch_compile:
+        return None
+    args.torch_compile = False
+    return Compilation(args.torch_compile_backend or "inductor", args.torch_compile_mode)
+
+
+@contextlib.contextmanager
+def compiled(student: SentenceTransformer, how: Compilation | None) -> Iterator[None]:
+    """The student with a network that is compiled wherever it trains (not where it is evaluated), inside the block.
+
+    Raises:
+        EnvironmentProblem: within the block, at the first step: the network cannot be compiled here.
+    """
+    if how is None:
+        yield
+        return
+    network: Any = getattr(find_transformer(student), "model", None) or student[0]
+    plain = network.forward
+    fast = torch.compile(plain, dynamic=True, backend=how.backend, mode=how.mode)
+
+    @functools.wraps(plain)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not network.training:
+            return plain(*args, **kwargs)
+        try:
+            return fast(*args, **kwargs)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            raise EnvironmentProblem(
+                f"the student cannot be compiled here: {str(error).splitlines()[0]}",
+                where="training.torch_compile",
+                remedy="torch.compile needs a C++ compiler (on GPUs: Triton). Install one, or leave the key out.",
+            ) from error
+
+    network.forward = forward
+    try:
+        yield
+    finally:
+        del network.forward
