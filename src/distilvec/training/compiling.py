@@ -35,8 +35,9 @@ def take_compilation(args: TrainingArguments) -> Compilation | None:
     """What `torch_compile` and the keys beside it ask for; the trainer itself is told to compile nothing."""
     if not args.torch_compile:
         return None
-    args.torch_compile = False
-    return Compilation(args.torch_compile_backend or "inductor", args.torch_compile_mode)
+    found = Compilation(args.torch_compile_backend or "inductor", args.torch_compile_mode)
+    args.torch_compile, args.torch_compile_backend, args.torch_compile_mode = False, None, None
+    return found
 
 
 @contextlib.contextmanager
