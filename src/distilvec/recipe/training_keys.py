@@ -105,9 +105,25 @@ def check_keys(given: dict[str, Any]) -> None:
             raise DistilvecError(
                 f"{value!r:.40} is not a number of steps up to {MOST_STEPS:,}", where="training.max_steps"
             )
+        if key in ("torch_compile_backend", "torch_compile_mode") and value is not None:
+            _check_compilation(key, value)
         if key not in known:
             words = (known - REFUSED.keys() - ELSEWHERE.keys()) | TrainingSection.model_fields.keys()
             raise DistilvecError(f'unknown key "{key}"', where=f"training.{key}", remedy=nearest(key, words))
+
+
+def _check_compilation(key: str, value: Any) -> None:
+    import torch._dynamo
+    import torch._inductor
+
+    if key.endswith("mode"):
+        known = proposed = list(torch._inductor.list_mode_options())
+    else:  # those for debugging work too
+        known, proposed = torch._dynamo.list_backends(exclude_tags=None), torch._dynamo.list_backends()
+    if value not in known:
+        raise DistilvecError(
+            f'torch.compile knows no "{value}"', where=f"training.{key}", remedy=nearest(str(value), proposed)
+        )
 
 
 def check_together(training: TrainingSection, optimizer: OptimizerSection) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Compilation:
     """How to compile: arguments of `torch.compile`."""
 
-    backend: str
+    backend: str | Callable[..., Any]
     mode: str | None
 
 
