@@ -1,19 +1,20 @@
-"""All benchmarks one after another, with their defaults: store, encode, step, allocator, alignment,
-token_steps, expert_head, many_teachers, dispatch, static, scale,
+"""All benchmarks one after another, with their defaults: store, encode, step, allocator, attention,
+alignment, token_steps, expert_head, many_teachers, dispatch, static, scale,
 ray_teaching, service, engines, stream, mining.
 
     OMP_NUM_THREADS=2 python benchmarks/run_all.py
 
 store: making, opening and reading a store of 10 million rows. encode: a teacher's throughput against
 sentence-transformers' encode. step: time and memory of a training step of every method. allocator: what
-keeping freed memory gains. alignment: aligning tokens against plain Python; it needs the shared data
-(DISTILVEC_DATA). token_steps: steps of the methods that look inside the teacher. expert_head: the latency that
-DistillMoE's head adds. many_teachers: what one more teacher adds to a step of gaussian. dispatch: sparse dispatch
-to experts, and aggregation on the sphere. static: static students beside a transformer. scale: what `plan --rows`
-prints. ray_teaching: what Ray costs beside one process (extra ray). service: how much of the throughput
-that a server allows comes through. engines: one student on torch, ONNX and OpenVINO. stream: what reading a data
-set of the hub fetches. mining: beside sentence-transformers' miner; it needs the shared data. Each writes its
-figures to benchmarks/results/NAME.json, and most a NAME.md. They take an hour together on 2 cores.
+keeping freed memory gains. attention: kernels by length and batch, and what compiling adds. alignment:
+aligning tokens against plain Python; it needs the shared data (DISTILVEC_DATA). token_steps: steps of the
+methods that look inside the teacher. expert_head: the latency that DistillMoE's head adds. many_teachers:
+what one more teacher adds to a step of gaussian. dispatch: sparse dispatch to experts, and aggregation on
+the sphere. static: static students beside a transformer. scale: what `plan --rows` prints. ray_teaching:
+what Ray costs beside one process (extra ray). service: how much of the throughput that a server allows
+comes through. engines: one student on torch, ONNX and OpenVINO. stream: what reading a data set of the hub
+fetches. mining: beside sentence-transformers' miner; it needs the shared data. Each writes its figures to
+benchmarks/results/NAME.json, and most a NAME.md. They take an hour and a half together on 2 cores.
 `attack.py`, which kills commands and feeds hostile inputs, takes longer and is started by itself, as is `web.py`,
 which needs node, npm and Chromium.
 """
@@ -31,6 +32,7 @@ BENCHMARKS = (
     "encode",
     "step",
     "allocator",
+    "attention",
     "alignment",
     "token_steps",
     "expert_head",

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from distilvec.errors import DistilvecError
+from distilvec.flow import bench
 from distilvec.flow import compare as comparison
 from distilvec.flow.compare import compare
 from distilvec.flow.job import Job
+from distilvec.flow.variants import variants_of
 from distilvec.recipe import Recipe
 
 METHODS = ["cosine", "mse:init=random", {"name": "talas", "anchored_layers": 1, "lasd_weight": 0.0}]
@@ -92,13 +94,13 @@ def test_finished_runs_are_read_back_and_lost_ones_made_again(
 ) -> None:
     recipe, found = compared
     trained: list[str] = []
-    train_student = comparison.train_student
+    train_student = bench.train_student
 
     def watched(job: Job) -> Any:
         trained.append(str(job.output))
         return train_student(job)
 
-    monkeypatch.setattr(comparison, "train_student", watched)
+    monkeypatch.setattr(bench, "train_student", watched)
     again = compare(recipe, METHODS, seeds=2)
     assert trained == [] and again.compared.to_dict() == found.compared.to_dict()
     lost = Path(recipe.output) / "runs" / "cosine" / "seed-5" / "scores.json"
@@ -149,7 +151,7 @@ def test_tuning_takes_the_best_of_three_rates(data: Path, tiny_bert: Path, tmp_p
 def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
     recipe = make_recipe(data, tiny_bert, tmp_path, method={"name": "talas", "anchored_layers": 1})
     words = ["talas", "talas:temperature=0.1,optimizer.sharpness.kind=asam", "leaf", "jasper_stella:prefixes=[8, 16]"]
-    found = comparison._variants(recipe, words)
+    found = variants_of(recipe, words)
     (note,) = comparison._kept_options(recipe, found)
     assert note.endswith(f"holds for {words[0]}, {words[1]}, too: anchored_layers=1.")
     assert found["talas"].method.options == {"anchored_layers": 1}, "the recipe's own options"

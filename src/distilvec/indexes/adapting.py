@@ -29,7 +29,7 @@ from distilvec.judging.agreement import agreement
 from distilvec.modules.pipeline import item_kinds
 from distilvec.report.grid import Cell, Grid
 from distilvec.students import load_student, refuse_model, ship
-from distilvec.teachers.vectors import read_vectors
+from distilvec.teachers.vector_files import read_vectors
 from distilvec.words import points
 
 if TYPE_CHECKING:

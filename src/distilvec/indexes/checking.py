@@ -10,10 +10,8 @@ a row that does not belong would pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +19,11 @@ import numpy.typing as npt
 from distilvec.errors import DataError
 from distilvec.evenly import evenly_spaced
 from distilvec.indexes.causes import Cause, Causes, IndexSample, same_texts
+from distilvec.indexes.findings import FALSE_ALARMS, REMEDIES, Finding, IndexCheck
 from distilvec.indexes.rows import Marks, Rows, cosines, in_words, located, ranges, spread, unusable
 from distilvec.indexes.variants import IndexVariant, Reader
-from distilvec.teachers.vectors import read_vectors
+from distilvec.teachers.vector_files import read_vectors
 
-#: Probability that a clean index is accused.
-FALSE_ALARMS = 0.001
 #: Rows that the threshold is calibrated on, and the least that a check can do with.
 CALIBRATION, FEWEST = 48, 16
 #: 1 - cosine that is never more than arithmetic: kernels and machines differ by less.
@@ -38,79 +35,6 @@ _CAUSES = 4
 ENOUGH = 48
 #: At most so many times the checked rows are read to find them.
 _MORE = 4
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that is wrong.
-
-    Attributes:
-        kind: "damaged rows", "width", "shortened", "prompt", "pooling", "prompt and pooling", "length",
-            "normalisation", "shuffled rows", "another model", "mixed models" or "unrelated".
-        what: a sentence.
-        remedy: what to do about it.
-        share: of the rows that were looked at, in (0, 1].
-        rows: stretches (first, last), counted from 0; of the sample alone where `exact` is false.
-        exact: whether `rows` are all of the index that this is about.
-    """
-
-    kind: str
-    what: str
-    remedy: str
-    share: float
-    rows: list[tuple[int, int]] = field(default_factory=list)
-    exact: bool = True
-
-
-@dataclass(frozen=True)
-class IndexCheck:
-    """What a check found.
-
-    Attributes:
-        findings: what is wrong, the most frequent first; nothing of a clean index.
-        rows: of the index.
-        checked: rows whose text was encoded again.
-        least: the threshold: cosine from which on a row fits, in (0, 1).
-        false_alarms: probability that a clean index is accused.
-        passes: share of wrong rows (a text and the vector of another) that are over the threshold, in [0, 1].
-        cosine: median cosine of the checked rows; None where widths differ.
-        notes: what is worth knowing and no fault.
-    """
-
-    findings: list[Finding]
-    rows: int
-    checked: int
-    least: float
-    false_alarms: float = FALSE_ALARMS
-    passes: float = 0.0
-    cosine: float | None = None
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def belongs(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.findings
-
-    def text(self) -> str:
-        """For a person."""
-        head = "These vectors and this model belong together."
-        lines = [head if self.belongs else head.replace(" belong", " do not belong")]
-        for finding in self.findings:
-            lines += [f"  {finding.kind}: {finding.what}", f"    {finding.remedy}"]
-        told = f"Checked {self.checked:,} of {self.rows:,} rows."
-        if self.cosine is not None:
-            told += f" Median cosine {self.cosine:.4f}; a row fits from {self.least:.5f} on."
-        lines += [told, f"A clean index is accused in {self.false_alarms:.1%} of checks at most."]
-        if self.cosine is not None:
-            lines[-1] += f" {self.passes:.1%} of wrong rows would pass as right ones."
-        if self.checked < self.rows:
-            missed = (1 - 0.01) ** self.checked
-            lines.append(f"A fault in one row of a hundred, here and there, would be missed in {missed:.1%} of checks.")
-        return "\n".join([*lines, *self.notes])
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {"belongs": self.belongs, **asdict(self)}
 
 
 def check_index(
@@ -250,7 +174,7 @@ class _Check:
         if variant.prompt is not None:
             own = f'the prompt "{self._reader.prompt}"' if self._reader.prompt else "no prompt"
             what += f"; this check put {own} before them"
-        return Finding(variant.kind, f"{what}.", _REMEDIES[variant.kind], self._share(places), rows, exact)
+        return Finding(variant.kind, f"{what}.", REMEDIES[variant.kind], self._share(places), rows, exact)
 
     def _elsewhere(self, cause: Cause, places: Rows) -> Finding:
         assert cause.places is not None
@@ -261,7 +185,7 @@ class _Check:
         if counts.max() > 0.8 * len(steps):
             what += f", {abs(values[counts.argmax()]):,} {'later' if values[counts.argmax()] > 0 else 'earlier'}"
         what += f" ({'rows' if exact else 'of those checked: rows'} {in_words(rows)})"
-        return Finding("shuffled rows", f"{what}.", _REMEDIES["shuffled rows"], self._share(places), rows, exact)
+        return Finding("shuffled rows", f"{what}.", REMEDIES["shuffled rows"], self._share(places), rows, exact)
 
     def _foreign(self, places: Rows) -> Finding:
         """Rows that nothing explains: another model's, or other texts'."""
@@ -276,7 +200,7 @@ class _Check:
             kind = "another model" if fitting < 0.02 else "mixed models"
             what = f"another model's of the same texts (which texts are alike agrees to {alike:.2f})"
         return Finding(
-            kind, f"{told} {what}; median cosine {cosine:.3f}.", _REMEDIES[kind], self._share(places), rows, exact
+            kind, f"{told} {what}; median cosine {cosine:.3f}.", REMEDIES[kind], self._share(places), rows, exact
         )
 
     def _more(self, places: Rows, rows: list[tuple[int, int]], exact: bool) -> IndexSample:
@@ -308,7 +232,7 @@ class _Check:
             what = "of length 1, and the model's are not"
         else:
             what = f"{np.median(self._lengths[off]):.3g} times as long as the model's"
-        return [Finding("normalisation", f"{told} {what}.", _REMEDIES["normalisation"], self._share(off), rows, exact)]
+        return [Finding("normalisation", f"{told} {what}.", REMEDIES["normalisation"], self._share(off), rows, exact)]
 
     def _measure(self, places: Rows, read: npt.NDArray[np.floating]) -> None:
         stored = np.linalg.norm(np.asarray(self._sample.stored[places], np.float64), axis=1)
@@ -368,21 +292,6 @@ class _Check:
         return len(places) / len(self._sample.rows)
 
 
-_REMEDIES = {
-    "prompt": "Encode queries for this index with the prompt's counterpart, or encode the texts again; --prompt says "
-    "what the index is meant to have.",
-    "pooling": "Set this pooling in the model's 1_Pooling/config.json, or encode the texts again.",
-    "prompt and pooling": "Set both as they were, or encode the texts again.",
-    "length": "Set max_seq_length to what it was, or encode the texts again; short texts are not touched by it.",
-    "normalisation": "Divide the vectors by their lengths (or search by cosine), or leave Normalize out of the model.",
-    "shuffled rows": "Put texts and vectors into one order: look for a sort, a filter or a merge that only one had.",
-    "another model": "Find the model that made them, or make this one fit with `distilvec adapt`.",
-    "mixed models": "Encode these rows again with the model of the others.",
-    "unrelated": "Check that both files are of one export.",
-    "damaged rows": "Encode these rows again, or leave out row and text.",
-}
-
-
 def _other_length(looked: IndexSample) -> Marks:
     """bool [m], whether vectors have another length than the model's; those without a vector have."""
     stored = np.linalg.norm(np.asarray(looked.stored, np.float64), axis=1)
@@ -394,7 +303,7 @@ def _damaged(marks: Marks, what: str) -> list[Finding]:
     if not rows:
         return []
     told = f"{int(marks.sum()):,} rows hold {what}: {in_words(rows)}."
-    return [Finding("damaged rows", told, _REMEDIES["damaged rows"], float(marks.mean()), rows)]
+    return [Finding("damaged rows", told, REMEDIES["damaged rows"], float(marks.mean()), rows)]
 
 
 def _width(reader: Reader, stored: npt.NDArray[np.floating], read: npt.NDArray[np.floating], least: float) -> Finding:
@@ -403,7 +312,7 @@ def _width(reader: Reader, stored: npt.NDArray[np.floating], read: npt.NDArray[n
         what = f"the vectors are the first {width} of this model's {reader.width} numbers."
         return Finding("shortened", what, f"Cut queries to {width} numbers too (truncate_dim={width}).", 1.0)
     what = f"the vectors have {width} numbers, this model gives {reader.width}."
-    return Finding("width", what, _REMEDIES["another model"], 1.0)
+    return Finding("width", what, REMEDIES["another model"], 1.0)
 
 
 def _passes(sample: IndexSample, least: float) -> float:

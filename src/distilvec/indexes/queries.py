@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.indexes.rows import overlap, top
-from distilvec.teachers.vectors import read_vectors
+from distilvec.teachers.vector_files import read_vectors
 
 _LONGEST = 1_000_000
 DEPTH = 10

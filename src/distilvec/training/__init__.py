@@ -2,7 +2,7 @@
 
 from distilvec.training.arguments import bfloat16_pays
 from distilvec.training.callbacks import Ticker
-from distilvec.training.checkpoints import newest_checkpoint
+from distilvec.training.checkpoint_folders import newest_checkpoint
 from distilvec.training.data import Collator, SignalSource
 from distilvec.training.distiller import Distiller
 from distilvec.training.fit import Fitted, fit, free_maps

@@ -6,33 +6,29 @@ import contextlib
 import json
 import logging
 import os
-import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_model, save_model
+from safetensors.torch import save_model
 from torch import nn
-from transformers import EarlyStoppingCallback, Trainer, TrainerState
+from transformers import EarlyStoppingCallback, Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils.hub import PushInProgress
 
-from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.marker import CHECKPOINT_FILE
-from distilvec.sealing import SEAL, remove, seal, sealed
+from distilvec.errors import DataError, EnvironmentProblem
+from distilvec.sealing import remove, seal, sealed
+from distilvec.training.checkpoint_folders import DATA, PARTIAL, REMOVE, WEIGHTS, load_strictly, readable, step_of
 from distilvec.training.distributed import barrier, rank
 
 if TYPE_CHECKING:
     from distilvec.training.distiller import Distiller
 
 logger = logging.getLogger(__name__)
-WEIGHTS, DATA = "model.safetensors", "data.json"
-_PARTIAL = ".partial-"
-_CHECKPOINT_FOLDER = re.compile(r"\.?(checkpoint|partial)-\d+")
 
 
 class CheckpointedTrainer(Trainer):
@@ -90,7 +86,7 @@ class CheckpointedTrainer(Trainer):
         """Write under a temporary name, then rename: a checkpoint is whole or it is not there."""
         self._check_finite()
         home, name = self.home, f"checkpoint-{self.state.global_step}"
-        partial = self._partial = home / f"{_PARTIAL}{self.state.global_step}"
+        partial = self._partial = home / f"{PARTIAL}{self.state.global_step}"
         try:
             super()._save_checkpoint(model, trial)
             (partial / name / f"unlogged-{rank()}.json").write_text(json.dumps(self.unlogged()))
@@ -124,7 +120,7 @@ class CheckpointedTrainer(Trainer):
     def _rotate(self) -> None:
         """Remove the oldest checkpoints beyond `save_total_limit`, never the best one or what somebody put there."""
         best = Path(self.state.best_model_checkpoint or "").name
-        ours = sorted((each for each in self.home.glob("checkpoint-*") if sealed(each)), key=_step)
+        ours = sorted((each for each in self.home.glob("checkpoint-*") if sealed(each)), key=step_of)
         beyond = len(ours) - (self.args.save_total_limit or len(ours))
         for old in [each for each in ours[:-1] if each.name != best][: max(beyond, 0)]:
             with contextlib.suppress(OSError):
@@ -148,7 +144,7 @@ class CheckpointedTrainer(Trainer):
         load_strictly(self.distiller, folder)
         for needed in ("optimizer.pt", "scheduler.pt"):
             if not (folder / needed).is_file():
-                raise DataError(f"{needed} is missing from this checkpoint", where=str(folder), remedy=_REMOVE)
+                raise DataError(f"{needed} is missing from this checkpoint", where=str(folder), remedy=REMOVE)
         unlogged = folder / f"unlogged-{rank()}.json"
         self._unlogged = unlogged if unlogged.exists() else None
 
@@ -156,16 +152,16 @@ class CheckpointedTrainer(Trainer):
         load_strictly(self.distiller, Path(str(self.state.best_model_checkpoint)))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with _readable(Path(str(checkpoint))):
+        with readable(Path(str(checkpoint))):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        with _readable(Path(str(checkpoint))):
+        with readable(Path(str(checkpoint))):
             super()._load_rng_state(checkpoint)
 
     def _load_callback_state(self) -> None:
         patience = {type(each): each.early_stopping_patience for each in self._stoppers()}
-        with _readable(self.home):
+        with readable(self.home):
             super()._load_callback_state()
         for each in self._stoppers():  # how often it went by is the checkpoint's, how often it may the recipe's
             each.early_stopping_patience = patience.get(type(each), each.early_stopping_patience)
@@ -216,7 +212,7 @@ class CheckpointedTrainer(Trainer):
 
     def _take_up(self) -> None:
         if self._unlogged is not None:
-            with _readable(self._unlogged):
+            with readable(self._unlogged):
                 self.take_up_unlogged(json.loads(self._unlogged.read_text()))
             self._unlogged = None
 
@@ -279,135 +275,3 @@ class CheckpointedTrainer(Trainer):
                 where=str(self.hub_model_id),
                 remedy="Run again with --resume to try once more; nothing is trained again.",
             ) from error
-
-
-_REMOVE = "Remove this folder to go on from the checkpoint before it."
-
-
-@contextlib.contextmanager
-def _readable(place: Path) -> Iterator[None]:
-    """What a damaged or foreign checkpoint raises becomes an error that says so."""
-    try:
-        yield
-    except DistilvecError:
-        raise
-    except Exception as error:  # pickle, torch, json and zip all have their own
-        message = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"this checkpoint cannot be taken up ({message})", where=str(place), remedy=_REMOVE) from error
-
-
-def load_strictly(distiller: Distiller, folder: Path) -> None:
-    """Load a checkpoint's weights into the distiller; every key must be there and fit.
-
-    Raises:
-        DataError: a missing or broken file.
-        DistilvecError: a checkpoint of another student or method.
-    """
-    try:
-        load_model(distiller, str(folder / WEIGHTS), strict=True)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"the weights cannot be read ({error})", where=str(folder / WEIGHTS), remedy=_REMOVE) from error
-    except RuntimeError as error:
-        raise DistilvecError(
-            f"this checkpoint does not fit the student and method ({str(error).splitlines()[0]})",
-            where=str(folder),
-            remedy="Resume with the recipe that made it, or start anew in another output folder.",
-        ) from error
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The whole checkpoint with the highest step, or None. Half-written ones have another name.
-
-    Raises:
-        DataError: its state cannot be read.
-    """
-    checkpoints = [
-        (int(place.name.removeprefix("checkpoint-")), place)
-        for place in folder.glob("checkpoint-*")
-        if place.name.removeprefix("checkpoint-").isdigit() and (place / "trainer_state.json").exists()
-    ]
-    if not checkpoints:
-        return None
-    newest = max(checkpoints)[1]
-    with _readable(newest):
-        state = TrainerState.load_from_json(str(newest / "trainer_state.json"))
-        if not isinstance(state.global_step, int) or state.global_step < 1 or not isinstance(state.log_history, list):
-            raise TypeError("trainer_state.json holds no training's state")
-    return newest
-
-
-def _step(checkpoint: Path) -> int:
-    number = checkpoint.name.removeprefix("checkpoint-")
-    return int(number) if number.isdigit() else 0
-
-
-def _is_part(path: Path) -> bool:
-    """Whether this is what a folder of checkpoints holds."""
-    if path.is_symlink():
-        return False
-    if path.is_dir():
-        return _CHECKPOINT_FOLDER.fullmatch(path.name) is not None
-    if path.parent.name.startswith("checkpoint-"):  # somebody's own files may have a checkpoint's names
-        return path in (sealed(path.parent) or ()) or _is_of_before(path)
-    return CHECKPOINT_FILE.fullmatch(path.name) is not None or path.name == "attention.json"
-
-
-def _is_of_before(path: Path) -> bool:
-    """Whether this is a file of a checkpoint of a version that wrote no list."""
-    unlisted = not (path.parent / SEAL).exists() and any(path.parent.glob("unlogged-*.json"))
-    return unlisted and CHECKPOINT_FILE.fullmatch(path.name) is not None
-
-
-def tidy(folder: Path, *, resume: bool) -> None:
-    """Remove what a killed run left half-written; where training starts anew, set an earlier run's checkpoints aside.
-
-    Without this, resuming a run that was killed before its first checkpoint would go on from another run's.
-    """
-    for partial in folder.glob(f"{_PARTIAL}*"):
-        shutil.rmtree(partial, ignore_errors=True)
-    if resume or not any(folder.glob("checkpoint-*")):
-        return
-    before, number = folder.with_name(f"{folder.name}-before"), 1
-    while before.exists() and any(not _is_part(each) for each in before.rglob("*")):
-        number += 1  # somebody keeps something else there
-        before = folder.with_name(f"{folder.name}-before-{number}")
-    shutil.rmtree(before, ignore_errors=True)
-    folder.rename(before)
-    logger.warning("Training starts anew; the checkpoints of the run before are now in %s.", before)
-
-
-def refuse_other_data(checkpoint: Path, data: dict[str, Any]) -> None:
-    """Refuse to go on from a checkpoint that was trained on something else.
-
-    Args:
-        data: what there is now, as `data_mark` says it.
-
-    Raises:
-        DistilvecError: it says what changed.
-    """
-    file = checkpoint / DATA
-    if not file.exists():  # of a version that did not write it down
-        return
-    with _readable(checkpoint):
-        known = dict(json.loads(file.read_text(encoding="utf-8")))
-    if known == data:
-        return
-    changed = [
-        f"{name}: {known.get(name)} then, {data[name]} now"
-        for name in ("items", "train", "held_out")
-        if known.get(name) != data[name]
-    ]
-    if not changed:
-        same = known.get("content") == data["content"]
-        changed = [
-            "the same items in another order, or with other labels" if same else "other items, as many as before"
-        ]
-    raise DistilvecError(
-        f"the corpus has changed since this checkpoint was written ({'; '.join(changed)})",
-        where=str(checkpoint),
-        remedy="Put the corpus back as it was, or start anew: run again without --resume (of a comparison or a "
-        "fine-tuning, remove this folder first).",
-    )
-
-
-__all__ = ["WEIGHTS", "CheckpointedTrainer", "load_strictly", "newest_checkpoint", "refuse_other_data", "tidy"]

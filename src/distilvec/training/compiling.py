@@ -64,7 +64,7 @@ def compiled(student: SentenceTransformer, how: Compilation | None) -> Iterator[
             raise EnvironmentProblem(
                 f"the student cannot be compiled here: {str(error).splitlines()[0]}",
                 where="training.torch_compile",
-                remedy="torch.compile needs a C++ compiler (on GPUs: Triton). Install one, or leave the key out.",
+                remedy="torch.compile needs a C++ compiler and Python's headers (on GPUs: Triton). Install them, or leave it out.",
             ) from error
 
     network.forward = forward

@@ -26,7 +26,7 @@ from distilvec.teachers.signals import TeacherInfo
 from distilvec.training.arguments import training_arguments
 from distilvec.training.attention import attention, choose_attention
 from distilvec.training.callbacks import Progress, RunLog, StopPolitely, Ticker
-from distilvec.training.checkpoints import load_strictly, newest_checkpoint, refuse_other_data, tidy
+from distilvec.training.checkpoint_folders import newest_checkpoint, refuse_other_data, tidy
 from distilvec.training.compiling import compiled, take_compilation
 from distilvec.training.data import Collator, SignalSource
 from distilvec.training.distiller import Distiller, describe
@@ -387,6 +387,3 @@ def _peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-__all__ = ["Fitted", "fit", "free_maps", "load_strictly", "newest_checkpoint"]

@@ -1,0 +1,90 @@
+"""A recipe with each of several methods in its place, and one training's recipe among those of a comparison."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from distilvec import plain_yaml
+from distilvec.errors import DistilvecError
+from distilvec.methods.table import resolve
+from distilvec.recipe import Recipe, given
+
+
+def variants_of(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> dict[str, Recipe]:
+    """Label -> the recipe with that method; all of them are checked before anything is trained.
+
+    Raises:
+        DistilvecError: no method, one that is given twice or cannot be read, or an unknown method or option.
+    """
+    variants: dict[str, Recipe] = {}
+    for spec in methods:
+        label, name, options, changes = _parse(spec)
+        if label in variants:
+            raise DistilvecError(f'"{label}" is given twice', where="methods")
+        data = recipe.model_dump()
+        own = recipe.method.options if name == recipe.method.name else {}
+        data["method"] = {"matryoshka": recipe.method.matryoshka, **own, "name": name, **options}
+        data["cache"] = str(recipe.place)
+        student = given(recipe.student, "student")
+        data["student"]["router"] = False
+        if student.space == resolve(recipe.method.name).implied_space:
+            data["student"]["space"] = None  # each method ships as it implies
+        for key, value in changes.items():
+            section = data
+            *parents, last = key.split(".")
+            for parent in parents:
+                section[parent] = section.get(parent) or {}
+                section = section[parent]
+            section[last] = value
+        variants[label] = Recipe.build(data)
+    if not variants:
+        raise DistilvecError("there are no methods to compare", where="methods", remedy="Name one or more.")
+    return variants
+
+
+def _parse(spec: str | Mapping[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    """(label, method, its options, changes of the optimizer section)."""
+    if isinstance(spec, str):
+        label = spec.strip()
+        name, _, given = label.partition(":")
+        try:
+            options = plain_yaml.read("{" + re.sub(r"\s*=\s*", ": ", given) + "}")
+        except yaml.YAMLError as error:
+            raise DistilvecError(
+                f'"{label}" is not of the form name:key=value,key=value', where="methods", remedy="See `methods`."
+            ) from error
+    else:
+        options = dict(spec)
+        name = str(options.pop("name", ""))
+        label = name + (":" + ",".join(f"{key}={value}" for key, value in options.items()) if options else "")
+    lost = [key for key, value in options.items() if value is None and isinstance(spec, str) and f"{key}=" not in spec]
+    if lost:
+        raise DistilvecError(f'"{lost[0]}" in "{label}" has no value', where="methods", remedy="Write key=value.")
+    changes = {key: value for key, value in options.items() if key.startswith("optimizer.")}
+    return label, name, {key: value for key, value in options.items() if key not in changes}, changes
+
+
+def changed(
+    recipe: Recipe,
+    *,
+    seed: int | None = None,
+    lr: float | None = None,
+    epochs: float | None = None,
+    most: int | None = None,
+) -> Recipe:
+    """The recipe with another seed, learning rate or (for tuning, without evaluations) length, of so many steps at most
+    where it is one of steps.
+    """
+    training: dict[str, Any] = {} if seed is None else {"seed": seed}
+    if epochs is not None:
+        training |= {"epochs": epochs, "evaluate_every": None, "best": None, "patience": None}
+        if (steps := recipe.training.arguments.get("max_steps", 0)) > 0 and most is not None:
+            training["max_steps"] = min(steps, most)
+    changes: dict[str, Any] = {"training": recipe.training.model_copy(update=training)}
+    if lr is not None:
+        changes["optimizer"] = recipe.optimizer.model_copy(update={"lr": lr})
+    return recipe.model_copy(update=changes)
