@@ -64,7 +64,8 @@ def compiled(student: SentenceTransformer, how: Compilation | None) -> Iterator[
             raise EnvironmentProblem(
                 f"the student cannot be compiled here: {str(error).splitlines()[0]}",
                 where="training.torch_compile",
-                remedy="torch.compile needs a C++ compiler and Python's headers (on GPUs: Triton). Install them, or leave it out.",
+                remedy="torch.compile needs a C++ compiler and Python's headers (on GPUs: Triton). Install them, or "
+                "leave the key out.",
             ) from error
 
     network.forward = forward
