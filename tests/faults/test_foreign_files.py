@@ -329,6 +329,16 @@ def test_another_recipe_sets_the_old_student_aside(run: Path) -> None:
     assert everything(run / "before-1" / "student") == student
 
 
+def test_a_misspelt_corpus_sets_nothing_aside(run: Path) -> None:
+    student, saved = everything(run / "student"), (run / "recipe.yaml").read_text()
+    other = Recipe.load(run / "recipe.yaml", ["training.seed=3", "corpus.path=txt.jsonl"])
+    other._source = None
+    with pytest.raises(DistilvecError, match=r"^txt\.jsonl: there is no such file"):
+        output_folder(other, resume=False)
+    assert everything(run / "student") == student and (run / "recipe.yaml").read_text() == saved
+    assert not (run / "before-1").exists()
+
+
 # places that are none
 
 

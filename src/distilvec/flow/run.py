@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import yaml
 
 from distilvec import marker, plain_yaml
+from distilvec.corpus.hub import HUB
+from distilvec.corpus.opening import reading
 from distilvec.errors import DistilvecError
 from distilvec.files import write_text
 from distilvec.flow.compress import compress_run
@@ -136,11 +138,25 @@ def output_folder(recipe: Recipe, resume: bool) -> Path:
         )
     if not launched()[0]:
         if other:
+            _see_corpus(recipe)  # a misspelt path must not move a finished run
             marker.set_aside(out)
         marker.begin(out)
         if not own:
             write_text(saved, wanted)
     return out
+
+
+def _see_corpus(recipe: Recipe) -> None:
+    """See that the corpus' file is there, where it is one.
+
+    Raises:
+        DataError: it is not.
+    """
+    path = recipe.corpus.path if recipe.corpus else None
+    if isinstance(path, str | Path) and not str(path).startswith(HUB):
+        place = Path(path).expanduser()
+        with reading(place):
+            place.stat()
 
 
 def _resolved(saved: Path) -> str | None:
