@@ -19,19 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from machine import processor
 from transformers import ElectraConfig, ElectraModel
 
 RESULTS = Path(__file__).parent / "results"
 LENGTHS, BATCHES = (8, 16, 32, 64, 128, 256), (16, 64)
 WAYS = ("sdpa", "eager", "compiled")
 ROUNDS = 5
-
-
-def processor() -> str:
-    """The processor's name, where Linux tells it."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def student(heads: int) -> Any:

@@ -26,6 +26,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 from encode import RESULTS, measure
+from machine import processor
 from static import texts as sentences
 
 from distilvec.export import export_onnx, load_onnx
@@ -114,17 +115,12 @@ def main() -> None:
                 for number, (name, folder) in enumerate(models(place, chosen_by, options.student).items())
             },
             "versions": {package: version(package) for package in ("torch", "onnxruntime", "openvino")},
-            "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform()},
+            "machine": {"processor": processor(), "cores": os.cpu_count(), "system": platform.platform()},
         }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "engines.json").write_text(json.dumps(result, indent=1) + "\n")
     (RESULTS / "engines.md").write_text(markdown(result))
     print(markdown(result))
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def markdown(result: dict[str, Any]) -> str:

@@ -22,6 +22,15 @@ def forget() -> None:
     torch._dynamo.reset()
 
 
+def without_dropout(folder: Path) -> Any:
+    """A student that trains, the same each time."""
+    student = load_student(folder, device="cpu").train()
+    for module in student.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return student
+
+
 class Counting:
     """A backend that runs the graph as it is and counts the graphs."""
 
@@ -34,11 +43,8 @@ class Counting:
 
 
 def test_batches_of_other_sizes_are_not_compiled_anew(tiny_bert: Path, sentences: list[str]) -> None:
-    student = load_student(tiny_bert, device="cpu")
-    for module in student.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    tap, backend = StudentTap(student.train()), Counting()
+    student = without_dropout(tiny_bert)
+    tap, backend = StudentTap(student), Counting()
     seen, first = [], 0
     batches = [
         student.preprocess([text * repeats for text in sentences[:count]])
@@ -84,10 +90,7 @@ def test_a_method_that_looks_into_the_blocks_learns_the_same(home: Path, tmp_pat
 
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])
 def test_attention_maps_are_the_same(tiny_bert: Path, sentences: list[str], kernel: str) -> None:
-    student = load_student(tiny_bert, device="cpu").train()
-    for module in student.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
+    student = without_dropout(tiny_bert)
     tap, batch = StudentTap(student), student.preprocess(sentences[:6])
     with attention(student, kernel):
         plain = tap(batch, views=1, attention=[2])

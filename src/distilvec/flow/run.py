@@ -107,8 +107,8 @@ def opened(command: str, recipe: Recipe, resume: bool) -> Job:
     job = Job(recipe, resume=resume)
     job.require(command)
     job = Job(pin(recipe), resume=resume)
-    output_folder(job.recipe, resume)
     _ = job.named_tasks
+    output_folder(job.recipe, resume)
     check_measures(job)
     shutil.copyfile(job.corpus.folder / "rejected.jsonl", job.output / "rejected.jsonl")
     return job

@@ -51,7 +51,7 @@ def compiled(student: SentenceTransformer, how: Compilation | None) -> Iterator[
         yield
         return
     network: Any = getattr(find_transformer(student), "model", None) or student[0]
-    plain = network.forward
+    plain, own = network.forward, "forward" in vars(network)
     fast = torch.compile(plain, dynamic=True, backend=how.backend, mode=how.mode)
 
     @functools.wraps(plain)
@@ -72,4 +72,7 @@ def compiled(student: SentenceTransformer, how: Compilation | None) -> Iterator[
     try:
         yield
     finally:
-        del network.forward
+        if own:
+            network.forward = plain
+        else:
+            del network.forward

@@ -1,0 +1,12 @@
+"""What a benchmark ran on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def processor() -> str:
+    """The processor's name, where Linux tells it."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
