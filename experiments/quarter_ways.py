@@ -53,6 +53,8 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "rate 3e-3": ("plain", {"optimizer": {"lr": 3e-3}}),
     "batches of 32": ("plain", {"training": {"batch_size": 32}}),
     "batches of 128": ("plain", {"training": {"batch_size": 128}}),
+    "Muon": ("plain", {"optimizer": {"lr": 2e-3, "muon": True}}),
+    "Muon, batches of 128": ("plain", {"optimizer": {"lr": 2e-3, "muon": True}, "training": {"batch_size": 128}}),
     "token states 0": ("plain", {"method": {"token_states": 0.0}}),
     "token states 3": ("plain", {"method": {"token_states": 3.0}}),
     "cosine schedule": ("plain", {"training": {"lr_scheduler_type": "cosine"}}),

@@ -59,9 +59,9 @@ def prose(page: Path) -> str:
 
 def test_the_site_builds_strictly_and_asks_no_other_server(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="the extra docs is not installed")
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     for page in ("index", "methods", "recipes", "troubleshooting"):
         html = (tmp_path / "site" / f"{page}.html").read_text(encoding="utf-8")
         fetched = re.findall(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def exported(
     return folder, export_onnx(student, folder, texts=sentences[:24])
 
 
-def expected(folder: Path, texts: list[str], prompt_name: str | None = None) -> np.ndarray:
+def expected(folder: Path, texts: list[Any], prompt_name: str | None = None) -> np.ndarray:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu")
@@ -100,6 +101,13 @@ def test_batches_and_order_do_not_matter(exported: tuple[Path, ExportReport], se
     np.testing.assert_allclose(together, alone, atol=2e-6)
     np.testing.assert_allclose(encoder.encode(sentences[:30][::-1]), together[::-1], atol=2e-6)
     assert encoder.encode([]).shape == (0, 20)
+
+
+def test_pairs_are_read_as_one(exported: tuple[Path, ExportReport], student: Path) -> None:
+    encoder, pairs = load_onnx(exported[0]), [("where is it?", "behind the door"), ("who?", "nobody knows")]
+    plain = expected(student, pairs)
+    np.testing.assert_allclose(encoder.encode(pairs), plain, atol=2e-6)
+    np.testing.assert_allclose(CachedEncoder(encoder)(["\x1e".join(pair) for pair in pairs]), plain, atol=2e-6)
 
 
 def test_the_report_says_size_agreement_and_speed(exported: tuple[Path, ExportReport]) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from distilvec.errors import EnvironmentProblem
+from distilvec.errors import DistilvecError, EnvironmentProblem
 
 
 @contextmanager
@@ -42,6 +42,32 @@ def locked(file: Path, *, wait: bool) -> Iterator[bool]:
             return
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def alone_in(folder: Path, name: str = "run.lock") -> Iterator[None]:
+    """Hold a folder that is written into; two runs would take each other's files for their own.
+
+    Args:
+        name: of the lock's file in it, which is there as long as the block runs.
+
+    Raises:
+        DistilvecError: another process holds it.
+        EnvironmentProblem: it cannot be written.
+    """
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            free = stack.enter_context(locked(folder / name, wait=False))
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"the folder cannot be written ({error.strerror or error})", where=str(folder)[:300]
+            ) from error
+        if not free:
+            raise DistilvecError(
+                "another run is at work here", where=str(folder), remedy="Wait for it, or choose another output."
+            )
+        yield
 
 
 def _still_named(file: Path, descriptor: int) -> bool:

@@ -108,6 +108,13 @@ def test_rates_are_measured_and_the_student_counts(recipe: Recipe) -> None:
     assert scale(recipe, 10**7).rates.training is None
 
 
+def test_methods_on_pairs_are_measured_on_whole_pairs(recipe: Recipe, tmp_path: Path) -> None:
+    rows = [{"text": [f"query {number}", f"document {number}"]} for number in range(900)]
+    corpus = {"path": [{"a": row["text"][0], "b": row["text"][1]} for row in rows], "text": ["a", "b"]}
+    asked = recipe.model_dump() | {"corpus": corpus, "method": {"name": "mnrl"}}
+    assert scale(Recipe.build(asked), 10**7).rates.training
+
+
 def test_what_costs_nothing_is_refused(recipe: Recipe) -> None:
     with pytest.raises(DistilvecError, match="^--rows: 0 "):
         scale(recipe, 0)

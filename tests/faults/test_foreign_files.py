@@ -226,7 +226,7 @@ def test_an_unfinished_run_is_not_taken_for_a_finished_one(run: Path) -> None:
     again._source = None
     output_folder(again, resume=False)
     assert clean(run, dry_run=False) == []
-    assert (run / "checkpoints").is_dir()
+    assert (run / "checkpoints-before").is_dir(), "the new run must not go on from them"
 
 
 @pytest.mark.parametrize("marked", [True, False])

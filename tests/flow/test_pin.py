@@ -95,6 +95,16 @@ class _NoTexts:
     texts = train_rows = ()
 
 
+def test_a_model_of_the_hub_is_fine_tuned(cache: Path, tmp_path: Path) -> None:
+    from distilvec.flow.finetune import finetune
+    from distilvec.tasks.predictor import Predictor
+
+    rows = [{"text": f"row {number} of {'ab'[number % 2]}", "label": "ab"[number % 2]} for number in range(8)]
+    made = finetune("me/tiny", rows, tmp_path / "model", training={"max_steps": 1, "use_cpu": True})
+    assert len(Predictor.load(made).predict(["a text"])) == 1
+    assert NEW in (made / "report" / "recipe.yaml").read_text()
+
+
 def test_data_are_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "_builder", lambda address: _Builder())
     asked = recipe(tmp_path, corpus={"path": "hub:me/texts@en"}, teachers=[], student=None, method={"name": "simcse"})

@@ -140,6 +140,36 @@ def test_the_router_opens_without_poolers(tmp_path: Path, tiny_bert: Path, sente
     assert both.encode_query(["a cat"]).shape == both.encode_document(["a cat"]).shape
 
 
+@pytest.mark.parametrize(("given", "before"), [("passage: ", "passage: "), ("", ""), (None, "own: ")])
+def test_the_router_reads_documents_as_the_teacher_read(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], given: str | None, before: str
+) -> None:
+    model = SentenceTransformer(str(tiny_bert), device="cpu", prompts={"mine": "own: "}, default_prompt_name="mine")
+    model.save(str(tmp_path / "teacher"))
+    teacher = {"model": str(tmp_path / "teacher"), "prompt": given, "max_length": 30}
+    train(recipe(tmp_path, sentences, teacher, {"model": str(tiny_bert), "router": True}))
+    both = SentenceTransformer(str(tmp_path / "out/router"), device="cpu")
+    model.max_seq_length = 30
+    for text in ("a cat", "a cat that sleeps under the table on the warmest day of the year " * 3):
+        expected = model.encode([before + text], prompt="")
+        np.testing.assert_allclose(both.encode_document([text]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "teacher",
+    [
+        {"call": "tests.flow.test_run:recipe"},
+        {"api": {"url": "http://localhost:1/v1", "model": "x"}},
+        {"model": "x", "causal": False},
+    ],
+)
+def test_a_router_without_a_model_for_its_documents_is_refused_at_once(
+    tmp_path: Path, sentences: list[str], teacher: dict[str, Any]
+) -> None:
+    with pytest.raises(DistilvecError, match=r"student\.router: a router holds .*Leave it out"):
+        recipe(tmp_path, sentences, teacher, {"model": "x", "router": True})
+
+
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny folder as nomic-embed-text-v2-moe is published."""

@@ -193,6 +193,21 @@ def test_models_beside_the_recipe_are_found_from_anywhere(tmp_path: Path) -> Non
     assert recipe.student.static is not None and recipe.student.static.of == str(file.parent / "tiny")
 
 
+def test_a_column_of_a_file_beside_the_recipe_and_a_tasks_teacher(tmp_path: Path) -> None:
+    place = tmp_path / "recipes"
+    task = "{name: n, kind: neighbours, corpus: c.txt, teacher: big}"
+    file = written(
+        place,
+        "corpus: {path: a.txt}\nteachers: [{name: t, vectors: 'v.parquet:column'}]\nstudent: {model: m}\n"
+        f"method: {{name: cosine}}\njudging: {{tasks: [{task}]}}\n",
+    )
+    (place / "v.parquet").write_text("x")
+    (place / "big").mkdir()
+    recipe = Recipe.load(file)
+    assert recipe.teachers[0].vectors == f"{place / 'v.parquet'}:column"
+    assert recipe.judging.tasks[0]["teacher"] == str(place / "big")
+
+
 def test_a_function_is_kept_and_named() -> None:
     data = {"corpus": {"path": "x"}, "student": {"model": "m"}, "teachers": [{"call": written}]}
     recipe = Recipe.build(data)

@@ -76,6 +76,7 @@ def test_a_cross_encoder_says_its_logit_and_of_classes_the_log_odds(cross_encode
 def test_models_that_judge_no_pairs_are_refused(cross_encoders: dict[int, Path], tiny_bert: Path) -> None:
     for options, told in (
         ({"model": tiny_bert}, r"\['BertModel'\].*finetune --task pairs"),
+        ({"model": cross_encoders[1], "max_length": 65}, "max_length is 65, .*allow 64"),
         ({"model": cross_encoders[3]}, "3 classes.*label: LABEL_2"),
         ({"model": cross_encoders[3], "label": "LABEL_9"}, '"LABEL_9".*LABEL_'),
         ({"model": cross_encoders[1], "label": "yes"}, '"yes"'),

@@ -289,6 +289,27 @@ def test_the_command_answers_and_ends_when_told(start: Starter, tiny_bert: Path)
     assert KEY not in said and "Traceback" not in said and "interrupted" not in said
 
 
+def test_a_model_that_does_not_tell_its_width(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    monkeypatch.setattr(model, "get_embedding_dimension", lambda: None)
+    with running(application(model, "small")) as address:
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0)
+        assert len(client.embeddings.create(model="small", input="a text").data[0].embedding) == 32
+
+
+def test_a_key_with_a_line_end_is_the_key(start: Starter, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = start(arguments=["serve", str(tiny_bert), "--port", "0", "--key-env", "K"], env={"K": f"{KEY}\r\n"})
+    running.until(lambda: "/v1" in running.output)
+    base = running.output.split("answers at ")[1].split("/v1")[0]
+    client = openai.OpenAI(base_url=f"{base}/v1", api_key=KEY, max_retries=0)
+    assert client.embeddings.create(model=tiny_bert.name, input="a text").data
+    running.kill(signal.SIGTERM)
+    running.wait()
+    monkeypatch.setenv("K", "schlüssel")
+    with pytest.raises(DistilvecError, match=r"^K: .*ASCII"):
+        serve(str(tiny_bert), key_env="K")
+
+
 def test_what_cannot_be_served(tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DistilvecError, match=r"^--key-env: .*NO_SUCH_VARIABLE"):
         serve(str(tiny_bert), key_env="NO_SUCH_VARIABLE")

@@ -107,6 +107,20 @@ def test_the_one_text_that_is_refused_is_named() -> None:
         assert service.answered[TEXTS[0]] == 1 and len(service.bodies) <= 2 + 2 * 6
 
 
+def test_halves_that_came_beside_a_refused_text_are_not_paid_for_again(tmp_path: Path, tiny_bert: Path) -> None:
+    texts = [f"row {number} says {'so' * number}" for number in range(8)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    refused = {texts[6]}
+    with serving(lambda number, asked: 413 if refused & set(asked) else None) as service:
+        for _ in range(2):
+            with pytest.raises(DistilvecError, match=r"HTTP 413"):
+                teach_alone(recipe_of(tmp_path, tiny_bert, service))
+        refused.clear()
+        teach_alone(recipe_of(tmp_path, tiny_bert, service))
+    assert max(service.answered[text] for text in texts) == 1
+    assert not (tmp_path / "out/stores/big/answers").exists()
+
+
 def test_batches_hold_so_many_texts_and_tokens() -> None:
     with serving() as service:
         teacher_of(service, batch_size=50, tokens_per_request=60).encode(TEXTS)
@@ -157,7 +171,10 @@ def test_answers_outlive_their_process(tmp_path: Path, monkeypatch: pytest.Monke
         found = third.find(keys)
         assert [each is not None for each in found] == [False] * 4 + [True] * 7 + [False]
         assert np.array_equal(np.stack([each for each in found if each is not None]), vectors[4:11])
-        third.all_kept()
+        third.all_kept(keys[:6])
+        assert len(list(tmp_path.glob("*.bin"))) == 2, "other shards or corpora may ask about the rest"
+    with Answers(tmp_path, "ab" * 16, 3) as fourth:
+        fourth.all_kept(keys)
     assert not tmp_path.exists()
 
 

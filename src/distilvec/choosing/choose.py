@@ -14,6 +14,7 @@ from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.flow.job import Job
+from distilvec.flow.start import teacher_model
 from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, JudgingTask, judge, settle_tasks
 from distilvec.methods.table import on_pairs
@@ -164,7 +165,7 @@ def source_of(recipe: Recipe) -> tuple[str | None, SentenceTransformer | None]:
     section = teachers.get(of)
     if section is None:
         return of, load_student(at_revision(of, None if student is None else student.revision), pooling=pooling)
-    return of, load_student(str(section.address), pooling=pooling or section.pooling)
+    return of, teacher_model(section, pooling)
 
 
 def _measure_all(wanted: Sequence[Candidate], bench: Bench) -> tuple[list[Measured], list[str]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from distilvec.choosing.probe import short_training
+from distilvec.choosing.sample import whole_groups
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.evenly import evenly_spaced
 from distilvec.flow.job import Job
@@ -88,7 +89,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         _describe_corpus(job.corpus, summary)
         train = np.asarray(job.corpus.train_rows)
         chosen = evenly_spaced(len(train), PROBE_TEXTS)
-        rows = _whole_groups(job.corpus, train[chosen])
+        rows = whole_groups(job.corpus, train[chosen], train)
         taught, seconds, disk = _probe_teachers(job, rows, recipe.place, summary) if recipe.teachers else ([], 0.0, 0.0)
         asked = bool(recipe.scorers) and not mining and (teaching_only or job.needs.scores)
         scored, scores = _probe_scorers(job, rows, recipe.place, summary) if asked else (0.0, None)
@@ -152,8 +153,9 @@ def _probe_teachers(job: Job, rows: np.ndarray, kept: Path, summary: Plan) -> tu
             sizes |= {name: _bytes_per_text(store.path, name, len(texts)) for name in stored.signals}
         else:
             vectors = teacher.encode(texts)
+            there = ~np.isnan(vectors).all(axis=1)  # it lacks the others, as the run will say
             with store.writer("probe") as writer:
-                writer.add(keys, vectors)
+                writer.add(keys[there], vectors[there])
         rate = len(texts) / max(time.perf_counter() - begun, 1e-9)
         store.refresh()
         prompt = f", prompt {teacher.card.prompt!r}" if corpus.modality == "text" or teacher.card.prompt else ""
@@ -286,14 +288,6 @@ def _derived_bytes(place: Path, probed: int, rows: int) -> float:
     whole = [file for file in stored if file.suffix == ".npy"] + [*place.glob("alignments/*")]
     part = sum(file.stat().st_size for file in stored if file.suffix != ".npy")
     return part * rows / max(probed, 1) + sum(file.stat().st_size for file in whole)
-
-
-def _whole_groups(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
-    """The rows, and those that form pairs or triplets with them."""
-    if corpus.groups is None:
-        return rows
-    groups, train = np.asarray(corpus.groups), np.asarray(corpus.train_rows)
-    return train[np.isin(groups[train], groups[rows])]
 
 
 class _Rows:

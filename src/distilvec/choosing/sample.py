@@ -62,11 +62,22 @@ def _reopened(folder: Path, train: np.ndarray, holdout: np.ndarray) -> SampledCo
     return SampledCorpus(Corpus.open(folder), train, holdout)
 
 
-def sampled(corpus: Corpus, limit: int) -> Corpus:
+def whole_groups(corpus: Corpus, rows: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """The rows, and those of `of` that form pairs or triplets with them."""
+    if corpus.groups is None:
+        return rows
+    groups = np.asarray(corpus.groups)
+    return of[np.isin(groups[of], groups[rows])]
+
+
+def sampled(corpus: Corpus, limit: int, *, whole: bool = False) -> Corpus:
     """At most `limit` items, evenly spaced over the corpus: a fifth of them held out, at most 1,000.
 
     The corpus' own held-out items are taken; where it has fewer than 20, a fifth of the training items (at least 20)
     stand in for them.
+
+    Args:
+        whole: more training items than that, so that pairs and triplets are whole.
 
     Raises:
         DataError: fewer than 40 items are left.
@@ -76,7 +87,9 @@ def sampled(corpus: Corpus, limit: int) -> Corpus:
         holdout = _spread(train, max(FEWEST, len(train) // 5))
         train = np.setdiff1d(train, holdout)
     holdout = _spread(holdout, min(MOST, limit // 5))
-    train = _spread(train, limit - len(holdout))
+    left = train
+    train = _spread(left, limit - len(holdout))
+    train = whole_groups(corpus, train, left) if whole else train
     if len(holdout) < FEWEST or len(train) < FEWEST:
         raise DataError(
             f"{len(train)} texts to fit a map to and {len(holdout)} to judge it on are too few to compare students",

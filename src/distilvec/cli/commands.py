@@ -86,7 +86,7 @@ def export(
     web: Annotated[bool, typer.Option("--web", help="in the layout that transformers.js opens")] = False,
     model2vec: Annotated[bool, typer.Option("--model2vec", help="of a static student: for model2vec instead")] = False,
     texts: Annotated[Path | None, typer.Option(help="with --web: also a page that searches these texts")] = None,
-    text: Annotated[str, typer.Option(help="text column of --texts")] = "text",
+    text: Annotated[str | None, typer.Option(help="text column of --texts; default text")] = None,
     library: Annotated[
         Path | None, typer.Option(callback=at_home, help="folder with transformers.js, where there is no npm")
     ] = None,

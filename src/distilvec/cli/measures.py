@@ -92,7 +92,7 @@ def export_student(
     quantize: bool = True,
     web: bool = False,
     texts: Path | None = None,
-    text: str = "text",
+    text: str | None = None,
     library: Path | None = None,
 ) -> str:
     """A student as ONNX, in our layout or for the web, and what came of it: `distilvec export`."""
@@ -104,11 +104,14 @@ def export_student(
         for name, value in (("--texts", texts), ("--library", library)):
             if value is not None:
                 raise DistilvecError("this is about the page of an export for the web", where=name, remedy="Add --web.")
+    if texts is None and text is not None:
+        raise DistilvecError("this is a column of the page's texts", where="--text", remedy="Add --texts, with --web.")
+    if not web:
         return export_onnx(model, output, quantize=quantize).table()
     if texts is None:
         return export_web(model, output, quantize=quantize).table()
     with tempfile.TemporaryDirectory(prefix="distilvec-texts-") as place:
-        searched = read_corpus(str(texts), place, text=text, holdout=0.0).texts()
+        searched = read_corpus(str(texts), place, text=text or "text", holdout=0.0).texts()
     title = f"Search in {texts.name.split('.')[0]}"
     report = export_web(model, output, quantize=quantize, search=searched, title=title, library=library)
     page = output / PAGE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ def plan(
     output: Output = None,
     teacher: Annotated[str | None, typer.Option(help="folder or hub id, instead of a recipe")] = None,
     corpus: Annotated[str | None, typer.Option(help="texts, instead of a recipe")] = None,
-    text: Annotated[str, typer.Option(help="text column of --corpus")] = "text",
+    text: Annotated[str | None, typer.Option(help="text column of --corpus; default text")] = None,
     tasks: Annotated[list[str] | None, typer.Option("--task", "-t", help="task beside those of the recipe")] = None,
     keep: Annotated[float | None, typer.Option(help="share of the teacher to be kept; default 0.95")] = None,
     parameters: Annotated[str | None, typer.Option(help="the best student of at most so many: 5.67M")] = None,
@@ -29,21 +29,31 @@ def plan(
     ] = None,
     latency: Annotated[str | None, typer.Option(help="the best student that reads a text in so many ms: 5ms")] = None,
     sample: Annotated[int | None, typer.Option(help="texts that the teacher encodes; default 4000 or 30000")] = None,
-    probe_steps: Annotated[int, typer.Option(help="train every candidate for so many steps", min=0)] = 0,
+    probe_steps: Annotated[int | None, typer.Option(help="train every candidate for so many steps", min=0)] = None,
     layers: Annotated[str | None, typer.Option(help="numbers of layers to try: 1,2,3")] = None,
     vocabulary: Annotated[str | None, typer.Option(help="numbers of word pieces to try: 5000,10000")] = None,
     rows: Annotated[float | None, typer.Option(help="instead: time, disk and cost for so many texts, e.g. 1e9")] = None,
-    devices: Annotated[str, typer.Option(help="with --rows: 8xH100, or 4 like this machine")] = "1",
+    devices: Annotated[str | None, typer.Option(help="with --rows: 8xH100, or 4 like this machine")] = None,
     price_per_hour: Annotated[float | None, typer.Option(help="with --rows: of one device")] = None,
 ) -> None:
     """Candidate students before any training: size, speed here, and what they are predicted to keep."""
+    search = {"--keep": keep, "--layers": layers, "--vocabulary": vocabulary}
+    budgeted = {"--parameters": parameters, "--megabytes": megabytes, "--latency": latency}
+    if rows is not None:
+        _refuse({**search, **budgeted, "--sample": sample, "--probe-steps": probe_steps}, "--rows trains no candidates")
+    else:
+        _refuse({"--devices": devices, "--price-per-hour": price_per_hour}, "they are of --rows")
+    if any(value is not None for value in budgeted.values()):
+        _refuse(search, "a budget asks for the best student that fits")
+    if recipe is not None:
+        _refuse({"--text": text}, "a recipe names its column itself")
     with _planned(recipe, changes, output, teacher=teacher, corpus=corpus, text=text, tasks=tasks) as loaded:
         if rows is not None:
             from distilvec.choosing.scale import Devices, scale
 
             if not math.isfinite(rows):
                 raise DistilvecError(f"this is a number of texts, not {rows}", where="--rows")
-            say(scale(loaded, int(rows), Devices.read(devices), price_per_hour).text())
+            say(scale(loaded, int(rows), Devices.read(devices or "1"), price_per_hour).text())
             return
         from distilvec.choosing import KEEP, SAMPLE, choose, compile_budget, write_plan
         from distilvec.choosing.compiled import SAMPLE as FOR_BUDGET
@@ -53,22 +63,27 @@ def plan(
             "vocabularies": _numbers(vocabulary, "--vocabulary"),
         }
         budget = _budget(parameters, megabytes, latency)
-        if budget and (keep is not None or layers is not None or vocabulary is not None):
-            raise DistilvecError(
-                "a budget asks for the best student that fits",
-                where="plan",
-                remedy="Leave out --keep, --layers and --vocabulary, or the budget.",
-            )
         if budget:
             texts = FOR_BUDGET if sample is None else sample
-            compiled = compile_budget(loaded, budget, sample=texts, steps=probe_steps)
+            compiled = compile_budget(loaded, budget, sample=texts, steps=probe_steps or 0)
             say(compiled.text())
             if output is not None:
                 say(f"picture     {write_plan(compiled, output)}")
             return
         sizes |= {"keep": KEEP if keep is None else keep, "sample": SAMPLE if sample is None else sample}
-        choice = choose(loaded, probe_steps=probe_steps, **sizes)
+        choice = choose(loaded, probe_steps=probe_steps or 0, **sizes)
         say(choice.text())
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    """Refuse options that would change nothing.
+
+    Raises:
+        DistilvecError: one of them is given.
+    """
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise DistilvecError(f"{why}, so {' and '.join(given)} would change nothing", where="plan", remedy="Leave out.")
 
 
 @contextlib.contextmanager
@@ -79,7 +94,7 @@ def _planned(
     *,
     teacher: str | None,
     corpus: str | None,
-    text: str,
+    text: str | None,
     tasks: Sequence[str] | None,
 ) -> Iterator[Any]:
     """What `distilvec plan` is about: a recipe's file, or a teacher and a corpus.
@@ -105,7 +120,7 @@ def _planned(
         yield loaded
         return
     with kept_or_temporary(output) as place:
-        section = {"path": corpus, "text": text}
+        section = {"path": corpus, "text": text or "text"}
         yield recipe_of(teacher, None, section, None, place, judging={"tasks": list(tasks or [])})
 
 

@@ -96,6 +96,11 @@ class NamedColumn:
         self._column.write(codes)
         return codes
 
+    @property
+    def names(self) -> list[str]:
+        """In order of their codes."""
+        return list(self._codes)
+
     def close(self) -> tuple[dict[str, Any], list[str]]:
         """(description, sorted names)."""
         names = sorted(self._codes)
@@ -106,8 +111,10 @@ class NamedColumn:
     def numbers(self) -> list[float] | None:
         """The names as numbers in order of their codes.
 
-        None where one of them is no number, a code like 007, or too long for one (more than 18 digits).
+        None where one of them is no number, a code like 007 or 2024_01, or too long for one (more than 18 digits).
         """
+        if any("_" in name for name in self._codes):
+            return None
         whole = [name for name in self._codes if _is_whole(name)]
         if any(len(name) > 18 or str(int(name)) != name.removeprefix("+") for name in whole):
             return None
@@ -160,6 +167,11 @@ class LabelColumn:
         self._whole = self._whole and all(isinstance(label, int) for label in labels)
         return values
 
+    @property
+    def names(self) -> list[str]:
+        """What the codes mean, in their order; empty where labels came as numbers."""
+        return [] if self._names is None else self._names.names
+
     def close(self) -> tuple[dict[str, Any] | None, list[str] | None]:
         """(description, names or None)."""
         if self._names is not None:
@@ -176,7 +188,7 @@ def _number(label: str) -> float:
     if _is_whole(label) and len(label) < 16:
         return int(label)
     try:
-        number = float(label)
+        number = math.nan if "_" in label else float(label)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):

@@ -131,6 +131,7 @@ def _tab_separated(path: Path, longest: int) -> Iterator[Row]:
     header: list[str] = []
     for line, content in _decoded(path, longest):
         if isinstance(content, Row):
+            _need_header(header, content.fault, path)
             yield content
         elif not content.strip():
             yield Row(str(path), line.number, "", "empty")
@@ -140,10 +141,23 @@ def _tab_separated(path: Path, longest: int) -> Iterator[Row]:
             yield _record(header, content.split("\t"), str(path), line.number, content)
 
 
+def _need_header(header: list[str], fault: str | None, path: Path) -> None:
+    """Refuse a table whose first line is faulty: the one after it is no header."""
+    if header or fault in (None, "empty"):
+        return
+    encoding = f"Convert it: iconv -f latin1 -t utf-8 {path.name} > converted-{path.name}"
+    raise DataError(
+        f"the line with the names of the columns is {fault}",
+        where=str(path),
+        remedy=encoding if fault == "not UTF-8" else "Mend the first line.",
+    )
+
+
 def _comma_separated(path: Path, longest: int) -> Iterator[Row]:
     header: list[str] = []
     for number, content, fields in _csv_records(path, longest):
         if isinstance(fields, str):
+            _need_header(header, fields, path)
             yield Row(str(path), number, excerpt(content.encode("utf-8", "surrogateescape")), fields)
         elif not header:
             header = _header(fields, str(path))

@@ -59,16 +59,22 @@ class CorpusWriter:
         self._domains = NamedColumn(folder, "domains") if wanted.domain else None
         self._seen, self._state = SeenKeys(), hashlib.blake2b(digest_size=KEY_BYTES)
         self._waiting: list[_Text] = []
+        self._made: dict[bytes, bool] = {}  # key of what was made: whether the source had it, too, later
         self._characters = self._next_group = 0
         if wanted.modality != "text":
             self._state.update(wanted.modality.encode())
-        self.kept = self.duplicates = self.shared = self.components = self.made = 0
+        self.kept = self.duplicates = self.shared = self.components = 0
         self.lengths: Counter[int] = Counter()
 
     @property
     def trained_on(self) -> int:
         """Items that are not held out."""
         return self._rows[0].rows
+
+    @property
+    def made(self) -> int:
+        """Texts made of others that the source lacks."""
+        return sum(not came for came in self._made.values())
 
     def add(self, item: Item) -> None:
         """Take one item; it is written when enough are waiting."""
@@ -90,6 +96,10 @@ class CorpusWriter:
             return
         keys = self._keyed([each.identity for each in waiting], waiting)
         fresh = self._seen.add(keys)
+        if self._made:
+            new = np.array([not self._was_made(key.tobytes()) for key in keys], bool)
+            waiting = [each for each, kept in zip(waiting, new.tolist(), strict=True) if kept]
+            keys, fresh = keys[new], fresh[new]
         if self.grouped or self.wanted.repeated:
             self.duplicates += int((~fresh).sum())
         else:
@@ -115,7 +125,15 @@ class CorpusWriter:
         made = [each for each, new in zip(made, fresh.tolist(), strict=True) if new]
         if made:
             self._write(made, keys[fresh], trained_on=True)
-            self.made += len(made)
+            self._made.update((key.tobytes(), False) for key in keys[fresh])
+
+    def _was_made(self, key: bytes) -> bool:
+        """Whether a text was made before it came: it is there and trained on, whatever its hash says of holding out."""
+        came = self._made.get(key)
+        if came is None or (came and not self.wanted.repeated):  # then a repetition like any other
+            return False
+        self._made[key] = True
+        return True
 
     def _keyed(self, identities: Sequence[str], waiting: Sequence[_Text]) -> np.ndarray:
         """Keys [n, 16]. A role column is part of the key; the places in a pair are not."""
@@ -192,6 +210,9 @@ class CorpusWriter:
         self._arrow.close()
         self._file.close()
         self._set_aside()
+        meant = [self.labels.names, [] if self._domains is None else self._domains.names]
+        if any(meant):  # the codes alone are equal for the same groups under other names
+            self._state.update(repr(meant).encode("utf-8", "surrogatepass"))
         numbers = [self._keys, self._teacher_keys, self._groups, self._roles, *self._rows]
         columns: dict[str, Any] = {column.name: column.close() for column in numbers if column is not None}
         names: dict[str, list[str]] = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
 from distilvec.export.openvino import OpenVinoSession
 
@@ -66,12 +67,12 @@ class OnnxEncoder:
         self.default_prompt_name: str | None = config["default_prompt_name"]
 
     def encode(
-        self, texts: Sequence[str], *, prompt_name: str | None = None, batch_size: int = 32
+        self, texts: Sequence[str | tuple[str, str]], *, prompt_name: str | None = None, batch_size: int = 32
     ) -> npt.NDArray[np.float32]:
         """Vectors [n, width] in the order of the texts.
 
         Args:
-            texts: plain texts.
+            texts: plain texts, or pairs of two that are read as one.
             prompt_name: one of `prompts`; default is the model's own default prompt, if it has one.
             batch_size: texts per run; texts of like length go together.
 
@@ -81,7 +82,9 @@ class OnnxEncoder:
         if isinstance(texts, str):
             raise DistilvecError(f"encode takes a list of texts, not the string {texts[:40]!r}", remedy="Write [text].")
         prompt = self._prompt(prompt_name)
-        rows = self._tokenizer.encode_batch([prompt + text for text in texts], add_special_tokens=self._special)
+        read = [text if isinstance(text, tuple) else split_pair(text) for text in texts]
+        given = [(prompt + text[0], text[1]) if isinstance(text, tuple) else prompt + text for text in read]
+        rows = self._tokenizer.encode_batch(given, add_special_tokens=self._special)
         order = sorted(range(len(rows)), key=lambda row: -len(rows[row].ids))
         vectors = np.empty((len(rows), self.width), dtype=np.float32)
         for start in range(0, len(order), batch_size):

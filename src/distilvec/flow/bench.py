@@ -14,7 +14,7 @@ from distilvec.errors import DistilvecError
 from distilvec.files import write_text
 from distilvec.flow.identity import comparison_identity
 from distilvec.flow.job import Job
-from distilvec.flow.judge import TASK, answers_alike, supervises, task_score
+from distilvec.flow.judge import TASK, answers_alike, predictor_of, supervises, task_score
 from distilvec.flow.run import output_folder
 from distilvec.flow.start import FOLDER
 from distilvec.flow.train import ship_student, train_student
@@ -145,7 +145,7 @@ class Bench:
             and fitted.task.head is not None
             and answers_alike(head, fitted.task.head, teacher.card.name)
         ):
-            judged[teacher.card.name] |= task_score(job.recipe, Predictor(teacher.model, head))  # type: ignore[attr-defined]
+            judged[teacher.card.name] |= task_score(job.recipe, predictor_of(teacher, head))
         scores = {
             model: {task: score.to_dict(outputs=True) for task, score in by_task.items()}
             for model, by_task in judged.items()

@@ -20,6 +20,7 @@ from distilvec.flow.job import Job
 from distilvec.flow.judge import check_measures, supervises
 from distilvec.flow.variants import changed, variants_of
 from distilvec.flow.writing import writes
+from distilvec.locking import alone_in
 from distilvec.recipe import Recipe
 from distilvec.recipe.sections import MOST_SEEDS
 from distilvec.report import CompareTable, compare_table
@@ -104,7 +105,13 @@ def compare(
     job = Job(recipe)
     for variant in variants.values():
         Job(variant).require("compare")
-    marker.claim(recipe.output)
+    with alone_in(marker.claim(recipe.output)):
+        return _compared(job, variants, first, seeds, tune)
+
+
+def _compared(job: Job, variants: Mapping[str, Recipe], first: str, seeds: int, tune: bool) -> Comparison:
+    """Train and judge all of them, in a folder that is held; `first` is what the others are compared with."""
+    recipe = job.recipe
     _ = job.named_tasks
     check_measures(job)
     if supervises(recipe) and not job.named_tasks:

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distilvec.errors import EnvironmentProblem
+from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.files import write_text
 from distilvec.marker import claim
 
@@ -66,8 +66,21 @@ def demo_recipe(
         texts: training texts at most.
 
     Raises:
+        DistilvecError: `fresh` without `cross_tokenizer`, or `cross_tokenizer` with a student.
         EnvironmentProblem: no teacher is named and the extra `demo` is not installed.
     """
+    if fresh and not cross_tokenizer:
+        raise DistilvecError(
+            "only a student with its own tokenizer starts its embeddings at random",
+            where="--fresh",
+            remedy="Add --cross-tokenizer.",
+        )
+    if student is not None and cross_tokenizer:
+        raise DistilvecError(
+            "a student that is named has a tokenizer already",
+            where="--cross-tokenizer",
+            remedy="Leave it or --student out.",
+        )
     from distilvec.methods.base import Method
     from distilvec.methods.table import resolve
     from distilvec.recipe import Recipe

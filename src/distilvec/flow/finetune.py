@@ -19,8 +19,10 @@ from typing import Any
 from distilvec import marker
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted, nearest
 from distilvec.files import write_text
+from distilvec.flow.pin import pin
 from distilvec.flow.run import Run, run
 from distilvec.judging import TRAINED
+from distilvec.locking import alone_in
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.task_head import Encoding
 from distilvec.recipe import Recipe, given
@@ -90,7 +92,7 @@ def finetune(
         `output`.
 
     Raises:
-        DistilvecError: arguments that make no sense, or no such model.
+        DistilvecError: arguments that make no sense, no such model, or another call that is making the same model.
         DataError: a labelled file that cannot be used.
         EnvironmentProblem: peft is missing, or no room.
         Interrupted: Ctrl-C or SIGTERM, after a checkpoint is saved; the same call goes on.
@@ -99,47 +101,48 @@ def finetune(
         raise DistilvecError("fine-tuning runs in one process", remedy="Start it without torchrun.")
     target = Path(output)
     check_place(target)
-    work = _work_folder(target)
-    try:
-        recipe = recipe_of(
-            None,
-            _student(model, max_length, pooling, lora),
-            {"path": data, "text": _columns(task, text), "label": label, **_AS_GIVEN},
-            "sft",
-            work,
-            task={
-                "kind": task,
-                "alpha": 1.0,
-                "encoding": encoding,
-                "label": label,
-                "validation": validation,
-                "test": test,
-            },
-            training={"epochs": 3, "batch_size": 16, **(training or {})},
-            optimizer={"lr": 2e-5 if lora is False else 1e-4, "heads_lr": 1e-3, **(optimizer or {})},
-        )
-        files = _files(recipe)
-        digest = _digest(recipe, files)
-        if _is_done(target, digest):
-            logger.info("%s is fine-tuned already, by an equal call; remove it to do it again", target)
-            if marker.read(work).get("digest") == digest:  # that call was killed at its very end
-                shutil.rmtree(work, ignore_errors=True)
-            return target
-        if Path(model).expanduser().resolve() == target.expanduser().resolve():
-            raise DistilvecError(
-                "this is the model that is to be fine-tuned", where=str(target), remedy="Choose another output."
+    with alone_in(target.absolute().parent, f".{target.name}.finetune.lock"):
+        work = _work_folder(target)
+        try:
+            recipe = recipe_of(
+                None,
+                _student(model, max_length, pooling, lora),
+                {"path": data, "text": _columns(task, text), "label": label, **_AS_GIVEN},
+                "sft",
+                work,
+                task={
+                    "kind": task,
+                    "alpha": 1.0,
+                    "encoding": encoding,
+                    "label": label,
+                    "validation": validation,
+                    "test": test,
+                },
+                training={"epochs": 3, "batch_size": 16, **(training or {})},
+                optimizer={"lr": 2e-5 if lora is False else 1e-4, "heads_lr": 1e-3, **(optimizer or {})},
             )
-        if (target / "modules.json").is_file():
-            logger.warning("%s is of another call, and will be set aside when this one is done", target)
-        begun = time.perf_counter()
-        done = _run(_measured(recipe, len(files["train"])), digest)
-        settings = {**_settings(recipe), "model": short_source(str(model))}  # it may be published
-        seconds = round(time.perf_counter() - begun, 1)
-        _keep(done, target, {"digest": digest, **settings, "seconds": seconds, **_scores(done, files)})
-        shutil.rmtree(work / "checkpoints", ignore_errors=True)
-    finally:
-        if marker.read(work) and not any(work.glob("checkpoints/checkpoint-*")):  # ours, and nothing to go on from
-            shutil.rmtree(work, ignore_errors=True)
+            files = _files(recipe)
+            digest = _digest(recipe, files)
+            if _is_done(target, digest):
+                logger.info("%s is fine-tuned already, by an equal call; remove it to do it again", target)
+                if marker.read(work).get("digest") == digest:  # that call was killed at its very end
+                    shutil.rmtree(work, ignore_errors=True)
+                return target
+            if Path(model).expanduser().resolve() == target.expanduser().resolve():
+                raise DistilvecError(
+                    "this is the model that is to be fine-tuned", where=str(target), remedy="Choose another output."
+                )
+            if (target / "modules.json").is_file():
+                logger.warning("%s is of another call, and will be set aside when this one is done", target)
+            begun = time.perf_counter()
+            done = _run(_measured(recipe, len(files["train"])), digest)
+            settings = {**_settings(recipe), "model": short_source(str(model))}  # it may be published
+            seconds = round(time.perf_counter() - begun, 1)
+            _keep(done, target, {"digest": digest, **settings, "seconds": seconds, **_scores(done, files)})
+            shutil.rmtree(work / "checkpoints", ignore_errors=True)
+        finally:
+            if marker.read(work) and not any(work.glob("checkpoints/checkpoint-*")):  # ours, and nothing to go on from
+                shutil.rmtree(work, ignore_errors=True)
     return target
 
 
@@ -274,7 +277,7 @@ def _work_folder(target: Path) -> Path:
 
 def _run(recipe: Recipe, digest: str) -> Run:
     """Run it, or go on with what an equal call began; checkpoints of an unequal one are removed."""
-    work = marker.claim(recipe.output)
+    work, recipe = marker.claim(recipe.output), pin(recipe)
     if marker.read(work).get("digest") != digest:
         shutil.rmtree(work / "checkpoints", ignore_errors=True)
     marker.write(work, {**marker.read(work), "digest": digest})

@@ -11,7 +11,7 @@ from distilvec.teachers.cards import hash_files
 
 
 def comparison_identity(job: Job) -> str:
-    """32 hex digits, equal where corpus, teachers, untrained student, tasks and labelled files are equal.
+    """32 hex digits, equal where corpus, teachers, scorers, untrained student, tasks and labelled files are equal.
 
     To be asked before the teacher settles what is right in a task (`Job.settle_tasks`).
     """
@@ -28,4 +28,5 @@ def comparison_identity(job: Job) -> str:
     ]
     labelled = [Path(file) for file in (task.validation, task.test) if file] if task is not None else []
     supervised = None if task is None else task.model_dump(mode="json")
-    return content_digest([job.corpus.fingerprint, student, teachers, job.tasks, supervised, labelled])
+    scorers = [scorer.card.fingerprint for scorer in job.scorers]
+    return content_digest([job.corpus.fingerprint, student, teachers, scorers, job.tasks, supervised, labelled])

@@ -192,8 +192,13 @@ def judge_task(job: Job, folder: Path) -> dict[str, dict[str, float]]:
     for each in job.taught:
         head = getattr(each.teacher, "head", None)
         if head is not None and answers_alike(head, student.head, each.teacher.card.name):
-            scores[each.teacher.card.name] = Predictor(each.teacher.model, head).evaluate(examples)  # type: ignore[attr-defined]
+            scores[each.teacher.card.name] = predictor_of(each.teacher, head).evaluate(examples)
     return scores
+
+
+def predictor_of(teacher: Any, head: TaskHead) -> Predictor:
+    """A fine-tuned teacher that reads as it taught."""
+    return Predictor(teacher.model, head, prompt=teacher.prompt)
 
 
 def example_text(corpus: Corpus) -> str:
@@ -230,7 +235,11 @@ def judge_all(job: Job, shipped: SentenceTransformer, untrained: SentenceTransfo
     texts, vectors = job.held_out()
     shared = job.student_section.space == "teacher"
     head = fitted.method.teacher_map()
-    timed = {} if first is None else {first.teacher.card.name: getattr(first.teacher, "model", first.teacher)}
+    timed = (
+        {}
+        if first is None or not _runs_here(first.teacher)
+        else {first.teacher.card.name: getattr(first.teacher, "model", first.teacher)}
+    )
     return judge_run(
         models,
         job.tasks,
@@ -243,6 +252,12 @@ def judge_all(job: Job, shipped: SentenceTransformer, untrained: SentenceTransfo
         with_speed=job.recipe.judging.speed,
         timed={**timed, TRAINED: shipped},
     )
+
+
+def _runs_here(teacher: Any) -> bool:
+    """Whether its speed is this machine's: not that of a table, or of somebody's service, who is paid for each text."""
+    parts = getattr(teacher, "teachers", [teacher])
+    return all(each.card.kind in ("model", "molecule") for each in parts)
 
 
 def _knows_tasks(taught: Taught, encoder: CachedEncoder, tasks: Sequence[Any]) -> bool:

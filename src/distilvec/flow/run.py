@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,11 +23,13 @@ from distilvec.flow.pin import pin
 from distilvec.flow.train import ship_student, train_student
 from distilvec.flow.writing import open_shipped, writes
 from distilvec.judging import Verdict
+from distilvec.locking import alone_in
 from distilvec.recipe import Recipe
 from distilvec.report import write_report
 from distilvec.report.card import write_card
 from distilvec.students import check_place
 from distilvec.tasks.answering import finished_student
+from distilvec.training.checkpoint_folders import tidy
 from distilvec.training.distributed import launched
 
 if TYPE_CHECKING:
@@ -68,9 +71,16 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
             remedy="Train with `torchrun ... -m distilvec train RECIPE`, then `distilvec run RECIPE --resume`.",
         )
     job = opened("run", recipe, resume)
+    with alone_in(marker.claim(job.output)):
+        begin(job)
+        return _distilled(job)
+
+
+def _distilled(job: Job) -> Run:
+    """From the opened job to the written report."""
     student, fitted = train_student(job)
     kept = ship_student(job, student, fitted.method, job.output / "student")
-    opened_by = partial(open_shipped, recipe) if writes(recipe) else finished_student
+    opened_by = partial(open_shipped, job.recipe) if writes(job.recipe) else finished_student
     shipped = opened_by(job.output / "student")
     untrained = job.student()
     verdict = judge_all(job, shipped, untrained, fitted)
@@ -93,25 +103,31 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
 def train(recipe: Recipe, *, resume: bool = False) -> Path:
     """Teach what is missing, train, save the student; no judging. Returns the student's folder."""
     job = opened("train", recipe, resume)
-    student, fitted = train_student(job)
-    if launched()[0]:
-        return job.output / "student"
-    ship_student(job, student, fitted.method, job.output / "student")
-    record = make_record(job, (job.student(), student), fitted, Verdict())
-    write_card(record, job.output / "student")
+    # Of a distributed run the first process holds the folder for all.
+    with nullcontext() if launched()[0] else alone_in(marker.claim(job.output)):
+        begin(job)
+        student, fitted = train_student(job)
+        if not launched()[0]:
+            ship_student(job, student, fitted.method, job.output / "student")
+            record = make_record(job, (job.student(), student), fitted, Verdict())
+            write_card(record, job.output / "student")
     return job.output / "student"
 
 
 def opened(command: str, recipe: Recipe, resume: bool) -> Job:
-    """The job of a recipe with its output folder, checked before any teaching."""
+    """The job of a recipe, checked before anything is written."""
     job = Job(recipe, resume=resume)
     job.require(command)
     job = Job(pin(recipe), resume=resume)
     _ = job.named_tasks
-    output_folder(job.recipe, resume)
+    return job
+
+
+def begin(job: Job) -> None:
+    """Take the output folder, and check what can be checked before any teaching."""
+    output_folder(job.recipe, job.resume)
     check_measures(job)
     shutil.copyfile(job.corpus.folder / "rejected.jsonl", job.output / "rejected.jsonl")
-    return job
 
 
 def output_folder(recipe: Recipe, resume: bool) -> Path:
@@ -140,6 +156,9 @@ def output_folder(recipe: Recipe, resume: bool) -> Path:
         if other:
             _see_corpus(recipe)  # a misspelt path must not move a finished run
             marker.set_aside(out)
+        if not resume and (other or not saved.is_file()):
+            # Before the recipe is written: to go on with it must not mean to go on from another one's checkpoints.
+            tidy(out / "checkpoints", resume=False)
         marker.begin(out)
         if not own:
             write_text(saved, wanted)

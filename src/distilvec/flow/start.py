@@ -5,6 +5,7 @@ A student that a recipe names as a model lies on disk already and is opened wher
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from distilvec import sealing
@@ -20,10 +22,11 @@ from distilvec.corpus.lazy import LazyTexts
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.blocks import find_transformer
-from distilvec.modules.pipeline import limit_length
+from distilvec.modules.pipeline import PoolingChoice, limit_length
 from distilvec.recipe import StudentSection, TeacherSection
 from distilvec.recipe.places import at_revision
 from distilvec.students import Seen, fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
+from distilvec.students.fresh import FRESH_LENGTH
 from distilvec.students.ship import say_without_pooler
 from distilvec.students.writing import load_writing_student
 from distilvec.teachers.cards import fingerprint, hash_files
@@ -102,16 +105,18 @@ def _opened(folder: Path) -> SentenceTransformer:
 
 
 def start_key(section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seed: int) -> str:
-    """Equal for equal students: section, seed, texts, and the content of the folders that it is made of."""
+    """Equal for equal students: section, seed, texts that are trained on, and the content of what it is made of."""
     named = {teacher.name: teacher for teacher in teachers if teacher.model}
     sources = []
     for name in _sources(section):
         teacher = named.get(name)
         folder = Path(str(teacher.model) if teacher else name).expanduser()
         files = [file for file in folder.rglob("*") if file.suffix in (".safetensors", ".json", ".txt", ".model")]
-        sources.append([teacher.pooling if teacher else None, str(folder), hash_files(folder, sorted(files))])
+        called = str(teacher.address) if teacher else str(folder)
+        sources.append([teacher.pooling if teacher else None, called, hash_files(folder, sorted(files))])
     made_of = section.model_dump(mode="json", exclude=_LATER)
-    return fingerprint(version("distilvec"), made_of, sources, corpus.fingerprint, seed)[:16]
+    rows = hashlib.blake2b(np.asarray(corpus.train_rows).tobytes(), digest_size=16).hexdigest()
+    return fingerprint(version("distilvec"), made_of, sources, corpus.fingerprint, rows, seed)[:16]
 
 
 def _sources(section: StudentSection) -> Iterator[str]:
@@ -148,6 +153,26 @@ def _keep(student: SentenceTransformer, folder: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def teacher_model(section: TeacherSection, pooling: PoolingChoice | None = None) -> SentenceTransformer:
+    """The model of a teacher, to cut students out of.
+
+    Args:
+        pooling: that the student asks for.
+
+    Raises:
+        DistilvecError: there is no such model, or it reads otherwise than its folder says.
+    """
+    if section.adapters or section.causal is False:
+        raise DistilvecError(
+            "students are cut out of a model as its folder holds it, without adapters and without causal: false",
+            where=f"teacher {section.name}",
+            remedy="Write the merged model into a folder (see the page on LLM2Vec), and name that.",
+        )
+    return load_student(
+        str(section.address), pooling=pooling or section.pooling, trust_remote_code=section.trust_remote_code
+    )
+
+
 def make_student(
     section: StudentSection,
     teachers: Sequence[TeacherSection],
@@ -168,7 +193,7 @@ def make_student(
 
     def source(name: str) -> SentenceTransformer:
         if name in named:
-            return load_student(str(named[name].address), pooling=section.pooling or named[name].pooling)
+            return teacher_model(named[name], section.pooling)
         return load_student(at_revision(name, section.revision), pooling=section.pooling)
 
     texts = LazyTexts(corpus.texts, corpus.train_rows)
@@ -197,6 +222,7 @@ def make_student(
             vocabulary=size.vocabulary,
             texts=texts.spread(LEARNED),
             init_from=source(size.embeddings_from) if size.embeddings_from else None,
+            max_length=section.max_length or FRESH_LENGTH,
         )
     elif section.static is not None:
         table = section.static

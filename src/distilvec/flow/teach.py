@@ -183,7 +183,7 @@ def fill_store(
         finally:
             teacher.answers = None
         if filled.present + filled.taught + filled.absent == filled.distinct:  # else it was stopped, and some wait
-            answers.all_kept()
+            answers.all_kept(teacher.key(text) for text in texts)
     return filled
 
 

@@ -15,8 +15,10 @@ from distilvec.errors import DistilvecError
 from distilvec.flow.job import Job
 from distilvec.flow.judge import held_out_metrics
 from distilvec.methods.base import Method
+from distilvec.modules.adapters import merge_adapters
 from distilvec.modules.blocks import find_writer
 from distilvec.modules.lora import adapters
+from distilvec.modules.opening import locate_adapters
 from distilvec.store import SignalStore
 from distilvec.students import fold_head, load_student, router, ship
 from distilvec.students.writing import ship_writer
@@ -115,7 +117,24 @@ def ship_student(job: Job, student: SentenceTransformer, method: Method, folder:
     if job.task is not None and job.task.head is not None:
         job.task.head.save(folder)
     if section.router:
-        first = job.recipe.teachers[0]
-        pair = router(load_student(str(folder)), load_student(str(first.address), pooling=first.pooling))
-        ship(pair, folder.parent / "router")
+        ship(router(load_student(str(folder)), _documents(job)), folder.parent / "router")
     return kept
+
+
+def _documents(job: Job) -> SentenceTransformer:
+    """The teacher as it read the corpus, for the side of the documents.
+
+    Before a document stands the model's own prompt for one, or the text that the recipe puts before all.
+    """
+    section = job.recipe.teachers[0]
+    model = load_student(
+        str(section.address),
+        max_length=section.max_length,
+        pooling=section.pooling,
+        trust_remote_code=section.trust_remote_code,
+    )
+    if section.adapters:
+        merge_adapters(model, [locate_adapters(each) for each in section.adapters])
+    if section.prompt is not None and section.prompt not in model.prompts:
+        model.prompts, model.default_prompt_name = {"document": section.prompt}, None
+    return model

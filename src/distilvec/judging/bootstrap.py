@@ -86,7 +86,7 @@ def paired_bootstrap(
     *,
     resamples: int = RESAMPLES,
     seed: int = 0,
-    runs: Sequence[float] = (),
+    runs: Sequence[Sequence[float]] = (),
 ) -> Difference:
     """Difference of two models (a - b) on the same task, or of their means over the same list of tasks.
 
@@ -97,8 +97,9 @@ def paired_bootstrap(
         a, b: scores with outputs, in the same order of tasks.
         resamples: number of draws.
         seed: of the draws.
-        runs: a - b of each training seed. They are drawn anew, too, and as few of them scatter less than many would,
-            by the root of n / (n - 1) more.
+        runs: values of training seeds, in groups that were drawn apart and whose means add up to a - b: one group
+            of the differences where a and b have the same seeds, else those of a and those of -b. Each is drawn anew,
+            too, and as few of them scatter less than many would, by the root of n / (n - 1) more.
 
     Raises:
         DistilvecError: the lists do not match.
@@ -118,10 +119,10 @@ def paired_bootstrap(
             raise DataError(f"the two scores are not about the same test items ({about})", where=f"task {task}")
     gaps = [draws(one, task, resamples, seed) - draws(other, task, resamples, seed) for one, other, task in pairs]
     drawn = np.mean(gaps, axis=0)
-    if len(runs) > 1:
-        rng = np.random.default_rng([seed, len(runs)])
-        chosen = rng.choice(np.asarray(runs, float), (resamples, len(runs))).mean(axis=1)
-        drawn = drawn + (chosen - np.mean(runs)) * np.sqrt(len(runs) / (len(runs) - 1))
+    for place, group in enumerate(each for each in runs if len(each) > 1):
+        rng = np.random.default_rng([seed, len(group), *([place] if place else [])])
+        chosen = rng.choice(np.asarray(group, float), (resamples, len(group))).mean(axis=1)
+        drawn = drawn + (chosen - np.mean(group)) * np.sqrt(len(group) / (len(group) - 1))
     low, high = _quantiles(drawn)
     value = float(np.mean([one.value - other.value for one, other in zip(left, right, strict=True)]))
     tasks = tuple(dict.fromkeys(score.task for score in left))

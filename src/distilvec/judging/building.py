@@ -172,11 +172,7 @@ def _retrieval(spec: TaskSpec, files: _Files) -> JudgingTask:
             if name not in known:
                 raise DataError(f'there is no item with the id "{name}"', where=qrels.where(row, column))
         relevance.setdefault(query_row[query], {})[document_row[document]] = grade
-    documents = corpus.texts(spec.text)
-    if corpus.has("title"):
-        documents = [
-            f"{row.get('title') or ''} {text}".strip() for row, text in zip(corpus.rows, documents, strict=True)
-        ]
+    documents = corpus.texts(spec.text, before="title")
     return RetrievalTask(spec.name, queries.texts(spec.text), documents, relevance, **_common(spec))
 
 

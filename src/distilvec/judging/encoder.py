@@ -105,7 +105,8 @@ class CachedEncoder:
 
     def _vectors(self, side: str, texts: Sequence[str]) -> Vectors:
         store = self._sides.setdefault(side, _Side())
-        new = sorted({text for text in texts if text not in store.row}, key=len, reverse=True)
+        # Of equal lengths in their own order: a set's differs from process to process, and batches' rounding with it.
+        new = sorted(dict.fromkeys(text for text in texts if text not in store.row), key=len, reverse=True)
         for start in range(0, len(new), self.chunk):
             part = new[start : start + self.chunk]
             begun = time.perf_counter()

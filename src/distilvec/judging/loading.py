@@ -78,11 +78,18 @@ def read_tasks(tasks: Any) -> list[Any]:
             except (OSError, ValueError, yaml.YAMLError) as error:
                 raise DistilvecError(f"the task file cannot be read ({error})", where=str(file)) from error
             if isinstance(listed, list):
-                loaded += [load_task(each, file.parent) for each in listed]
+                loaded += [task for each in listed for task in _listed(each, file.parent)]
                 continue
         loaded += expand(spec)
     unique(loaded)
     return loaded
+
+
+def _listed(spec: Any, beside: Path) -> list[Any]:
+    """The tasks of an entry of a file's list: a description, or the name of a task or of a file beside that one."""
+    if not isinstance(spec, str):
+        return [load_task(spec, beside)]
+    return expand(str(beside / spec) if (beside / spec).is_file() else spec)
 
 
 def expand(spec: Any, folder: str | Path | None = None) -> list[JudgingTask]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -197,12 +198,11 @@ class RegressionTask(_Probe):
 
 
 def _plain(answer: Any) -> str:
-    """A label as text, a whole number without a fraction however it is spelt: 1, 1.0 and "1.0" are one class."""
-    try:
-        number = float(answer)
-    except (TypeError, ValueError):
-        return str(answer)
-    return str(int(number)) if number.is_integer() else str(answer)
+    """A label as text, a whole number without its fraction: 1, 1.0 and "1.0" are one class, the codes 007 and 7 two."""
+    if isinstance(answer, bool | np.bool_):
+        return str(int(answer))
+    whole = re.fullmatch(r"([+-]?(?:0|[1-9][0-9]*))\.0+", str(answer))
+    return whole[1] if whole else str(answer)
 
 
 def numbers(name: str, answers: Sequence[Any]) -> npt.NDArray[np.float32]:

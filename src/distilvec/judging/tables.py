@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,17 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def texts(self, column: str) -> list[str]:
-        """Non-empty strings."""
-        return self._column(column, _text)
+    def texts(self, column: str, before: str | None = None) -> list[str]:
+        """Non-empty strings; where there is a column `before`, what it holds, a space, and the text: either will do."""
+        if before is None or not self.has(before):
+            return self._column(column, _text)
+        joined = [
+            {**row, column: f"{row.get(before) or ''} {row[column]}".strip()}
+            if isinstance(row.get(column), str)
+            else row
+            for row in self.rows
+        ]
+        return replace(self, rows=joined).texts(column)
 
     def labels(self, column: str) -> list[str]:
         """Class names; 1, 1.0 and "1" are one class."""

@@ -74,7 +74,8 @@ def judge_run(
         teacher_map: see `agreement`.
         shared_space: the student lives in the teacher's space.
         with_agreement, with_speed: the recipe's switches.
-        timed: name -> what is timed instead of the model, so that all are timed through the same `encode`.
+        timed: name -> what is timed, through the same `encode` for all; None = the models. A teacher that is not in it
+            has no speed.
         timed_texts: how many texts the throughput is measured on.
     """
     begun = time.perf_counter()
@@ -101,7 +102,7 @@ def judge_run(
         verdict.alarms += verdict.collapse[TRAINED].pop("alarms", [])
     if with_speed and len(texts):
         sample = [texts[row] for row in evenly_spaced(len(texts), timed_texts)]
-        for name, model in (dict(models) | dict(timed or {})).items():
+        for name, model in (models if timed is None else timed).items():
             if name in (teacher, TRAINED):
                 verdict.speed[name] = speed(model, sample, seconds=2.0)
         if TRAINED in verdict.speed and UNTRAINED in models:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-TASK_FILES = ("train", "validation", "test", "queries", "corpus", "qrels")
+TASK_FILES = ("train", "validation", "test", "queries", "corpus", "qrels", "teacher")
 
 
 def is_url(path: str) -> bool:
@@ -39,7 +39,9 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
         if Path(value).is_absolute():
             return value
         # os.path.exists, because Path.exists raises over names that are too long; who opens it says what is wrong
-        return next((str(p.absolute()) for p in (folder / value, Path(value)) if os.path.exists(p)), value)
+        path, mark, column = value.partition(".parquet:")
+        name, column = (f"{path}.parquet", f":{column}") if mark else (value, "")
+        return next((f"{p.absolute()}{column}" for p in (folder / name, Path(name)) if os.path.exists(p)), value)
 
     def replace(section: Any, keys: tuple[str, ...]) -> None:
         if isinstance(section, dict):

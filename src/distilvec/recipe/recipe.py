@@ -232,6 +232,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             self.student.space = "own" if several or not self.teachers else method.implied_space
         if self.student.space != "teacher":
             return
+        self._check_router(where, lines)
         if self.teachers and not several and method.teacher_map is not Method.teacher_map:
             return
         line = lines.get(("student", "space"), lines.get(("student",)))
@@ -250,6 +251,19 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             f'method "{self.method.name}" has no linear map into its teacher\'s space',
             where=place,
             remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas, distilcse).",
+        )
+
+    def _check_router(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
+        """Refuse a router whose side of the documents could not be saved."""
+        if self.student is None or not self.student.router:
+            return
+        if len(self.teachers) == 1 and self.teachers[0].model is not None and self.teachers[0].causal is not False:
+            return
+        line = lines.get(("student", "router"), lines.get(("student",)))
+        raise DistilvecError(
+            "a router holds the student and its one teacher, a model that plain sentence-transformers opens",
+            where=", ".join(part for part in (where, f"line {line}" if line else None, "student.router") if part),
+            remedy="Leave it out: documents go to the teacher as they do now, queries to the student.",
         )
 
     def _check_training(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:

@@ -35,7 +35,11 @@ class CorpusSection(Section):
     )
     label: str | None = Field(None, description="label column")
     domain: str | None = Field(None, description="column naming each item's domain (for DISAM and reports)")
-    role: str | None = Field(None, description="column telling queries from documents")
+    role: str | None = Field(
+        None,
+        description="column telling queries (query, question, anchor or 0) from documents (document, passage, positive "
+        "or 1) and negatives (negative or 2); with one text column only",
+    )
     teacher_text: str | None = Field(
         None, description="column the teacher reads instead, for all text columns (translation)"
     )
@@ -180,7 +184,11 @@ class SharpnessSection(Section):
     rho: float | None = Field(None, ge=0, description="null: asam 0.5, sam 0.05, disam 0.01")
     eta: float = Field(0.01, ge=0)
     every: int = Field(1, gt=0)
-    scale: Literal["elementwise", "filter", "layer"] = "elementwise"
+    scale: Literal["elementwise", "filter", "layer"] = Field(
+        "elementwise",
+        description="asam: what |w| is in T: each weight, the norm of its output row (filter), or of its tensor "
+        "(layer)",
+    )
     bias: Literal["one", "abs", "exclude"] = "exclude"
     heads: bool = Field(True, description="perturb the heads too")
     fresh_dropout: bool = Field(False, description="new dropout masks in the second pass, as TALAS's code does")

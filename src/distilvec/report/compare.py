@@ -169,16 +169,21 @@ def _entry(values: Sequence[float]) -> Entry:
 def _differences(
     method: str, reference: str, results: Mapping[str, Sequence[Mapping[str, Score]]], groups: Sequence[str]
 ) -> dict[str, ScoreDifference]:
-    """Seed i against seed i; where the numbers of seeds differ, every seed against every seed."""
+    """Seed i against seed i; where the numbers of seeds differ, every seed against every seed, drawn apart."""
     own, other = results[method], results[reference]
-    pairs = list(zip(own, other, strict=True)) if len(own) == len(other) else [(a, b) for a in own for b in other]
+    alike = len(own) == len(other)
+    pairs = list(zip(own, other, strict=True)) if alike else [(a, b) for a in own for b in other]
     members = {group: list(_members(other[0], group)) for group in groups}
     differences = {}
     for name, tasks in {**{task: [task] for task in other[0]}, **members}.items():
         scores = [(a[task], b[task]) for a, b in pairs for task in tasks]
         if all(score.outputs is not None for pair in scores for score in pair):
-            each = [mean(a[task].value - b[task].value for task in tasks) for a, b in pairs]
-            gap: Difference = paired_bootstrap([a for a, _ in scores], [b for _, b in scores], runs=each)
+            if alike:
+                runs = [[mean(a[task].value - b[task].value for task in tasks) for a, b in pairs]]
+            else:
+                sides = ((1, own), (-1, other))
+                runs = [[sign * mean(seed[task].value for task in tasks) for seed in side] for sign, side in sides]
+            gap: Difference = paired_bootstrap([a for a, _ in scores], [b for _, b in scores], runs=runs)
             low, high = gap.interval
             differences[name] = ScoreDifference(a=method, b=reference, group=name, value=gap.value, low=low, high=high)
     return differences

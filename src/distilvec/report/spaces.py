@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.corpus.keys import split_pair
 from distilvec.evenly import evenly_spaced
 from distilvec.judging import TRAINED, Verdict
+from distilvec.modules.pipeline import default_prompt
 from distilvec.report.record import LayerSimilarity, SpaceMap
 
 LAYER_TEXTS = 400
@@ -57,7 +59,8 @@ def _pooled_blocks(model: Any, texts: Sequence[str], batch_size: int = 64) -> np
     parts = []
     with torch.no_grad():
         for start in range(0, len(texts), batch_size):
-            features = model.preprocess(list(texts[start : start + batch_size]))
+            part = [split_pair(text) for text in texts[start : start + batch_size]]
+            features = model.preprocess(part, prompt=default_prompt(model) or None)
             moved = {
                 name: value.to(model.device) if hasattr(value, "to") else value for name, value in features.items()
             }

@@ -13,6 +13,7 @@ from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.modules.cross_encoder import open_cross_encoder
 from distilvec.modules.opening import locate, module_folders
+from distilvec.modules.pipeline import set_length, usable_positions
 from distilvec.modules.task_head import has_head
 from distilvec.tasks.predictor import Predictor
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, hash_files, licence_of
@@ -71,13 +72,20 @@ class ModelScorer:
                     remedy="Fine-tune one on pairs: distilvec finetune --task pairs.",
                 )
             if max_length is not None:
-                self._model.model.max_seq_length = max_length
+                set_length(self._model.model, max_length, name)
             labels, read = self._model.labels, self._model.logits
             parameters = sum(each.numel() for each in self._model.model.parameters())
         else:
             self._model = open_cross_encoder(
                 folder, name=str(model), device=device, max_length=max_length, trust_remote_code=trust_remote_code
             )
+            limit = usable_positions(self._model)
+            if max_length is not None and limit is not None and max_length > limit:
+                raise DistilvecError(
+                    f"max_length is {max_length}, and the positions of {model} allow {limit}",
+                    where=name,
+                    remedy="Choose a length within that range.",
+                )
             config = self._model.config
             labels = [str(config.id2label[number]) for number in range(config.num_labels)]
             labels = labels if config.num_labels > 1 else None

@@ -103,7 +103,7 @@ def application(
 class _Server:
     def __init__(self, model: SentenceTransformer, name: str, key: str | None, batcher: Batcher) -> None:
         self.model, self.name, self.key, self.batcher = model, name, key, batcher
-        self.width = int(model.get_embedding_dimension() or 0)
+        self.width = int(model.get_embedding_dimension() or np.shape(model.encode(["A probe."]))[-1])
         self._counter = _counter(model)
 
     async def health(self, _: Request) -> dict[str, Any]:

@@ -52,9 +52,15 @@ def serve(
 
     key = None
     if key_env is not None:
-        key = os.environ.get(key_env)
+        key = os.environ.get(key_env, "").strip()
         if not key:
             raise DistilvecError(f"the environment variable {key_env} is not set", where="--key-env")
+        if not (key.isascii() and key.isprintable()):
+            raise DistilvecError(
+                "a key is sent in a header, which holds letters, digits and signs of ASCII alone",
+                where=key_env,
+                remedy="Choose another key.",
+            )
     called = name or (Path(model).resolve() if Path(model).is_dir() else Path(model)).name
     app = application(load_student(model), called, key=key, batch=batch)
     listening = _listen(host, port)

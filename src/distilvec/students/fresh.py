@@ -32,6 +32,10 @@ _SPECIAL = {
 }
 
 
+#: Tokens per text of a student that nothing else is said of.
+FRESH_LENGTH = 256
+
+
 def fresh(
     *,
     layers: int,
@@ -42,7 +46,7 @@ def fresh(
     vocabulary: int = 8192,
     texts: Iterable[str] | None = None,
     init_from: SentenceTransformer | None = None,
-    max_length: int = 256,
+    max_length: int = FRESH_LENGTH,
 ) -> SentenceTransformer:
     """A BERT-like student with random weights (torch's global generator) and mean pooling.
 

@@ -30,14 +30,17 @@ class Predictor:
         model: gives sentence vectors; its default prompt applies.
         head: what is made of them.
         batch_size: texts per forward pass.
+        prompt: before every text, in place of the model's default.
 
     Raises:
         DataError: the head reads vectors of another width.
     """
 
-    def __init__(self, model: SentenceTransformer, head: TaskHead, *, batch_size: int = 32) -> None:
+    def __init__(
+        self, model: SentenceTransformer, head: TaskHead, *, batch_size: int = 32, prompt: str | None = None
+    ) -> None:
         self.model, self.head, self.batch_size = model, head, batch_size
-        self._prompt = default_prompt(model) or None
+        self._prompt = (default_prompt(model) if prompt is None else prompt) or None
         width = self._vectors(["A probe."]).shape[-1]
         if width != head.width:
             raise DataError(f"the task head reads vectors of width {head.width}, the model gives {width}")

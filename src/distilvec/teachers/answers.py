@@ -37,7 +37,7 @@ class Answers:
         self._row = np.dtype([("key", "u1", 16), ("vector", "<f4", width), ("sum", "<u4")])
         self._exit = ExitStack()
         self._known: dict[bytes, tuple[np.ndarray, int]] = {}
-        self._taken_over: list[Path] = []
+        self._taken_over: dict[Path, set[bytes]] = {}
         self._own: list[tuple[Path, int]] = []  # file, number of rows given out until its end
         self._file: BinaryIO | None = None
         self._rows = self._given = 0
@@ -60,13 +60,14 @@ class Answers:
 
     def _take_over(self, file: Path) -> None:
         count = file.stat().st_size // self._row.itemsize  # a last row that was cut short is left out
-        self._taken_over.append(file)
+        self._taken_over[file] = set()
         if not count:
             return
         rows = np.memmap(file, dtype=self._row, mode="r", shape=(count,))
         for number, row in enumerate(rows):
             if _sum(row["key"].tobytes(), row["vector"].tobytes()) == int(row["sum"]):
                 self._known[row["key"].tobytes()] = rows["vector"], number
+                self._taken_over[file].add(row["key"].tobytes())
 
     def __len__(self) -> int:
         return len(self._known)
@@ -111,14 +112,20 @@ class Answers:
             self._own.remove((file, end))
             file.unlink(missing_ok=True)
 
-    def all_kept(self) -> None:
-        """The store has everything."""
+    def all_kept(self, keys: Iterable[bytes]) -> None:
+        """The store has everything that was given out, and the vectors of these keys; a dead process' file with others
+        stays for those who ask about them.
+        """
         if self._file is not None:
             self._file.close()
             self._file = None
-        for file in [*self._taken_over, *(file for file, _ in self._own)]:
+        needed = set().union(*self._taken_over.values())
+        if needed:
+            needed.difference_update(keys)
+        done = [file for file, told in self._taken_over.items() if told.isdisjoint(needed)]
+        for file in [*done, *(file for file, _ in self._own)]:
             file.unlink(missing_ok=True)
-        self._known, self._own, self._taken_over = {}, [], []
+        self._known, self._own, self._taken_over = {}, [], {}
 
 
 def _sum(key: bytes, vector: bytes) -> int:

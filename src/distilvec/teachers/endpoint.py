@@ -158,8 +158,13 @@ class Endpoint:
             rate = self.tokens / self._bytes if self.tokens and self._bytes else _TOKENS_PER_BYTE
         return rate * sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
+    def embed(
+        self, texts: Sequence[str], came: Callable[[Sequence[str], np.ndarray], None] | None = None
+    ) -> np.ndarray:
         """float32 [n, D]. A request that the service finds unfit is halved, until the text is found that is at fault.
+
+        Args:
+            came: told the texts and vectors of a half whose other half fails: they are paid for.
 
         Raises:
             DistilvecError: the service refuses a text, or the request.
@@ -171,8 +176,7 @@ class Endpoint:
             try:
                 status, content, headers = self._post(texts)
                 if status in _UNFIT and len(texts) > 1:
-                    half = len(texts) // 2
-                    return np.concatenate([self.embed(texts[:half]), self.embed(texts[half:])])
+                    return self._halved(texts, came)
                 self._refuse(status, content, texts)
                 if status in _BUSY:
                     wait = _retry_after(headers)
@@ -193,6 +197,16 @@ class Endpoint:
                 self._tell(str(problem), problem.wait or patience)
                 self._patiently(patience)
         raise AssertionError("the last attempt raises")
+
+    def _halved(self, texts: Sequence[str], came: Callable[[Sequence[str], np.ndarray], None] | None) -> np.ndarray:
+        half = len(texts) // 2
+        first = self.embed(texts[:half], came)
+        try:
+            return np.concatenate([first, self.embed(texts[half:], came)])
+        except (DistilvecError, StoppedError):
+            if came is not None:
+                came(texts[:half], first)
+            raise
 
     def _tell(self, problem: str, seconds: float) -> None:
         """Say what is tried again, but not for each of thousands of requests."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import math
@@ -106,7 +107,7 @@ class ServiceTeacher(SentenceTeacher):
         """
         todo = np.arange(len(texts))
         if self.answers is not None and len(self.answers):
-            vectors = self.answers.find(self._key(text) for text in texts)
+            vectors = self.answers.find(self.key(text) for text in texts)
             here = np.array([each is not None for each in vectors], dtype=bool)
             if here.any():
                 self.answers.given(int(here.sum()))
@@ -137,7 +138,8 @@ class ServiceTeacher(SentenceTeacher):
         price = None if self.price is None else self.price * each * items / 1e6
         return math.ceil(items / most), each * items, price
 
-    def _key(self, text: str) -> bytes:
+    def key(self, text: str) -> bytes:
+        """Of a text's answer among `answers`."""
         return hashlib.blake2b((self._prompt + text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
     def _batches(self, texts: Sequence[str], rows: np.ndarray) -> Iterator[np.ndarray]:
@@ -161,7 +163,8 @@ class ServiceTeacher(SentenceTeacher):
         def one(rows: np.ndarray) -> None:
             try:
                 asked = [texts[int(row)] for row in rows]
-                vectors = self._checked(self._endpoint.embed([self._prompt + text for text in asked]))
+                came = None if self.answers is None else functools.partial(self._keep_half, keeping)
+                vectors = self._checked(self._endpoint.embed([self._prompt + text for text in asked], came))
                 with keeping:
                     if self.answers is not None:
                         self._keep(self.answers, asked, vectors)
@@ -194,9 +197,16 @@ class ServiceTeacher(SentenceTeacher):
             )
         return vectors
 
+    def _keep_half(self, keeping: threading.Lock, read: Sequence[str], vectors: np.ndarray) -> None:
+        """Keep what came of a request that failed in its other half; nobody is given it now."""
+        texts = [text.removeprefix(self._prompt) for text in read]
+        with keeping:
+            if self.answers is not None:
+                self._keep(self.answers, texts, self._checked(vectors))
+
     def _keep(self, answers: Answers, texts: list[str], vectors: np.ndarray) -> None:
         try:
-            answers.add([self._key(text) for text in texts], vectors)
+            answers.add([self.key(text) for text in texts], vectors)
         except OSError as problem:
             raise EnvironmentProblem(
                 f"the answers cannot be written ({problem.strerror or problem})",

@@ -46,7 +46,7 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
         notes.append(
             f"{job.method.name} also keeps tokens of the teacher: `distilvec run --dry-run` says how many bytes."
         )
-    rates = measure_rates(job.on(sampled(job.corpus, PROBE_TEXTS)))
+    rates = measure_rates(job.on(sampled(job.corpus, PROBE_TEXTS, whole=True)))
     if rates.training is not None:
         notes.append(f"Training was measured with batches of {rates.batch_size}; more devices need larger ones.")
     if recipe.training.arguments.get("max_steps", 0) > 0:
