@@ -162,7 +162,7 @@ def compare_cost(claim: Claim, benchmarks: Path) -> Finding:
 
 
 def compare_curvature(claim: Claim, results: Path) -> Finding:
-    """How many times larger the largest eigenvalue is with b than with a, over the checkpoints after the start.
+    """How many times larger the largest eigenvalue is with b than with a, over the checkpoints of the first epoch.
 
     Checkpoints of one run were not drawn, so only seeds make an interval.
     """
@@ -170,7 +170,9 @@ def compare_curvature(claim: Claim, results: Path) -> Finding:
     first, second = seeds(rows, claim.a), seeds(rows, claim.b)
     gaps = {}
     for seed in first.keys() & second.keys():
-        own, other = ({p["epoch"]: p["curvature"] for p in run[seed]["points"] if p["step"]} for run in (first, second))
+        own, other = (
+            {p["epoch"]: p["curvature"] for p in run[seed]["points"] if 0 < p["epoch"] <= 1} for run in (first, second)
+        )
         ratios = [np.log(other[epoch] / own[epoch]) for epoch in own.keys() & other.keys()]
         if ratios:
             gaps[seed] = float(np.mean(ratios))

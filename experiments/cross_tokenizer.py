@@ -252,7 +252,7 @@ class Bench:
                 if max(scores, key=scores.__getitem__) != end(scores):
                     break
                 scores[lr] = score(lr)
-        return max(scores, key=scores.__getitem__)
+        return max(sorted(scores), key=scores.__getitem__)  # of equals the smallest, as cross_table.best_rate
 
     def run(self, row: str, lr: float, seed: int) -> dict[str, Any]:
         made = self.recipe(row, lr, seed)

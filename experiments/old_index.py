@@ -6,9 +6,9 @@
 check-index: 100 indexes with a planted fault and 100 without one, on sentences (index_faults.py says how they are
 made); each check encodes 100 rows again. A fault counts as named rightly where it is the only finding, of its kind.
 
-adapt: the old model is all-MiniLM-L6-v2; the index holds 12,000 texts: 2,000 documents that are searched for, and
-10,000 sentences. New models, none of which has the old one's space: see `MODELS`. Maps are fitted and chosen on the
-index alone; what is reported is measured on its report rows, which chose nothing, and on 2,000 queries (anchor of a
+adapt: the old model is all-MiniLM-L6-v2; the index holds 12,000 texts: 1,000 documents that are searched for, and
+11,000 sentences. New models, none of which has the old one's space: see `MODELS`. Maps are fitted and chosen on the
+index alone; what is reported is measured on its report rows, which chose nothing, and on 1,000 queries (anchor of a
 pair; its document is the pair's other half), which are not part of the index. "old model": the same search with the
 old model itself.
 """

@@ -17,6 +17,7 @@ teacher.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -127,9 +128,10 @@ def way(name: str) -> Recipe:
     made["corpus"] = {**made["corpus"], "path": str(corpus(kind))}
     for section, values in changes.items():
         made[section] = {**made[section], **values}
+    del made["output"]
     made["cache"] = str(WORK / EXPERIMENT)
-    made["output"] = str(WORK / EXPERIMENT / name.replace(" ", "-"))
-    return Recipe.build(made)
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
+    return Recipe.build({**made, "output": str(WORK / EXPERIMENT / f"{name.replace(' ', '-')}-{digest}")})
 
 
 def measured(made: Recipe) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def judge(kind: str, differences: Differences, basis: str = "") -> Finding:
     value = float(by_set.mean())
     seeds = common_seeds(differences)
     whole = [each for each in differences.values() if set(seeds) <= set(each)]
-    by_seed = np.array([np.mean([each[seed] for each in whole]) for seed in seeds])
+    by_seed = np.array([np.mean([each[seed] for each in whole]) for seed in seeds] if whole else [])
     over_sets, over_seeds = student(by_set, value), student(by_seed, value)
     count = f"{len(by_set)} set{'s'[: len(by_set) > 1]}, {len(seeds)} seed{'s'[: len(seeds) > 1]}"
     basis = f"{count}{', ' if basis else ''}{basis}"
@@ -76,8 +76,9 @@ def judge(kind: str, differences: Differences, basis: str = "") -> Finding:
     shown = Finding(
         value, interval, basis, "", over_sets[0] if over_sets else None, over_seeds[0] if over_seeds else None
     )
-    if len(seeds) < SEEDS:
-        return replace(shown, verdict=f"{_WORDS[len(seeds)]}: {figure(value, interval)}, {OPEN}")
+    if len(seeds) < SEEDS or not whole:
+        told = _WORDS.get(len(seeds), "no seed in common") if len(seeds) < SEEDS else "no set with all seeds"
+        return replace(shown, verdict=f"{told}: {figure(value, interval)}, {OPEN}")
     if not over_sets or not over_seeds or interval is None:
         return replace(shown, verdict=f"one set: {figure(value, interval)}, {OPEN}")
     return replace(shown, verdict=verdict(kind, interval), p=max(over_sets[1], over_seeds[1]))

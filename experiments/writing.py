@@ -23,6 +23,7 @@ three core hours.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -85,26 +86,25 @@ def recipe(row: str, lr: float, seed: int, items: int = ITEMS, **training: Any) 
     own = row == "teacher"
     method, options = ("sft", {}) if own else ROWS[row]
     teachers = [] if own else [{"name": "teacher", "model": str(HOME / "teacher"), "storage": "float32"}]
-    return Recipe.build(
-        {
-            "corpus": {"path": str(part("train", items)), "text": ["prompt", "answer"], "holdout": 0.0},
-            "teachers": teachers,
-            "student": {"model": str(pretrain("teacher" if own else "student")), "max_length": 160},
-            "method": {"name": method, **options},
-            "task": {"kind": "generation", "alpha": 0.5},
-            "training": {
-                "epochs": 1,
-                "batch_size": BATCH,
-                "seed": seed,
-                "save_every": 100_000,
-                "bf16": bfloat16_pays(),
-                **training,
-            },
-            "optimizer": {"lr": lr, "heads_lr": 1e-3},
-            "cache": str(HOME / "cache" if not own else HOME / "cache-teacher"),
-            "output": str(HOME / "runs" / f"{row.replace(' ', '_')}-{lr:g}-{seed}"),
-        }
-    )
+    made = {
+        "corpus": {"path": str(part("train", items)), "text": ["prompt", "answer"], "holdout": 0.0},
+        "teachers": teachers,
+        "student": {"model": str(pretrain("teacher" if own else "student")), "max_length": 160},
+        "method": {"name": method, **options},
+        "task": {"kind": "generation", "alpha": 0.5},
+        "training": {
+            "epochs": 1,
+            "batch_size": BATCH,
+            "seed": seed,
+            "save_every": 100_000,
+            "bf16": bfloat16_pays(),
+            **training,
+        },
+        "optimizer": {"lr": lr, "heads_lr": 1e-3},
+        "cache": str(HOME / "cache" if not own else HOME / "cache-teacher"),
+    }
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
+    return Recipe.build({**made, "output": str(HOME / "runs" / f"{row.replace(' ', '_')}-{lr:g}-{seed}-{digest}")})
 
 
 def finetuned_teacher() -> Path:

@@ -13,6 +13,7 @@ from distilvec.errors import DistilvecError
 from distilvec.files import read_object, refuse_foreign, write_text
 from distilvec.judging.loading import read_tasks
 from distilvec.recipe.from_python import GIVEN, corpus_section, recipe_of
+from distilvec.recipe.places import home
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -82,7 +83,10 @@ def train(
 
     recipe = settle_student(recipe_of(teacher, student, corpus, method, output, **sections), resume=resume)
     folder = start(recipe, resume=resume)
-    return open_shipped(recipe, folder) if writes(recipe) else finished_student(folder)
+    if writes(recipe):
+        return open_shipped(recipe, folder)
+    trusted = recipe.student is not None and recipe.student.trust_remote_code
+    return finished_student(folder, trust_remote_code=trusted)
 
 
 def teach(
@@ -140,6 +144,7 @@ def mine(
     """
     from distilvec.flow.mine import mine_recipe
 
+    output = home(str(output))
     if documents is not None:
         options["documents"] = corpus_section(documents, Path(output) / GIVEN, "documents.jsonl")
     sections = {"mining": options, "training": {"seed": seed}}
@@ -254,12 +259,13 @@ def _keep_results(tasks: Sequence[Any], folder: Path, name: str, model: Any) -> 
         task.results = files
 
 
-def load(path: str | Path) -> SentenceTransformer | OnnxEncoder:
+def load(path: str | Path, *, trust_remote_code: bool = False) -> SentenceTransformer | OnnxEncoder:
     """Open a student: a sentence-transformers folder or hub id, or a folder that `distilvec export` wrote.
 
     Both have `encode(list of texts)`. A student of `gaussian` that kept its kernels has `explain(items)` too: by
     teacher, how well it reproduces the teacher's vector of an item (`distilvec.students.explain`). A student of a
     supervised run and a fine-tuned model have `predict(inputs)`: label names, or scores (`distilvec.tasks.answering`).
+    `trust_remote_code`: whether code of somebody else's that comes with the model may run.
 
     Raises:
         DistilvecError: there is no such model.
@@ -271,7 +277,7 @@ def load(path: str | Path) -> SentenceTransformer | OnnxEncoder:
         return load_onnx(path)
     from distilvec.tasks.answering import finished_student
 
-    return finished_student(path)
+    return finished_student(path, trust_remote_code=trust_remote_code)
 
 
 def shrink_model(

@@ -96,11 +96,21 @@ def refuse_foreign(place: Path, names: Iterable[str], ours: Callable[[Path], boo
 
     Raises:
         DistilvecError: a file lies where the folder should be, or it holds such names, and they are not ours.
+        EnvironmentProblem: nobody may look.
     """
-    if place.exists() and not place.is_dir():
+    try:
+        is_file = place.exists() and not place.is_dir()
+        there = sorted(name for name in names if os.path.lexists(place / name))
+        foreign = bool(there) and not is_file and not ours(place)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the place cannot be looked at ({error.strerror or error})",
+            where=str(place)[:300],
+            remedy="Choose another place.",
+        ) from error
+    if is_file:
         raise DistilvecError("this is a file, and a folder is needed", where=str(place)[:300], remedy="Choose another.")
-    there = sorted(name for name in names if os.path.lexists(place / name))
-    if there and not ours(place):
+    if foreign:
         raise DistilvecError(
             f"this folder holds {', '.join(there[:3])}, which this command did not write",
             where=str(place)[:300],

@@ -67,12 +67,28 @@ def _values(node: yaml.Node | None, known: dict[int, int], above: set[int]) -> i
     if id(node) not in known:
         above.add(id(node))
         pairs = isinstance(node, yaml.MappingNode)
+        if pairs:
+            _refuse_repeated(node)
         parts = [part for pair in node.value for part in pair] if pairs else node.value
         known[id(node)] = 1 + sum(_values(part, known, above) for part in parts)
         above.discard(id(node))
     if known[id(node)] > MOST_VALUES:
         raise yaml.YAMLError(f"it stands for more than {MOST_VALUES:,} values")
     return known[id(node)]
+
+
+def _refuse_repeated(node: yaml.Node) -> None:
+    """Refuse a key that a mapping has twice; of two, YAML's readers forget the first.
+
+    Raises:
+        yaml.YAMLError: with its line.
+    """
+    seen: set[tuple[str, str]] = set()
+    for key, _ in node.value:
+        called = (key.tag, str(key.value))
+        if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge" and called in seen:
+            raise yaml.YAMLError(f'line {key.start_mark.line + 1}: "{key.value}" is there a second time')
+        seen.add(called)
 
 
 def write(data: Any) -> str:

@@ -22,6 +22,7 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.compare import compare
 from distilvec.flow.demo import demo_recipe
 from distilvec.flow.run import output_folder
+from distilvec.flow.run import run as start_run
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of
 from distilvec.report import Record, show_table
@@ -333,8 +334,8 @@ def test_a_misspelt_corpus_sets_nothing_aside(run: Path) -> None:
     student, saved = everything(run / "student"), (run / "recipe.yaml").read_text()
     other = Recipe.load(run / "recipe.yaml", ["training.seed=3", "corpus.path=txt.jsonl"])
     other._source = None
-    with pytest.raises(DistilvecError, match=r"^txt\.jsonl: there is no such file"):
-        output_folder(other, resume=False)
+    with pytest.raises(DistilvecError, match=r"txt\.jsonl: there is no such file"):
+        start_run(other)
     assert everything(run / "student") == student and (run / "recipe.yaml").read_text() == saved
     assert not (run / "before-1").exists()
 

@@ -17,7 +17,7 @@ from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.flow import mine as flow
 from distilvec.mining import choosing
-from distilvec.mining.choosing import Asked, Chooser
+from distilvec.mining.choosing import Asked, Chooser, Chosen
 from distilvec.mining.nearest import nearest
 from distilvec.recipe import MiningSection, Recipe
 
@@ -127,7 +127,8 @@ def test_filters_keep_what_one_document_after_the_other_keeps(
     chooser = Chooser(held, section)
     met = nearest(asked.vectors, held, chooser.depth(asked))
     assert met is not None
-    found = chooser.choose(asked, *met, np.random.default_rng(0))
+    none = chooser.tries(len(asked.vectors), np.random.default_rng(0))
+    found = chooser.choose(asked, *met, none)
     chosen = [[n for n in row if n >= 0] for row in found.numbers.tolist()]
     assert chosen == brute(asked, vectors, section)
     products = asked.vectors @ vectors.T
@@ -136,7 +137,7 @@ def test_filters_keep_what_one_document_after_the_other_keeps(
         assert found.positives[row] == pytest.approx(products[row, asked.positives[row]], abs=1e-6)
     # Every candidate is taken by one filter, or left: whole rows may have more left than they need.
     unlimited = Chooser(held, section.model_copy(update={"negatives": len(vectors)}))
-    left = unlimited.choose(asked, *met, np.random.default_rng(0))
+    left = unlimited.choose(asked, *met, none)
     taken = dict(left.taken)
     own = taken.pop("the query's own: its positives, its text, its negatives")
     assert own <= len(asked.rows) + (asked.barred >= 0).sum()
@@ -149,9 +150,13 @@ def test_random_ones_pass_the_filters_and_stand_last() -> None:
     chooser = Chooser(Held(vectors), section)
     met = nearest(asked.vectors, chooser.documents, chooser.depth(asked))
     assert met is not None
-    found, again = (chooser.choose(asked, *met, np.random.default_rng(7)) for _ in range(2))
+
+    def drawn(seed: int) -> Chosen:
+        return chooser.choose(asked, *met, chooser.tries(len(asked.vectors), np.random.default_rng(seed)))
+
+    found, again = drawn(7), drawn(7)
     np.testing.assert_array_equal(found.numbers, again.numbers)
-    other = chooser.choose(asked, *met, np.random.default_rng(8))
+    other = drawn(8)
     allowed = brute(asked, vectors, section.model_copy(update={"negatives": len(vectors), "ranks": (1, len(vectors))}))
     for row, (numbers, ranks) in enumerate(zip(found.numbers.tolist(), found.ranks.tolist(), strict=True)):
         drawn = [n for n, rank in zip(numbers, ranks, strict=True) if n >= 0 and rank == 0]
@@ -313,7 +318,7 @@ DIE = """
 import os, signal, sys
 from distilvec.flow import mine
 from distilvec.mining import nearest
-mine.QUERIES, mine._NEIGHBOURS = 50, 5000
+mine.QUERIES, mine._NEIGHBOURS = 50, 10_000
 found = mine.nearest
 def search(*given, **options):
     search.block += 1
@@ -345,7 +350,7 @@ def test_killed_in_the_middle_it_goes_on_and_writes_the_same_bytes(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(flow, "QUERIES", 50)
-    monkeypatch.setattr(flow, "_NEIGHBOURS", 5000)
+    monkeypatch.setattr(flow, "_NEIGHBOURS", 10_000)
     searched: list[int] = []
 
     def search(queries: np.ndarray, *given: Any, **options: Any) -> Any:

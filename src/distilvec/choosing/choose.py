@@ -111,20 +111,26 @@ def planned_job(recipe: Recipe, sample: int) -> tuple[Job, Job, list[Taught]]:
 
 def texts_read(recipe: Recipe, corpus: Corpus) -> int:
     """Texts that the recipe's training reads, repetitions counted."""
-    steps = recipe.training.arguments.get("max_steps", 0)
-    return int(steps * step_texts(recipe) if steps > 0 else recipe.training.epochs * len(corpus.train_rows))
+    steps, texts = recipe.training.arguments.get("max_steps", 0), len(corpus.train_rows)
+    each = texts / max(_items(recipe, corpus), 1)
+    return int(steps * step_texts(recipe) * each if steps > 0 else recipe.training.epochs * texts)
 
 
 def planned_steps(recipe: Recipe, corpus: Corpus) -> int:
-    """Steps of the recipe's training; where it trains on pairs, a pair is one item."""
+    """Steps of the recipe's training."""
+    return steps_in_all(recipe.training, _items(recipe, corpus))
+
+
+def _items(recipe: Recipe, corpus: Corpus) -> int:
+    """Items that are trained on; where the method trains on pairs, a pair is one."""
     rows = corpus.train_rows
     if on_pairs(recipe.method.name, recipe.method.options) and corpus.groups is not None:
         rows, _ = rows_with_companions(corpus, rows, None)
-    return steps_in_all(recipe.training, len(rows))
+    return len(rows)
 
 
 def step_texts(recipe: Recipe) -> int:
-    """Texts that a step of the recipe's training reads."""
+    """Texts that a step of the recipe's training reads, or pairs where it trains on these."""
     return int(recipe.training.batch_size * recipe.training.arguments.get("gradient_accumulation_steps", 1))
 
 

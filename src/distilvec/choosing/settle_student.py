@@ -13,6 +13,7 @@ from distilvec.choosing.choose import KEEP, choose
 from distilvec.choosing.compiled import Compiled, compile_budget, write_figure
 from distilvec.errors import DistilvecError
 from distilvec.files import write_text
+from distilvec.locking import alone_in
 from distilvec.recipe import AutoSection, Recipe
 from distilvec.training.distributed import launched
 
@@ -43,14 +44,14 @@ def settle_student(recipe: Recipe, *, resume: bool = False) -> Recipe:
     out = Path(recipe.output)
     if resume and (out / "recipe.yaml").is_file():
         return recipe.model_copy(update={"student": Recipe.load(out / "recipe.yaml").student})
-    marker.claim(out)  # now, not when the choice has been measured
-    choice = _chosen(recipe, auto)
+    with alone_in(marker.claim(out)):  # now, not when the choice has been measured
+        choice = _chosen(recipe, auto)
+        write_plan(choice, out)
     row = choice.best
     logger.info("%s", choice.text())
     assert row.section is not None
     enough = isinstance(choice, Compiled) or choice.chosen is not None
     logger.log(logging.INFO if enough else logging.WARNING, "student: auto has chosen %s", row.name)
-    write_plan(choice, out)
     # Through the recipe's own validation, so that a saved recipe is one that loads.
     settled = Recipe.build(recipe.model_dump() | {"student": row.section})
     return recipe.model_copy(update={name: getattr(settled, name) for name in Recipe.model_fields})

@@ -49,9 +49,12 @@ _OWN = (*sorted(OUTPUT - {"checkpoints", "checkpoints-before", "router", "runs",
 _SIGNAL = r"(sentence|logits|tokenids|next|nextids|tokens-[\w.-]+|attention-[\w.-]+)"
 _PART = rf"{_SIGNAL}-[A-Za-z0-9][\w.-]*-\d{{6,}}\.(arrow|json)"
 _STORE = re.compile(
-    rf"{_PART}|store\.json|store\.lock|writer-[\w.-]+\.lock|vocabulary\.json|axes-tokens-\d+\.safetensors"
+    rf"{_PART}|store\.json|(store|pull|teaching)\.lock|writer-[\w.-]+\.lock|vocabulary\.json|axes-tokens-\d+\.safetensors"
 )
-_BAD = re.compile(rf"{_PART}(\.bad|\.partial|\.tmp)|(store|vocabulary)\.json\.tmp|.+\.arrow\.partial")
+_BAD = re.compile(
+    rf"{_PART}(\.bad|\.partial|(\.[\w-]+)?\.tmp)|(store|vocabulary)\.json(\.[\w-]+)?\.tmp|.+\.arrow\.partial"
+    r"|axes-tokens-\d+\.safetensors\.[0-9a-f]{8}\.tmp"
+)
 _DERIVED = re.compile(
     r"(ids|types|offsets|index)-[0-9a-f]{16,24}\.(bin|npy)|[0-9a-f]{16,32}-[\w.-]+?|index\.(lock|tmp)"
 )

@@ -37,7 +37,7 @@ def plan(
     price_per_hour: Annotated[float | None, typer.Option(help="with --rows: of one device")] = None,
 ) -> None:
     """Candidate students before any training: size, speed here, and what they are predicted to keep."""
-    search = {"--keep": keep, "--layers": layers, "--vocabulary": vocabulary}
+    search = {"--keep": keep, "--layers": layers, "--vocabulary": vocabulary, "--task": tasks or None}
     budgeted = {"--parameters": parameters, "--megabytes": megabytes, "--latency": latency}
     if rows is not None:
         _refuse({**search, **budgeted, "--sample": sample, "--probe-steps": probe_steps}, "--rows trains no candidates")

@@ -111,6 +111,8 @@ def check(row: Row, wanted: ColumnNames) -> Item:
     if wanted.modality != "text":
         return _other(row, wanted)
     if isinstance(value, str) and not wanted.joint:
+        if len(wanted.columns) > 1:
+            raise Problem("no columns")
         return Item(row, [_text(value, wanted.max_characters)])
     if not isinstance(value, Mapping):
         raise Problem("not text")
@@ -195,6 +197,8 @@ def _label(value: Any) -> str | float:
     if isinstance(value, int) and abs(value) > _LARGEST:
         raise Problem("label too large a number")  # give such identifiers as texts
     if isinstance(value, str) and (text := canonical(value)):
+        if _SURROGATE.search(text):
+            raise Problem("not UTF-8")
         return text
     if isinstance(value, int | float) and math.isfinite(value):
         return value

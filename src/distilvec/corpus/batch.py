@@ -36,4 +36,9 @@ class Batch:
     @staticmethod
     def equal_items(keys: Tensor) -> Tensor:
         """uint8 [B, 16] -> bool [B, B], True where the keys are equal."""
-        return (keys[:, None, :] == keys[None, :, :]).all(-1)
+        import torch
+
+        # As two words: [B, B, 16] bytes would be most of a large batch's memory. Of a copy, as a word begins at a
+        # multiple of its length.
+        first, second = keys.clone(memory_format=torch.contiguous_format).view(torch.int64).unbind(1)
+        return (first[:, None] == first) & (second[:, None] == second)

@@ -185,6 +185,8 @@ class LabelColumn:
 
 
 def _number(label: str) -> float:
+    if _is_whole(label) and label.removeprefix("+") != str(int(label)):  # a code such as 007
+        raise Problem("bad label")
     if _is_whole(label) and len(label) < 16:
         return int(label)
     try:

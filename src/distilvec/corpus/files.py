@@ -85,7 +85,7 @@ def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
 
 def _write_manifest(file: Path, manifest: dict[str, Any]) -> None:
     content = {**manifest, "own_checksum": _own_checksum(manifest)}
-    file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _own_checksum(manifest: dict[str, Any]) -> str:

@@ -139,7 +139,7 @@ def _fetched(
     try:
         for value in dataset:
             # The place after this very row: when reading the next one fails, nobody knows what a later one would say.
-            kept.add({name: value[name] for name in columns if name in value}, dataset.state_dict())
+            kept.add({name: value.get(name) for name in columns}, dataset.state_dict())
             yield value
         kept.ended = True
     finally:

@@ -106,7 +106,7 @@ def _files(paths: Sequence[Path], name: str, asked: Modality | None) -> Source:
             raise DistilvecError("an .npz file holds images", where=str(path), remedy="Set corpus.modality to image.")
         if path.exists():  # where it does not, reading says so
             status = path.stat()
-            state.update(f"{path.absolute()}|{unchanged(status)}\n".encode())
+            state.update(f"{path.absolute()}|{unchanged(status)}\n".encode("utf-8", "surrogatepass"))
 
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
         for path in paths:

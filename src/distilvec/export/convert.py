@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.export.encoder import CONFIG, LAYOUTS, Precision, load_onnx, need
+from distilvec.export.encoder import CONFIG, LAYOUTS, Precision, as_read, load_onnx, need
 from distilvec.export.graph import OPSET, OUTPUT, backend_tokenizer, check_model, quantize, write_graph
 from distilvec.export.outcome import ExportReport, Variant
 from distilvec.files import read_object, refuse_foreign
@@ -171,7 +171,7 @@ def _measure(
     Raises:
         DistilvecError: the float model does not agree with torch.
     """
-    expected = student.encode(texts, show_progress_bar=False)
+    expected = student.encode([as_read(text) for text in texts], show_progress_bar=False)
     weights = sum(file.stat().st_size for file in source.rglob("*.safetensors"))
     variants = [Variant("torch", None, weights, 1.0, 1.0, **_timed(student, texts))]
     notes = []

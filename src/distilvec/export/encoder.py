@@ -28,6 +28,10 @@ LAYOUTS = {
 Precision = Literal["float32", "int8"]
 Engine = Literal["onnxruntime", "openvino"]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+#: A text, or a pair of two: a tuple, a list, or a joint item of a corpus.
+Text = str | Sequence[str]
+#: Texts that are cut into tokens together: what the tokenizer says of a long one takes many kilobytes.
+_CHUNK = 4096
 
 
 def need(*packages: str) -> None:
@@ -67,7 +71,7 @@ class OnnxEncoder:
         self.default_prompt_name: str | None = config["default_prompt_name"]
 
     def encode(
-        self, texts: Sequence[str | tuple[str, str]], *, prompt_name: str | None = None, batch_size: int = 32
+        self, texts: Sequence[Text], *, prompt_name: str | None = None, batch_size: int = 32
     ) -> npt.NDArray[np.float32]:
         """Vectors [n, width] in the order of the texts.
 
@@ -77,13 +81,22 @@ class OnnxEncoder:
             batch_size: texts per run; texts of like length go together.
 
         Raises:
-            DistilvecError: an unknown prompt, or one string instead of a list.
+            DistilvecError: an unknown prompt, one string instead of a list, or a list that is no pair.
         """
         if isinstance(texts, str):
             raise DistilvecError(f"encode takes a list of texts, not the string {texts[:40]!r}", remedy="Write [text].")
         prompt = self._prompt(prompt_name)
-        read = [text if isinstance(text, tuple) else split_pair(text) for text in texts]
-        given = [(prompt + text[0], text[1]) if isinstance(text, tuple) else prompt + text for text in read]
+        read = [as_read(text) for text in texts]
+        order = sorted(range(len(read)), key=lambda row: -_characters(read[row]))
+        vectors = np.empty((len(read), self.width), dtype=np.float32)
+        for start in range(0, len(order), _CHUNK):
+            chunk = sorted(order[start : start + _CHUNK])
+            vectors[chunk] = self._encode([read[row] for row in chunk], prompt, batch_size)
+        return vectors
+
+    def _encode(self, texts: Sequence[str | tuple[str, str]], prompt: str, batch_size: int) -> npt.NDArray[np.float32]:
+        """Vectors of as many texts as are cut into tokens together."""
+        given = [prompt + text if isinstance(text, str) else (prompt + text[0], text[1]) for text in texts]
         rows = self._tokenizer.encode_batch(given, add_special_tokens=self._special)
         order = sorted(range(len(rows)), key=lambda row: -len(rows[row].ids))
         vectors = np.empty((len(rows), self.width), dtype=np.float32)
@@ -92,11 +105,11 @@ class OnnxEncoder:
             vectors[chosen] = self._session.run(self._output, self._batch([rows[row] for row in chosen]))[0]
         return vectors
 
-    def encode_query(self, texts: Sequence[str], **options: Any) -> npt.NDArray[np.float32]:
+    def encode_query(self, texts: Sequence[Text], **options: Any) -> npt.NDArray[np.float32]:
         """As `encode`, with the model's prompt for queries where it has one."""
         return self.encode(texts, prompt_name="query" if "query" in self.prompts else None, **options)
 
-    def encode_document(self, texts: Sequence[str], **options: Any) -> npt.NDArray[np.float32]:
+    def encode_document(self, texts: Sequence[Text], **options: Any) -> npt.NDArray[np.float32]:
         """As `encode`, with the model's prompt for documents where it has one."""
         names = (name for name in ("document", "passage", "corpus") if name in self.prompts)
         return self.encode(texts, prompt_name=next(names, None), **options)
@@ -121,6 +134,24 @@ class OnnxEncoder:
             for name in self._inputs:
                 batch[name][place, where] = values[name]
         return batch
+
+
+def as_read(text: Text) -> str | tuple[str, str]:
+    """A text, or the two of a pair, however it is given.
+
+    Raises:
+        DistilvecError: it is neither.
+    """
+    if isinstance(text, str):
+        return split_pair(text)
+    if not isinstance(text, list | tuple) or len(text) != 2 or not all(isinstance(part, str) for part in text):
+        raise DistilvecError(f"an item is a text or a pair of two, not {text!r:.80}", where="texts")
+    first, second = text
+    return first, second
+
+
+def _characters(text: str | tuple[str, str]) -> int:
+    return len(text) if isinstance(text, str) else sum(map(len, text))
 
 
 def _onnxruntime(file: Path, threads: int | None) -> onnxruntime.InferenceSession:

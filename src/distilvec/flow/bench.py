@@ -14,7 +14,7 @@ from distilvec.errors import DistilvecError
 from distilvec.files import write_text
 from distilvec.flow.identity import comparison_identity
 from distilvec.flow.job import Job
-from distilvec.flow.judge import TASK, answers_alike, predictor_of, supervises, task_score
+from distilvec.flow.judge import TASK, answers_alike, knows_tasks, predictor_of, supervises, task_score
 from distilvec.flow.run import output_folder
 from distilvec.flow.start import FOLDER
 from distilvec.flow.train import ship_student, train_student
@@ -91,7 +91,7 @@ class Bench:
         ship_student(job, student, fitted.method, job.output / "student")
         self._judge_baselines(job, fitted)
         judged = self._judged({TRAINED: self._opened(job)})[TRAINED]
-        judged |= task_score(job.recipe, Predictor.load(job.output / "student")) if supervises(job.recipe) else {}
+        judged |= self._task_score(job) if supervises(job.recipe) else {}
         write_text(
             file,
             json.dumps({"identity": identity, "scores": {task: s.to_dict(outputs=True) for task, s in judged.items()}}),
@@ -100,6 +100,10 @@ class Bench:
         shown = ", ".join(f"{task} {100 * score.value:.1f}" for task, score in judged.items())
         logger.info("%s, seed %d: %s", name, recipe.training.seed, shown)
         return judged
+
+    def _task_score(self, job: Job) -> Scores:
+        trusted = job.student_section.trust_remote_code
+        return task_score(job.recipe, Predictor.load(job.output / "student", trust_remote_code=trusted))
 
     def baselines(self) -> dict[str, list[Scores]]:
         """Teacher, untrained student and free baseline, one run each."""
@@ -119,7 +123,9 @@ class Bench:
     def _opened(self, job: Job) -> Any:
         """A finished student."""
         folder = job.output / "student"
-        return open_shipped(job.recipe, folder) if writes(job.recipe) else load_student(str(folder))
+        if writes(job.recipe):
+            return open_shipped(job.recipe, folder)
+        return load_student(str(folder), trust_remote_code=job.student_section.trust_remote_code)
 
     def _judge_baselines(self, job: Job, fitted: Fitted) -> None:
         """Judge them once, with the first run's student before training."""
@@ -130,8 +136,10 @@ class Bench:
         untrained = CachedEncoder(job.student())
         models: dict[str, Any] = {}
         teacher = None if job.first is None else job.first.teacher
-        if teacher is not None and teacher.card.kind != "vectors":
-            models[teacher.card.name] = teacher
+        if job.first is not None and teacher is not None:
+            encoder = CachedEncoder(teacher, name=teacher.card.name)
+            if knows_tasks(job.first, encoder, self.job.tasks):
+                models[teacher.card.name] = encoder
         models[UNTRAINED] = untrained
         if fitted.free_map and not writes(job.recipe):
             models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
@@ -139,6 +147,7 @@ class Bench:
         head = getattr(teacher, "head", None)
         if (
             teacher is not None
+            and teacher.card.name in judged
             and head is not None
             and supervises(job.recipe)
             and fitted.task is not None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.files import write_text
+from distilvec.locking import alone_in
 from distilvec.marker import claim
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ def demo_recipe(
     teacher = teacher or demo_teacher()
     default = own and method is None
     method = method or ("cosine" if default or student == STATIC else "talas")
-    claim(output)
-    corpus, tasks = write_data(output / "data", texts)
+    with alone_in(claim(output)):
+        corpus, tasks = write_data(output / "data", texts)
     fast = bfloat16_pays()
     # In the teacher's space the student's queries work on the teacher's index, and more of its geometry is kept.
     mapped = resolve(method).teacher_map is not Method.teacher_map

@@ -27,6 +27,7 @@ from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.task_head import Encoding
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.from_python import recipe_of
+from distilvec.recipe.places import home
 from distilvec.recipe.student_sections import LoraSection as Lora
 from distilvec.report.record_parts import short_source
 from distilvec.students import check_place
@@ -99,7 +100,7 @@ def finetune(
     """
     if launched()[1] > 1:
         raise DistilvecError("fine-tuning runs in one process", remedy="Start it without torchrun.")
-    target = Path(output)
+    target = Path(home(str(output)))
     check_place(target)
     with alone_in(target.absolute().parent, f".{target.name}.finetune.lock"):
         work = _work_folder(target)

@@ -21,6 +21,7 @@ from distilvec.flow.teach import Taught, class_order, open_teacher, teach_one, t
 from distilvec.flow.writing import check_writing, writing_tasks
 from distilvec.judging import automatic_tasks, load_tasks, settle_tasks
 from distilvec.judging.tasks import JudgingTask
+from distilvec.locking import locked
 from distilvec.marker import claim
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.table import build_method, resolve
@@ -38,6 +39,7 @@ from distilvec.teachers import Teacher, TeacherInfo
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training import SignalSource, Ticker
 from distilvec.training.distiller import check_caching, describe
+from distilvec.training.distributed import launched
 from distilvec.training.items import check_modality
 
 if TYPE_CHECKING:
@@ -128,7 +130,10 @@ class Job:
         options = section.model_dump(exclude={"path"})
         if task is not None:
             options |= {"label": task.label or section.label, "joint": task.joint}
-        return read_corpus(section.path, self.place / "corpus", **options)
+        # Of several processes the first prepares it, the others find it.
+        turns = locked(self.place / "corpus.lock", wait=True) if launched()[1] > 1 else nullcontext()
+        with turns:
+            return read_corpus(section.path, self.place / "corpus", **options)
 
     @cached_property
     def named_tasks(self) -> list[JudgingTask]:
@@ -239,7 +244,8 @@ class Job:
         if self.recipe.method.token_states and self.teachers:
             first, pieces = self.teachers[0], list(self._kept().tokenizer.get_vocab())
             check_pieces(pieces, first.vocabulary, first.card.name)
-        check_caching(self.method, needs, self.recipe.training.mini_batch_size)
+        cached = self.recipe.training.mini_batch_size
+        check_caching(self.method, needs, cached, None if cached is None else self._kept())
         if needs.scores and not self.recipe.scorers:
             raise DistilvecError(
                 f'method "{self.recipe.method.name}" learns from scores, and there is no scorer',

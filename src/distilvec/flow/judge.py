@@ -187,7 +187,7 @@ def judge_task(job: Job, folder: Path) -> dict[str, dict[str, float]]:
     if task is None or not task.test or task.writes:
         return {}
     examples = task_examples(job.recipe, task.test)
-    student = Predictor.load(folder)
+    student = Predictor.load(folder, trust_remote_code=job.student_section.trust_remote_code)
     scores = {TRAINED: student.evaluate(examples)}
     for each in job.taught:
         head = getattr(each.teacher, "head", None)
@@ -226,7 +226,7 @@ def judge_all(job: Job, shipped: SentenceTransformer, untrained: SentenceTransfo
     start, first = CachedEncoder(untrained), job.first
     encoders = [(each, CachedEncoder(each.teacher, name=each.teacher.card.name)) for each in job.taught]
     models: dict[str, Any] = {
-        encoder.name: encoder for each, encoder in encoders if _knows_tasks(each, encoder, job.tasks)
+        encoder.name: encoder for each, encoder in encoders if knows_tasks(each, encoder, job.tasks)
     }
     models[UNTRAINED] = start
     if fitted.free_map:
@@ -260,7 +260,7 @@ def _runs_here(teacher: Any) -> bool:
     return all(each.card.kind in ("model", "molecule") for each in parts)
 
 
-def _knows_tasks(taught: Taught, encoder: CachedEncoder, tasks: Sequence[Any]) -> bool:
+def knows_tasks(taught: Taught, encoder: CachedEncoder, tasks: Sequence[Any]) -> bool:
     """Whether a teacher can be asked about the tasks' items: not one that lacks some of them, or of the corpus."""
     parts = getattr(taught.teacher, "teachers", [taught.teacher])
     if any(each.card.kind == "vectors" for each in parts):

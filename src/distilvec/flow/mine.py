@@ -9,7 +9,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from distilvec.files import whole, write_text
 from distilvec.flow.job import Job
 from distilvec.interruption import StopSignals
 from distilvec.marker import claim
-from distilvec.mining.choosing import Chooser, Chosen
+from distilvec.mining.choosing import Chooser, Chosen, grouped
 from distilvec.mining.nearest import DOCUMENTS, nearest
 from distilvec.mining.outcome import PAGE, PAIRS, SUMMARY, Mined
 from distilvec.mining.sides import Side
@@ -34,7 +34,7 @@ from distilvec.teachers.cards import fingerprint
 from distilvec.training import Ticker
 
 logger = logging.getLogger(__name__)
-#: Queries of a block; fewer where many neighbours of each are wanted.
+#: Queries of a block; fewer where many neighbours of each are wanted. Neighbours that are held at once.
 QUERIES, _NEIGHBOURS = 4096, 1 << 20
 
 
@@ -70,7 +70,7 @@ def mine_recipe(recipe: Recipe) -> Mined:
             if before.digest == result.digest:
                 logger.info("%s is mined already, by an equal call", result.file)
                 return before
-        _mine(job, corpus, further, store, work / result.digest, result)
+        _mine(job, corpus, further, store, work, result)
         write_text(folder / PAGE, result.page())
         write_text(folder / SUMMARY, result.to_json())
     shutil.rmtree(work, ignore_errors=True)
@@ -140,8 +140,11 @@ def _mine(job: Job, corpus: Corpus, further: Corpus | None, store: SignalStore, 
         sides.append(Side(corpus, store, np.asarray(corpus.holdout_rows), None))
     result.pairs, result.documents = sum(len(side.anchors) for side in sides), len(sides[0].documents)
     result.left_out = sides[0].left_out
-    result.unknown = sum(int((~side.known).sum()) for side in sides)
-    if result.unknown == result.pairs:
+    result.shared = sum(int(side.shared.sum()) for side in sides)
+    result.unknown = sum(int((~side.known).sum()) for side in sides) - result.shared
+    # Kept blocks have documents by number, and these go by the order of the store's rows.
+    work = work / fingerprint(result.digest, *(side.digest for side in sides))
+    if result.unknown + result.shared == result.pairs:
         raise DataError("the teacher has no vectors for any of the pairs", where="teachers", remedy="See its texts.")
     ticker, done = Ticker("mining", "queries"), 0
     total = sum(len(side.asked) for side in sides)
@@ -174,31 +177,57 @@ def _blocks(
         chosen = side.asked[start : start + size]
         negatives = _kept(file)
         if negatives is None:
-            asked = side.block(start, start + size)
+            draw = np.random.default_rng([job.recipe.training.seed, number, start])
 
-            def told(share: float, start: int = start, size: int = len(chosen)) -> None:
-                ticker(before + start + int(share * size), total)
+            def told(queries: int, start: int = start) -> None:
+                ticker(before + start + queries, total)
 
-            met = nearest(
-                asked.vectors,
-                side.documents,
-                chooser.depth(asked),
-                progress=told,
-                stop=lambda: signals.number is not None,
-            )
-            if met is None:
+            negatives = _searched(side, chosen, chooser, draw, told, lambda: signals.number is not None)
+            if negatives is None:
                 raise Interrupted(
                     f"mining was stopped by {signals.name}; {before + start:,} of {total:,} queries are kept",
                     where=str(work),
                     remedy="Run the same command again to go on.",
                     number=signals.number or signal.SIGINT,
                 )
-            draw = np.random.default_rng([job.recipe.training.seed, number, start])
-            negatives = chooser.choose(asked, *met, draw)
             _keep(file, negatives)
         else:
             ticker(before + start + len(chosen), total)
         yield start, chosen, negatives
+
+
+def _searched(
+    side: Side,
+    chosen: np.ndarray,
+    chooser: Chooser,
+    draw: np.random.Generator,
+    told: Callable[[int], None],
+    stop: Callable[[], bool],
+) -> Chosen | None:
+    """Negatives of some queries of a side; None where `stop` said so.
+
+    A query with very many answers needs as many neighbours more, so that it is searched with few others. A few
+    neighbours too many are held rather than that a block's last queries meet all documents by themselves.
+
+    Args:
+        told: how many of the queries are done.
+    """
+    tries = chooser.tries(len(chosen), draw)
+    depths = np.minimum(side.depths(chosen) + chooser.section.ranks[1], len(side.documents))
+    found, places = list[Chosen](), list(grouped(depths, _NEIGHBOURS + _NEIGHBOURS // 4))
+    done = 0
+    for rows in places:
+        asked = side.block(chosen[rows])
+
+        def progress(share: float, done: int = done, size: int = len(rows)) -> None:
+            told(done + int(share * size))
+
+        met = nearest(asked.vectors, side.documents, chooser.depth(asked), progress=progress, stop=stop)
+        if met is None:
+            return None
+        found.append(chooser.choose(asked, *met, tries[rows]))
+        done += len(rows)
+    return Chosen.joined(found, places)
 
 
 def _keep(file: Path, negatives: Chosen) -> None:

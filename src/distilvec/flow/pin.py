@@ -26,7 +26,14 @@ def pin(recipe: Recipe) -> Recipe:
         DistilvecError: no such model or data.
         EnvironmentProblem: the hub cannot be reached, and what is asked for is not in its cache.
     """
-    wanted = recipe.model_copy(deep=True)
+    # Shallow copies of what gets a revision: functions and what they hold are not to be copied, and often cannot be.
+    wanted = recipe.model_copy(
+        update={
+            "corpus": recipe.corpus and recipe.corpus.model_copy(),
+            "teachers": [each.model_copy() for each in recipe.teachers],
+            "student": recipe.student and recipe.student.model_copy(),
+        }
+    )
     before = _saved(Path(recipe.output) / SAVED)
     _pin_corpus(wanted, before)
     for number, teacher in enumerate(wanted.teachers):

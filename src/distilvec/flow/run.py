@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -12,8 +13,6 @@ from typing import TYPE_CHECKING
 import yaml
 
 from distilvec import marker, plain_yaml
-from distilvec.corpus.hub import HUB
-from distilvec.corpus.opening import reading
 from distilvec.errors import DistilvecError
 from distilvec.files import write_text
 from distilvec.flow.compress import compress_run
@@ -80,7 +79,8 @@ def _distilled(job: Job) -> Run:
     """From the opened job to the written report."""
     student, fitted = train_student(job)
     kept = ship_student(job, student, fitted.method, job.output / "student")
-    opened_by = partial(open_shipped, job.recipe) if writes(job.recipe) else finished_student
+    trusted = partial(finished_student, trust_remote_code=job.student_section.trust_remote_code)
+    opened_by = partial(open_shipped, job.recipe) if writes(job.recipe) else trusted
     shipped = opened_by(job.output / "student")
     untrained = job.student()
     verdict = judge_all(job, shipped, untrained, fitted)
@@ -125,13 +125,20 @@ def opened(command: str, recipe: Recipe, resume: bool) -> Job:
 
 def begin(job: Job) -> None:
     """Take the output folder, and check what can be checked before any teaching."""
-    output_folder(job.recipe, job.resume)
-    check_measures(job)
+
+    def check() -> None:
+        check_measures(job)
+        _ = job.corpus
+
+    output_folder(job.recipe, job.resume, check)
     shutil.copyfile(job.corpus.folder / "rejected.jsonl", job.output / "rejected.jsonl")
 
 
-def output_folder(recipe: Recipe, resume: bool) -> Path:
+def output_folder(recipe: Recipe, resume: bool, check: Callable[[], None] = lambda: None) -> Path:
     """Make the output folder and save the resolved recipe; refuse another recipe's run, and what is no student.
+
+    Args:
+        check: refuses what can be seen to fail, before anything of an earlier run is moved.
 
     Raises:
         DistilvecError: the folder has files of somebody else's, a run of another recipe that is to go on, or the
@@ -152,9 +159,9 @@ def output_folder(recipe: Recipe, resume: bool) -> Path:
             if own
             else "Resume with the recipe that is saved there, or choose another output.",
         )
+    check()
     if not launched()[0]:
         if other:
-            _see_corpus(recipe)  # a misspelt path must not move a finished run
             marker.set_aside(out)
         if not resume and (other or not saved.is_file()):
             # Before the recipe is written: to go on with it must not mean to go on from another one's checkpoints.
@@ -163,19 +170,6 @@ def output_folder(recipe: Recipe, resume: bool) -> Path:
         if not own:
             write_text(saved, wanted)
     return out
-
-
-def _see_corpus(recipe: Recipe) -> None:
-    """See that the corpus' file is there, where it is one.
-
-    Raises:
-        DataError: it is not.
-    """
-    path = recipe.corpus.path if recipe.corpus else None
-    if isinstance(path, str | Path) and not str(path).startswith(HUB):
-        place = Path(path).expanduser()
-        with reading(place):
-            place.stat()
 
 
 def _resolved(saved: Path) -> str | None:

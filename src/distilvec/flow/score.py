@@ -6,6 +6,7 @@ import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -109,8 +110,13 @@ def score_one(
         def stop() -> bool:
             return signals.number is not None
 
-        with alone(store.path, signals) if shard is None else nullcontext():
-            filled = fill(store, scorer, pairs.texts, pairs.keys, shard=shard, progress=ticker, stop=stop)
+        heard: Any = scorer  # a function that makes everybody wait looks at it, too
+        heard.stop = stop
+        try:
+            with alone(store.path, signals) if shard is None else nullcontext():
+                filled = fill(store, scorer, pairs.texts, pairs.keys, shard=shard, progress=ticker, stop=stop)
+        finally:
+            heard.stop = None
     if signals.number is not None:
         raise Interrupted(
             f"scoring was stopped by {signals.name}; the scores of {filled.present + filled.taught:,} of "

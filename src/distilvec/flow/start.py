@@ -81,7 +81,7 @@ def student_start(
     folder = output / FOLDER / start_key(section, teachers, corpus, seed)
     if not folder.is_dir():
         _keep(make_student(section, teachers, corpus, seed), folder)
-    return Start(lambda: _with_dropout(_opened(folder), section.dropout))
+    return Start(lambda: _with_dropout(_opened(folder, section.trust_remote_code), section.dropout))
 
 
 def _writing(section: StudentSection, separator: str) -> SentenceTransformer:
@@ -95,9 +95,9 @@ def _writing(section: StudentSection, separator: str) -> SentenceTransformer:
     return _with_dropout(student, section.dropout)
 
 
-def _opened(folder: Path) -> SentenceTransformer:
+def _opened(folder: Path, trusted: bool) -> SentenceTransformer:
     """A kept student, called "student": errors would name it by the key that is its folder's name."""
-    student = load_student(folder)
+    student = load_student(folder, trust_remote_code=trusted)
     transformer = find_transformer(student)
     if transformer is not None:
         transformer.model.config._name_or_path = "student"
@@ -194,7 +194,8 @@ def make_student(
     def source(name: str) -> SentenceTransformer:
         if name in named:
             return teacher_model(named[name], section.pooling)
-        return load_student(at_revision(name, section.revision), pooling=section.pooling)
+        named_by_itself = at_revision(name, section.revision)
+        return load_student(named_by_itself, pooling=section.pooling, trust_remote_code=section.trust_remote_code)
 
     texts = LazyTexts(corpus.texts, corpus.train_rows)
     torch.manual_seed(seed)

@@ -5,6 +5,7 @@ What trains is imported where it is needed: workers that only teach start in a f
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 
 from distilvec.corpus import Corpus
 from distilvec.corpus.keys import Modality
-from distilvec.corpus.lazy import LazyTexts
+from distilvec.corpus.lazy import BLOCK, LazyTexts
 from distilvec.corpus.molecules import Components
 from distilvec.errors import DataError, Interrupted
 from distilvec.interruption import StopSignals
@@ -25,6 +26,7 @@ from distilvec.store.axes import axes_of
 from distilvec.store.turns import alone
 from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
 from distilvec.teachers.answers import Answers
+from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.service import ServiceTeacher
 from distilvec.teachers.signals import NOTHING, Wanted
 
@@ -174,6 +176,19 @@ def fill_store(
     """Teach what a store lacks of a corpus, or of some rows of it; options are those of `fill`."""
     texts = LazyTexts(corpus.teacher_texts, range(len(corpus)) if rows is None else rows)
     keys = corpus.teacher_keys if rows is None else corpus.teacher_keys[rows]
+    if isinstance(teacher, SentenceTeacher):
+        teacher.stop = options.get("stop")
+    try:
+        return _filled(store, teacher, texts, keys, wanted, **options)
+    finally:
+        if isinstance(teacher, SentenceTeacher):
+            teacher.stop = None
+
+
+def _filled(
+    store: SignalStore, teacher: Teacher, texts: LazyTexts, keys: np.ndarray, wanted: Wanted, **options: Any
+) -> FillReport:
+    """Fill; what a paid service answers is kept beside the store until it is in there."""
     if not isinstance(teacher, ServiceTeacher):
         return fill(store, teacher, texts, keys, wanted, **options)
     with Answers(store.path / "answers", teacher.card.fingerprint, teacher.card.width) as answers:
@@ -183,8 +198,15 @@ def fill_store(
         finally:
             teacher.answers = None
         if filled.present + filled.taught + filled.absent == filled.distinct:  # else it was stopped, and some wait
-            answers.all_kept(teacher.key(text) for text in texts)
+            answers.all_kept(_stored(store, teacher, texts, keys) if answers.left else ())
     return filled
+
+
+def _stored(store: SignalStore, teacher: ServiceTeacher, texts: LazyTexts, keys: np.ndarray) -> Iterator[bytes]:
+    """What the service's answers are called of those texts that the store has; another shard's may wait for it."""
+    for start in range(0, len(texts), BLOCK):
+        here = np.flatnonzero(store.rows(keys[start : start + BLOCK]) >= 0)
+        yield from (teacher.key(text) for text in texts.take(start + here))
 
 
 def finish(

@@ -117,7 +117,8 @@ def ship_student(job: Job, student: SentenceTransformer, method: Method, folder:
     if job.task is not None and job.task.head is not None:
         job.task.head.save(folder)
     if section.router:
-        ship(router(load_student(str(folder)), _documents(job)), folder.parent / "router")
+        own = load_student(str(folder), trust_remote_code=section.trust_remote_code)
+        ship(router(own, _documents(job)), folder.parent / "router")
     return kept
 
 

@@ -153,7 +153,7 @@ def procrustes(moments: PairMoments) -> LinearMap:
 
     >>> x = np.random.default_rng(0).normal(size=(50, 2))
     >>> turned = 3 * x @ np.array([[0.0, 1.0], [-1.0, 0.0]]) + 1
-    >>> procrustes(PairMoments(2, 2).add(x, turned)).weight.round(4).T.tolist()
+    >>> (procrustes(PairMoments(2, 2).add(x, turned)).weight.round(4) + 0.0).T.tolist()
     [[0.0, 3.0], [-3.0, 0.0]]
     """
     gram, cross = moments.centred

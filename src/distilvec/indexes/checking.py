@@ -64,7 +64,8 @@ def check_index(
 
     Raises:
         DistilvecError: no such model, or no texts.
-        DataError: vectors or texts cannot be read, differ in number, or are fewer than 16 usable rows.
+        DataError: vectors or texts cannot be read, differ in number, or are fewer than 16 usable rows, or the model
+            reads nothing in the texts.
     """
     if rows is not None and rows < FEWEST:
         raise DataError(f"{rows} rows say too little", where="rows", remedy=f"Check at least {FEWEST}.")
@@ -106,10 +107,23 @@ def threshold(reader: Reader, texts: Sequence[str], read: npt.NDArray[np.floatin
         reader: the model.
         texts: those of the sample, m of them.
         read: float32 [m, D], the model's vectors of them.
+
+    Raises:
+        DataError: the model has vectors for too few of the texts.
     """
-    few = evenly_spaced(len(texts), CALIBRATION)
+    # A text without pieces that the model knows is a vector of zeros, and has no direction to compare.
+    known = np.flatnonzero(read.any(axis=1))
+    few = known[evenly_spaced(len(known), CALIBRATION)]
     coarse = reader.rounded([texts[row] for row in few])[:, : read.shape[1]]
-    noise = np.log(np.maximum(1 - cosines(read[few], coarse), 1e-9))
+    seen = coarse.any(axis=1)
+    if seen.sum() < FEWEST:
+        raise DataError(
+            f"the model reads something in {seen.sum()} of {len(texts)} checked texts, too few to tell its vectors "
+            "from others",
+            where="texts",
+            remedy="See that the texts are in a language of the model; check more rows.",
+        )
+    noise = np.log(np.maximum(1 - cosines(read[few][seen], coarse[seen]), 1e-9))
     highest = noise.mean() + noise.std() * NormalDist().inv_cdf(1 - FALSE_ALARMS / len(texts))
     return 1 - max(_FLOOR, float(np.exp(highest)))
 

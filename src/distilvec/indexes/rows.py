@@ -11,7 +11,9 @@ from distilvec.judging.tasks import unit
 
 Rows = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
-_BLOCK = 8192
+#: Rows of an index that are looked at together, and vectors that are searched for at a time: an index may have millions
+#: of rows, and all of them may be asked.
+_BLOCK, _ASKED = 8192, 512
 #: More changes than that between right and wrong rows are no blocks.
 _BLOCKS = 16
 
@@ -35,10 +37,13 @@ def spread(count: int, wanted: int | None, seed: int) -> Rows:
 
 
 def cosines(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Cosine of equal rows, float64 [n]; 0 for a row of zeros."""
-    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    length = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    return np.asarray(np.divide((a * b).sum(axis=1), length, out=np.zeros(len(a)), where=length > 0))
+    """Cosine of equal rows, float64 [n]; 0 for a row of zeros; computed block by block."""
+    found = np.zeros(len(first))
+    for start in range(0, len(first), _BLOCK):
+        a, b = (np.asarray(each[start : start + _BLOCK], np.float64) for each in (first, second))
+        length = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        np.divide((a * b).sum(axis=1), length, out=found[start : start + _BLOCK], where=length > 0)
+    return found
 
 
 def unusable(vectors: npt.NDArray[np.floating]) -> tuple[Marks, Marks]:
@@ -67,21 +72,32 @@ def top(
         depth: how many.
         own: [q], a row that each leaves out; that leaves n - 1.
     """
-    wanted, depth = unit(asked), min(depth, len(vectors) - (own is not None))
-    best = np.full((len(wanted), depth), -np.inf, np.float32)
-    found = np.full((len(wanted), depth), -1, np.int64)
-    for start in range(0, len(vectors), _BLOCK):
-        products = np.nan_to_num(wanted @ unit(vectors[start : start + _BLOCK]).T, nan=-1.0)
-        if own is not None:
-            here = np.flatnonzero((own >= start) & (own < start + products.shape[1]))
-            products[here, own[here] - start] = -np.inf
-        rows = np.broadcast_to(np.arange(start, start + products.shape[1]), products.shape)
-        best, found = np.concatenate([best, products], axis=1), np.concatenate([found, rows], axis=1)
-        some = np.argpartition(-best, depth - 1, axis=1)[:, :depth]
-        best, found = np.take_along_axis(best, some, axis=1), np.take_along_axis(found, some, axis=1)
-        order = np.argsort(-best, axis=1, kind="stable")
-        best, found = np.take_along_axis(best, order, axis=1), np.take_along_axis(found, order, axis=1)
+    depth = min(depth, len(vectors) - (own is not None))
+    best = np.full((len(asked), depth), -np.inf, np.float32)
+    found = np.full((len(asked), depth), -1, np.int64)
+    for start in range(0, len(vectors), _BLOCK):  # outside, as the index may have to come from the disk
+        block = unit(vectors[start : start + _BLOCK])
+        for first in range(0, len(asked), _ASKED):
+            part = slice(first, first + _ASKED)
+            products = np.nan_to_num(unit(asked[part]) @ block.T, nan=-1.0)
+            if own is not None:
+                here = np.flatnonzero((own[part] >= start) & (own[part] < start + len(block)))
+                products[here, own[part][here] - start] = -np.inf
+            best[part], found[part] = _better(best[part], found[part], products, start)
     return found
+
+
+def _better(
+    best: npt.NDArray[np.float32], found: Rows, products: npt.NDArray[np.float32], start: int
+) -> tuple[npt.NDArray[np.float32], Rows]:
+    """The best so far [q, k] and their rows, and the products [q, b] of the rows from `start` on: the best of both."""
+    rows = np.broadcast_to(np.arange(start, start + products.shape[1]), products.shape)
+    both, places = np.concatenate([best, products], axis=1), np.concatenate([found, rows], axis=1)
+    depth = best.shape[1]
+    some = np.argpartition(-both, depth - 1, axis=1)[:, :depth]
+    both, places = np.take_along_axis(both, some, axis=1), np.take_along_axis(places, some, axis=1)
+    order = np.argsort(-both, axis=1, kind="stable")
+    return np.take_along_axis(both, order, axis=1), np.take_along_axis(places, order, axis=1)
 
 
 def overlap(first: Rows, second: Rows) -> float:

@@ -15,7 +15,7 @@ import torch
 
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError
-from distilvec.modules.pipeline import item_kinds
+from distilvec.modules.pipeline import item_kinds, text_routes, usable_positions
 from distilvec.teachers.text import TextTeacher
 
 Vectors = npt.NDArray[np.float32]
@@ -114,12 +114,10 @@ class Reader:
     @property
     def lengths(self) -> list[int]:
         """Other lengths to try that the model can read."""
-        from distilvec.modules.pipeline import usable_positions
-
-        most = usable_positions(self._model)
         if self.length is None:
             return []
-        return [each for each in LENGTHS if each != self.length and (most is None or each <= most)]
+        most = [usable_positions(modules) for _, modules, _ in text_routes(self._model)]
+        return [each for each in LENGTHS if each != self.length and all(one is None or each <= one for one in most)]
 
     def read(self, texts: Sequence[str], variant: IndexVariant | None = None) -> Vectors:
         """float32 [n, width] of texts read in one way."""
@@ -168,11 +166,12 @@ class Reader:
 
     @contextlib.contextmanager
     def _cut(self, length: int | None) -> Iterator[None]:
-        before = self._model.max_seq_length
+        firsts = [] if length is None else [first for _, _, first in text_routes(self._model)]
+        before = [first.max_seq_length for first in firsts]  # of a router's routes, each has its own
         try:
-            if length is not None:
-                self._model.max_seq_length = length
+            for first in firsts:
+                first.max_seq_length = length
             yield
         finally:
-            if length is not None:
-                self._model.max_seq_length = before
+            for first, own in zip(firsts, before, strict=True):
+                first.max_seq_length = own

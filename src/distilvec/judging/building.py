@@ -45,6 +45,8 @@ class _Files:
         answer = spec.score if spec.target == "regression" else spec.label
         text = "image" if images and "text" not in spec.model_fields_set else spec.text
         pictures = image_table(self.folder / source, text, answer) if images and isinstance(source, str) else None
+        if pictures and key == "test" and spec.exclude:
+            raise DistilvecError("exclude is for tables: leave the images out of the folder", where=f"task {spec.name}")
         table = pictures or (self.test(text) if key == "test" and spec.exclude else self.table(key))
         return table, text if pictures or table.has(text) else spec.text, answer
 
@@ -85,8 +87,6 @@ def _probe_options(spec: TaskSpec) -> dict[str, Any]:
 
 
 def _perceptron(spec: TaskSpec, files: _Files) -> JudgingTask:
-    if spec.exclude and spec.test is None:
-        raise DistilvecError("exclude is for a split that is given: name the test file", where=f"task {spec.name}")
     items = ProbeItems(spec.name, spec.probe == "images")
 
     def columns(key: str) -> Columns:
@@ -104,6 +104,7 @@ def _perceptron(spec: TaskSpec, files: _Files) -> JudgingTask:
         seeds=range(spec.seeds),
         settings=IMAGES if spec.probe == "images" else MOLECULES,
         rejected=items.rejected,
+        contents=items.contents,
         **_common(spec),
     )
     items.tell()

@@ -69,7 +69,7 @@ class ClusteringTask(JudgingTask):
             kmeans = MiniBatchKMeans(self.clusters, batch_size=1024, n_init=3, random_state=self.seed + start)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct vectors than groups: collapse
-                assignments.append(kmeans.fit_predict(vectors).astype(np.int16))
+                assignments.append(kmeans.fit_predict(vectors).astype(np.int32))
         clusters = np.stack(assignments)
         each = [measure("v_measure", self._codes, row) for row in clusters]
         details = {"clusters": self.clusters, "starts": self.starts, "deviation": float(np.std(each))}

@@ -12,7 +12,7 @@ from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.perceptron_parts import Parts, PerceptronSettings, Target
-from distilvec.judging.probes import Columns, numbers
+from distilvec.judging.probes import Columns, numbers, plain_label
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.tasks import JudgingTask, distinct, same_length
 
@@ -71,6 +71,7 @@ class PerceptronTask(JudgingTask):
         seeds: Sequence[int] = (0, 1, 2, 3, 4),
         settings: PerceptronSettings = MOLECULES,
         rejected: Mapping[str, int] | None = None,
+        contents: Sequence[str] = (),
         domain: str | None = None,
         seed: int = 0,
     ) -> None:
@@ -88,6 +89,7 @@ class PerceptronTask(JudgingTask):
         given = [columns for columns in (train, test, validation) if columns is not None]
         for part, columns in zip(("train", "test", "validation"), given, strict=False):
             same_length(name, **{f"{part} item": columns[0], f"{part} answer": columns[1]})
+        self._contents = list(contents)  # read by `content_digest` alone
         self._items = [item for columns in given for item in columns[0]]
         self._answers, self.label_names = self._read([answer for columns in given for answer in columns[1]])
         sizes = [len(columns[0]) for columns in given]
@@ -153,7 +155,8 @@ class PerceptronTask(JudgingTask):
             if self.log and not (values > 0).all():
                 raise DataError(f"{values.min():g} has no logarithm", where=f"task {self.name}")
             return np.log(values) if self.log else values, []
-        names, codes = np.unique(np.array([str(answer) for answer in answers]), return_inverse=True)
+        known = {plain_label(answer): str(answer) for answer in reversed(answers)}
+        names, codes = np.unique(np.array([known[plain_label(answer)] for answer in answers]), return_inverse=True)
         if self.target == "classification":
             return codes.astype(np.int32), names.tolist()
         if len(names) != 2:

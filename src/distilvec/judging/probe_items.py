@@ -42,11 +42,13 @@ class ProbeItems:
 
     Attributes:
         rejected: reason -> number of rows.
+        contents: digests of the images that were taken, whose files may change under their names.
     """
 
     def __init__(self, name: str, images: bool) -> None:
         self.name, self.images = name, images
         self.rejected: Counter[str] = Counter()
+        self.contents: list[str] = []
         self._first: dict[str, str] = {}
 
     def columns(
@@ -85,7 +87,9 @@ class ProbeItems:
         for value in values:
             try:
                 if self.images:
-                    yield image_item(value, folder).item
+                    image = image_item(value, folder)
+                    self.contents.append(image.digest)
+                    yield image.item
                 else:
                     molecule_item(value, "keep")
                     yield value

@@ -109,8 +109,10 @@ class ClassificationTask(_Probe):
     def __init__(self, name: str, train: Columns, test: Columns, validation: Columns | None = None, **options: Any):
         super().__init__(name, train, test, validation, **options)
         held = self._validation[1] if self._validation else []
-        known = {_plain(answer): str(answer) for answer in reversed(self._train_answers)}
-        names = [known.get(_plain(answer), str(answer)) for answer in self._train_answers + self._test_answers + held]
+        known = {plain_label(answer): str(answer) for answer in reversed(self._train_answers)}
+        names = [
+            known.get(plain_label(answer), str(answer)) for answer in self._train_answers + self._test_answers + held
+        ]
         self.label_names, codes = np.unique(np.array(names), return_inverse=True)
         cut = np.cumsum([len(self._train_answers), len(self._test_answers)])
         self._train, self._test, self._held = np.split(codes.astype(np.int32), cut)
@@ -197,7 +199,7 @@ class RegressionTask(_Probe):
         return self._scored(Outputs("r2", self._test, predicted), details)
 
 
-def _plain(answer: Any) -> str:
+def plain_label(answer: Any) -> str:
     """A label as text, a whole number without its fraction: 1, 1.0 and "1.0" are one class, the codes 007 and 7 two."""
     if isinstance(answer, bool | np.bool_):
         return str(int(answer))

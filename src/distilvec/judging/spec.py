@@ -98,4 +98,8 @@ class TaskSpec(BaseModel):
                 f"a task of kind {self.kind} does not read {', '.join(sorted(unread))}; "
                 f"it reads {', '.join(sorted(READ_BY[self.kind]))}"
             )
+        if self.kind == "retrieval" and self.test is not None and (self.queries or self.corpus or self.qrels):
+            raise ValueError("retrieval takes test, or queries, corpus and qrels")
+        if self.exclude and self.test is None:
+            raise ValueError("exclude is for the rows of test: name the test file")
         return self

@@ -35,12 +35,10 @@ class Table:
 
     def texts(self, column: str, before: str | None = None) -> list[str]:
         """Non-empty strings; where there is a column `before`, what it holds, a space, and the text: either will do."""
-        if before is None or not self.has(before):
+        if before is None or not any(row.get(before) for row in self.rows):
             return self._column(column, _text)
         joined = [
-            {**row, column: f"{row.get(before) or ''} {row[column]}".strip()}
-            if isinstance(row.get(column), str)
-            else row
+            {**row, column: f"{row[before]} {row.get(column) or ''}".strip()} if row.get(before) else row
             for row in self.rows
         ]
         return replace(self, rows=joined).texts(column)

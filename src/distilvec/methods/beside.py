@@ -3,7 +3,8 @@
     L = L_method + weight * L_beside
 
 So a student can keep its teacher's vectors and a scorer's order of documents at once. The batch is the second one's: an
-anchor with all its documents; the first one sees these rows as items.
+anchor with all its documents; the first one sees these rows as items. Where an anchor has fewer documents than others,
+its positive fills the gap, and counts once there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import (
@@ -84,7 +86,8 @@ class Beside(Method):
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         self.method.lookup = self.lookup
-        terms = self.method(student, teachers, batch)
+        repeated = _repeated(batch)
+        terms = {name: _without(term, repeated) for name, term in self.method(student, teachers, batch).items()}
         others = self.other(student, teachers, batch)
         return {**terms, **{name: term._replace(weight=self.weight * term.weight) for name, term in others.items()}}
 
@@ -105,3 +108,22 @@ class Beside(Method):
 
     def trains_student(self, progress: float) -> bool:
         return self.method.trains_student(progress)
+
+
+def _repeated(batch: Batch) -> Tensor | None:
+    """bool [B], the rows that repeat an earlier one of their own group; None where an anchor has one document.
+
+    Whether it is None is the same for all batches of a training: of a term, every item counts in all or in none.
+    """
+    assert batch.group is not None and batch.role is not None
+    if len(batch.role) <= 2 * int(batch.role.eq(0).sum()):
+        return None
+    return (batch.duplicate & (batch.group[:, None] == batch.group)).tril(-1).any(1)
+
+
+def _without(term: Term, repeated: Tensor | None) -> Term:
+    """A term in whose mean these rows do not count."""
+    if repeated is None or term.values.dim() == 0:
+        return term
+    counted = torch.ones_like(term.values, dtype=torch.bool) if term.counted is None else term.counted
+    return term._replace(counted=counted.masked_fill(repeated, 0))

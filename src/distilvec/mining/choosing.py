@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,6 +61,32 @@ class Chosen:
     taken: Counter[str] = field(default_factory=Counter)
     candidates: int = 0
 
+    @classmethod
+    def joined(cls, found: Sequence[Chosen], places: Sequence[np.ndarray]) -> Chosen:
+        """Those of several groups of queries, which stand at these places int64 [n] of all."""
+        order = np.argsort(np.concatenate(places))
+        arrays = zip(*([each.numbers, each.scores, each.ranks, each.positives] for each in found), strict=True)
+        numbers, scores, ranks, positives = (np.concatenate(parts)[order] for parts in arrays)
+        taken = Counter[str]()
+        for each in found:
+            taken.update(each.taken)  # a sum would leave out filters that took nothing
+        return cls(numbers, scores, ranks, positives, taken, sum(each.candidates for each in found))
+
+
+def grouped(depths: np.ndarray, room: int) -> Iterator[np.ndarray]:
+    """Queries that are searched together, int64 [m] each, ascending; those that need many neighbours apart from others.
+
+    Args:
+        depths: int64 [Q], how many of the nearest documents each one needs.
+        room: for neighbours of a group, each of its queries having as many as the one that needs most.
+    """
+    order = np.argsort(-depths, kind="stable")
+    start = 0
+    while start < len(order):
+        stop = start + max(1, room // int(depths[order[start]]))
+        yield np.sort(order[start:stop])
+        start = stop
+
 
 class Chooser:
     """Applies the filters of a mining section.
@@ -76,21 +103,31 @@ class Chooser:
         """How many of the nearest documents have to be known."""
         return min(self.section.ranks[1] + asked.most, len(self.documents))
 
-    def choose(self, asked: Asked, scores: np.ndarray, numbers: np.ndarray, draw: np.random.Generator) -> Chosen:
+    def tries(self, queries: int, draw: np.random.Generator) -> np.ndarray:
+        """int64 [Q, n], documents drawn at random for each query, each once; -1 where one was drawn again."""
+        wanted = round(self.section.random * self.section.negatives)
+        if not wanted:
+            return np.zeros((queries, 0), np.int64)
+        order = np.sort(draw.integers(len(self.documents), size=(queries, _DRAWS * wanted + _DRAWS)), axis=1)
+        return draw.permuted(np.where(np.diff(order, axis=1, prepend=-1) > 0, order, -1), axis=1)
+
+    def choose(self, asked: Asked, scores: np.ndarray, numbers: np.ndarray, tries: np.ndarray) -> Chosen:
         """Negatives of a block.
 
         Args:
             scores, numbers: [Q, depth], what `nearest` found.
-            draw: for the random ones.
+            tries: of these queries, for the random ones.
         """
         section, size = self.section, len(asked.vectors)
         positives = np.einsum("qd,qd->q", asked.vectors, self.documents.read(asked.positives))
         taken: Counter[str] = Counter()
         there = numbers >= 0
         alive = there & ~self._own(asked, numbers)
-        taken["the query's own: its positives, its text, its negatives"] = int((there & ~alive).sum())
-        ranks = np.where(alive, alive.cumsum(1), 0)
         first, last = section.ranks
+        others = alive.cumsum(1)
+        # Those behind the last rank would be more or fewer by how far the search went.
+        taken["the query's own: its positives, its text, its negatives"] = int((there & ~alive & (others < last)).sum())
+        ranks = np.where(alive, others, 0)
         alive &= ranks <= last
         candidates = int(alive.sum())
         if first > 1:
@@ -106,7 +143,7 @@ class Chooser:
             candidates,
         )
         wanted = round(section.random * section.negatives)
-        drawn = self._drawn(asked, positives, wanted, draw) if wanted else (scores[:, :0], numbers[:, :0])
+        drawn = self._drawn(asked, positives, wanted, tries) if wanted else (scores[:, :0], numbers[:, :0])
         rows, columns = (drawn[1] >= 0).nonzero()  # what was drawn may be among the nearest too
         alive &= ~self._among(numbers, rows, drawn[1][rows, columns])
         kept = (drawn[1] >= 0).sum(1)
@@ -180,14 +217,10 @@ class Chooser:
         return near
 
     def _drawn(
-        self, asked: Asked, positives: np.ndarray, wanted: int, draw: np.random.Generator
+        self, asked: Asked, positives: np.ndarray, wanted: int, numbers: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores and numbers [Q, wanted] of documents drawn at random that pass the filters; -1 where too few did."""
-        size, tried = len(asked.vectors), _DRAWS * wanted + _DRAWS
-        numbers = draw.integers(len(self.documents), size=(size, tried))
-        order = np.sort(numbers, axis=1)
-        numbers = np.where(np.diff(order, axis=1, prepend=-1) > 0, order, -1)  # each once
-        numbers = draw.permuted(numbers, axis=1)
+        size, tried = numbers.shape
         scores = np.full(numbers.shape, np.nan, np.float32)
         for start in range(0, size, max(1, _AT_ONCE // tried)):
             chunk = slice(start, start + max(1, _AT_ONCE // tried))

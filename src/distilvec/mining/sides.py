@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +80,8 @@ class Side:
         anchors, positives: int64 [n], rows of the corpus.
         given: int64 [n, m], rows of the negatives that the corpus itself has, -1 where there is none.
         left_out: further documents that are texts of other rows.
+        known: bool [n], those whose query and positive have vectors here.
+        shared: bool [n], those whose positive other pairs have on the other side, so that it is no document here.
     """
 
     def __init__(self, corpus: Corpus, store: SignalStore, rows: np.ndarray, further: Corpus | None) -> None:
@@ -102,24 +105,49 @@ class Side:
         self._vectors = store.rows(self._keys)
         self._positive = self.documents.numbers(corpus.teacher_keys[self.positives])
         self.known = (self._vectors >= 0) & (self._positive >= 0)
+        lost = np.flatnonzero((self._vectors >= 0) & (self._positive < 0))
+        self.shared = np.zeros(len(self.anchors), bool)
+        self.shared[lost] = store.rows(corpus.teacher_keys[self.positives[lost]]) >= 0
         had = self.documents.numbers(corpus.teacher_keys[self.given.clip(0).reshape(-1)]).reshape(self.given.shape)
         self._had = np.where(self.given < 0, -1, had)
         #: Which of the anchors can be asked; in the order of their vectors.
         self.asked = np.flatnonzero(self.known)
         self._same = np.unique(_words(self._keys), return_inverse=True)[1]
-        self._by_text = np.argsort(self._same, kind="stable")
+        # Each text with each document that answers it, once: a query may stand in many pairs.
+        answered = np.flatnonzero(self._positive >= 0)
+        span = len(self.documents) + 1
+        self._answered, self._answers = np.divmod(
+            np.unique(self._same[answered] * span + self._positive[answered]), span
+        )
 
-    def block(self, start: int, stop: int) -> Asked:
-        """The queries `asked[start:stop]`."""
-        chosen = self.asked[start:stop]
-        low, high = (np.searchsorted(self._same[self._by_text], self._same[chosen], side) for side in ("left", "right"))
+    @property
+    def digest(self) -> str:
+        """Of what the numbers of documents and the places in `asked` mean; the order of a store's rows may change."""
+        found = hashlib.blake2b(digest_size=16)
+        for numbers in (self.documents.corpus, self.asked):
+            found.update(f"{len(numbers)} ".encode())
+            found.update(numbers.astype(np.int64).tobytes())
+        return found.hexdigest()
+
+    def depths(self, chosen: np.ndarray) -> np.ndarray:
+        """int64 [n], how many documents each of these queries can lose for being its own."""
+        low, high = self._spans(chosen)
+        return high - low + 1 + self._had.shape[1]
+
+    def block(self, chosen: np.ndarray) -> Asked:
+        """These queries, int64 [n] of `asked`."""
+        low, high = self._spans(chosen)
         rows = np.repeat(np.arange(len(chosen)), high - low)
         within = np.arange(len(rows)) - np.repeat((high - low).cumsum() - (high - low), high - low)
-        own = self._positive[self._by_text[np.repeat(low, high - low) + within]]
         return Asked(
             _unit(self._store.read(self._vectors[chosen])),
             self._positive[chosen],
-            rows[own >= 0],
-            own[own >= 0],
+            rows,
+            self._answers[np.repeat(low, high - low) + within],
             np.column_stack([self.documents.numbers(self._keys[chosen]), self._had[chosen]]),
         )
+
+    def _spans(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the answers of each query begin and end."""
+        texts = self._same[chosen]
+        return np.searchsorted(self._answered, texts, "left"), np.searchsorted(self._answered, texts, "right")

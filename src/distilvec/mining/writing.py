@@ -77,7 +77,7 @@ class PairsWriter:
             self._written += 1
 
     def rest(self, side: Side) -> None:
-        """Pairs that the teacher has no vectors for."""
+        """Pairs that are not asked: the teacher has no vectors for them, or their positive is on the other side."""
         unknown = np.flatnonzero(~side.known)
         for start in range(0, len(unknown), _ROWS):
             rows = unknown[start : start + _ROWS]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.folder_checks import check_links
 from distilvec.modules.projection import validated_ridge
 
 __all__ = ["GaussianKernels", "Kernel", "bounded", "has_kernels"]
@@ -230,25 +231,47 @@ class GaussianKernels(nn.Module):
         Raises:
             DataError: there are none, or their files are damaged.
         """
-        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         place = Path(folder) / _FOLDER
         if not has_kernels(folder):
             raise DataError("this model has no kernels", where=str(folder), remedy="Train it with keep_kernels: true.")
         try:
+            for each in (Path(folder), place):
+                check_links(Path(folder), each)
             content = json.loads((place / _CONFIG).read_text(encoding="utf-8"))
-            config = content.pop("kernels")
-            head = cls(config.pop("width"), config.pop("names"), config.pop("widths"), **config)
+            head = cls._empty(content.pop("kernels"), _shapes(place / _WEIGHTS))
             head.load_state_dict(load_file(place / _WEIGHTS))
-        except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError, DistilvecError) as error:
+        except Exception as error:  # a file that somebody else wrote can be wrong in every way
             raise DataError(f"the kernels cannot be read ({error})", where=str(place)) from error
         return head, content
+
+    @classmethod
+    def _empty(cls, config: dict[str, Any], shapes: dict[str, list[int]]) -> GaussianKernels:
+        """Kernels without values; no memory is taken for sizes that their weights do not have.
+
+        Raises:
+            DistilvecError: configuration and weights do not belong together.
+        """
+        if max(config.get("depth", 0), len(config["widths"])) <= len(shapes):
+            with torch.device("meta"):
+                head = cls(config.pop("width"), config.pop("names"), config.pop("widths"), **config)
+            if {name: list(value.shape) for name, value in head.state_dict().items()} == shapes:
+                return head.to_empty(device="cpu")
+        raise DistilvecError(f"{_CONFIG} asks for other sizes than {_WEIGHTS} has")
 
 
 def bounded(spread: Tensor, bound: str) -> Tensor:
     """What a kernel says of the deviation -> log-variance within its bounds."""
     return 10 * torch.tanh(spread / 10) if bound == "soft" else -2 * torch.tanh(spread)
+
+
+def _shapes(file: Path) -> dict[str, list[int]]:
+    """Those of the tensors in a safetensors file, from its header alone."""
+    from safetensors import safe_open
+
+    with safe_open(file, framework="numpy") as opened:
+        return {name: list(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
 
 
 def has_kernels(folder: str | Path) -> bool:

@@ -65,32 +65,58 @@ def usable_positions(model: nn.Module) -> int | None:
 def set_length(model: SentenceTransformer, wanted: int | None, name: str) -> None:
     """Set the maximum length in tokens; without a wish, cut the model's own down to what its positions allow.
 
+    Of a `Router`, whose length is the longest of its routes', each route of texts is set by its own positions.
+
     Raises:
-        DistilvecError: no room for a token of the text, or more than the positions allow.
+        DistilvecError: no room for a token of the text, more than the positions allow, or static embeddings, which read
+            whole texts.
     """
-    limit = usable_positions(model)
+    for route, modules, first in text_routes(model):
+        _set_length(modules, first, wanted, f"{name}, route {route}" if route else name)
+
+
+def text_routes(model: SentenceTransformer) -> list[tuple[str, nn.Module, Any]]:
+    """Name, modules and first module of each of a `Router`'s routes of texts; of another model, ("", it, first)."""
+    from sentence_transformers.base.modules import Router
+
+    router: Any = model[0]
+    if not isinstance(router, Router):
+        return [("", model, router)]
+    routes: Any = router.sub_modules.items()
+    return [(name, route, route[0]) for name, route in routes if "text" in getattr(route[0], "modalities", ["text"])]
+
+
+def _set_length(modules: nn.Module, first: Any, wanted: int | None, name: str) -> None:
+    """Of a pipeline or a route, `first` its first module."""
+    limit = usable_positions(modules)
     if wanted is not None:
-        least = _least_tokens(model)
+        if _bare_tokenizer(first) is not None:
+            raise DistilvecError(
+                f"max_length is {wanted}, and static embeddings read whole texts",
+                where=name,
+                remedy="Leave max_length out.",
+            )
+        least = _least_tokens(first)
         if wanted < least or (limit is not None and wanted > limit):
             raise DistilvecError(
                 f"max_length is {wanted}, special tokens and positions allow {least} to {limit or 'any number'}",
                 where=name,
                 remedy="Choose a length within that range.",
             )
-        model.max_seq_length = wanted
-    elif limit is not None and (model.max_seq_length is None or model.max_seq_length > limit):
-        model.max_seq_length = limit
+        first.max_seq_length = wanted
+    elif limit is not None and ((own := getattr(first, "max_seq_length", None)) is None or own > limit):
+        first.max_seq_length = limit
 
 
-def _least_tokens(model: SentenceTransformer) -> int:
+def _least_tokens(first: Any) -> int:
     """One token of the text beside the special ones; below that, tokenizers give up cutting."""
-    count = getattr(getattr(model[0], "tokenizer", None), "num_special_tokens_to_add", None)
-    return 1 + int(count() if count is not None and _bare_tokenizer(model) is None else 0)
+    count = getattr(getattr(first, "tokenizer", None), "num_special_tokens_to_add", None)
+    return 1 + int(count() if count is not None and _bare_tokenizer(first) is None else 0)
 
 
 def token_limit(model: SentenceTransformer) -> int | None:
     """Tokens that a model reads of a text; None = all."""
-    bare = _bare_tokenizer(model)
+    bare = _bare_tokenizer(model[0])
     if bare is not None:
         return None if bare.truncation is None else int(bare.truncation["max_length"])
     length = model.max_seq_length
@@ -103,7 +129,7 @@ def limit_length(model: SentenceTransformer, tokens: int) -> None:
     Raises:
         DistilvecError: no room for a token of the text.
     """
-    if tokens < (least := _least_tokens(model)):
+    if tokens < (least := _least_tokens(model[0])):
         raise DistilvecError(
             f"of {tokens} tokens none is left for the text; the special ones take {least - 1}",
             where="student.max_length",
@@ -111,7 +137,7 @@ def limit_length(model: SentenceTransformer, tokens: int) -> None:
         )
     limit = token_limit(model)
     tokens = tokens if limit is None else min(tokens, limit)
-    bare = _bare_tokenizer(model)
+    bare = _bare_tokenizer(model[0])
     if bare is None:
         model.max_seq_length = tokens
     else:
@@ -119,11 +145,11 @@ def limit_length(model: SentenceTransformer, tokens: int) -> None:
         bare.enable_truncation(tokens)
 
 
-def _bare_tokenizer(model: SentenceTransformer) -> Any | None:
-    """The `tokenizers.Tokenizer` of static embeddings, which know of no length; None of any other model."""
+def _bare_tokenizer(first: Any) -> Any | None:
+    """The `tokenizers.Tokenizer` of static embeddings, which know of no length; None of any other module."""
     from tokenizers import Tokenizer
 
-    tokenizer = getattr(model[0], "tokenizer", None)
+    tokenizer = getattr(first, "tokenizer", None)
     return tokenizer if isinstance(tokenizer, Tokenizer) else None
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from distilvec.errors import DistilvecError
+
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from tokenizers import Encoding
@@ -30,11 +32,15 @@ class TextIds:
     Attributes:
         bare: whether it is a bare tokenizer.
         limit: as int, or None.
+
+    Raises:
+        DistilvecError: the tokenizer is written in Python.
     """
 
     def __init__(self, tokenizer: Any, limit: float | None, prompt: str = "") -> None:
         from tokenizers import Tokenizer
 
+        check_fast(tokenizer)
         self.bare, self.prompt = not hasattr(tokenizer, "backend_tokenizer"), prompt
         if self.bare:
             limit = tokenizer.truncation["max_length"] if tokenizer.truncation else None
@@ -71,6 +77,22 @@ class TextIds:
     def describe(self) -> str:
         """What the ids depend on besides the texts."""
         return f"{settings_of(self._core)}|{self.limit}|{self.prompt}"
+
+
+def check_fast(tokenizer: Any, where: str | None = None) -> None:
+    """Refuse a tokenizer without a core in Rust, whose ids nothing but its own calls can tell.
+
+    Raises:
+        DistilvecError: as above.
+    """
+    from tokenizers import Tokenizer
+
+    if not isinstance(tokenizer, Tokenizer) and not hasattr(tokenizer, "backend_tokenizer"):
+        raise DistilvecError(
+            f"its tokenizer, {type(tokenizer).__name__}, is written in Python, and a student needs a fast one",
+            where=where,
+            remedy="Choose a student whose folder holds tokenizer.json; a model with this tokenizer can be a teacher.",
+        )
 
 
 def settings_of(core: Any) -> str:

@@ -7,8 +7,12 @@ function is named as module:function; such a recipe runs again where that can be
 
 from __future__ import annotations
 
+import filecmp
 import json
+import os
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,9 @@ from distilvec.corpus.sources import undecoded
 from distilvec.corpus.tables import chosen_split, given_rows, is_dataset
 from distilvec.errors import DistilvecError
 from distilvec.files import whole
+from distilvec.locking import alone_in
 from distilvec.marker import claim
+from distilvec.recipe.places import home
 from distilvec.recipe.recipe import Recipe
 from distilvec.recipe.sections import NAME
 
@@ -38,6 +44,7 @@ def recipe_of(
     """The recipe that these values mean, None for what it does not name; what YAML cannot hold is written below
     `output/given/`.
     """
+    output = home(str(output))
     given = Path(output) / GIVEN
     if teacher is not None:
         _check_names("teachers", teacher)
@@ -54,7 +61,7 @@ def recipe_of(
         "teachers": [_teacher_section(each, name, given, images) for each, name in zip(teachers, names, strict=True)],
         "student": None if student is None else _student_section(student),
         "method": None if method is None else dict(method) if isinstance(method, Mapping) else {"name": method},
-        "output": str(output),
+        "output": output,
         **{name: str(value) if isinstance(value, Path) else value for name, value in sections.items()},
     }
     return Recipe.build({name: value for name, value in data.items() if value is not None})
@@ -156,7 +163,8 @@ def _write_vectors(file: Path, vectors: Any, name: str) -> Path:
     if array.ndim != 2 or array.dtype.kind != "f":
         raise DistilvecError(f"vectors are numbers [n, D], found {array.dtype} {list(array.shape)}", where=name)
     claim(file.parent.parent)
-    with whole(file) as partial, partial.open("wb") as out:
+    alone = alone_in(file.parent.parent) if file.exists() else nullcontext()
+    with alone, whole(file) as partial, partial.open("wb") as out:
         np.save(out, array, allow_pickle=False)
     return file
 
@@ -171,21 +179,26 @@ def _write_rows(file: Path, source: Any, text: str, limit: int | None = None, im
     rows = given_rows(source, limit)
     claim(file.parent.parent)
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as out:
-        for row in rows:
-            # An image may be a dictionary itself, as data sets have it.
-            alone = (
-                bool(images) and isinstance(row, Mapping) and text not in row and bool({"bytes", "path"} & row.keys())
-            )
-            value = dict(row) if isinstance(row, Mapping) and not alone else {text: row}
-            value |= {name: _portable(value[name]) for name in images if name in value}
-            out.write(json.dumps(value, default=_not_json) + "\n")
-    if file.is_file() and file.stat().st_size == partial.stat().st_size and file.read_bytes() == partial.read_bytes():
-        partial.unlink()  # its date is part of the prepared corpus' fingerprint
-    else:
-        partial.replace(file)
+    partial = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with partial.open("w", encoding="utf-8") as out:
+            for row in rows:
+                out.write(json.dumps(_row(row, text, images), default=_not_json) + "\n")
+        if not file.is_file():
+            partial.replace(file)
+        elif not filecmp.cmp(file, partial, shallow=False):  # its date is part of the prepared corpus' fingerprint
+            with alone_in(file.parent.parent):  # nor may the texts of a run that is at work be replaced
+                partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
     return file
+
+
+def _row(row: Any, text: str, images: Sequence[str]) -> dict[str, Any]:
+    """A row as a mapping; an image may be a dictionary itself, as data sets have it."""
+    alone = bool(images) and isinstance(row, Mapping) and text not in row and bool({"bytes", "path"} & row.keys())
+    value = dict(row) if isinstance(row, Mapping) and not alone else {text: row}
+    return value | {name: _portable(value[name]) for name in images if name in value}
 
 
 def _portable(image: Any) -> Any:

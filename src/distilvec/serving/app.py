@@ -29,6 +29,11 @@ logger = logging.getLogger(__name__)
 MOST_TEXTS, MOST_BYTES = 2048, 16 << 20
 #: Of a text, most of which no model reads; cutting it into pieces holds everybody up.
 MOST_CHARACTERS = 200_000
+#: Names of files that models of more than texts would open.
+MEDIA = (
+    ".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tiff", ".webp", ".mp4", ".avi", ".mov", ".wmv", ".flv", ".mkv", ".mp3",
+    ".wav", ".ogg", ".flac", ".aac",
+)  # fmt: skip
 #: Seconds after which a client that was turned away may ask again.
 LATER = 1
 
@@ -50,8 +55,11 @@ def application(
         model: used in one thread at a time, in eval mode.
         name: that clients ask for; any other is refused.
         key: that clients must send ("Authorization: Bearer KEY"); None = everybody may ask. `/health` needs none.
-        batch: texts that are encoded together.
+        batch: texts that are encoded together, in one forward pass.
         most_waiting: texts that may wait; whoever comes then is turned away with 503.
+
+    A model of images reads data URIs alone: the names of files and addresses on the web, which it would open or fetch,
+    are refused.
 
     Raises:
         EnvironmentProblem: the extra `serve` is not installed.
@@ -66,7 +74,7 @@ def application(
             "serving needs starlette and uvicorn", where="serve", remedy="pip install 'distilvec[serve]'"
         ) from error
     model.eval()
-    server = _Server(model, name, key, Batcher(_encoder(model), batch=batch, most_waiting=most_waiting))
+    server = _Server(model, name, key, Batcher(_encoder(model, batch), batch=batch, most_waiting=most_waiting))
 
     def answering(what: Any) -> Any:
         async def answer(request: Request) -> Response:
@@ -105,6 +113,8 @@ class _Server:
         self.model, self.name, self.key, self.batcher = model, name, key, batcher
         self.width = int(model.get_embedding_dimension() or np.shape(model.encode(["A probe."]))[-1])
         self._counter = _counter(model)
+        kinds = set(getattr(model, "modalities", ["text"]))
+        self._media, self._reads_text = sorted(kinds & {"image", "audio", "video"}), "text" in kinds
 
     async def health(self, _: Request) -> dict[str, Any]:
         return {"status": "ok", "model": self.name}
@@ -120,6 +130,7 @@ class _Server:
         if asked.get("model") not in (None, self.name):
             raise _Refusal(404, f'there is no such model; this is "{self.name}"', "model_not_found")
         texts = _texts(asked.get("input"))
+        self._refuse_places(texts)
         width = self._width(asked.get("dimensions"))
         encoding = asked.get("encoding_format") or "float"
         if encoding not in ("float", "base64"):
@@ -131,6 +142,9 @@ class _Server:
             vectors = await self.batcher.vectors(texts, side)
         except BusyError:
             raise _Refusal(503, "too many texts are waiting", "overloaded") from None
+        except ValueError as error:  # as models of molecules and images say that they cannot read an input
+            logger.warning("the model cannot read an input (%s)", error)
+            raise _Refusal(400, f"the model cannot read an input ({str(error)[:200]})", "invalid_value") from error
         except Exception as error:
             logger.exception("the model failed on %d texts", len(texts))
             raise _Refusal(500, "the model failed on these texts", "model_error") from error
@@ -148,6 +162,19 @@ class _Server:
         given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
         if not hmac.compare_digest(given, self.key.encode()):
             raise _Refusal(401, "the key is missing or wrong", "invalid_api_key")
+
+    def _refuse_places(self, texts: Sequence[str]) -> None:
+        """Refuse what sentence-transformers would open on this machine or fetch from another; data URIs hold all."""
+        heads = tuple(f"data:{kind}/" for kind in self._media)
+        for index, text in enumerate(texts if heads else []):
+            if text.startswith(heads):
+                continue
+            if not self._reads_text:
+                told = f'input {index} is no data URI ("{heads[0]}..."), the only form in which this model is asked'
+                raise _Refusal(400, told, "invalid_value")
+            if text.startswith(("http://", "https://")) or text.lower().endswith(MEDIA):
+                told = f"input {index} names a file or an address; send what it holds as a data URI"
+                raise _Refusal(400, told, "invalid_value")
 
     def _width(self, asked: Any) -> int:
         if asked is None:
@@ -177,11 +204,12 @@ def _counter(model: SentenceTransformer) -> Any:
     return counter
 
 
-def _encoder(model: SentenceTransformer) -> Any:
+def _encoder(model: SentenceTransformer, batch: int) -> Any:
     ways: dict[str | None, Any] = {None: model.encode, "query": model.encode_query, "document": model.encode_document}
 
     def encode(texts: Sequence[str], side: str | None) -> npt.NDArray[np.float32]:
-        return np.asarray(ways[side](list(texts), show_progress_bar=False, convert_to_numpy=True), np.float32)
+        options: dict[str, Any] = {"batch_size": batch, "show_progress_bar": False, "convert_to_numpy": True}
+        return np.asarray(ways[side](list(texts), **options), np.float32)
 
     return encode
 

@@ -31,7 +31,7 @@ class Batcher:
     """Encodes in one thread, as many waiting texts at a time as a batch holds, first come first served.
 
     Waiting costs nobody anything: whoever comes alone is encoded at once, and while a batch is in work the next one
-    gathers.
+    gathers. Where a batch of several requests fails, each is encoded by itself, so that a bad text harms its own alone.
 
     Args:
         encode: called in a thread of its own, never twice at once.
@@ -72,25 +72,38 @@ class Batcher:
         self._thread.shutdown()
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             while not self._jobs:
                 self._awake.clear()
                 await self._awake.wait()
             jobs = self._next()
-            texts = [text for job in jobs for text in job.texts]
             try:
-                vectors = await loop.run_in_executor(self._thread, self._encode, texts, jobs[0].side)
+                await self._answer(jobs)
             except Exception as error:
+                if len(jobs) == 1:
+                    self._fail(jobs[0], error)
+                    continue
+                # One of them did it, and the others have done nothing wrong.
                 for job in jobs:
-                    if not job.answer.done():
-                        job.answer.set_exception(error)
-                continue
-            start = 0
-            for job in jobs:
-                if not job.answer.done():  # whoever asked has gone
-                    job.answer.set_result(vectors[start : start + len(job.texts)])
-                start += len(job.texts)
+                    try:
+                        await self._answer([job])
+                    except Exception as own:
+                        self._fail(job, own)
+
+    async def _answer(self, jobs: Sequence[_Job]) -> None:
+        """Encode the texts of some jobs together."""
+        texts = [text for job in jobs for text in job.texts]
+        vectors = await asyncio.get_running_loop().run_in_executor(self._thread, self._encode, texts, jobs[0].side)
+        start = 0
+        for job in jobs:
+            if not job.answer.done():  # whoever asked has gone
+                job.answer.set_result(vectors[start : start + len(job.texts)])
+            start += len(job.texts)
+
+    @staticmethod
+    def _fail(job: _Job, error: Exception) -> None:
+        if not job.answer.done():
+            job.answer.set_exception(error)
 
     def _next(self) -> list[_Job]:
         """The first job, and those behind it of the same side that fit into the batch."""

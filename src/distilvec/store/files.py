@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,8 +19,11 @@ _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def write_json(file: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
-    """Write a JSON file that is either absent or complete, whatever happens meanwhile."""
-    temporary = file.with_name(file.name + ".tmp")
+    """Write a JSON file that is either absent or complete, whatever happens meanwhile.
+
+    Each call has a temporary name of its own: of two that write the same file at once the later one stays.
+    """
+    temporary = file.with_name(f"{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as handle:
             handle.write(json.dumps(content, indent=indent, default=str))

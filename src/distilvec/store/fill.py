@@ -223,6 +223,9 @@ class _VectorFilling:
                 continue
             covered = 0
             for local, vectors in teacher.stream(chunk):
+                if not len(local):  # it waits for somebody, and lets us ask whether to stop
+                    yield rows[:0], None
+                    continue
                 covered += len(local)
                 given = rows[np.asarray(local)]
                 lacks = np.isnan(vectors).all(axis=1) if getattr(teacher, "gaps", False) else np.zeros(len(given), bool)

@@ -6,6 +6,8 @@ A store is a folder:
     sentence-<writer>-<n>.arrow      key (16 bytes), vector (fixed-size list), scale (int8, tiny float16); by key
     sentence-<writer>-<n>.json       the part's record, written last: a part without it does not exist
     writer-<writer>.lock             held while that writer is open
+    teaching.lock, pull.lock         held while a process teaches all that is missing, or fetches from a copy
+    store.lock                       held while store.json or vocabulary.json is written
     derived/index-<parts>.npy        all keys of all parts in one sorted table; rebuilt when missing
     derived/<signal>-index-<parts>.npy    the same of another signal
 
@@ -18,7 +20,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ from distilvec.store.files import disk_problems, locked, write_json
 
 SCHEMA_VERSION = 1
 SIGNAL = "sentence"
+VOCABULARY = "vocabulary.json"
 KEY_BYTES = 16
 DTYPES = {"float16": np.float16, "float32": np.float32, "int8": np.int8}
 WRITER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -100,6 +104,28 @@ def check_same_teacher(existing: str, other: str, where: Path) -> None:
         )
 
 
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """The lock under which store.json and vocabulary.json are written; what killed processes left of them goes."""
+    with disk_problems(folder), locked(folder / "store.lock", wait=True):
+        for name in ("store.json", VOCABULARY):
+            for left in folder.glob(f"{name}*.tmp"):
+                left.unlink(missing_ok=True)
+        yield
+
+
+def write_vocabulary(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write vocabulary.json, unless there is one.
+
+    Raises:
+        EnvironmentProblem: where the folder cannot be written.
+    """
+    if not (folder / VOCABULARY).exists():
+        with _held(folder):
+            if not (folder / VOCABULARY).exists():
+                write_json(folder / VOCABULARY, content)
+
+
 def write_format(folder: Path, wanted: StoreFormat, *, anew: bool = False) -> None:
     """Write store.json unless another process was faster; the caller reads back what is there.
 
@@ -108,6 +134,7 @@ def write_format(folder: Path, wanted: StoreFormat, *, anew: bool = False) -> No
 
     Raises:
         DataError: where there are parts of an unknown teacher.
+        DistilvecError: where another process is about to fill the store, with another width or dtype.
     """
     content = {
         "schema": SCHEMA_VERSION,
@@ -115,7 +142,7 @@ def write_format(folder: Path, wanted: StoreFormat, *, anew: bool = False) -> No
         "signals": {SIGNAL: {"width": wanted.width, "dtype": wanted.dtype}},
     }
     target = folder / "store.json"
-    with disk_problems(folder), locked(folder / "store.lock", wait=True):
+    with _held(folder):
         held = any(folder.glob("*.arrow"))
         if target.exists() and (held or not anew):
             return
@@ -125,7 +152,45 @@ def write_format(folder: Path, wanted: StoreFormat, *, anew: bool = False) -> No
                 where=str(folder),
                 remedy="Restore store.json from a copy, or use an empty folder.",
             )
+        if target.exists() and _at_work(folder):
+            there = read_format(folder)
+            if (there.width, there.dtype) == (wanted.width, wanted.dtype):
+                return
+            raise DistilvecError(
+                f"another process is filling this store, with {there.dtype} of width {there.width}, and {wanted.dtype} "
+                f"of width {wanted.width} is wanted",
+                where=str(folder),
+                remedy="Wait for it, or use another folder.",
+            )
         write_json(target, content, indent=2)
+
+
+def _at_work(folder: Path) -> bool:
+    """Whether a living process teaches or writes; its parts are still in its memory."""
+    for file in (*folder.glob("writer-*.lock"), *folder.glob("teaching.lock")):
+        with locked(file, wait=False) as free:
+            if not free:
+                return True
+    return False
+
+
+def check_same_format(folder: Path, store: StoreFormat) -> None:
+    """Refuse to write into a store that was made anew since it was opened.
+
+    The caller holds its writer's lock: whoever makes a store anew looks at these under the lock that is taken here.
+
+    Raises:
+        DistilvecError: it has another width or dtype by now.
+    """
+    with _held(folder):
+        there = read_format(folder)
+    if (there.width, there.dtype) != (store.width, store.dtype):
+        raise DistilvecError(
+            f"the store was made anew by another process, with {there.dtype} of width {there.width} instead of "
+            f"{store.dtype} of width {store.width}",
+            where=str(folder),
+            remedy="Use another folder, or the same storage.",
+        )
 
 
 def states_fingerprint(teacher: str) -> str:
@@ -146,7 +211,7 @@ def add_signal(folder: Path, signal: str, width: int, dtype: str, fingerprint: s
     target, wanted = folder / "store.json", {"width": width, "dtype": dtype}
     if fingerprint is not None:
         wanted["fingerprint"] = fingerprint
-    with disk_problems(folder), locked(folder / "store.lock", wait=True):
+    with _held(folder):
         content = json.loads(target.read_text(encoding="utf-8"))
         entry = content["signals"].setdefault(signal, wanted)
         if entry.get("fingerprint") != fingerprint:

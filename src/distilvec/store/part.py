@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -23,6 +24,8 @@ PART_BYTES = 64 << 20
 PART_SECONDS = 300.0
 _ARROW_TYPES = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8()}
 _READ_BYTES = 1 << 22
+#: Numbers of errors that come of a file which is no file, or has nothing in it.
+_NO_FILE = {errno.EISDIR, errno.EINVAL}
 
 
 class BadPart(Exception):
@@ -178,6 +181,7 @@ def open_part(folder: Path, name: str, store: StoreFormat) -> StorePart:
 
     Raises:
         BadPart: with the reason, where the files are not what the record says.
+        EnvironmentProblem: where they cannot be read now.
         FileNotFoundError: where the record itself is gone.
     """
     schemas = [arrow_schema(store)]
@@ -195,7 +199,7 @@ def open_part(folder: Path, name: str, store: StoreFormat) -> StorePart:
             moments=Moments.from_dict(record["moments"], store.width),
             checksum=str(record["checksum"]),
         )
-    except (KeyError, TypeError, ValueError, OSError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise BadPart(f"it cannot be read ({type(error).__name__}: {error})") from error
     check_key_range(part.words, record)
     return part
@@ -206,6 +210,7 @@ def open_file(folder: Path, name: str, fingerprint: str, *schemas: pa.Schema) ->
 
     Raises:
         BadPart: with the reason, where the files are not what the record says.
+        EnvironmentProblem: where they cannot be read now.
         FileNotFoundError: where the record itself is gone.
     """
     record = _read_record(folder / f"{name}.json")
@@ -229,8 +234,10 @@ def open_file(folder: Path, name: str, fingerprint: str, *schemas: pa.Schema) ->
         return record, batch
     except FileNotFoundError as error:
         raise BadPart("the Arrow file is missing") from error
-    except (KeyError, TypeError, ValueError, OSError) as error:  # ArrowInvalid is a ValueError
+    except (KeyError, TypeError, ValueError) as error:  # ArrowInvalid is a ValueError
         raise BadPart(f"it cannot be read ({type(error).__name__}: {error})") from error
+    except OSError as error:
+        raise _unreadable(error, arrow, "it") from error
 
 
 def check_key_range(words: np.ndarray, record: dict[str, Any]) -> None:
@@ -252,6 +259,7 @@ def verify_part(folder: Path, name: str, *, changed: bool = False) -> None:
 
     Raises:
         BadPart: where they differ.
+        EnvironmentProblem: where they cannot be read now.
     """
     file, arrow = folder / f"{name}.json", folder / f"{name}.arrow"
     record = _read_record(file)
@@ -265,8 +273,10 @@ def verify_part(folder: Path, name: str, *, changed: bool = False) -> None:
         with open(arrow, "rb") as handle:
             while block := handle.read(_READ_BYTES):
                 digest.update(block)
+    except FileNotFoundError as error:
+        raise BadPart("the Arrow file is missing") from error
     except OSError as error:
-        raise BadPart(f"it cannot be read ({error})") from error
+        raise _unreadable(error, arrow, "it") from error
     if digest.hexdigest() != record.get("checksum"):
         raise BadPart("the checksum does not agree with the file")
     if changed:
@@ -280,11 +290,27 @@ def _read_record(file: Path) -> dict[str, Any]:
         record = json.loads(file.read_bytes())
     except FileNotFoundError:
         raise
-    except (ValueError, OSError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadPart(f"its record cannot be read ({error})") from error
+    except OSError as error:
+        raise _unreadable(error, file, "its record") from error
     if not isinstance(record, dict):
         raise BadPart("its record is not an object")
     return record
+
+
+def _unreadable(error: OSError, file: Path, what: str) -> BadPart | EnvironmentProblem:
+    """What an error says: that the file is damaged, or that the system does not let this process read it now.
+
+    A part that another process can read must not be set aside. What pyarrow finds wrong with the content has no number.
+    """
+    if error.errno is None or error.errno in _NO_FILE:
+        return BadPart(f"{what} cannot be read ({type(error).__name__}: {error})")
+    return EnvironmentProblem(
+        f"the store cannot be read ({os.strerror(error.errno)})",
+        where=str(file),
+        remedy="Nothing was changed. Check permissions, the disk, and how many files may be open (ulimit -n).",
+    )
 
 
 def view(buffer: pa.Buffer | None, dtype: Any, rows: int, width: int) -> np.ndarray:

@@ -16,13 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from distilvec.errors import DataError
-from distilvec.store.codec import rounded
 from distilvec.store.keyed import KeyedParts
 from distilvec.store.layout import KEY_BYTES, add_signal, key_words, read_format, read_signals
 from distilvec.store.part import PART_SECONDS, BadPart, check_key_range, open_file, view, write_file
 from distilvec.store.scan import clean_up
 
 _TYPES = {"float16": (pa.float16(), np.float16), "float32": (pa.float32(), np.float32), "int32": (pa.int32(), np.int32)}
+#: From here on float16 rounds to infinity.
+_BEYOND = 65520.0
 
 
 @dataclass(frozen=True)
@@ -130,14 +131,18 @@ def _fitting(values: np.ndarray, dtype: str, signal: str) -> np.ndarray:
     Raises:
         DataError: float16 cannot hold them.
     """
-    largest = np.abs(values).max(initial=0)
-    if dtype == "float16" and 0 < largest < 2.0**-14:
+    if dtype != "float16":
+        return values
+    largest, wrong = np.abs(values).max(initial=0), ""
+    if 0 < largest < 2.0**-14:
+        wrong = f"{signal} has no value above {largest:.4g}, float16 begins at 6.1e-05"
+    elif largest >= _BEYOND:
+        wrong = f"{signal} has a value of {largest:.4g}, float16 ends at 65504"
+    if wrong:
         raise DataError(
-            f"{signal} has no value above {largest:.4g}, float16 begins at 6.1e-05",
-            where="teacher",
-            remedy="Let the teacher give them while training (live: true in a recipe).",
+            wrong, where="teacher", remedy="Let the teacher give them while training (live: true in a recipe)."
         )
-    return rounded(values) if dtype == "float16" else values
+    return values.astype(np.float16)
 
 
 class RaggedWriter:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,14 +19,23 @@ from typing import Any
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.files import whole
-from distilvec.store.files import disk_problems, write_json
-from distilvec.store.layout import add_signal, check_same_teacher, make_format, read_format, read_signals, write_format
+from distilvec.store.files import disk_problems, locked, write_json
+from distilvec.store.layout import (
+    VOCABULARY,
+    add_signal,
+    check_same_teacher,
+    make_format,
+    read_format,
+    read_signals,
+    write_format,
+    write_vocabulary,
+)
 from distilvec.store.part import BadPart, verify_part
 from distilvec.store.scan import part_names
 
 logger = logging.getLogger(__name__)
 
-FORMAT, VOCABULARY = "store.json", "vocabulary.json"
+FORMAT = "store.json"
 _SECONDS = 20.0
 _NAME_DIGITS = 32
 
@@ -33,12 +43,14 @@ _NAME_DIGITS = 32
 def pull(url: str, folder: str | Path) -> int:
     """Fetch the parts that a local store lacks; how many. Nothing happens where there is no copy yet.
 
+    One process at a time fetches into a folder: shards of one machine begin together.
+
     Args:
         url: of the copy.
         folder: the local store; made where there is none.
 
     Raises:
-        DistilvecError: the copy is of another teacher, or has another width or dtype.
+        DistilvecError: the copy is of another teacher, has another width or dtype, or token states on other axes.
         EnvironmentProblem: the storage cannot be reached, or the disk is full.
     """
     folder = Path(folder)
@@ -47,17 +59,15 @@ def pull(url: str, folder: str | Path) -> int:
         if content is None:
             return 0
         folder.mkdir(parents=True, exist_ok=True)
-        _enter(folder, content, url)
-        vocabulary = _read(system, f"{root}/{VOCABULARY}")
-        if vocabulary is not None and not (folder / VOCABULARY).exists():
-            write_json(folder / VOCABULARY, vocabulary)
-        for name in _axes_there(system, root):
-            if not (folder / name).exists():
-                with whole(folder / name) as partial:
-                    partial.write_bytes(system.cat_file(f"{root}/{name}"))
-        here = set(_remote_names(folder))
-        new = [name for name in _names(system, root) if name not in here]
-        return sum(_fetch(system, root, folder, name) for name in new)
+        with locked(folder / "pull.lock", wait=True):
+            _enter(folder, content, url)
+            vocabulary = _read(system, f"{root}/{VOCABULARY}")
+            if vocabulary is not None:
+                write_vocabulary(folder, vocabulary)
+            _fetch_axes(system, root, folder, url)
+            here = set(_remote_names(folder))
+            new = [name for name in _names(system, root) if name not in here]
+            return sum(_fetch(system, root, folder, name) for name in new)
 
 
 def push(folder: str | Path, url: str) -> int:
@@ -182,6 +192,21 @@ def _axes_there(system: Any, root: str) -> list[str]:
     return sorted(name for name in names if name.startswith("axes-tokens-") and name.endswith(".safetensors"))
 
 
+def _fetch_axes(system: Any, root: str, folder: Path, url: str) -> None:
+    """Copy the axes that the copy's token states lie on, before any of these.
+
+    Raises:
+        DistilvecError: the local store has others.
+    """
+    for name in _axes_there(system, root):
+        content = system.cat_file(f"{root}/{name}")
+        if not (folder / name).exists():
+            with whole(folder / name) as partial:
+                partial.write_bytes(content)
+        elif (folder / name).read_bytes() != content:
+            raise _other_axes(folder, name, url)
+
+
 def _send_axes(system: Any, root: str, folder: Path, url: str) -> None:
     """Copy the axes that token states lie on; they go before the states.
 
@@ -194,11 +219,15 @@ def _send_axes(system: Any, root: str, folder: Path, url: str) -> None:
         if file.name not in there:
             system.pipe_file(target, file.read_bytes())
         if system.cat_file(target) != file.read_bytes():
-            raise DistilvecError(
-                f"the copy's token states lie on other axes than those in {folder} ({file.name})",
-                where=url,
-                remedy="Remove the local store and teach again: the copy's axes are fetched first.",
-            )
+            raise _other_axes(folder, file.name, url)
+
+
+def _other_axes(folder: Path, name: str, url: str) -> DistilvecError:
+    return DistilvecError(
+        f"the copy's token states lie on other axes than those in {folder} ({name})",
+        where=url,
+        remedy="Remove the local store and teach again: the copy's axes are fetched first.",
+    )
 
 
 def _send(system: Any, root: str, folder: Path, part: str, name: str) -> bool:
@@ -240,5 +269,6 @@ def _read(system: Any, path: str) -> dict[str, Any] | None:
 
 def _write(system: Any, path: str, content: dict[str, Any]) -> None:
     """Write a JSON file under another name first: on a disk, a file appears before it is complete."""
-    system.pipe_file(path + ".tmp", json.dumps(content, default=str).encode())
-    system.mv(path + ".tmp", path)
+    temporary = f"{path}.{secrets.token_hex(4)}.tmp"  # other machines write the same file
+    system.pipe_file(temporary, json.dumps(content, default=str).encode())
+    system.mv(temporary, path)

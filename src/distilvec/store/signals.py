@@ -14,7 +14,7 @@ from torch import Tensor
 from distilvec.corpus.lazy import take
 from distilvec.store.axes import TokenAxes, settle_axes
 from distilvec.store.keyed import KeyedParts
-from distilvec.store.layout import states_fingerprint
+from distilvec.store.layout import VOCABULARY, states_fingerprint, write_vocabulary
 from distilvec.store.ragged import RaggedSignal
 from distilvec.store.reader import SignalStore
 from distilvec.store.writer import StoreWriter
@@ -113,16 +113,13 @@ class SignalFilling:
 
 def _keep_vocabulary(store: SignalStore, teacher: Any, wanted: Wanted) -> None:
     """Token strings by id, so that a store can be aligned with a student when its teacher is gone."""
-    file = store.path / "vocabulary.json"
-    if "tokenids" in wanted.signals and not file.exists():
-        from distilvec.store.files import write_json
-
-        write_json(file, {"tokens": teacher.vocabulary})
+    if "tokenids" in wanted.signals and not (store.path / VOCABULARY).exists():
+        write_vocabulary(store.path, {"tokens": teacher.vocabulary})
 
 
 def read_vocabulary(store: SignalStore) -> list[str]:
     """What `fill` kept of the teacher's tokenizer."""
-    tokens: list[str] = json.loads((store.path / "vocabulary.json").read_text(encoding="utf-8"))["tokens"]
+    tokens: list[str] = json.loads((store.path / VOCABULARY).read_text(encoding="utf-8"))["tokens"]
     return tokens
 
 

@@ -18,7 +18,16 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.store.codec import pack, unpack
 from distilvec.store.files import locked
 from distilvec.store.index import build_index
-from distilvec.store.layout import DTYPES, KEY_BYTES, SIGNAL, WRITER_NAME, StoreFormat, key_words, read_signals
+from distilvec.store.layout import (
+    DTYPES,
+    KEY_BYTES,
+    SIGNAL,
+    WRITER_NAME,
+    StoreFormat,
+    check_same_format,
+    key_words,
+    read_signals,
+)
 from distilvec.store.part import PART_BYTES, PART_SECONDS, open_part, write_part
 from distilvec.store.scan import clean_up, scan_parts
 from distilvec.store.statistics import Moments
@@ -43,7 +52,7 @@ class StoreWriter:
         index: bring the table of keys up to date when it closes.
 
     Raises:
-        DistilvecError: for a bad name or size, or where an open writer has the name.
+        DistilvecError: for a bad name or size, where an open writer has the name, or where the store was made anew.
     """
 
     def __init__(
@@ -63,7 +72,12 @@ class StoreWriter:
         self._part_rows = max(1, part_bytes // (row_bytes + 4 * (store.dtype == "int8")))
         self._exit = ExitStack()
         self.name = self._take_name(name)
-        self._next = clean_up(folder, self.name)
+        try:
+            check_same_format(folder, store)
+            self._next = clean_up(folder, self.name)
+        except BaseException:
+            self._exit.close()
+            raise
         self._usable = True
         self._clear()
         self.parts: list[str] = []

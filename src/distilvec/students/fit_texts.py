@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from distilvec.modules.pipeline import default_prompt
 
@@ -40,14 +40,29 @@ def token_batches(
     """`input_ids` and `attention_mask` [B, S] of a model with its prompt, texts of like length together.
 
     Args:
-        longest: tokens at most; None: as many as the model reads.
+        longest: tokens at most; None: as many as the model reads. Where padding comes first, the last ones stay.
     """
     prompt = default_prompt(model) or None
+    kept = slice(longest)
+    if longest is not None and getattr(model.tokenizer, "padding_side", "right") == "left":
+        kept = slice(-longest, None)
     ordered = sorted(texts, key=len)
     device = next(model.parameters()).device
     for start in range(0, len(ordered), _BATCH):
         features = model.preprocess(ordered[start : start + _BATCH], prompt=prompt)
-        yield {name: features[name][:, :longest].to(device) for name in ("input_ids", "attention_mask")}
+        yield {name: features[name][:, kept].to(device) for name in ("input_ids", "attention_mask")}
+
+
+@contextlib.contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """With a model in eval mode; afterwards each of its parts is in the mode that it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 @contextlib.contextmanager

@@ -120,13 +120,15 @@ def describe_student(student: SentenceTransformer) -> dict[str, Any]:
         "width": student.get_embedding_dimension(),
         "max_length": token_limit(student),
         "tokenizer": None if backend is None else tokenizer_kind(backend),
-        "vocabulary": None if backend is None else backend.get_vocab_size(with_added_tokens=True),
+        "vocabulary": None if backend is None else len(backend.get_vocab()),
         "pooling": pooling,
     }
 
 
 def tokenizer_kind(backend: Any) -> str:
-    """WordPiece, Unigram, BPE, byte-level BPE or WordLevel, from a `tokenizers.Tokenizer`."""
+    """WordPiece, Unigram, BPE, byte-level BPE or WordLevel, from a `tokenizers.Tokenizer`; of any other, its class."""
+    if not hasattr(backend, "pre_tokenizer"):
+        return type(backend).__name__  # written in Python
     kind = type(backend.model).__name__
     byte_level = "ByteLevel" in repr(backend.pre_tokenizer) or "ByteLevel" in repr(backend.normalizer)
     return f"byte-level {kind}" if kind == "BPE" and byte_level else kind

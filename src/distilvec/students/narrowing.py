@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from distilvec.modules.blocks import find_transformer
 from distilvec.students.factorising import without_mean
-from distilvec.students.fit_texts import Seen, hooked, spread, token_batches
+from distilvec.students.fit_texts import Seen, hooked, spread, token_batches, without_dropout
 from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of
 
 if TYPE_CHECKING:
@@ -255,11 +255,12 @@ def _lead_back(
 def _pooled(model: SentenceTransformer, modules: Sequence[nn.Module], texts: Sequence[str]) -> Tensor:
     """float32 [N, d] on the CPU, in an order that is the same for all models."""
     parts = []
-    for features in token_batches(model, texts):
-        rows: Any = features
-        for module in modules:
-            rows = module(rows)
-        parts.append(rows["sentence_embedding"].float().cpu())
+    with without_dropout(model):
+        for features in token_batches(model, texts):
+            rows: Any = features
+            for module in modules:
+                rows = module(rows)
+            parts.append(rows["sentence_embedding"].float().cpu())
     return torch.cat(parts)
 
 

@@ -96,7 +96,8 @@ class Reshaping:
             "embeddings.LayerNorm.bias": torch.zeros(rank),
         }
         if "embeddings_project.weight" in state:  # the source's table was narrow already
-            before, end = state["embeddings_project.weight"], state["embeddings_project.bias"]
+            # The state is where the model is, and as it is; what is fitted is float32 on the CPU.
+            before, end = (state[f"embeddings_project.{part}"].to(narrow.weight) for part in ("weight", "bias"))
             narrow = replace(narrow, weight=before @ narrow.weight, bias=before @ narrow.bias + end)
         state |= {"embeddings_project.weight": narrow.weight, "embeddings_project.bias": narrow.bias}
         config.embedding_size = rank

@@ -19,6 +19,7 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.marker import holds_student
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
+from distilvec.modules.pipeline import side_prompt
 from distilvec.modules.projection import is_identity
 from distilvec.students.load import drop_pooler
 
@@ -104,8 +105,17 @@ def check_place(target: Path) -> None:
 
     Raises:
         DistilvecError: the place holds something else.
+        EnvironmentProblem: nobody may look.
     """
-    if target.exists() and not holds_student(target) and (target.is_file() or any(target.iterdir())):
+    try:
+        foreign = target.exists() and not holds_student(target) and (target.is_file() or any(target.iterdir()))
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the place cannot be looked at ({error.strerror or error})",
+            where=str(target),
+            remedy="Choose another place.",
+        ) from error
+    if foreign:
         raise DistilvecError(
             "this place holds something that is not a model, and it would be lost",
             where=str(target),
@@ -207,14 +217,10 @@ def router(student: SentenceTransformer, teacher: SentenceTransformer) -> Senten
     return SentenceTransformer(
         modules=[routes],
         device=str(student.device),
-        prompts={"query": _prompt(student, "query"), "document": _prompt(teacher, "document", "passage")},
+        # What `encode_query` and `encode_document` put before a text by themselves, so that they do it here too.
+        prompts={"query": side_prompt(student, "query"), "document": side_prompt(teacher, "document")},
         similarity_fn_name=teacher.similarity_fn_name,
     )
-
-
-def _prompt(model: SentenceTransformer, *names: str) -> str:
-    prompts = _prompts(model)
-    return next((prompts[name] for name in (*names, model.default_prompt_name) if name and prompts.get(name)), "")
 
 
 def _prompts(model: SentenceTransformer) -> dict[str, str]:

@@ -14,7 +14,8 @@ from distilvec.alignment.pieces import pieces_of
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer, find_writer
 from distilvec.modules.contents import Contents
-from distilvec.modules.pipeline import default_prompt
+from distilvec.modules.pipeline import default_prompt, item_kinds
+from distilvec.modules.text_ids import check_fast
 from distilvec.modules.watch import Seen, attach_watch
 from distilvec.students.output import StudentInfo, StudentOutput
 
@@ -37,7 +38,8 @@ class StudentTap:
         info: what a method may know of the student.
 
     Raises:
-        DistilvecError: where the student is a Router (tap the query side by itself).
+        DistilvecError: where the student is a Router (tap the query side by itself), or reads texts with a tokenizer
+            that is written in Python.
     """
 
     def __init__(self, student: SentenceTransformer) -> None:
@@ -50,6 +52,9 @@ class StudentTap:
                 "this student routes queries and documents to different models",
                 remedy="Train the query model by itself and pack it with distilvec.students.router afterwards.",
             )
+        tokenizer = getattr(modules[0], "tokenizer", None) if modules else None
+        if tokenizer is not None and "text" in item_kinds(student):
+            check_fast(tokenizer, student_name(student))  # now, not when the teachers have read the corpus
         if modules and isinstance(modules[-1], Normalize):
             modules = modules[:-1]
         self._modules = modules

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from distilvec.errors import DistilvecError
+from distilvec.modules.text_ids import check_fast
 from distilvec.students.merges import count_parts, merge_pair
 
 _CHUNK = 2_000
@@ -107,9 +108,14 @@ def pieces_used(tokenizer: Any, texts: Iterable[str]) -> int:
 
 
 def plain_backend(tokenizer: Any) -> Any:
-    """A copy of a tokenizer's `tokenizers.Tokenizer` that neither pads nor truncates, as saved ones often do."""
+    """A copy of a transformers tokenizer's `tokenizers.Tokenizer` that neither pads nor truncates, as saved ones do.
+
+    Raises:
+        DistilvecError: the tokenizer is written in Python.
+    """
     from tokenizers import Tokenizer
 
+    check_fast(tokenizer)
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_padding()
     backend.no_truncation()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,11 +41,9 @@ def encode_labels(labels: Sequence[str | float], names: Sequence[str], where: st
 
 
 def _plain(text: str) -> str:
-    """A number as classes are named; anything else as it is."""
-    try:
-        return label_text(float(text))
-    except (ValueError, OverflowError):
-        return text
+    """A whole number without its zero fraction; anything else as it is: the codes 007 and 7 are two classes."""
+    whole = re.fullmatch(r"([+-]?(?:0|[1-9][0-9]*))\.0+", text)
+    return whole[1] if whole else text
 
 
 def teacher_order(student: Sequence[str], teacher: Sequence[str], name: str) -> np.ndarray:

@@ -41,9 +41,15 @@ class Predictor:
     ) -> None:
         self.model, self.head, self.batch_size = model, head, batch_size
         self._prompt = (default_prompt(model) if prompt is None else prompt) or None
-        width = self._vectors(["A probe."]).shape[-1]
+        width = self._width()
         if width != head.width:
             raise DataError(f"the task head reads vectors of width {head.width}, the model gives {width}")
+
+    def _width(self) -> int:
+        """d of the sentence vectors; a text is tried only where no module says it, for the model may read no texts."""
+        asks = (getattr(module, "get_embedding_dimension", None) for module in reversed(list(self.model.children())))
+        width = next((size for ask in asks if callable(ask) and (size := ask()) is not None), None)
+        return int(self._vectors(["A probe."]).shape[-1] if width is None else width)
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str | None = None, trust_remote_code: bool = False) -> Predictor:

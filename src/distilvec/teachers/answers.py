@@ -17,6 +17,7 @@ import numpy as np
 from distilvec.locking import locked
 
 _ROTATE_ROWS = 50_000
+_ATTEMPTS = 100
 
 
 class Answers:
@@ -45,9 +46,16 @@ class Answers:
     def __enter__(self) -> Answers:
         self._folder.mkdir(parents=True, exist_ok=True)
         for file in sorted(self._folder.glob(f"{self._start}*.bin")):
-            if self._exit.enter_context(locked(file.with_suffix(".lock"), wait=False)):
-                self._take_over(file)
+            # What is gone by now was its process' own, which has ended since.
+            with suppress(FileNotFoundError):
+                if self._exit.enter_context(locked(file.with_suffix(".lock"), wait=False)):
+                    self._take_over(file)
         return self
+
+    @property
+    def left(self) -> bool:
+        """Whether answers of dead processes were taken over."""
+        return any(self._taken_over.values())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -102,7 +110,14 @@ class Answers:
             self._file.close()
             self._own[-1] = (self._own[-1][0], self._given)
         file = self._folder / f"{self._start}{os.getpid()}-{uuid.uuid4().hex[:8]}.bin"
-        self._exit.enter_context(locked(file.with_suffix(".lock"), wait=False))
+        for attempt in range(1, _ATTEMPTS + 1):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._exit.enter_context(locked(file.with_suffix(".lock"), wait=False))
+                break
+            except FileNotFoundError:  # another process ended just now, and took the folder away because it was empty
+                if attempt == _ATTEMPTS:
+                    raise
         self._file, self._rows = file.open("ab", buffering=0), 0
         self._own.append((file, -1))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -82,6 +82,8 @@ class SentenceTeacher:
         classes: C, where it gives class logits.
         final_norm: whether its last states have passed a norm after the last block.
         gaps: whether a row of NaN says that it has nothing for an item; otherwise it is a mistake.
+        stop: asked now and then while it waits for somebody else; once it says yes, `stream` gives pairs of nothing, so
+            that who reads can end. None = it waits as long as it takes.
     """
 
     card: TeacherCard
@@ -90,9 +92,14 @@ class SentenceTeacher:
     classes: int | None = None
     final_norm: bool = False
     gaps: bool = False
+    stop: Callable[[], bool] | None = None
 
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         raise NotImplementedError
+
+    def _nothing(self) -> tuple[np.ndarray, np.ndarray]:
+        """The pair that `stream` gives where it was told to stop."""
+        return np.zeros(0, np.int64), np.zeros((0, self.card.width), np.float32)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """float32 [n, D] in the order of the texts; rows of NaN where the teacher has nothing for a text."""

@@ -26,6 +26,12 @@ logger = logging.getLogger(__name__)
 # Mistakes in the function itself: asking again would give the same. An image may be a data URI in place of a path.
 _MISTAKES = (TypeError, NameError, AttributeError, ImportError, NotImplementedError, FileNotFoundError)
 _LONGEST_WAIT = 60.0
+#: Seconds between two looks at whether to stop.
+_PAUSE = 0.5
+
+
+class _StoppedError(Exception):
+    """A wait was cut short, because nobody wants the answer any more."""
 
 
 class CallTeacher(SentenceTeacher):
@@ -94,7 +100,7 @@ class CallTeacher(SentenceTeacher):
         if self._knows_all and np.isnan(seen).any():
             raise DataError(f"it has no vector for {probe!r}, which it is tried with", where=name)
         source = call if isinstance(call, str) else _name_of(call)
-        own = [] if isinstance(call, str) else [carried(call)]
+        own = [carried(self._function)]
         own = own if any(own) else []  # that of a plain function is as it always was
         self.card = TeacherCard(
             name=name,
@@ -110,11 +116,22 @@ class CallTeacher(SentenceTeacher):
         """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the texts, one call each."""
         for start in range(0, len(texts), self._batch_size):
             rows = np.arange(start, min(start + self._batch_size, len(texts)))
-            yield rows, self._ask([texts[int(row)] for row in rows])
+            yield from self._answer(rows, [texts[int(row)] for row in rows])
+
+    def _answer(self, rows: np.ndarray, texts: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The rows and their vectors; before them, while `stop` says yes, pairs of nothing."""
+        while True:
+            try:
+                vectors = self._ask(texts)
+            except _StoppedError:
+                yield self._nothing()
+                continue
+            yield rows, vectors
+            return
 
     def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
-        """float32 [n, D], all texts in one call."""
-        return self._ask(list(texts))
+        """float32 [n, D], the texts beside each other as far as one call may hold them."""
+        return self.encode(texts)
 
     def rendered(self, text: str) -> tuple[str, int]:
         """What the function is given; it has no tokens to count (0)."""
@@ -157,12 +174,26 @@ class CallTeacher(SentenceTeacher):
                     ) from problem
                 patience = min(2.0 ** (attempt - 1), _LONGEST_WAIT)
                 logger.warning("%s: %s: %s; again in %g s", self._where, type(problem).__name__, problem, patience)
-                self._sleep(patience)
+                self._wait(patience)
+
+    def _wait(self, seconds: float) -> None:
+        """Sleep.
+
+        Raises:
+            _StoppedError: `stop` said yes meanwhile.
+        """
+        while self.stop is not None and seconds > 0:
+            if self.stop():
+                raise _StoppedError
+            self._sleep(min(seconds, _PAUSE))
+            seconds -= _PAUSE
+        if seconds > 0:
+            self._sleep(seconds)
 
     def _keep_rate(self) -> None:
         wait = self._next_call - self._clock()
         if wait > 0:
-            self._sleep(wait)
+            self._wait(wait)
         self._next_call = self._clock() + self._pause
 
     def _checked(self, answer: Any, texts: list[str]) -> np.ndarray:

@@ -103,13 +103,15 @@ def hash_files(folder: Path, files: Iterable[Path]) -> dict[str, str]:
     return hashes
 
 
-def describe_folder(folder: Path, modules: Iterable[str]) -> dict[str, Any]:
+def describe_folder(folder: Path, modules: Iterable[str], further: Iterable[str] = ()) -> dict[str, Any]:
     """All that decides a model folder's vectors: weights and tokenizer files by hash, configurations by content.
 
     Args:
         folder: a sentence-transformers or transformers folder.
         modules: the sub-folders that modules.json names ("" = the folder itself).
+        further: names of configurations that decide this model's vectors, too.
     """
+    told = {"config.json", "modules.json", "sentence_bert_config.json", *further}
     places = [folder / module for module in {"", *modules}]
     files = [file for place in places if place.is_dir() for file in place.iterdir() if file.is_file()]
     exact = [file for file in files if file.suffix in (".safetensors", ".py") or file.name in _TOKENIZER_FILES]
@@ -119,7 +121,7 @@ def describe_folder(folder: Path, modules: Iterable[str]) -> dict[str, Any]:
         "settings": {
             file.relative_to(folder).as_posix(): _without_passing_keys(file)
             for file in sorted(settings)
-            if file.name in ("config.json", "modules.json", "sentence_bert_config.json")
+            if file.name in told
         },
     }
 

@@ -16,6 +16,9 @@ from distilvec.modules.opening import module_folders
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, licence_of
 
+#: What decides how an image is cut, scaled and normalised before the network sees it.
+_PREPARING = ("preprocessor_config.json", "processor_config.json")
+
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
@@ -43,7 +46,7 @@ class ItemTeacher(SentenceTeacher):
         if width is None:
             raise DistilvecError("the model does not say how wide its vectors are", where=name)
         if source.is_dir():
-            content: Any = describe_folder(source, module_folders(source))
+            content: Any = describe_folder(source, module_folders(source), _PREPARING)
         else:
             with source.open("rb") as file:
                 content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

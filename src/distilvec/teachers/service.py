@@ -23,6 +23,8 @@ from distilvec.teachers.endpoint import Endpoint, StoppedError
 #: Of `api`: what an endpoint takes, but what the teacher itself decides, and what it keeps for itself.
 _OPTIONS = {*inspect.signature(Endpoint).parameters} - {"rate_limit", "connections", "where", "wait"}
 _OPTIONS |= {"concurrency", "tokens_per_request", "price"}
+#: Seconds between two looks at whether to stop.
+_PAUSE = 0.5
 
 
 class ServiceTeacher(SentenceTeacher):
@@ -117,8 +119,11 @@ class ServiceTeacher(SentenceTeacher):
             yield from self._ask(texts, self._batches(texts, todo))
 
     def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
-        """float32 [n, D], all texts in one request."""
-        return self._endpoint.embed([self._prompt + text for text in texts])
+        """float32 [n, D], the texts beside each other as far as one request may hold them."""
+        vectors = np.zeros((len(texts), self.card.width), np.float32)
+        for rows in self._batches(texts, np.arange(len(texts))):
+            vectors[rows] = self._checked(self._endpoint.embed([self._prompt + texts[int(row)] for row in rows]))
+        return vectors
 
     def rendered(self, text: str) -> tuple[str, int]:
         """What the service is given; its tokens cannot be counted here (0)."""
@@ -179,14 +184,29 @@ class ServiceTeacher(SentenceTeacher):
                 pool.submit(one, rows)
                 waiting += 1
                 if waiting >= 2 * self._concurrency:  # as many again wait for a free connection
-                    yield _given(come.get())
+                    yield from self._next(come)
                     waiting -= 1
             for _ in range(waiting):
-                yield _given(come.get())
+                yield from self._next(come)
         finally:
             self._stop.set()  # who waits for a second try gives up; who waits for an answer gets it, and keeps it
             pool.shutdown(wait=True, cancel_futures=True)
             self._stop.clear()
+
+    def _next(
+        self, come: queue.Queue[tuple[np.ndarray, np.ndarray] | BaseException]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The next answer; before it, while none comes and `stop` says yes, pairs of nothing."""
+        while True:
+            try:
+                answer = come.get(timeout=None if self.stop is None else _PAUSE)
+            except queue.Empty:
+                assert self.stop is not None
+                if self.stop():
+                    yield self._nothing()
+                continue
+            yield _given(answer)
+            return
 
     def _checked(self, vectors: np.ndarray) -> np.ndarray:
         if vectors.shape[1] != self.card.width:

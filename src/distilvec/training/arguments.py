@@ -43,6 +43,8 @@ def training_arguments(
             where="training.batch_size",
             remedy=f"Use a multiple of {world}.",
         )
+    if "max_grad_norm" in given and given["max_grad_norm"] is None:
+        given["max_grad_norm"] = 0.0  # which is how transformers says that nothing is clipped
     if world == 1:  # without other processes, naming how to reach them makes transformers look for them
         given.pop("ddp_backend", None)
     steps = steps_per_epoch(training, items)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from distilvec.files import read_object, write_text
 from distilvec.modules.blocks import find_transformer
 from distilvec.training.distributed import world_size
 
@@ -46,18 +47,15 @@ def choose_attention(
     kernel = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if device.type != "cpu" or kernel not in _KERNELS or not getattr(model, "_supports_attention_backend", False):
         return None
-    file = folder / FILE
-    if not file.exists():
+    chosen = read_object(folder / FILE).get("kernel")  # a file that cannot be read counts as none
+    if chosen not in _KERNELS:
         if steps < STEPS or world_size() > 1:
             return None
         seconds = {name: _time(student, name, step) for name in _KERNELS}
-        folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(
-            json.dumps({"kernel": min(_KERNELS, key=lambda name: seconds[name]), "seconds": seconds}) + "\n"
-        )
-    chosen = str(json.loads(file.read_text(encoding="utf-8"))["kernel"])
+        chosen = min(_KERNELS, key=lambda name: seconds[name])
+        write_text(folder / FILE, json.dumps({"kernel": chosen, "seconds": seconds}) + "\n")
     logger.info("training with %s attention", chosen)
-    return chosen
+    return str(chosen)
 
 
 @contextlib.contextmanager

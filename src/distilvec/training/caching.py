@@ -72,7 +72,7 @@ def _rows(features: dict[str, Any]) -> int:
         raise DistilvecError(
             f"what this student reads ({', '.join(sorted(features))}) cannot be cut into mini-batches",
             where="training.mini_batch_size",
-            remedy="Leave it out: gradient caching is for transformers and image networks.",
+            remedy="Leave it out: gradient caching is for transformers, and for image networks without batch norms.",
         )
     return lengths.pop()
 

@@ -22,6 +22,7 @@ from transformers.utils.hub import PushInProgress
 
 from distilvec.errors import DataError, EnvironmentProblem
 from distilvec.sealing import remove, seal, sealed
+from distilvec.training.callbacks import StopPolitely
 from distilvec.training.checkpoint_folders import DATA, PARTIAL, REMOVE, WEIGHTS, load_strictly, readable, step_of
 from distilvec.training.distributed import barrier, rank
 
@@ -119,12 +120,18 @@ class CheckpointedTrainer(Trainer):
 
     def _rotate(self) -> None:
         """Remove the oldest checkpoints beyond `save_total_limit`, never the best one or what somebody put there."""
-        best = Path(self.state.best_model_checkpoint or "").name
-        ours = sorted((each for each in self.home.glob("checkpoint-*") if sealed(each)), key=step_of)
+        best, ours = Path(self.state.best_model_checkpoint or "").name, self._ours()
         beyond = len(ours) - (self.args.save_total_limit or len(ours))
-        for old in [each for each in ours[:-1] if each.name != best][: max(beyond, 0)]:
+        self._remove([each for each in ours[:-1] if each.name != best][: max(beyond, 0)])
+
+    def _ours(self) -> list[Path]:
+        """The checkpoints that distilvec wrote here, the oldest first."""
+        return sorted((each for each in self.home.glob("checkpoint-*") if sealed(each)), key=step_of)
+
+    def _remove(self, checkpoints: list[Path]) -> None:
+        for each in checkpoints:
             with contextlib.suppress(OSError):
-                remove(old)
+                remove(each)
 
     def unlogged(self) -> dict[str, Any]:
         """What has been summed up since the last line of the log, and the seconds so far."""
@@ -188,9 +195,21 @@ class CheckpointedTrainer(Trainer):
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         self._take_up()  # no epoch was left to run
-        train_output = super()._finalize_training(*args, **kwargs)
+        # With a limit of 1 transformers would keep the best alone: after a stop, too, and whosever the others are.
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            train_output = super()._finalize_training(*args, **kwargs)
+        finally:
+            self.args.save_total_limit = limit
         self._check_finite()
+        if limit == 1 and self.state.best_model_checkpoint and self.args.should_save and not self._was_stopped():
+            self._remove([each for each in self._ours() if each.name != Path(self.state.best_model_checkpoint).name])
         return train_output
+
+    def _was_stopped(self) -> bool:
+        """Whether somebody ended the training, who goes on from the last checkpoint."""
+        polite = [each for each in self.callback_handler.callbacks if isinstance(each, StopPolitely)]
+        return any(each.stopped or each.signals.number is not None for each in polite)
 
     def _check_finite(self) -> None:
         """Refuse to keep weights that the last step broke: no loss after it would tell.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ class Distiller(nn.Module):
         self.tap = StudentTap(student)
         self.needs = needs
         hand_out_next_tokens(student, any(wanted.next for wanted in needs.teachers))
-        check_caching(method, self.needs, mini_batch_size)
+        check_caching(method, self.needs, mini_batch_size, student)
         self.mini_batch_size = mini_batch_size
         self.remember, self.gather = remember, gather
         self._former = [StudentTap(former)] if former is not None and remember else []
@@ -115,8 +116,8 @@ class Distiller(nn.Module):
         """Features and signals of one batch -> `loss` [], `terms` (name -> unweighted mean), `counts`, `items` [B].
 
         `counts` has the number of items behind a mean, of the terms in which not every item counts. `items` is the
-        weighted loss per row, of the terms that have one; `domains` goes with it. `rows`, the corpus rows, are for
-        error messages only.
+        weighted loss per row, of the terms that have one; `domains` goes with it, and `counting`, bool [B]: the rows
+        that count in any of these terms, None = all. `rows`, the corpus rows, are for error messages only.
         """
         if self.trains_student:
             output = self.observe(features)
@@ -205,21 +206,40 @@ class Distiller(nn.Module):
                     values = values * (term.counted > 0).sum() / term.counted.sum().clamp_min(1.0)
                 per_row = term.weight * (values.mean(0) if values.dim() == 2 else values)
                 items = per_row if items is None else items + per_row
-        return {"loss": loss, "terms": means, "counts": counts, "items": items, "domains": domain}
+        beside = {"items": items, "domains": domain, "counting": _counting(list(terms.values()))}
+        return {"loss": loss, "terms": means, "counts": counts, **beside}
 
 
-def check_caching(method: Method, needs: Needs, mini_batch_size: int | None) -> None:
-    """Refuse gradient caching for a method that looks at the student's tokens.
+def _counting(terms: Sequence[Term]) -> Tensor | None:
+    """bool [B], the rows that count in any term that has a loss per row and a weight; None = all."""
+    rows = [term for term in terms if term.values.dim() > 0 and term.weight]
+    if not rows or any(term.counted is None for term in rows):
+        return None
+    return torch.cat([(term.weights > 0).reshape(-1, term.values.shape[-1]) for term in rows]).any(0)
+
+
+def check_caching(
+    method: Method, needs: Needs, mini_batch_size: int | None, student: SentenceTransformer | None = None
+) -> None:
+    """Refuse gradient caching for a method that looks at the student's tokens, and for a student with batch norms.
 
     Raises:
-        DistilvecError: there is a mini_batch_size, and the method is such a one.
+        DistilvecError: there is a mini_batch_size, and the method or the student is such a one.
     """
-    inside = needs.student.tokens or needs.student.attention or any(wanted.next for wanted in needs.teachers)
-    if mini_batch_size is not None and inside:
+    if mini_batch_size is None:
+        return
+    if needs.student.tokens or needs.student.attention or any(wanted.next for wanted in needs.teachers):
         raise DistilvecError(
             f"{method.name} looks at the student's tokens, which gradient caching does not keep",
             where="training.mini_batch_size",
             remedy="Leave it out; a smaller batch_size with gradient_accumulation_steps saves memory here.",
+        )
+    if student is not None and any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in student.modules()):
+        # Each would see parts of the batch in place of the whole, and take the statistics of each part twice.
+        raise DistilvecError(
+            "this student has batch norms, which gradient caching would show parts of the batch, each twice",
+            where="training.mini_batch_size",
+            remedy="Leave it out; a smaller batch_size saves memory here.",
         )
 
 

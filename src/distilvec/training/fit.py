@@ -34,6 +34,7 @@ from distilvec.training.distributed import barrier, first_rank_first, rank
 from distilvec.training.held_out import held_out_terms
 from distilvec.training.items import PreparedCorpus, student_items
 from distilvec.training.sample import SAMPLE, TOKEN_SAMPLE, make_sample, on_device
+from distilvec.training.sources import LiveSource
 from distilvec.training.tokens import TokenizedCorpus
 from distilvec.training.trainer import DistillationTrainer
 
@@ -128,7 +129,7 @@ def fit(
     if needs is None:
         needs = method.needs(describe(StudentTap(student).info, task), teachers)
     rows, companions = rows_with_companions(corpus, corpus.train_rows, companions_of(needs, task, corpus))
-    _check(rows, corpus, training, optimizer, training.evaluate_every is not None and evaluate is None)
+    _check(rows, corpus, sources, training, optimizer, training.evaluate_every is not None and evaluate is None)
     # First, because it also joins the other processes of a distributed run.
     args = training_arguments(training, optimizer, folder / "checkpoints", len(rows))
     tokens = _tokens(student, needs, corpus, sources, seed=training.seed, device=args.device, cache=cache or folder)
@@ -155,6 +156,8 @@ def fit(
         mini_batch_size=training.mini_batch_size,
         gather=training.gather,
     )
+    free = free_maps(sample)
+    del sample  # as large as many batches, and nobody looks at it again
     trainer = DistillationTrainer(
         distiller.to(args.device),
         args,
@@ -176,7 +179,7 @@ def fit(
         seconds = _train(trainer, checkpoint, folder)
     student.eval()
     _check_vectors(student, on_device(tokens.features(rows[:8]), args.device))
-    fitted = _outcome(student, method, trainer, sample, tokens, rows, seconds)
+    fitted = _outcome(student, method, trainer, free, tokens, rows, seconds)
     if task is None:
         held = rows_with_companions(corpus, corpus.holdout_rows, needs.companions)[0][:HELD_OUT]
         fitted.held_out = held_out_terms(trainer.distiller, trainer.collator, held, training.batch_size)
@@ -308,17 +311,27 @@ def _train(trainer: DistillationTrainer, checkpoint: Path | None, folder: Path) 
 
 
 def free_maps(sample: Sample) -> list[np.ndarray]:
-    """Per teacher the ridge map [d, D] from the untrained student's vectors to the teacher's."""
+    """Per teacher the ridge map [d, D] from the untrained student's vectors to the teacher's.
+
+    Zeros where there is nothing to fit to: a teacher may have none of the sampled rows.
+    """
     source = sample.student.embedding[0]
     return [
         ridge_map(source, signals.sentence, present=signals.present).T.contiguous().numpy()
+        if source[signals.present].any()
+        else np.zeros((source.shape[1], signals.sentence.shape[1]), np.float32)
         for signals in sample.teachers
         if signals.sentence is not None
     ]
 
 
 def _check(
-    rows: np.ndarray, corpus: Corpus, training: TrainingSection, optimizer: OptimizerSection, blind: bool
+    rows: np.ndarray,
+    corpus: Corpus,
+    sources: Sequence[SignalSource],
+    training: TrainingSection,
+    optimizer: OptimizerSection,
+    blind: bool,
 ) -> None:
     """What would otherwise fail late, or not at all."""
     if not len(rows):
@@ -330,6 +343,12 @@ def _check(
             f"{len(rows)} items are no whole batch of {training.batch_size}, and others are dropped",
             where="training.dataloader_drop_last",
             remedy="Leave it out, or lower training.batch_size.",
+        )
+    if training.arguments.get("dataloader_num_workers") and any(isinstance(each, LiveSource) for each in sources):
+        raise DistilvecError(
+            "batches are read by a live teacher, and each worker that prepares them would hold a copy of it",
+            where="training.dataloader_num_workers",
+            remedy="Leave it out, or leave the teacher's `live` out: its store needs no copies.",
         )
     if blind:
         raise DistilvecError(
@@ -362,14 +381,14 @@ def _outcome(
     student: SentenceTransformer,
     method: Method,
     trainer: DistillationTrainer,
-    sample: Sample,
+    free: list[np.ndarray],
     tokens: TokenizedCorpus | PreparedCorpus,
     rows: np.ndarray,
     seconds: float,
 ) -> Fitted:
     return Fitted(
         method=method,
-        free_map=free_maps(sample),
+        free_map=free,
         seconds=seconds,
         peak_bytes=_peak_bytes(trainer.args.device),
         steps=trainer.state.global_step,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch.utils.data import get_worker_info
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.pipeline import item_kinds
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from distilvec.corpus import Corpus
     from distilvec.training.tokens import TokenizedCorpus
 
-#: Prepared items are kept in memory up to so many bytes; the rest is read anew in every epoch.
+#: Prepared items are kept in memory up to so many bytes, by all workers together; the rest is read in every epoch.
 CACHE_BYTES = 2 << 30
 
 
@@ -56,6 +57,10 @@ class PreparedCorpus:
         fresh = dict(self._prepared([row for row in wanted if row not in self._cache]))
         return dict(self._module.collate([fresh[row] if row in fresh else self._cache[row] for row in wanted]))
 
+    def share_room(self, among: int) -> None:
+        """Leave the others their part of the room that there still is; with `among` 0 nothing more is kept."""
+        self._room = self._room // among if among else 0
+
     def _prepared(self, rows: list[int]) -> list[tuple[int, Any]]:
         if not rows:
             return []
@@ -66,6 +71,18 @@ class PreparedCorpus:
                 self._cache[row] = item
                 self._room -= size
         return prepared
+
+
+def share_room(tokens: Any, persistent: bool, _: int) -> None:
+    """Called in every worker of a data loader as it starts: what it keeps goes with it, after an epoch or at the end.
+
+    Args:
+        tokens: what the student reads of a corpus.
+        persistent: whether workers stay from epoch to epoch; otherwise they meet no item twice.
+    """
+    worker = get_worker_info()
+    if worker is not None and isinstance(tokens, PreparedCorpus):
+        tokens.share_room(worker.num_workers if persistent else 0)
 
 
 def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> TokenizedCorpus | PreparedCorpus:

@@ -106,6 +106,7 @@ class DistillationLoss(nn.Module):
             ) from error
         self.method.lookup = self._lookup
         self.method.attach(student)
+        self.tap = StudentTap(student)  # of what the method has appended, too
         self.method.to(student.device)
 
     def forward(self, features: Sequence[dict[str, Tensor]], labels: Tensor | None) -> dict[str, Tensor]:

@@ -79,6 +79,7 @@ class SharpStep:
         optimizer.ascend()
         self._take_gradients()
         after = _generator_state()
+        statistics = _statistics(trainer.distiller)
         try:
             with self._synchronised(model, True):
                 for kept, state in self.window:
@@ -88,6 +89,7 @@ class SharpStep:
                     trainer.accelerator.backward(second["loss"] * share)
         finally:
             optimizer.restore()
+            _restore_statistics(statistics)
             self.window.clear()
         if not self.fresh_dropout:
             _restore_generators(after)
@@ -97,11 +99,16 @@ class SharpStep:
     def _objective(self, result: dict[str, Any]) -> Tensor:
         """What the ascent climbs: the loss, or the loss minus the variance between domains."""
         loss: Tensor = result["loss"]
-        items, domains = result["items"], result["domains"]
+        items, domains, counting = result["items"], result["domains"], result["counting"]
         if self.domain_weight is None or items is None or domains is None:
             return loss
         if not self.local and not self.trainer.distiller.gathers:
             items, domains = gather_rows(items), gather_rows(domains)
+            counting = None if counting is None else gather_rows(counting)
+        if counting is not None:
+            items, domains = items[counting], domains[counting]
+            if not len(items):
+                return loss
         # Whole-batch terms have no rows; they stay in the objective as they are.
         return loss - items.mean() + domain_ascent(items, domains, self.domain_weight)
 
@@ -137,6 +144,21 @@ class SharpStep:
             yield
         finally:
             wrapped.require_backward_grad_sync = before
+
+
+def _statistics(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """The running statistics of the batch norms in a module, each with a copy.
+
+    A forward pass in training takes statistics, and those at perturbed weights are of a network that never ships.
+    """
+    norms = [each for each in module.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+    return [(value, value.clone()) for norm in norms for value in norm.buffers(recurse=False)]
+
+
+@torch.no_grad()
+def _restore_statistics(kept: list[tuple[Tensor, Tensor]]) -> None:
+    for value, copy in kept:
+        value.copy_(copy)
 
 
 def _generator_state() -> dict[str, Any]:

@@ -240,12 +240,12 @@ def _write(
     partials = [file.with_name(f".{file.name}.{secrets.token_hex(4)}") for file in files]
     try:
         offsets_file.parent.mkdir(parents=True, exist_ok=True)
-        table = np.lib.format.open_memmap(partials[-1], "w+", np.int64, (_HEAD + count + 1,))  # type: ignore[no-untyped-call]
+        table = scratch(_HEAD + count + 1, np.int64)  # not the file itself, mapped: a full disk would kill the process
         truncated, sums = _write_tokens(tokenize, texts, table[_HEAD:], partials[:-1], wide=wide)
         table[3:_HEAD] = [*sums, 0][: _HEAD - 3]
         table[:3] = truncated, wide, zlib.crc32(table[3:].data)
-        table.flush()
-        del table
+        with partials[-1].open("wb") as out:
+            np.save(out, table)
         for partial, file in zip(partials, files, strict=True):
             partial.replace(file)
     except OSError as error:

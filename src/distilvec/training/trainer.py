@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from distilvec.training.checkpoints import CheckpointedTrainer
 from distilvec.training.data import Collator, Rows
 from distilvec.training.distiller import Distiller
 from distilvec.training.distributed import gather_rows, mean_over_ranks, rank, world_size
+from distilvec.training.items import share_room
 from distilvec.training.samplers import BucketedBatches
 from distilvec.training.sharp_step import SharpStep
 
@@ -122,6 +124,7 @@ class DistillationTrainer(CheckpointedTrainer):
             persistent_workers=workers > 0 and args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor if workers > 0 else None,
             generator=torch.Generator().manual_seed(seed),
+            worker_init_fn=functools.partial(share_room, self.collator.tokens, args.dataloader_persistent_workers),
         )
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
@@ -203,6 +206,8 @@ class DistillationTrainer(CheckpointedTrainer):
         lengths = self.collator.lengths(some)
         order = np.argsort(lengths, kind="stable")
         size = min(self.args.per_device_train_batch_size, len(order))
+        if self.distiller.mini_batch_size is not None:  # no more rows at a time than in a step
+            size = min(size, max(1, self.distiller.mini_batch_size // len(self.collator.expand(some[:1]))))
         tokens = lengths[order].cumsum()
         start = min(int(np.searchsorted(tokens, tokens[-1] / 2)), len(order) - size)
         features = self.collator.tokens.features(self.collator.expand(some[order[start : start + size]]))

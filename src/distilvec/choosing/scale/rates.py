@@ -13,6 +13,7 @@ import torch
 from distilvec.choosing.probe import short_training
 from distilvec.choosing.sample import sampled
 from distilvec.choosing.scale.reckoning import INDEX_BYTES, PEAKS, Devices, Rates, Scale
+from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError
 from distilvec.flow.job import Job
 from distilvec.flow.start import make_student
@@ -20,6 +21,7 @@ from distilvec.judging import speed
 from distilvec.recipe import Recipe
 from distilvec.store.layout import DTYPES, KEY_BYTES
 from distilvec.students import describe_student
+from distilvec.training.fit import companions_of
 
 SCALE_BYTES = 4
 PROBE_TEXTS, PROBE_STEPS, SECONDS = 400, 6, 3.0
@@ -92,18 +94,21 @@ def measure_rates(job: Job) -> Rates:
 
 
 def _training_rate(job: Job, taught: Sequence[Any]) -> dict[str, Any]:
-    """Texts per second of a few steps of the recipe's own training; empty where it needs more than vectors."""
+    """Texts (of pairs both) per second of a few steps of the recipe's own training; empty where it needs more than
+    vectors.
+    """
     recipe, sample, method = job.recipe, job.corpus, job.method
     if method.inside or recipe.task is not None or recipe.scorers:
         return {}
     student = make_student(job.student_section, recipe.teachers, sample, recipe.training.seed)
-    batch = min(recipe.training.batch_size, len(sample.train_rows))
+    items = len(rows_with_companions(sample, sample.train_rows, companions_of(job.needs, job.task, sample))[0])
+    batch = min(recipe.training.batch_size, items)
     training = recipe.training.model_dump() | {"max_steps": PROBE_STEPS, "batch_size": batch}
     fitted = short_training(student, method, sample, taught, training, recipe.optimizer)
     accumulated = recipe.training.arguments.get("gradient_accumulation_steps", 1)
     wide = (describe_student(student)["vocabulary"] or 0) > 1 << 16
     return {
-        "training": PROBE_STEPS * batch * accumulated / fitted.seconds,
+        "training": PROBE_STEPS * batch * accumulated / fitted.seconds * len(sample.train_rows) / items,
         "token_bytes": (4 if wide else 2) * fitted.tokens / len(sample.train_rows),
         "parameters": fitted.trained + fitted.heads,
     }

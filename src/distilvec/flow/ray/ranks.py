@@ -33,7 +33,7 @@ def teach_alone(recipe: Recipe, shard: tuple[int, int] | None = None) -> list[tu
         )
     job = Job(recipe)
     job.require("teach")
-    with taking_turns(recipe) if own else nullcontext():
+    with taking_turns(recipe) if shard else nullcontext():  # torchrun's processes take turns by themselves
         _ = job.corpus
     taught = job.teach(shard=own or shard) if recipe.teachers else []
     scored = job.score(shard=own or shard)
