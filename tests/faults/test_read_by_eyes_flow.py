@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from tests.faults.test_read_by_eyes import recipe
 
 import distilvec
 from distilvec import plain_yaml
@@ -29,23 +30,7 @@ from distilvec.flow.run import run, train
 from distilvec.judging import PerceptronTask, load_task
 from distilvec.judging.identity import content_digest
 from distilvec.locking import alone_in
-from distilvec.recipe import Recipe
 from distilvec.training.checkpoint_folders import newest_checkpoint
-
-
-def recipe(folder: Path, teacher: Path, texts: Any, **sections: Any) -> Recipe:
-    return Recipe.build(
-        {
-            "corpus": {"path": texts, "holdout": 0.3},
-            "teachers": [{"name": "tiny", "model": str(teacher)}],
-            "student": {"model": str(teacher)},
-            "method": {"name": "cosine"},
-            "training": {"max_steps": 2, "batch_size": 8, "use_cpu": True},
-            "judging": {"speed": False},
-            "output": str(folder / "out"),
-            **sections,
-        }
-    )
 
 
 class Embedder:

@@ -5,7 +5,8 @@ from distilvec.training.callbacks import Ticker
 from distilvec.training.checkpoint_folders import newest_checkpoint
 from distilvec.training.data import Collator, SignalSource
 from distilvec.training.distiller import Distiller
-from distilvec.training.fit import Fitted, fit, free_maps
+from distilvec.training.fit import Fitted, fit
+from distilvec.training.sample import free_maps
 from distilvec.training.samplers import BucketedBatches
 from distilvec.training.sources import LiveSource, StoreSource
 from distilvec.training.tokens import TokenizedCorpus

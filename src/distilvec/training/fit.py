@@ -19,7 +19,6 @@ from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs, Sample
 from distilvec.modules.blocks import find_writer
-from distilvec.modules.projection import ridge_map
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo
@@ -33,7 +32,7 @@ from distilvec.training.distiller import Distiller, describe
 from distilvec.training.distributed import barrier, first_rank_first, rank
 from distilvec.training.held_out import held_out_terms
 from distilvec.training.items import PreparedCorpus, student_items
-from distilvec.training.sample import SAMPLE, TOKEN_SAMPLE, make_sample, on_device
+from distilvec.training.sample import SAMPLE, TOKEN_SAMPLE, free_maps, make_sample, on_device
 from distilvec.training.sources import LiveSource
 from distilvec.training.tokens import TokenizedCorpus
 from distilvec.training.trainer import DistillationTrainer
@@ -308,21 +307,6 @@ def _train(trainer: DistillationTrainer, checkpoint: Path | None, folder: Path) 
     if trainer.args.push_to_hub:
         trainer.push_to_hub()
     return trainer.seconds
-
-
-def free_maps(sample: Sample) -> list[np.ndarray]:
-    """Per teacher the ridge map [d, D] from the untrained student's vectors to the teacher's.
-
-    Zeros where there is nothing to fit to: a teacher may have none of the sampled rows.
-    """
-    source = sample.student.embedding[0]
-    return [
-        ridge_map(source, signals.sentence, present=signals.present).T.contiguous().numpy()
-        if source[signals.present].any()
-        else np.zeros((source.shape[1], signals.sentence.shape[1]), np.float32)
-        for signals in sample.teachers
-        if signals.sentence is not None
-    ]
 
 
 def _check(

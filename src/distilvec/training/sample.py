@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from distilvec.evenly import evenly_spaced
 from distilvec.methods.base import Batch, Needs, Sample
+from distilvec.modules.projection import ridge_map
 from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherSignals
@@ -190,3 +191,18 @@ def _sentences(source: SignalSource, rows: np.ndarray, batch_size: int) -> Teach
     names = [name for name in ("present", "sentence", "logits") if name in parts[0]]
     joined: dict[str, Any] = {name: torch.cat([part[name] for part in parts]) for name in names}
     return TeacherSignals(**joined)
+
+
+def free_maps(sample: Sample) -> list[np.ndarray]:
+    """Per teacher the ridge map [d, D] from the untrained student's vectors to the teacher's.
+
+    Zeros where there is nothing to fit to: a teacher may have none of the sampled rows.
+    """
+    source = sample.student.embedding[0]
+    return [
+        ridge_map(source, signals.sentence, present=signals.present).T.contiguous().numpy()
+        if source[signals.present].any()
+        else np.zeros((source.shape[1], signals.sentence.shape[1]), np.float32)
+        for signals in sample.teachers
+        if signals.sentence is not None
+    ]
