@@ -359,6 +359,19 @@ def test_clients_name_no_files_and_no_addresses(tmp_path: Path) -> None:
         assert broken.status_code == 400 and "cannot read" in broken.json()["error"]["message"]
 
 
+def test_a_photograph_may_be_longer_than_a_text() -> None:
+    from PIL import Image
+
+    written = io.BytesIO()
+    noise = np.random.default_rng(0).integers(256, size=(300, 300, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(written, "png")
+    uri = "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
+    assert len(uri) > 200_000
+    with running(application(fresh_resnet(), "images")) as address:
+        assert posted(address, input=[uri]).status_code == 200
+        assert posted(address, input=["x" * 200_001]).status_code == 413
+
+
 def test_of_a_model_of_texts_and_images_neither(tiny_bert: Path, tmp_path: Path) -> None:
     model = load_student(tiny_bert, device="cpu")
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 #: Of a request.
 MOST_TEXTS, MOST_BYTES = 2048, 16 << 20
-#: Of a text, most of which no model reads; cutting it into pieces holds everybody up.
+#: Of a text, most of which no model reads; cutting it into pieces holds everybody up; images may fill a request.
 MOST_CHARACTERS = 200_000
 #: Names of files that models of more than texts would open.
 MEDIA = (
@@ -114,7 +114,8 @@ class _Server:
         self.width = int(model.get_embedding_dimension() or np.shape(model.encode(["A probe."]))[-1])
         self._counter = _counter(model)
         kinds = set(getattr(model, "modalities", ["text"]))
-        self._media, self._reads_text = sorted(kinds & {"image", "audio", "video"}), "text" in kinds
+        self._heads = tuple(f"data:{kind}/" for kind in sorted(kinds & {"image", "audio", "video"}))
+        self._reads_text = "text" in kinds
 
     async def health(self, _: Request) -> dict[str, Any]:
         return {"status": "ok", "model": self.name}
@@ -129,7 +130,7 @@ class _Server:
         asked = await _body(request)
         if asked.get("model") not in (None, self.name):
             raise _Refusal(404, f'there is no such model; this is "{self.name}"', "model_not_found")
-        texts = _texts(asked.get("input"))
+        texts = _texts(asked.get("input"), self._heads)
         self._refuse_places(texts)
         width = self._width(asked.get("dimensions"))
         encoding = asked.get("encoding_format") or "float"
@@ -165,12 +166,12 @@ class _Server:
 
     def _refuse_places(self, texts: Sequence[str]) -> None:
         """Refuse what sentence-transformers would open on this machine or fetch from another; data URIs hold all."""
-        heads = tuple(f"data:{kind}/" for kind in self._media)
-        for index, text in enumerate(texts if heads else []):
-            if text.startswith(heads):
+        for index, text in enumerate(texts if self._heads else []):
+            if text.startswith(self._heads):
                 continue
             if not self._reads_text:
-                told = f'input {index} is no data URI ("{heads[0]}..."), the only form in which this model is asked'
+                head = self._heads[0]
+                told = f'input {index} is no data URI ("{head}..."), the only form in which this model is asked'
                 raise _Refusal(400, told, "invalid_value")
             if text.startswith(("http://", "https://")) or text.lower().endswith(MEDIA):
                 told = f"input {index} names a file or an address; send what it holds as a data URI"
@@ -230,7 +231,8 @@ async def _body(request: Request) -> dict[str, Any]:
     return body
 
 
-def _texts(given: Any) -> list[str]:
+def _texts(given: Any, media: tuple[str, ...]) -> list[str]:
+    """The texts of a request; those that begin like `media` are images and their like, and may be longer."""
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not texts:
         raise _Refusal(400, "input is a text, or a list of texts", "invalid_value")
@@ -241,7 +243,7 @@ def _texts(given: Any) -> list[str]:
             raise _Refusal(
                 400, f"input {index} is no text; token ids of other models mean nothing here", "invalid_value"
             )
-        if len(text) > MOST_CHARACTERS:
+        if len(text) > MOST_CHARACTERS and not text.startswith(media):
             told = f"input {index} has {len(text):,} characters, and a text has at most {MOST_CHARACTERS:,}"
             raise _Refusal(413, told, "too_large")
         if not text.strip():
