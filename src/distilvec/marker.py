@@ -129,9 +129,13 @@ def _check_kinds(place: Path, names: set[str]) -> None:
             )
 
 
-def begin(place: Path) -> None:
-    """Say that a run has begun in a claimed folder: what it needs to go on is not removed until `finish`."""
-    write(place, {**read(place), "finished": False})
+def begin(place: Path, data: dict[str, Any] | None = None) -> None:
+    """Say that a run has begun in a claimed folder: what it needs to go on is not removed until `finish`.
+
+    Args:
+        data: what tells its corpus from another.
+    """
+    write(place, {**read(place), "finished": False, **({} if data is None else {"data": data})})
 
 
 def finish(place: Path) -> None:
@@ -210,7 +214,9 @@ def is_store(place: Path) -> bool:
 
 
 def set_aside(place: Path) -> Path | None:
-    """Move an earlier run's student and report out of the way of another recipe's; None where there is none."""
+    """Move an earlier run's student and report out of the way of another recipe's, or of another corpus'; None where
+    there is none.
+    """
     if not (place / "student").exists():
         return None
     number = 1
@@ -222,7 +228,8 @@ def set_aside(place: Path) -> Path | None:
     for name in names:
         if (place / name).exists():
             (place / name).rename(before / name)
-    logger.warning("Another recipe starts here; the student and the report of the run before are now in %s.", before)
+    told = "Another recipe or corpus starts here; the student and the report of the run before are now in %s."
+    logger.warning(told, before)
     return before
 
 

@@ -19,8 +19,8 @@ from distilvec.choosing.probe import short_training
 from distilvec.choosing.sample import whole_groups
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.evenly import evenly_spaced
+from distilvec.flow.checks import check_job
 from distilvec.flow.job import Job
-from distilvec.flow.judge import check_measures
 from distilvec.flow.mine import mining_cost
 from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
 from distilvec.flow.teach import Taught
@@ -84,8 +84,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         job.require("mine" if mining else "teach" if teaching_only else "dry-run")
         if not teaching_only:
             _ = job.named_tasks
-            check_measures(job)
-            _ = job.needs
+            check_job(job)
         _describe_corpus(job.corpus, summary)
         train = np.asarray(job.corpus.train_rows)
         chosen = evenly_spaced(len(train), PROBE_TEXTS)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec import sealing
 from distilvec.errors import DistilvecError
 from distilvec.files import write_text
+from distilvec.flow.checks import check_job
 from distilvec.flow.identity import comparison_identity
 from distilvec.flow.job import Job
 from distilvec.flow.judge import TASK, answers_alike, knows_tasks, predictor_of, supervises, task_score
@@ -24,7 +25,6 @@ from distilvec.judging import FREE, TRAINED, UNTRAINED, CachedEncoder, RidgeMapp
 from distilvec.recipe import Recipe
 from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
-from distilvec.training.arguments import steps_per_epoch
 from distilvec.training.attention import FILE as ATTENTION
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class Bench:
         self.jobs = {name: job.changed(variant, *_SHARED) for name, variant in variants.items()}
 
     def check(self) -> None:
-        """Refuse a method that cannot work with this student or teacher before any other is trained."""
+        """Refuse what cannot be done before any method is trained."""
         for each in self.jobs.values():
-            _ = each.needs
+            check_job(each)
 
     def one(self, name: str, recipe: Recipe, place: Path) -> Job:
         """The job of one training, in a folder of its own; it goes on where it was."""
@@ -165,10 +165,10 @@ class Bench:
         """The learning rate with the best held-out agreement, or likelihood of answers, after at most one epoch."""
         quality = self._quality(self.jobs[name])
         recipe, qualities = self.jobs[name].recipe, {}
-        one = steps_per_epoch(recipe.training, len(self.jobs[name].corpus.train_rows))
+        items = len(self.jobs[name].corpus.train_rows)
         for factor in FACTORS:
             rate = float(f"{recipe.optimizer.lr * factor:.3g}")
-            candidate = changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs), most=one)
+            candidate = changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs), items=items)
             job = self.one(name, candidate, self.folder / "tuning" / slug(name) / f"lr-{rate:g}")
             identity = [job.recipe.to_yaml(), self.identity]
             known = read_object(job.output / "agreement.json")

@@ -112,6 +112,7 @@ def combine(
     folder = stores / f"{teacher.card.name}-{how}-{teacher.card.fingerprint[:8]}"
     store = SignalStore.create(folder, teacher.card, teacher.card.width, dtype)
     store.refresh()
+    store.verify(changed=True)
     _, first = np.unique(np.asarray(corpus.teacher_keys), axis=0, return_index=True)
     keys = np.asarray(corpus.teacher_keys)[np.sort(first)]
     todo = keys[store.missing(keys)]

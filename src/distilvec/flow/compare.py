@@ -17,7 +17,8 @@ from distilvec.errors import DistilvecError, nearest
 from distilvec.files import write_text
 from distilvec.flow.bench import Bench, Scores, read_object, slug
 from distilvec.flow.job import Job
-from distilvec.flow.judge import check_measures, supervises
+from distilvec.flow.judge import supervises
+from distilvec.flow.pin import SAVED, pin
 from distilvec.flow.variants import changed, variants_of
 from distilvec.flow.writing import writes
 from distilvec.locking import alone_in
@@ -102,10 +103,13 @@ def compare(
         raise DistilvecError(
             f"the last seed would be {last:,}, and seeds are below {MOST_SEEDS:,}", where="training.seed"
         )
-    job = Job(recipe)
     for variant in variants.values():
         Job(variant).require("compare")
+    pinned = Path(recipe.output) / "baselines" / SAVED
+    recipe = pin(recipe, pinned)
+    job, variants = Job(recipe), variants_of(recipe, methods)
     with alone_in(marker.claim(recipe.output)):
+        write_text(pinned, recipe.to_yaml())  # seeds that are added later take the same models and data
         return _compared(job, variants, first, seeds, tune)
 
 
@@ -113,7 +117,6 @@ def _compared(job: Job, variants: Mapping[str, Recipe], first: str, seeds: int, 
     """Train and judge all of them, in a folder that is held; `first` is what the others are compared with."""
     recipe = job.recipe
     _ = job.named_tasks
-    check_measures(job)
     if supervises(recipe) and not job.named_tasks:
         job.tasks = []
     if not job.tasks and not supervises(recipe):

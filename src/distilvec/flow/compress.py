@@ -43,6 +43,7 @@ def compress(
     widths: Sequence[int] | None = None,
     with_models: bool = True,
     with_speed: bool = True,
+    trust_remote_code: bool = False,
 ) -> Compression:
     """The table of a student's compressed forms.
 
@@ -57,6 +58,7 @@ def compress(
         widths: prefixes; None = halves down to 32.
         with_models: whether to try the forms of the model too.
         with_speed: whether to time the models.
+        trust_remote_code: whether code that comes with the student may run.
 
     Raises:
         DistilvecError: a prefix wider than the vectors, or too few texts.
@@ -77,7 +79,7 @@ def compress(
             rows[0].size_bytes = _weights(Path(place) / "float32")
             if with_speed:
                 _time(rows[0], student, texts)
-            for name, model, size in _models(student, Path(place), texts, notes):
+            for name, model, size in _models(student, Path(place), texts, notes, trust_remote_code):
                 form = Form(reference.shape[1])
                 encode = CompressedEncoder(CachedEncoder(model), form, 1.0)
                 row = _row(name, form, encode, reference, texts, tasks)
@@ -105,6 +107,7 @@ def compress_run(job: Job, student: SentenceTransformer) -> Compression | None:
         job.tasks,
         widths=recipe.method.matryoshka,
         with_speed=recipe.judging.speed,
+        trust_remote_code=job.student_section.trust_remote_code,
     )
 
 
@@ -124,11 +127,11 @@ def _row(
 
 
 def _models(
-    student: SentenceTransformer, place: Path, texts: Sequence[str], notes: list[str]
+    student: SentenceTransformer, place: Path, texts: Sequence[str], notes: list[str], trust_remote_code: bool
 ) -> Iterator[tuple[str, Any, int]]:
     """(name, something with encode, bytes of its weights) of what can be made of the student in `place/float32`."""
     ship(copy.deepcopy(student).half(), place / "float16")
-    half = load_student(place / "float16", device=str(student.device))
+    half = load_student(place / "float16", device=str(student.device), trust_remote_code=trust_remote_code)
     if student.device.type == "cuda":
         half.half()
     else:

@@ -27,6 +27,7 @@ from distilvec.methods.base import Method, Needs
 from distilvec.methods.table import build_method, resolve
 from distilvec.methods.token_states import check_pieces
 from distilvec.modules.lora import check_lora
+from distilvec.modules.routing import hand_out_routing
 from distilvec.recipe import CorpusSection, Recipe, ScorerSection, StudentSection, TeacherSection, given
 from distilvec.scorers.base import Scorer
 from distilvec.store import SignalStore
@@ -196,13 +197,16 @@ class Job:
         """What a method may know of the student.
 
         Raises:
-            DistilvecError: it reads other items than the corpus holds, or cannot have the adapters that are asked for.
+            DistilvecError: it reads other items than the corpus holds, or cannot have the adapters or the balance of
+            experts that are asked for.
             EnvironmentProblem: peft, which makes adapters, is not installed.
         """
         student = self._kept()
         check_modality(student, self.corpus.modality, "student")
         if self.student_section.lora is not None:
             check_lora(student)
+        if self.student_section.router_balance:
+            hand_out_routing(student).remove()
         return StudentTap(student).info
 
     def _kept(self) -> SentenceTransformer:

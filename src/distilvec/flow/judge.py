@@ -15,10 +15,10 @@ from distilvec.alignment.loading import unlimited
 from distilvec.alignment.pieces import ENDS
 from distilvec.corpus import Corpus
 from distilvec.corpus.keys import split_pair
-from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.errors import DataError
 from distilvec.flow.job import Job
 from distilvec.flow.teach import Taught
-from distilvec.flow.writing import METRICS, judge_writing, read_items, writes, writing_metrics
+from distilvec.flow.writing import judge_writing, writes, writing_metrics
 from distilvec.judging import (
     FREE,
     TRAINED,
@@ -40,8 +40,6 @@ from distilvec.recipe import Recipe, given
 from distilvec.report.record_parts import AlignedText
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
-from distilvec.tasks.scores import metric_names
-from distilvec.tasks.table import build_task
 from distilvec.training import Fitted
 
 logger = logging.getLogger(__name__)
@@ -96,59 +94,6 @@ def task_examples(recipe: Recipe, file: str) -> Examples:
     """A labelled file of the recipe's task, with the corpus' column names."""
     task, corpus = given(recipe.task, "task"), given(recipe.corpus, "corpus")
     return read_examples(file, corpus.text, task.label or corpus.label or "label")
-
-
-def check_measures(job: Job) -> None:
-    """See that what is to be measured can be, so that what is wrong is said before any teaching.
-
-    Raises:
-        DistilvecError: the corpus' labels are of another kind than the task, or `training.best` names nothing that will
-            be measured.
-        DataError: a labelled file of the task that is not there, has no usable row, or a label that the corpus lacks.
-    """
-    if writes(job.recipe):
-        _ = job.tasks
-        if job.recipe.task is not None and job.recipe.task.validation:
-            read_items(job.recipe, job.recipe.task.validation)
-    elif job.recipe.task is not None:
-        _check_task_files(job)
-    if job.recipe.training.best is not None:
-        _check_best(job, job.recipe.training.best.removeprefix("eval_"))
-
-
-def _check_task_files(job: Job) -> None:
-    recipe, corpus = job.recipe, job.corpus
-    assert recipe.task is not None
-    head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
-    assert head is not None
-    if recipe.task.validation and recipe.training.evaluate_every is None:
-        logger.warning(
-            "task.validation is given and never scored: set training.evaluate_every (steps), and training.best: "
-            "task_%s to keep the best",
-            "accuracy" if head.labels is not None else "spearman",
-        )
-    for file in (recipe.task.validation, recipe.task.test):
-        if file:
-            task_examples(recipe, file).targets(head)
-
-
-def _check_best(job: Job, asked: str) -> None:
-    known: list[str] = []
-    recipe = job.recipe
-    if recipe.teachers and not writes(recipe) and len(job.corpus.holdout_rows) >= FEWEST_HELD_OUT:
-        probe = np.eye(4)
-        known += [
-            f"agreement_{name}" for name, value in agreement(probe, probe, probe).items() if isinstance(value, float)
-        ]
-    if recipe.task is not None and recipe.task.validation:
-        names = METRICS[:1] if writes(recipe) else metric_names(recipe.task.kind)
-        known += [f"task_{name}" for name in names]
-    if asked not in known:
-        raise DistilvecError(
-            f'nothing that is measured while training is called "{asked}"',
-            where="training.best",
-            remedy=nearest(asked, known) if known else "Give task.validation, or more held-out texts (corpus.holdout).",
-        )
 
 
 def supervises(recipe: Recipe) -> bool:

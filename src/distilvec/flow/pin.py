@@ -17,10 +17,11 @@ from distilvec.recipe.places import at_revision
 SAVED = "recipe.yaml"
 
 
-def pin(recipe: Recipe) -> Recipe:
+def pin(recipe: Recipe, saved: Path | None = None) -> Recipe:
     """A recipe whose models and data from the hub name their commits; one without any is given back as it is.
 
-    Where the output holds the same recipe with commits, they are taken from there, whatever is newest by now.
+    Where the output (or the file `saved`) holds the same recipe with commits, they are taken from there, whatever is
+    newest by now.
 
     Raises:
         DistilvecError: no such model or data.
@@ -34,7 +35,7 @@ def pin(recipe: Recipe) -> Recipe:
             "student": recipe.student and recipe.student.model_copy(),
         }
     )
-    before = _saved(Path(recipe.output) / SAVED)
+    before = _saved(saved or Path(recipe.output) / SAVED)
     _pin_corpus(wanted, before)
     for number, teacher in enumerate(wanted.teachers):
         known = before.teachers[number] if before is not None and number < len(before.teachers) else None

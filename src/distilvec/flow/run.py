@@ -6,18 +6,18 @@ import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from distilvec import marker, plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.files import write_text
+from distilvec.flow.checks import check_job
 from distilvec.flow.compress import compress_run
 from distilvec.flow.job import Job
-from distilvec.flow.judge import aligned_text, check_measures, judge_all, judge_task, make_record, show_inside
+from distilvec.flow.judge import aligned_text, judge_all, judge_task, make_record, show_inside
 from distilvec.flow.pin import pin
 from distilvec.flow.train import ship_student, train_student
 from distilvec.flow.writing import open_shipped, writes
@@ -30,6 +30,7 @@ from distilvec.students import check_place
 from distilvec.tasks.answering import finished_student
 from distilvec.training.checkpoint_folders import tidy
 from distilvec.training.distributed import launched
+from distilvec.training.fit import data_mark
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -79,10 +80,7 @@ def _distilled(job: Job) -> Run:
     """From the opened job to the written report."""
     student, fitted = train_student(job)
     kept = ship_student(job, student, fitted.method, job.output / "student")
-    trusted = partial(finished_student, trust_remote_code=job.student_section.trust_remote_code)
-    opened_by = partial(open_shipped, job.recipe) if writes(job.recipe) else trusted
-    shipped = opened_by(job.output / "student")
-    untrained = job.student()
+    shipped, untrained = _shipped(job), job.student()
     verdict = judge_all(job, shipped, untrained, fitted)
     record = make_record(job, (untrained, shipped), fitted, verdict)
     if kept is not None:
@@ -100,6 +98,13 @@ def _distilled(job: Job) -> Run:
     return Run(job.output, shipped, record)
 
 
+def _shipped(job: Job) -> SentenceTransformer:
+    """The student as it was saved."""
+    if writes(job.recipe):
+        return open_shipped(job.recipe, job.output / "student")
+    return finished_student(job.output / "student", trust_remote_code=job.student_section.trust_remote_code)
+
+
 def train(recipe: Recipe, *, resume: bool = False) -> Path:
     """Teach what is missing, train, save the student; no judging. Returns the student's folder."""
     job = opened("train", recipe, resume)
@@ -109,7 +114,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
         student, fitted = train_student(job)
         if not launched()[0]:
             ship_student(job, student, fitted.method, job.output / "student")
-            record = make_record(job, (job.student(), student), fitted, Verdict())
+            record = make_record(job, (job.student(), _shipped(job)), fitted, Verdict())
             write_card(record, job.output / "student")
     return job.output / "student"
 
@@ -126,19 +131,20 @@ def opened(command: str, recipe: Recipe, resume: bool) -> Job:
 def begin(job: Job) -> None:
     """Take the output folder, and check what can be checked before any teaching."""
 
-    def check() -> None:
-        check_measures(job)
-        _ = job.corpus
+    def look() -> dict[str, Any]:
+        check_job(job)
+        return data_mark(job.corpus)
 
-    output_folder(job.recipe, job.resume, check)
+    output_folder(job.recipe, job.resume, look)
     shutil.copyfile(job.corpus.folder / "rejected.jsonl", job.output / "rejected.jsonl")
 
 
-def output_folder(recipe: Recipe, resume: bool, check: Callable[[], None] = lambda: None) -> Path:
+def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any]] | None = None) -> Path:
     """Make the output folder and save the resolved recipe; refuse another recipe's run, and what is no student.
 
     Args:
-        check: refuses what can be seen to fail, before anything of an earlier run is moved.
+        look: refuses what can be seen to fail, before anything of an earlier run is moved, and says what tells this
+            corpus from another: under an equal recipe, a run of another corpus is another run.
 
     Raises:
         DistilvecError: the folder has files of somebody else's, a run of another recipe that is to go on, or the
@@ -159,14 +165,16 @@ def output_folder(recipe: Recipe, resume: bool, check: Callable[[], None] = lamb
             if own
             else "Resume with the recipe that is saved there, or choose another output.",
         )
-    check()
+    data = None if look is None else look()
     if not launched()[0]:
+        known = marker.read(out).get("data")
+        other = other or (not resume and known is not None and data is not None and known != data)
         if other:
             marker.set_aside(out)
         if not resume and (other or not saved.is_file()):
             # Before the recipe is written: to go on with it must not mean to go on from another one's checkpoints.
             tidy(out / "checkpoints", resume=False)
-        marker.begin(out)
+        marker.begin(out, data)
         if not own:
             write_text(saved, wanted)
     return out

@@ -12,6 +12,8 @@ from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.methods.table import resolve
 from distilvec.recipe import Recipe, given
+from distilvec.recipe.training_keys import FOLLOWING
+from distilvec.training.arguments import steps_in_all, steps_per_epoch
 
 
 def variants_of(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> dict[str, Recipe]:
@@ -74,16 +76,25 @@ def changed(
     seed: int | None = None,
     lr: float | None = None,
     epochs: float | None = None,
-    most: int | None = None,
+    items: int = 0,
 ) -> Recipe:
-    """The recipe with another seed, learning rate or (for tuning, without evaluations) length, of so many steps at most
-    where it is one of steps.
+    """The recipe with another seed or learning rate, or shortened for tuning.
+
+    Args:
+        epochs: of a shorter training, without evaluations and without what follows them; it warms up for as large a
+            share of its steps as the whole training does.
+        items: that are trained on, of a shorter training.
     """
     training: dict[str, Any] = {} if seed is None else {"seed": seed}
     if epochs is not None:
         training |= {"epochs": epochs, "evaluate_every": None, "best": None, "patience": None}
-        if (steps := recipe.training.arguments.get("max_steps", 0)) > 0 and most is not None:
-            training["max_steps"] = min(steps, most)
+        given = recipe.training.arguments
+        if (steps := given.get("max_steps", 0)) > 0:
+            training["max_steps"] = min(steps, steps_per_epoch(recipe.training, items))
+        if (warmup := given.get("warmup_steps") or 0) >= 1:  # a number of steps, not a share of them
+            training["warmup_steps"] = min(1 - 1e-9, warmup / steps_in_all(recipe.training, items))
+        if str(given.get("lr_scheduler_type", "")) in FOLLOWING:
+            training |= {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {}}
     changes: dict[str, Any] = {"training": recipe.training.model_copy(update=training)}
     if lr is not None:
         changes["optimizer"] = recipe.optimizer.model_copy(update={"lr": lr})

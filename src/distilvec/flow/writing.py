@@ -132,8 +132,14 @@ def writing_metrics(recipe: Recipe) -> Callable[[SentenceTransformer, Method], d
 
 def open_shipped(recipe: Recipe, folder: Path) -> SentenceTransformer:
     """A student that was shipped, as the recipe's models are opened."""
-    section, separator = given(recipe.student, "student"), given(recipe.task, "task").separator
-    student = load_writing_student(folder, max_length=section.max_length, separator=separator, pooling=section.pooling)
+    section = given(recipe.student, "student")
+    student = load_writing_student(
+        folder,
+        max_length=section.max_length,
+        separator=given(recipe.task, "task").separator,
+        pooling=section.pooling,
+        trust_remote_code=section.trust_remote_code,
+    )
     return student.eval()
 
 

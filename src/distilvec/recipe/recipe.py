@@ -229,7 +229,8 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         method = resolve(self.method.name)
         several = len(self.teachers) > 1 and self.combine == "separate"
         if self.student.space is None:
-            self.student.space = "own" if several or not self.teachers else method.implied_space
+            own = several or not self.teachers or self.task is not None  # a task's head reads the student's own space
+            self.student.space = "own" if own else method.implied_space
         if self.student.space != "teacher":
             return
         self._check_router(where, lines)

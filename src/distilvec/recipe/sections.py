@@ -131,6 +131,8 @@ class TeacherSection(Section):
     def _one_source(self) -> TeacherSection:
         if sum(source is not None for source in (self.model, self.call, self.api, self.vectors)) != 1:
             raise ValueError("give exactly one of model, call, api and vectors")
+        if self.live and self.model is None:
+            raise ValueError("live is about a model's token states; leave it out, and every text is asked for once")
         if self.live and self.token_axes:
             raise ValueError("token_axes is about the store, which a live teacher's token states never see")
         if self.name == "student":

@@ -128,7 +128,14 @@ def fit(
     if needs is None:
         needs = method.needs(describe(StudentTap(student).info, task), teachers)
     rows, companions = rows_with_companions(corpus, corpus.train_rows, companions_of(needs, task, corpus))
-    _check(rows, corpus, sources, training, optimizer, training.evaluate_every is not None and evaluate is None)
+    blind = training.evaluate_every is not None and evaluate is None
+    check_training(rows, corpus, training, optimizer, blind=blind)
+    if training.arguments.get("dataloader_num_workers") and any(isinstance(each, LiveSource) for each in sources):
+        raise DistilvecError(
+            "batches are read by a live teacher, and each worker that prepares them would hold a copy of it",
+            where="training.dataloader_num_workers",
+            remedy="Leave it out, or leave the teacher's `live` out: its store needs no copies.",
+        )
     # First, because it also joins the other processes of a distributed run.
     args = training_arguments(training, optimizer, folder / "checkpoints", len(rows))
     tokens = _tokens(student, needs, corpus, sources, seed=training.seed, device=args.device, cache=cache or folder)
@@ -309,15 +316,19 @@ def _train(trainer: DistillationTrainer, checkpoint: Path | None, folder: Path) 
     return trainer.seconds
 
 
-def _check(
-    rows: np.ndarray,
-    corpus: Corpus,
-    sources: Sequence[SignalSource],
-    training: TrainingSection,
-    optimizer: OptimizerSection,
-    blind: bool,
+def check_training(
+    rows: np.ndarray, corpus: Corpus, training: TrainingSection, optimizer: OptimizerSection, *, blind: bool
 ) -> None:
-    """What would otherwise fail late, or not at all."""
+    """Refuse what would fail late, or do nothing at all.
+
+    Args:
+        rows: of the corpus, to be trained on.
+        blind: there are to be evaluations, and there is nothing to evaluate on.
+
+    Raises:
+        DistilvecError: naming the key.
+        DataError: there is nothing to train on.
+    """
     if not len(rows):
         raise DataError(
             "there is no text to train on", where="corpus", remedy="Look at what was rejected, and at corpus.holdout."
@@ -327,12 +338,6 @@ def _check(
             f"{len(rows)} items are no whole batch of {training.batch_size}, and others are dropped",
             where="training.dataloader_drop_last",
             remedy="Leave it out, or lower training.batch_size.",
-        )
-    if training.arguments.get("dataloader_num_workers") and any(isinstance(each, LiveSource) for each in sources):
-        raise DistilvecError(
-            "batches are read by a live teacher, and each worker that prepares them would hold a copy of it",
-            where="training.dataloader_num_workers",
-            remedy="Leave it out, or leave the teacher's `live` out: its store needs no copies.",
         )
     if blind:
         raise DistilvecError(

@@ -1,0 +1,88 @@
+"""What can be seen to fail before any teaching, and before anything of an earlier run is moved."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from distilvec.errors import DistilvecError, nearest
+from distilvec.flow.job import Job
+from distilvec.flow.judge import FEWEST_HELD_OUT, task_examples
+from distilvec.flow.writing import METRICS, read_items, writes
+from distilvec.judging import agreement
+from distilvec.methods.base import Method
+from distilvec.methods.table import resolve
+from distilvec.tasks.scores import metric_names
+from distilvec.tasks.table import build_task
+from distilvec.training.arguments import training_arguments
+from distilvec.training.distributed import launched
+from distilvec.training.fit import check_training
+
+logger = logging.getLogger(__name__)
+
+
+def check_job(job: Job) -> None:
+    """See that a job can be done, as far as its recipe, its corpus, its untrained student and its teachers tell.
+
+    Raises:
+        DistilvecError: the corpus' labels are of another kind than the task, `training.best` names nothing that will be
+            measured, the method cannot work with the student or the teachers, or training would refuse its arguments.
+        DataError: a labelled file of the task that is not there, has no usable row, or a label that the corpus lacks.
+    """
+    recipe, corpus = job.recipe, job.corpus
+    if writes(recipe):
+        _ = job.tasks
+        if recipe.task is not None and recipe.task.validation:
+            read_items(recipe, recipe.task.validation)
+    elif recipe.task is not None:
+        _check_task_files(job)
+    measured = _measured(job)
+    if recipe.training.best is not None:
+        _check_best(recipe.training.best.removeprefix("eval_"), measured)
+    _ = job.needs
+    blind = recipe.training.evaluate_every is not None and not measured
+    check_training(corpus.train_rows, corpus, recipe.training, recipe.optimizer, blind=blind)
+    if launched()[1] == 1:  # of several processes, making them joins the others
+        training_arguments(recipe.training, recipe.optimizer, job.output / "checkpoints", len(corpus.train_rows))
+
+
+def _check_task_files(job: Job) -> None:
+    recipe, corpus = job.recipe, job.corpus
+    assert recipe.task is not None
+    head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
+    assert head is not None
+    if recipe.task.validation and recipe.training.evaluate_every is None:
+        logger.warning(
+            "task.validation is given and never scored: set training.evaluate_every (steps), and training.best: "
+            "task_%s to keep the best",
+            "accuracy" if head.labels is not None else "spearman",
+        )
+    for file in (recipe.task.validation, recipe.task.test):
+        if file:
+            task_examples(recipe, file).targets(head)
+
+
+def _measured(job: Job) -> list[str]:
+    """Names of what can be measured while training."""
+    recipe = job.recipe
+    known: list[str] = []
+    if recipe.teachers and not writes(recipe) and len(job.corpus.holdout_rows) >= FEWEST_HELD_OUT:
+        alone = len(recipe.teachers) == 1 or job.combines  # a student has no map into the spaces of several
+        mapped = alone and resolve(recipe.method.name).teacher_map is not Method.teacher_map
+        probe = np.eye(4)
+        found = agreement(probe, probe, probe if mapped else None)
+        known += [f"agreement_{name}" for name, value in found.items() if isinstance(value, float)]
+    if recipe.task is not None and recipe.task.validation:
+        names = METRICS[:1] if writes(recipe) else metric_names(recipe.task.kind)
+        known += [f"task_{name}" for name in names]
+    return known
+
+
+def _check_best(asked: str, known: list[str]) -> None:
+    if asked not in known:
+        raise DistilvecError(
+            f'nothing that is measured while training is called "{asked}"',
+            where="training.best",
+            remedy=nearest(asked, known) if known else "Give task.validation, or more held-out texts (corpus.holdout).",
+        )
