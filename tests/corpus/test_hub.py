@@ -80,6 +80,42 @@ def test_after_a_fault_every_row_comes_once(
     assert corpus.texts() == texts(range(COUNT)) and len(fetched) == COUNT
 
 
+def test_what_a_longer_reading_kept_stays(
+    address: str, fetched: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a reading with a limit ends beside it; and what it kept is gone when all is read."""
+    monkeypatch.setattr(hub, "_ROWS", 100)
+    real = hub._opened
+    monkeypatch.setattr(hub, "_opened", lambda *args: _Breaking(real(*args), 2500))
+    with pytest.raises(EnvironmentProblem):
+        read_corpus(address, tmp_path / "corpus", holdout=0.0)
+    monkeypatch.setattr(hub, "_opened", real)
+    fetched.clear()
+    assert len(read_corpus(address, tmp_path / "corpus", holdout=0.0, limit=100)) == 100 and not fetched
+    corpus = read_corpus(address, tmp_path / "corpus", holdout=0.0)
+    assert corpus.texts() == texts(range(COUNT)) and len(fetched) == COUNT - 2500
+    assert not list((tmp_path / "corpus").glob(".streamed*"))
+
+
+@pytest.mark.parametrize("damaged", ["rows-00003.json", "rows-00003.parquet"])
+def test_parts_behind_a_gap_are_no_rows(
+    damaged: str, address: str, fetched: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "_ROWS", 100)
+    wanted = hub.Address.read(address)
+    rows = hub.stream(wanted, ["text"], lambda dataset: dataset, tmp_path, "k")
+    for _ in range(1000):
+        next(rows)
+    rows.close()
+    (tmp_path / f"{hub.KEPT}k" / damaged).write_bytes(b"damaged")
+    monkeypatch.setattr(hub, "_ROWS", 130)  # parts of another size meet no old ones
+    for come in (450, COUNT):
+        rows = hub.stream(wanted, ["text"], lambda dataset: dataset, tmp_path, "k")
+        read = [row.value["text"] for row, _ in zip(rows, range(come))]
+        rows.close()
+        assert read == texts(range(come))
+
+
 class _Breaking:
     """A streamed data set whose line breaks when so many rows have come in all."""
 

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.faults.test_read_by_eyes import recipe
 
 import distilvec
 from distilvec import plain_yaml
 from distilvec.choosing.dry_run import plan
-from distilvec.errors import DistilvecError
+from distilvec.corpus import content_keys, read_corpus
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.flow.bench import FACTORS
 from distilvec.flow.compare import compare
 from distilvec.flow.run import run, train
 from distilvec.flow.variants import changed
 from distilvec.methods.table import available
 from distilvec.recipe import Recipe
+from distilvec.scorers.load import load_scorer
+from distilvec.store import SignalStore, fill, remote
 from distilvec.students import load_student
+from distilvec.teachers import load_teacher
 
 
 class Counted:
@@ -102,8 +109,9 @@ def test_the_card_of_train_is_about_what_ships(tmp_path: Path, tiny_bert: Path, 
         method={"name": "leaf"},
     )
     folder = train(given)
-    width = load_student(folder).get_embedding_dimension()
-    assert width == 4 and f"| dimensions | {width} |" in (folder / "README.md").read_text()
+    told = [line for line in (folder / "README.md").read_text().splitlines() if "dimensions |" in line]
+    assert load_student(folder).get_embedding_dimension() == 4 and told
+    assert all(line.replace(" ", "").startswith("|dimensions|4|") for line in told), told
 
 
 def test_code_that_may_run_runs_when_the_student_is_compressed(
@@ -213,3 +221,161 @@ def test_rates_of_a_schedule_that_follows_a_metric_can_be_tuned(
     found = compare(given, ["cosine"], seeds=1, tune=True)
     assert len(found.tried["cosine"]) == len(FACTORS)
     assert (tmp_path / "out" / "baselines" / "recipe.yaml").is_file()
+
+
+# teachers and stores
+
+
+def routed(folder: Path, seed: int) -> Path:
+    """A router of two tables of random vectors."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Router, StaticEmbedding
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    tokenizer = Tokenizer(WordLevel({"a": 0, "cat": 1, "dog": 2, "[UNK]": 3}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    draw = np.random.default_rng(seed)
+    tables = [StaticEmbedding(tokenizer, draw.normal(size=(4, 6)).astype(np.float32)) for _ in range(2)]
+    router = Router.for_query_document(query_modules=[tables[0]], document_modules=[tables[1]])
+    router.default_route = "document"
+    SentenceTransformer(modules=[router, Normalize()], device="cpu").save_pretrained(str(folder))
+    return folder
+
+
+def test_a_router_of_other_weights_is_another_teacher(tmp_path: Path) -> None:
+    first, second = (load_teacher(model=str(routed(tmp_path / str(seed), seed))) for seed in (1, 2))
+    assert not np.allclose(first.encode(["a cat"]), second.encode(["a cat"]))
+    assert first.card.fingerprint != second.card.fingerprint
+    again = load_teacher(model=str(routed(tmp_path / "again", 1)))
+    assert again.card.fingerprint == first.card.fingerprint
+
+
+def lengths(texts: list[str], scale: float = 1.0) -> np.ndarray:
+    return np.array([[scale * len(text), text.count("e"), 1.0] for text in texts], np.float32)
+
+
+def turned(texts: list[str], scale: float = 1.0) -> np.ndarray:
+    return np.array([[1.0, text.count("e"), scale * len(text)] for text in texts], np.float32)
+
+
+def wrapping(function: Any) -> Any:
+    def wrapped(texts: list[str]) -> np.ndarray:
+        return np.asarray(function(texts))
+
+    return wrapped
+
+
+class Held:
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        return np.asarray(self.function(texts))
+
+
+@pytest.mark.parametrize("hold", [partial(partial, scale=2.0), wrapping, Held])
+def test_what_calls_another_function_is_another_teacher(hold: Any) -> None:
+    marks = [load_teacher(call=hold(function)).card.fingerprint for function in (lengths, turned, lengths)]
+    assert marks[0] != marks[1] and marks[0] == marks[2]
+
+
+def test_a_scorer_with_gradients_is_told_what_to_return() -> None:
+    layer = torch.nn.Linear(1, 1)
+    with pytest.raises(DataError, match="numbers were expected, found Tensor"):
+        load_scorer(call=lambda pairs: layer(torch.ones(len(pairs), 1))[:, 0])
+
+
+def test_paid_answers_are_kept_when_writing_fails(tmp_path: Path) -> None:
+    """Whatever ends the writing, the teacher's stream is closed before anything else goes on."""
+
+    class Streaming:
+        card = load_teacher(call=lengths).card
+        chunk, closed = 4, False
+
+        def stream(self, texts: list[str]) -> Any:
+            try:
+                for place, text in enumerate(texts):
+                    yield np.array([place]), lengths([text]) * (1e6 if place == 2 else 1.0)
+            finally:
+                self.closed = True
+
+    teacher: Any = Streaming()
+    store = SignalStore.create(tmp_path / "store", teacher.card, 3, "float16")
+    texts = [f"text {number}" for number in range(8)]
+    with pytest.raises(DistilvecError) as caught:
+        fill(store, teacher, texts, content_keys(texts))
+    assert teacher.closed and caught.tb is not None
+
+
+def test_mined_pairs_are_all_there(tmp_path: Path, tiny_bert: Path) -> None:
+    """Also those whose query is a text that other pairs are trained on."""
+    draw = np.random.default_rng(0)
+    pairs = {tuple(sorted(draw.choice(60, 2, replace=False).tolist())) for _ in range(150)}
+    rows = [{"q": f"question number {a}", "a": f"question number {b}"} for a, b in pairs]
+    found = distilvec.mine(
+        lengths, {"path": rows, "text": ["q", "a"], "holdout": 0.2}, tmp_path / "mined", ranks=[1, 9]
+    )
+    written = [json.loads(line) for line in found.file.read_text().splitlines()]
+    one, other = found.columns[:2]
+    assert {(row[one], row[other]) for row in written} == {(row["q"], row["a"]) for row in rows}
+    assert found.pairs == len(written) == len(rows) and found.shared > 0
+
+
+def test_a_misspelt_text_column_is_told_with_those_there_are(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = tmp_path / "v.parquet"
+    pq.write_table(pa.table({"sentences": ["a", "b"], "vector": [[1.0, 0.0], [0.0, 1.0]]}), file)
+    with pytest.raises(DataError, match='no column "sentence" .*sentences'):
+        load_teacher(vectors=str(file), texts="sentence")
+
+
+def test_a_source_that_may_not_be_read_is_not_called_a_corpus(tmp_path: Path) -> None:
+    def rows() -> Any:
+        yield "a text"
+        raise PermissionError(13, "Permission denied", str(tmp_path / "secret.txt"))
+
+    with pytest.raises(PermissionError):
+        read_corpus(rows(), tmp_path / "corpus")
+
+
+def test_labels_that_are_none_are_counted(tmp_path: Path) -> None:
+    import pandas as pd
+
+    rows = [{"text": "a", "label": np.array([0, 1])}, {"text": "b", "label": pd.NA}, {"text": "c", "label": "x"}]
+    corpus = read_corpus(rows, tmp_path, label="label", holdout=0.0)
+    assert corpus.audit.rejected == {"bad label": 1, "missing label": 1}
+
+
+def test_a_storage_that_fails_for_a_while_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With errors of its own, which are no OSError."""
+    texts = [f"text {number}" for number in range(8)]
+    store = SignalStore.create(tmp_path / "store", load_teacher(call=lengths).card, 3, "float32")
+    real, tries = remote.push, []
+
+    def push(folder: Path, url: str) -> int:
+        tries.append(url)
+        if len(tries) == 1:
+            raise RuntimeError("EndpointConnectionError")
+        return real(folder, url)
+
+    monkeypatch.setattr(remote, "push", push)
+    monkeypatch.setattr(remote, "_SECONDS", 0.05)
+    url = f"file://{tmp_path / 'copy'}"
+    with remote.mirrored(store.path, url):
+        fill(store, load_teacher(call=lengths), texts, content_keys(texts))
+        begun = time.monotonic()
+        while len(tries) < 3 and time.monotonic() - begun < 20:
+            time.sleep(0.02)
+    assert len(tries) >= 3
+
+
+def test_a_storage_says_what_failed(tmp_path: Path) -> None:
+    with (
+        pytest.raises(EnvironmentProblem, match="cannot be used .NoCredentials"),
+        remote._storage(f"file://{tmp_path}"),
+    ):
+        raise RuntimeError("NoCredentials")

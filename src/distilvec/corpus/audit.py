@@ -189,7 +189,10 @@ def _teacher_text(value: Any, wanted: ColumnNames) -> str:
 
 
 def _absent(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    """Of nothing, NaN, an empty word or pandas' NA."""
+    if isinstance(value, str):
+        return not value
+    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType"
 
 
 def _label(value: Any) -> str | float:
@@ -202,7 +205,7 @@ def _label(value: Any) -> str | float:
         return text
     if isinstance(value, int | float) and math.isfinite(value):
         return value
-    raise Problem("missing label" if _absent(value) or value == "" else "bad label")
+    raise Problem("missing label" if _absent(value) else "bad label")
 
 
 def _domain(value: Any) -> str:
@@ -211,13 +214,13 @@ def _domain(value: Any) -> str:
         if _SURROGATE.search(text):
             raise Problem("not UTF-8")
         return text
-    raise Problem("missing domain" if _absent(value) or value == "" else "bad domain")
+    raise Problem("missing domain" if _absent(value) else "bad domain")
 
 
 def _role(value: Any) -> int:
     role = _ROLES.get(str(value).strip().casefold())
     if role is None:
-        raise Problem("missing role" if _absent(value) or value == "" else "bad role")
+        raise Problem("missing role" if _absent(value) else "bad role")
     return role
 
 

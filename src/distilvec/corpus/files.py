@@ -45,7 +45,8 @@ def new_files(folder: Path) -> Iterator[Path]:
                 raise _unwritable(folder, error) from error
             yield partial
         except OSError as error:
-            if error.errno not in _FULL | _FORBIDDEN:
+            own = error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(folder)
+            if error.errno not in _FULL | _FORBIDDEN or not own:
                 raise  # not of these files: a source given as an iterator may raise what it likes
             raise _unwritable(folder, error) from error
         finally:

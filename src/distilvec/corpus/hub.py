@@ -21,7 +21,7 @@ from typing import Any
 from distilvec.corpus.rows import Row, require_columns
 from distilvec.corpus.tables import chosen_split
 from distilvec.errors import DataError, EnvironmentProblem, nearest
-from distilvec.files import whole, write_text
+from distilvec.files import read_object, whole, write_text
 from distilvec.locking import locked
 
 logger = logging.getLogger(__name__)
@@ -124,9 +124,17 @@ def stream(
             yield Row(address.text, number, value)
 
 
-def forget(folder: Path, key: str) -> None:
-    """Remove the rows that were kept: the corpus holds them now."""
-    shutil.rmtree(folder / f"{KEPT}{key}", ignore_errors=True)
+def forget(folder: Path, key: str, read: int) -> None:
+    """Remove the rows that were kept, of which a corpus holds the first `read` now.
+
+    They stay where there are more of them, for a reading without a limit, and while another process keeps its own.
+    """
+    place = folder / f"{KEPT}{key}"
+    if not place.exists():
+        return
+    with locked(place.with_name(f"{place.name}.lock"), wait=False) as own:
+        if own and _Kept(place).count <= read:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _fetched(
@@ -159,11 +167,17 @@ class _Kept:
         self._written = time.monotonic()
         self._parts: list[Path] = []
         self.state: dict[str, Any] | None = None
-        self.ended = False
-        while place is not None and (about := place / f"rows-{len(self._parts):05}.json").is_file():
-            record = json.loads(about.read_text(encoding="utf-8"))
+        self.ended, self.count = False, 0
+        if place is None:
+            return
+        while (record := _record(about := place / f"rows-{len(self._parts):05}.json")) is not None:
             self._parts.append(about.with_suffix(".parquet"))
-            self.state, self.ended = record["state"], record["ended"]
+            self.state, self.ended, self.count = record["state"], record["ended"], record.get("rows", 0)
+        # What lies behind a gap was kept from another place on, and would be joined to what comes now.
+        known = {file for part in self._parts for file in (part, part.with_suffix(".json"))}
+        for file in place.glob("rows-*"):
+            if file not in known:
+                file.unlink(missing_ok=True)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Those of all parts."""
@@ -192,9 +206,26 @@ class _Kept:
         part = self._place / f"rows-{len(self._parts):05}.parquet"
         with whole(part) as temporary:
             pq.write_table(pa.Table.from_pylist(self._waiting), temporary, compression="zstd")
-        write_text(part.with_suffix(".json"), json.dumps({"state": self.state, "ended": self.ended}))
+        self.count += len(self._waiting)
+        record = {"state": self.state, "ended": self.ended, "rows": self.count}
+        write_text(part.with_suffix(".json"), json.dumps(record))
         self._parts.append(part)
         self._waiting, self._written = [], time.monotonic()
+
+
+def _record(about: Path) -> dict[str, Any] | None:
+    """What was written of a part; None where there is none, or it or its rows are damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    record = read_object(about)
+    if not {"state", "ended"} <= record.keys():
+        return None
+    try:
+        pq.read_metadata(about.with_suffix(".parquet"))
+    except (OSError, pa.ArrowException):
+        return None
+    return record
 
 
 def _opened(address: Address, columns: Sequence[str]) -> Any:

@@ -324,16 +324,24 @@ def _dataset_rows(dataset: Any, name: str, at_once: int) -> Iterator[Row]:
 
 def _hub(address: hub.Address, modality: Modality, folder: Path | None) -> Source:
     identity = hub.fingerprint(address)
+    read = 0
 
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
         del longest
         prepare = undecoded if modality == "image" else _as_it_is
         streamed = hub.stream(address, columns, prepare, folder, _key(identity, columns, modality))
-        return _with_columns(streamed, columns, modality)
+        return _with_columns(counted(streamed), columns, modality)
+
+    def counted(streamed: Iterator[Row]) -> Iterator[Row]:
+        nonlocal read
+        read = 0
+        for row in streamed:
+            read += 1
+            yield row
 
     def forget(columns: Sequence[str]) -> None:
         if folder is not None:
-            hub.forget(folder, _key(identity, columns, modality))
+            hub.forget(folder, _key(identity, columns, modality), read)
 
     return Source(address.text, identity, rows, modality, forget)
 

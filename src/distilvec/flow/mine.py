@@ -25,7 +25,7 @@ from distilvec.marker import claim
 from distilvec.mining.choosing import Chooser, Chosen, grouped
 from distilvec.mining.nearest import DOCUMENTS, nearest
 from distilvec.mining.outcome import PAGE, PAIRS, SUMMARY, Mined
-from distilvec.mining.sides import Side
+from distilvec.mining.sides import Pairs, Side
 from distilvec.mining.writing import PairsWriter, Texts
 from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
@@ -90,13 +90,19 @@ def _digest(job: Job, further: Corpus | None) -> str:
     """Of all that decides which negatives are found."""
     return fingerprint(
         job.corpus.fingerprint,
-        [len(job.corpus.train_rows), len(job.corpus.holdout_rows)],
+        [len(job.corpus.train_rows), len(job.corpus.holdout_rows), *_on_neither_side(job.corpus)],
         None if further is None else further.fingerprint,
         job.teachers[0].card.fingerprint,
         [job.recipe.teachers[0].storage, job.recipe.training.seed, QUERIES, DOCUMENTS],
         job.recipe.mining.model_dump(mode="json", exclude={"documents"}),
         list(job.corpus_section.text),
     )
+
+
+def _on_neither_side(corpus: Corpus) -> list[int]:
+    """How many pairs are; nothing where there are none: summaries of earlier versions, which left them out, hold."""
+    count = 0 if corpus.groups is None else len(Pairs.on_neither_side(corpus).anchors)
+    return [count] if count else []
 
 
 class SearchCost(NamedTuple):
@@ -138,10 +144,13 @@ def _mine(job: Job, corpus: Corpus, further: Corpus | None, store: SignalStore, 
     sides = [Side(corpus, store, np.asarray(corpus.train_rows), further)]
     if len(corpus.holdout_rows):
         sides.append(Side(corpus, store, np.asarray(corpus.holdout_rows), None))
-    result.pairs, result.documents = sum(len(side.anchors) for side in sides), len(sides[0].documents)
+    neither = Pairs.on_neither_side(corpus)
+    result.pairs = sum(len(each.anchors) for each in (*sides, neither))
+    result.documents = len(sides[0].documents)
     result.left_out = sides[0].left_out
     result.shared = sum(int(side.shared.sum()) for side in sides)
     result.unknown = sum(int((~side.known).sum()) for side in sides) - result.shared
+    result.shared += len(neither.anchors)
     # Kept blocks have documents by number, and these go by the order of the store's rows.
     work = work / fingerprint(result.digest, *(side.digest for side in sides))
     if result.unknown + result.shared == result.pairs:
@@ -155,7 +164,8 @@ def _mine(job: Job, corpus: Corpus, further: Corpus | None, store: SignalStore, 
             for start, asked, negatives in _blocks(job, side, number, work, signals, ticker, (done, total)):
                 writer.block(side, side.asked[start : start + len(asked)], negatives)
             done += len(side.asked)
-            writer.rest(side)
+            writer.rest(side, np.flatnonzero(~side.known))
+        writer.rest(neither, np.arange(len(neither.anchors)))
     writer.close()
     result.seconds = round(time.monotonic() - begun, 1)
 

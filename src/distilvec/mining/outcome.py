@@ -33,7 +33,7 @@ class Mined:
         candidates: how many of the nearest documents within the ranks, of all queries, met the filters.
         taken: filter -> how many of them it took, each of what those before it left.
         unknown: pairs left without negatives because the teacher has no vector for query or positive.
-        shared: held-out pairs left without because other pairs are trained on with their positive.
+        shared: held-out pairs left without because other pairs are trained on with their query or positive.
         quantiles: "positive", "negative" -> similarities at 5, 25, 50, 75 and 95 percent.
         shown: some rows: query, positive, scores.
         seconds: of searching and choosing, without the teacher's encoding, in the last call.
@@ -109,7 +109,7 @@ class Mined:
             lines.append(f"{self.unknown:,} pairs are without because the teacher has no vector for one of their texts")
         if self.shared:
             lines.append(
-                f"{self.shared:,} held-out pairs are without because other pairs are trained on their positives"
+                f"{self.shared:,} held-out pairs are without because other pairs are trained on with one of their texts"
             )
         if self.left_out:
             lines.append(f"{self.left_out:,} of the further documents are texts of held-out pairs, and left out")

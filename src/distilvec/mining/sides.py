@@ -66,7 +66,34 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
     return unit
 
 
-class Side:
+class Pairs:
+    """Queries with their answers.
+
+    Args:
+        rows: of the corpus; those of them that are queries with a positive count.
+
+    Attributes:
+        anchors, positives: int64 [n], rows of the corpus.
+        given: int64 [n, m], rows of the negatives that the corpus itself has, -1 where there is none.
+    """
+
+    def __init__(self, corpus: Corpus, rows: np.ndarray) -> None:
+        assert corpus.groups is not None and corpus.roles is not None
+        companions = companion_rows(np.asarray(corpus.groups), np.asarray(corpus.roles))
+        self.anchors = rows[companions[rows, 0] >= 0]
+        self.positives, given = companions[self.anchors, 0], companions[self.anchors, 1:]
+        self.given = np.where(given == self.positives[:, None], -1, given)
+
+    @classmethod
+    def on_neither_side(cls, corpus: Corpus) -> Pairs:
+        """Held-out pairs whose query is a text that other pairs are trained on."""
+        either = np.zeros(len(corpus), bool)
+        for rows in (corpus.train_rows, corpus.holdout_rows):
+            either[np.asarray(rows)] = True
+        return cls(corpus, np.flatnonzero(~either))
+
+
+class Side(Pairs):
     """The queries of one side of the corpus, those trained on or those held out, and the documents that they search.
 
     What is held out stays apart: a text of a held-out pair that a training pair had for a negative would be left out
@@ -77,19 +104,13 @@ class Side:
         further: more documents; those that are texts of other rows of the corpus are left out.
 
     Attributes:
-        anchors, positives: int64 [n], rows of the corpus.
-        given: int64 [n, m], rows of the negatives that the corpus itself has, -1 where there is none.
         left_out: further documents that are texts of other rows.
         known: bool [n], those whose query and positive have vectors here.
         shared: bool [n], those whose positive other pairs have on the other side, so that it is no document here.
     """
 
     def __init__(self, corpus: Corpus, store: SignalStore, rows: np.ndarray, further: Corpus | None) -> None:
-        assert corpus.groups is not None and corpus.roles is not None
-        companions = companion_rows(np.asarray(corpus.groups), np.asarray(corpus.roles))
-        self.anchors = rows[companions[rows, 0] >= 0]
-        self.positives, given = companions[self.anchors, 0], companions[self.anchors, 1:]
-        self.given = np.where(given == self.positives[:, None], -1, given)
+        super().__init__(corpus, rows)
         self.left_out = 0
         documents = rows[np.asarray(corpus.roles)[rows] != 0]
         keys = [corpus.teacher_keys[documents]]

@@ -10,7 +10,7 @@ import numpy as np
 from distilvec.corpus import Corpus
 from distilvec.mining.choosing import Chosen
 from distilvec.mining.outcome import SHOWN, Mined
-from distilvec.mining.sides import Side
+from distilvec.mining.sides import Pairs, Side
 
 _ROWS = 4096
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -62,7 +62,8 @@ class PairsWriter:
         self._similar["positive"].append(found.positives)
         self._similar["negative"].append(found.scores[there])
         queries, answers = self.texts(side.anchors[chosen]), self.texts(side.positives[chosen])
-        negatives, given = iter(self.texts(side.documents.corpus[found.numbers[there]])), self._given(side, chosen)
+        negatives = iter(self.texts(side.documents.corpus[found.numbers[there]]))
+        given = self._given(side.given[chosen])
         for row, (query, answer) in enumerate(zip(queries, answers, strict=True)):
             own = [next(negatives) for _ in range(int(counts[row]))]
             scores = [round(float(value), 4) for value in (found.positives[row], *found.scores[row][there[row]])]
@@ -76,19 +77,17 @@ class PairsWriter:
                 result.shown.append({"query": query, "positive": answer, "score": scores[0], "negatives": told})
             self._written += 1
 
-    def rest(self, side: Side) -> None:
-        """Pairs that are not asked: the teacher has no vectors for them, or their positive is on the other side."""
-        unknown = np.flatnonzero(~side.known)
-        for start in range(0, len(unknown), _ROWS):
-            rows = unknown[start : start + _ROWS]
-            self.result.none += len(rows)
-            queries, answers = self.texts(side.anchors[rows]), self.texts(side.positives[rows])
-            for query, answer, given in zip(queries, answers, self._given(side, rows), strict=True):
+    def rest(self, pairs: Pairs, unasked: np.ndarray) -> None:
+        """Pairs that are not asked: the teacher has no vectors for them, or a text of theirs is on the other side."""
+        for start in range(0, len(unasked), _ROWS):
+            chosen = unasked[start : start + _ROWS]
+            self.result.none += len(chosen)
+            queries, answers = self.texts(pairs.anchors[chosen]), self.texts(pairs.positives[chosen])
+            for query, answer, given in zip(queries, answers, self._given(pairs.given[chosen]), strict=True):
                 self._line([query, answer, *given], [], [])
 
-    def _given(self, side: Side, chosen: np.ndarray) -> list[list[str | None]]:
-        """Of each pair the negatives that the corpus has, None where a row has fewer."""
-        rows = side.given[chosen]
+    def _given(self, rows: np.ndarray) -> list[list[str | None]]:
+        """Of each pair the negatives that the corpus has, rows int64 [n, m]; None where a row has fewer."""
         texts = iter(self.texts(rows[rows >= 0]))
         found = [[next(texts) if row >= 0 else None for row in line] for line in rows.tolist()]
         return [line[: self.given] + [None] * (self.given - len(line)) for line in found]

@@ -125,6 +125,15 @@ def module_folders(folder: Path) -> list[str]:
     return paths
 
 
+def inner_folders(folder: Path) -> list[str]:
+    """All sub-folders that modules are read from: those of `module_folders`, and those within a `Router`.
+
+    Raises:
+        DataError, DistilvecError: as `module_folders`.
+    """
+    return [place.relative_to(folder).as_posix() for place in _places(folder, module_folders(folder))]
+
+
 def _listed(folder: Path) -> list[dict[str, Any]]:
     """The entries of modules.json, each with a path and a type; one without a type for a bare folder."""
     listing = folder / "modules.json"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.modules.folder_checks import check_adapters, check_folder, module_folders
+from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders
 from distilvec.modules.guarded import (
     lacks_pooler,
     no_questions,
@@ -26,7 +26,7 @@ from distilvec.modules.vision import is_vision, open_vision
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["commit_of", "locate", "locate_adapters", "module_folders", "open_causal", "open_model", "open_pipeline"]
+__all__ = ["commit_of", "inner_folders", "locate", "locate_adapters", "open_causal", "open_model", "open_pipeline"]
 
 _HUB_ID = re.compile(r"[\w\-][\w.\-]*(/[\w\-][\w.\-]*)?(@[\w.\-/]+)?")
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*.md", "*.jinja"]

@@ -52,7 +52,7 @@ class CallScorer(CallTeacher):
             if isinstance(answer, list | tuple):
                 answer = [np.nan if score is None else score for score in answer]
             scores = np.asarray(answer, dtype=np.float32)
-        except (TypeError, ValueError) as problem:
+        except (TypeError, ValueError, RuntimeError, OverflowError) as problem:  # RuntimeError: tensors with gradients
             raise DataError(
                 f"{len(texts)} numbers were expected, found {type(answer).__name__}: {problem}", where=self._where
             ) from problem

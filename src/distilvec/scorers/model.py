@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.modules.cross_encoder import open_cross_encoder
-from distilvec.modules.opening import locate, module_folders
+from distilvec.modules.opening import inner_folders, locate
 from distilvec.modules.pipeline import set_length, usable_positions
 from distilvec.modules.task_head import has_head
 from distilvec.tasks.predictor import Predictor
@@ -96,7 +96,7 @@ class ModelScorer:
 
         self._read = read
         self._column = _column(labels, label, name)
-        described = describe_folder(folder, module_folders(folder))
+        described = describe_folder(folder, inner_folders(folder))
         head = hash_files(folder, [file for file in (folder / "task").glob("*") if file.is_file()])
         read_by = self._model.model if has_head(folder) else self._model
         length = getattr(read_by, "max_seq_length", None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +115,9 @@ def fill(
     if len(todo):
         with store.writer(part_bytes=part_bytes, index=index) as writer, filling.writing(writer, part_bytes) as add:
             kept = getattr(teacher, "kept", None)
-            covered, absent = _write(filling.batches(todo), add, writer, kept, goes_on)
+            # Closed here, whatever ends it: answers of a service that are under way then find who keeps them.
+            with closing(filling.batches(todo)) as batches:
+                covered, absent = _write(batches, add, writer, kept, goes_on)
         parts = writer.parts
         store.refresh()
     if absent:
@@ -205,7 +207,7 @@ class _VectorFilling:
         """Which of some positions lack a vector: bool [m]."""
         return self._store.missing_at(self._keys, distinct)
 
-    def batches(self, todo: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    def batches(self, todo: np.ndarray) -> Generator[tuple[np.ndarray, np.ndarray | None]]:
         """Positions and their vectors, until all of `todo` is covered; None where the teacher has none."""
         teacher = self._teacher
         size = getattr(teacher, "chunk", _CHUNK)

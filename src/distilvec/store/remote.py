@@ -114,7 +114,7 @@ def mirrored(folder: Path, url: str) -> Iterator[None]:
                 continue
             try:
                 push(folder, url)
-            except DistilvecError as error:
+            except Exception as error:  # a copy that cannot be reached for a while is no reason to end copying
                 logger.warning("%s", error)
 
     thread = threading.Thread(target=keep_pushing, name="distilvec-push", daemon=True)
@@ -141,7 +141,9 @@ def _storage(url: str) -> Iterator[tuple[Any, str]]:
     system.invalidate_cache()
     try:
         yield system, root.rstrip("/")
-    except OSError as error:
+    except DistilvecError:
+        raise
+    except Exception as error:  # botocore's and others' own, of which few are an OSError
         raise EnvironmentProblem(f"the storage cannot be used ({error})", where=url, remedy=remedy) from error
 
 

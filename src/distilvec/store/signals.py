@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +78,7 @@ class SignalFilling:
         self._needed = {name: _marked(len(self._keys), distinct[missing]) for name, missing in lacking.items()}
         return np.logical_or.reduce(list(lacking.values()))
 
-    def batches(self, todo: np.ndarray) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+    def batches(self, todo: np.ndarray) -> Generator[tuple[np.ndarray, dict[str, Any]]]:
         """Positions and what the teacher says of them by signal, without padding, until all of `todo` is covered."""
         for start in range(0, len(todo), _CHUNK):
             rows = todo[start : start + _CHUNK]

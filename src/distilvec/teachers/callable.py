@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import logging
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +17,7 @@ import numpy as np
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
-from distilvec.teachers.carried import carried
+from distilvec.teachers.carried import carried, source_of
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +104,7 @@ class CallTeacher(SentenceTeacher):
             name=name,
             kind="callable",
             source=source,
-            fingerprint=fingerprint(source, _source_of(self._function), self._prompt, seen.shape[1], *own),
+            fingerprint=fingerprint(source, source_of(self._function), self._prompt, seen.shape[1], *own),
             width=int(seen.shape[1]),
             prompt=prompt or None,
             normalized=bool(abs(float(np.linalg.norm(seen[0])) - 1) < 1e-3),
@@ -199,7 +197,7 @@ class CallTeacher(SentenceTeacher):
     def _checked(self, answer: Any, texts: list[str]) -> np.ndarray:
         try:
             vectors = np.asarray(self._filled(answer), dtype=np.float32)
-        except (TypeError, ValueError, RuntimeError) as problem:  # torch's, of a tensor that needs gradients
+        except (TypeError, ValueError, RuntimeError, OverflowError) as problem:  # RuntimeError: tensors with gradients
             raise DataError(
                 f"{len(texts)} rows of numbers were expected, found {type(answer).__name__}: {problem}",
                 where=self._where,
@@ -286,10 +284,3 @@ def _public(module: Any) -> list[str]:
 def _name_of(function: Callable[..., Any]) -> str:
     owner = function if hasattr(function, "__qualname__") else type(function)
     return f"{owner.__module__}:{owner.__qualname__}"
-
-
-def _source_of(function: Callable[..., Any]) -> str | None:
-    try:
-        return textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
-        return None

@@ -108,11 +108,11 @@ def describe_folder(folder: Path, modules: Iterable[str], further: Iterable[str]
 
     Args:
         folder: a sentence-transformers or transformers folder.
-        modules: the sub-folders that modules.json names ("" = the folder itself).
+        modules: the sub-folders that modules are read from ("" or "." = the folder itself).
         further: names of configurations that decide this model's vectors, too.
     """
-    told = {"config.json", "modules.json", "sentence_bert_config.json", *further}
-    places = [folder / module for module in {"", *modules}]
+    told = {"config.json", "modules.json", "router_config.json", "sentence_bert_config.json", *further}
+    places = {folder / module for module in {"", *modules}}
     files = [file for place in places if place.is_dir() for file in place.iterdir() if file.is_file()]
     exact = [file for file in files if file.suffix in (".safetensors", ".py") or file.name in _TOKENIZER_FILES]
     settings = [file for file in files if file.suffix == ".json" and file not in exact]

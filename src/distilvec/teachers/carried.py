@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import sysconfig
+import textwrap
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,6 +17,8 @@ from torch import nn
 
 #: Levels of objects within objects that are looked into, and items of a list or dictionary.
 _DEPTH, _ITEMS = 4, 100
+#: Where installed packages lie.
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def carried(function: Any) -> list[Any]:
@@ -22,22 +26,41 @@ def carried(function: Any) -> list[Any]:
 
     Of arguments of `functools.partial` and of what a closure holds count words, numbers, networks and arrays, of the
     object of a bound method, of callable objects and of global names that are read, networks and arrays alone: a
-    client may have another number of its own in every process. What a service or a library does out of sight cannot
+    client may have another number of its own in every process. The text of functions within counts too (what is called
+    by a partial, wrapped by a closure, held by an object) and that of a callable object's class, unless they are of an
+    installed package, which a newer version may write otherwise. What a service or a library does out of sight cannot
     be seen.
     """
-    return [each for each in _parts(function, _DEPTH) if each]
+    return [each for each in _parts(function, _DEPTH, outermost=True) if each]
 
 
-def _parts(value: Any, depth: int) -> list[Any]:
+def source_of(function: Any) -> str | None:
+    """The text of a function or class; None where it is not to be had."""
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        return None
+
+
+def _own_text(value: Any) -> str | None:
+    """The text of a function or class that is not of an installed package."""
+    try:
+        file = inspect.getsourcefile(value)
+    except TypeError:
+        return None
+    return None if file is None or file.startswith(_INSTALLED) else source_of(value)
+
+
+def _parts(value: Any, depth: int, *, outermost: bool = False) -> list[Any]:
     if isinstance(value, functools.partial):
         return [_parts(value.func, depth), *(_state(each, depth, told=True) for each in (value.args, value.keywords))]
     if isinstance(value, types.MethodType):
-        return [_state(value.__self__, depth), *_parts(value.__func__, depth)]
+        return [_state(value.__self__, depth), *_parts(value.__func__, depth, outermost=outermost)]
     if isinstance(value, types.FunctionType):
-        return list(_of_function(value, depth))
+        return [*([] if outermost else [_own_text(value)]), *_of_function(value, depth)]
     if isinstance(value, types.BuiltinFunctionType | type):
         return []
-    return [_state(value, depth)]
+    return [*([_own_text(type(value))] if outermost else []), _state(value, depth)]
 
 
 def _of_function(function: types.FunctionType, depth: int) -> Iterator[Any]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.modules.opening import module_folders
+from distilvec.modules.opening import inner_folders
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, licence_of
 
@@ -46,7 +46,7 @@ class ItemTeacher(SentenceTeacher):
         if width is None:
             raise DistilvecError("the model does not say how wide its vectors are", where=name)
         if source.is_dir():
-            content: Any = describe_folder(source, module_folders(source), _PREPARING)
+            content: Any = describe_folder(source, inner_folders(source), _PREPARING)
         else:
             with source.open("rb") as file:
                 content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

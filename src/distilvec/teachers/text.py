@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError, nearest
 from distilvec.modules.adapters import CONFIG, WEIGHTS, leave_out_prompt, merge_adapters, read_both_ways
-from distilvec.modules.opening import locate, locate_adapters, module_folders, open_model
+from distilvec.modules.opening import inner_folders, locate, locate_adapters, open_model
 from distilvec.modules.pipeline import PoolingChoice, set_length, set_pooling, side_prompt
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.teachers.base import SentenceTeacher
@@ -269,7 +269,7 @@ class TextTeacher(SentenceTeacher):
         width = self.model.get_embedding_dimension()
         if width is None:
             width = int(self.together(["A probe."]).shape[1])
-        parts = module_folders(folder) + (["task"] if self.head is not None else [])
+        parts = inner_folders(folder) + (["task"] if self.head is not None else [])
         return TeacherCard(
             name=name,
             kind="model",

@@ -188,12 +188,14 @@ def _read_parquet(source: str, texts: Any, wants_texts: bool) -> tuple[np.ndarra
             where=str(file),
             remedy=f'Name it: "{file}:COLUMN".',
         )
-    column = column or lists[0]
+    column, others = column or lists[0], [name for name in schema.names if name not in lists]
     if column not in lists:
         raise DataError(f'there is no vector column "{column}"', where=str(file), remedy=nearest(column, lists))
     vectors = _stack(_column(file, column), file, column)
     if not wants_texts:
         return vectors, None
+    if isinstance(texts, str) and texts not in schema.names and not Path(texts).suffix and not Path(texts).exists():
+        raise DataError(f'there is no column "{texts}" with the texts', where=str(file), remedy=nearest(texts, others))
     if texts is not None and (not isinstance(texts, str) or texts not in schema.names):
         return vectors, list(read_texts(texts))
     text_column = texts or "text"
@@ -201,7 +203,7 @@ def _read_parquet(source: str, texts: Any, wants_texts: bool) -> tuple[np.ndarra
         raise DataError(
             f'there is no column "{text_column}" with the texts',
             where=str(file),
-            remedy=f"Set texts to one of: {', '.join(name for name in schema.names if name not in lists)}.",
+            remedy=f"Set texts to one of: {', '.join(others)}.",
         )
     return vectors, _text_column(_column(file, text_column), file)
 
