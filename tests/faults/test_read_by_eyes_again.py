@@ -17,12 +17,16 @@ from tests.faults.test_read_by_eyes import recipe
 import distilvec
 from distilvec import plain_yaml
 from distilvec.choosing.dry_run import plan
+from distilvec.choosing.scale import scale
 from distilvec.corpus import content_keys, read_corpus
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.flow.bench import FACTORS
 from distilvec.flow.compare import compare
 from distilvec.flow.run import run, train
 from distilvec.flow.variants import changed
+from distilvec.judging import CachedEncoder, Outputs, RegressionTask, RetrievalTask, SimilarityTask, paired_bootstrap
+from distilvec.judging.bootstrap import make_score
+from distilvec.judging.compression import CompressedEncoder, Form
 from distilvec.methods.table import available
 from distilvec.recipe import Recipe
 from distilvec.scorers.load import load_scorer
@@ -379,3 +383,86 @@ def test_a_storage_says_what_failed(tmp_path: Path) -> None:
         remote._storage(f"file://{tmp_path}"),
     ):
         raise RuntimeError("NoCredentials")
+
+
+# judging and choosing
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_equal_methods_rarely_win(seeds: int) -> None:
+    """Of seeds alone, without errors of items: at most every twentieth interval of two equal methods leaves 0 out."""
+    draw = np.random.default_rng(seeds)
+    truth = np.arange(40) % 2
+    outputs = Outputs("accuracy", truth, truth)
+    same = make_score(task="t", kind="classification", domain=None, outputs=outputs)
+    won = 0
+    for trial in range(200):
+        group = draw.normal(size=seeds)
+        centre = float(group.mean())
+        found = paired_bootstrap(same, same, resamples=400, seed=trial, runs=[group.tolist()])
+        low, high = (edge + centre for edge in found.interval)
+        won += low > 0 or high < 0
+    assert won <= 20
+
+
+def test_words_of_one_letter_are_no_words_to_bm25() -> None:
+    task = RetrievalTask.from_pairs("letters", ["x", "y"], ["a", "b"])
+    assert task.score(CachedEncoder(lengths)).kind == "retrieval"
+
+
+def test_tasks_that_can_say_nothing_are_refused() -> None:
+    with pytest.raises(DataError, match="all scores are 3"):
+        SimilarityTask("flat", ["a", "b"], ["c", "d"], [3, 3])
+    with pytest.raises(DataError, match="1 training rows"):
+        RegressionTask("one", (["a"], [1.0]), (["b", "c"], [1.0, 2.0]), protocol="tuned")
+
+
+def test_compressed_vectors_read_queries_as_the_model_does(tiny_bert: Path) -> None:
+    model = load_student(tiny_bert, device="cpu")
+    model.prompts = {"query": "find: ", "document": ""}
+    form = Form(32)
+    encoder = CompressedEncoder(CachedEncoder(model), form, 1.0)
+    wrapped = CachedEncoder(encoder)
+    assert wrapped.has_side("query")
+    np.testing.assert_allclose(wrapped.query(["a cat"]), encoder.query(["a cat"]), atol=1e-6)
+    assert not np.allclose(wrapped.query(["a cat"]), wrapped(["a cat"]), atol=1e-4)
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_neighbours_need_a_teacher_that_can_be_asked(
+    vectors: bool, tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    """Said before any training."""
+    corpus = tmp_path / "texts.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in sentences[:60]))
+    np.save(tmp_path / "v.npy", lengths(sentences[:60]))
+    given = {"name": "t", "vectors": str(tmp_path / "v.npy"), "texts": str(corpus)}
+    sections: dict[str, Any] = {"teachers": [given]} if vectors else {"teachers": [], "method": {"name": "simcse"}}
+    judging = {"speed": False, "tasks": [{"name": "near", "kind": "neighbours", "corpus": str(corpus)}]}
+    with pytest.raises(DistilvecError, match=r"task near.*nearest neighbours .* teacher: FOLDER"):
+        train(recipe(tmp_path, tiny_bert, str(corpus), judging=judging, **sections))
+    assert not (tmp_path / "out" / "student").exists()
+
+
+def test_the_report_states_what_the_untrained_student_is(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    """Not what ships, which has a map into the teacher's space."""
+    own = Counted()
+    teachers = [{"name": "own", "call": own.embed}]
+    found = run(
+        recipe(
+            tmp_path, tiny_bert, sentences[:120], teachers=teachers, method={"name": "leaf"}, judging={"speed": True}
+        )
+    )
+    rows = {row.role: row for row in found.record.models}
+    before = load_student(tiny_bert)
+    assert rows["untrained"].width == before.get_embedding_dimension() and rows["student"].width == 4
+    assert rows["untrained"].parameters == sum(each.numel() for each in before.parameters())
+    assert rows["untrained"].parameters is not None and rows["student"].parameters is not None
+    assert rows["untrained"].parameters < rows["student"].parameters
+    assert rows["untrained"].texts_per_second is None and rows["student"].texts_per_second
+
+
+def test_rows_of_a_paid_service_are_not_measured(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    service = {"name": "paid", "api": {"url": "http://localhost:9", "model": "m"}}
+    with pytest.raises(DistilvecError, match="teacher paid.*--dry-run"):
+        scale(recipe(tmp_path, tiny_bert, sentences[:120], teachers=[service]), rows=1000)

@@ -14,6 +14,7 @@ from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.flow.job import Job
+from distilvec.flow.judge import knows_tasks
 from distilvec.flow.start import teacher_model
 from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, JudgingTask, judge, settle_tasks
@@ -66,7 +67,7 @@ def choose(
     job, few, taught = planned_job(recipe, sample)
     corpus, tasks = job.corpus, job.tasks
     first = taught[0].teacher
-    with_tasks = bool(tasks) and first.card.kind != "vectors"
+    with_tasks = bool(tasks) and knows_tasks(taught[0], CachedEncoder(first, name=first.card.name), tasks)
     judged = _judge_teacher(first, tasks) if with_tasks else None
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
     bench = Bench(recipe, whole, few.corpus, taught, tasks if with_tasks else [], judged, probe_steps)
@@ -75,7 +76,7 @@ def choose(
     wanted = [*([own] if own else []), *candidates(of, source, layers, vocabularies)]
     rows, notes = _measure_all(wanted, bench)
     if tasks and not with_tasks:
-        notes.append("The teacher is a file of vectors and cannot be scored on the tasks; agreement decides.")
+        notes.append("The teacher has no vectors of the tasks' texts and cannot be scored on them; agreement decides.")
     if whole is not corpus:
         notes.append(f"Word pieces were chosen by {COUNTED:,} of the texts; a run chooses by all.")
     names = [task.name for task in bench.tasks]

@@ -261,7 +261,9 @@ def _probe_student(
         )
     setup = time.perf_counter() - begun - fitted.seconds
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
-    per_step = fitted.seconds / max(fitted.steps, 1)
+    # A larger batch than the probe has items for takes as much longer.
+    larger = recipe.training.batch_size / batch if batch < min(recipe.training.batch_size, items) else 1.0
+    per_step = fitted.seconds / max(fitted.steps, 1) * larger
     steps = steps_in_all(recipe.training, items)
     folded = job.student_section.space == "teacher"
     summary.add(
@@ -274,7 +276,8 @@ def _probe_student(
     )
     if derived:
         summary.add("alignments", f"about {size(derived)}, made once per student tokenizer")
-    summary.add("memory", f"{size(fitted.peak_bytes)} at the probe's peak, teacher and student together")
+    probed = f", with batches of {batch} instead of {recipe.training.batch_size}" if larger > 1 else ""
+    summary.add("memory", f"{size(fitted.peak_bytes)} at the probe's peak, teacher and student together{probed}")
     # A checkpoint holds student, heads and two moments for each; two of them are kept, and the student itself.
     checkpoints = 4.0 * (6 * (fitted.trained + fitted.heads) + fitted.trained)
     return steps * per_step + setup, checkpoints + derived

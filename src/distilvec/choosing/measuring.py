@@ -16,6 +16,7 @@ from distilvec.choosing.candidates import Candidate
 from distilvec.choosing.probe import short_training
 from distilvec.corpus import Corpus
 from distilvec.evenly import evenly_spaced
+from distilvec.flow.judge import runs_here
 from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, teacher_info
 from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement, free_map, judge, linear_map, speed
@@ -116,8 +117,7 @@ def measure_teacher(bench: Bench) -> Measured:
     teacher = bench.taught[0].teacher
     card, model = teacher.card, getattr(teacher, "model", None)
     size = getattr(card, "size_bytes", None) or (card.parameters * 4 if card.parameters else None)
-    still = card.kind in ("vectors", "service")  # a service would be asked, and paid, for texts that it has encoded
-    timed = {} if still else speed(model or teacher, bench.timed(), singles=30, seconds=SECONDS)
+    timed = speed(model or teacher, bench.timed(), singles=30, seconds=SECONDS) if runs_here(teacher) else {}
     return Measured(card.name, card.parameters, size, timed, 1.0)
 
 

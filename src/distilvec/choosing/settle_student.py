@@ -13,13 +13,14 @@ from distilvec.choosing.choose import KEEP, choose
 from distilvec.choosing.compiled import Compiled, compile_budget, write_figure
 from distilvec.errors import DistilvecError
 from distilvec.files import write_text
+from distilvec.flow.judge import PLAN
 from distilvec.locking import alone_in
 from distilvec.recipe import AutoSection, Recipe
 from distilvec.training.distributed import launched
 
 logger = logging.getLogger(__name__)
-#: What was measured, and within a budget its picture.
-PLAN, PICTURE = "plan.json", "plan.svg"
+#: What was measured within a budget.
+PICTURE = "plan.svg"
 
 
 def settle_student(recipe: Recipe, *, resume: bool = False) -> Recipe:

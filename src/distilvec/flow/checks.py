@@ -10,9 +10,10 @@ from distilvec.errors import DistilvecError, nearest
 from distilvec.flow.job import Job
 from distilvec.flow.judge import FEWEST_HELD_OUT, task_examples
 from distilvec.flow.writing import METRICS, read_items, writes
-from distilvec.judging import agreement
+from distilvec.judging import NeighbourTask, agreement
 from distilvec.methods.base import Method
 from distilvec.methods.table import resolve
+from distilvec.recipe import Recipe, TeacherSection
 from distilvec.tasks.scores import metric_names
 from distilvec.tasks.table import build_task
 from distilvec.training.arguments import training_arguments
@@ -40,11 +41,30 @@ def check_job(job: Job) -> None:
     measured = _measured(job)
     if recipe.training.best is not None:
         _check_best(recipe.training.best.removeprefix("eval_"), measured)
+    _check_truth(job)
     _ = job.needs
     blind = recipe.training.evaluate_every is not None and not measured
     check_training(corpus.train_rows, corpus, recipe.training, recipe.optimizer, blind=blind)
     if launched()[1] == 1:  # of several processes, making them joins the others
         training_arguments(recipe.training, recipe.optimizer, job.output / "checkpoints", len(corpus.train_rows))
+
+
+def _check_truth(job: Job) -> None:
+    """See that there is a teacher to say what is right in tasks whose truth is a teacher's own search."""
+    asked = [task.name for task in job.tasks if isinstance(task, NeighbourTask) and task.teacher is None]
+    if not asked or (job.recipe.teachers and all(each.vectors is None for each in _judge_of(job.recipe))):
+        return
+    what = "the teacher is a file of vectors" if job.recipe.teachers else "there is no teacher"
+    raise DistilvecError(
+        f"the teacher's nearest neighbours are what should be found here, and {what}",
+        where=f"task {asked[0]}",
+        remedy="Name a model in the task: teacher: FOLDER.",
+    )
+
+
+def _judge_of(recipe: Recipe) -> list[TeacherSection]:
+    """The teacher whose search it is: the first, or all as one."""
+    return recipe.teachers if recipe.combine != "separate" else recipe.teachers[:1]
 
 
 def _check_task_files(job: Job) -> None:

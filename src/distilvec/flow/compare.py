@@ -125,9 +125,9 @@ def _compared(job: Job, variants: Mapping[str, Recipe], first: str, seeds: int, 
         )
     bench = Bench(job, variants)
     bench.check()
-    job.settle_tasks()
     for each in bench.jobs.values():
         _ = each.taught
+    next(iter(bench.jobs.values())).settle_tasks()
     rates = {name: bench.tuned_rate(name) for name in variants} if tune else {}
     results: dict[str, list[Scores]] = {name: [] for name in variants}
     for seed in range(recipe.training.seed, recipe.training.seed + seeds):

@@ -371,11 +371,14 @@ class Job:
         return scores_of(self.scored, self.pairs) if self.scored else None
 
     def settle_tasks(self) -> None:
-        """Tasks whose truth is the first teacher's own search take it."""
+        """Tasks whose truth is the teacher's own search (the first one's, or that of all combined) take it."""
         from distilvec.judging import CachedEncoder
 
-        if self.teachers and self.teachers[0].card.kind != "vectors":
-            settle_tasks(self.tasks, CachedEncoder(self.teachers[0]))
+        if self.first is None:
+            return
+        teacher = self.first.teacher
+        if all(each.card.kind != "vectors" for each in getattr(teacher, "teachers", [teacher])):
+            settle_tasks(self.tasks, CachedEncoder(teacher))
 
     def sources(self, rows: np.ndarray | None = None, cache: Path | None = None) -> list[SignalSource]:
         """Where training gets each teacher's signals from, for corpus rows; None = those trained on or held out."""

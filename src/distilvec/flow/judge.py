@@ -16,6 +16,7 @@ from distilvec.alignment.pieces import ENDS
 from distilvec.corpus import Corpus
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError
+from distilvec.files import read_object
 from distilvec.flow.job import Job
 from distilvec.flow.teach import Taught
 from distilvec.flow.writing import judge_writing, writes, writing_metrics
@@ -36,7 +37,7 @@ from distilvec.judging import (
 from distilvec.judging.bootstrap import make_score
 from distilvec.methods.base import Method
 from distilvec.modules.task_head import TaskHead
-from distilvec.recipe import Recipe, given
+from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.report.record_parts import AlignedText
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
@@ -46,6 +47,8 @@ logger = logging.getLogger(__name__)
 #: What the supervised task is called among scores.
 TASK = "supervised task"
 FEWEST_HELD_OUT = 20
+#: Where `student: auto` keeps what it measured.
+PLAN = "plan.json"
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -182,7 +185,7 @@ def judge_all(job: Job, shipped: SentenceTransformer, untrained: SentenceTransfo
     head = fitted.method.teacher_map()
     timed = (
         {}
-        if first is None or not _runs_here(first.teacher)
+        if first is None or not runs_here(first.teacher)
         else {first.teacher.card.name: getattr(first.teacher, "model", first.teacher)}
     )
     return judge_run(
@@ -199,7 +202,7 @@ def judge_all(job: Job, shipped: SentenceTransformer, untrained: SentenceTransfo
     )
 
 
-def _runs_here(teacher: Any) -> bool:
+def runs_here(teacher: Any) -> bool:
     """Whether its speed is this machine's: not that of a table, or of somebody's service, who is paid for each text."""
     parts = getattr(teacher, "teachers", [teacher])
     return all(each.card.kind in ("model", "molecule") for each in parts)
@@ -229,7 +232,7 @@ def make_record(
     from distilvec.report.describe import describe_run
 
     tasks = job.tasks if verdict.judged is not None else []
-    return describe_run(
+    record = describe_run(
         recipe=job.recipe.model_dump(mode="json"),
         corpus=job.corpus,
         teachers=[(each.teacher.card, each.seen, each.store, each.filled) for each in job.taught],
@@ -242,6 +245,24 @@ def make_record(
         folder=job.output,
         scorers=[(each.scorer.card, each.filled) for each in job.scored],
     )
+    if seen := sorted(_chosen_by(job) & {task.name for task in tasks}):
+        record.notes.append(f"The student was chosen (student: auto) with the test items of {', '.join(seen)} in view.")
+    return record
+
+
+def _chosen_by(job: Job) -> set[str]:
+    """Tasks that `student: auto` chose this student by, in this folder."""
+    plan = read_object(job.output / PLAN)
+    section = next((row.get("section") for row in plan.get("rows", ()) if row.get("name") == plan.get("chosen")), None)
+    chosen = None if section is None else StudentSection.model_validate(section)
+    return set(plan.get("tasks", ())) if _alike(chosen, job.recipe.student) else set()
+
+
+def _alike(one: StudentSection | None, other: StudentSection | None) -> bool:
+    """Whether two sections are equal but for the space, which the method settles."""
+    if one is None or other is None:
+        return False
+    return one.model_dump(exclude={"space"}) == other.model_dump(exclude={"space"})
 
 
 def _judged_texts(task: Any) -> list[str]:

@@ -98,8 +98,9 @@ def paired_bootstrap(
         resamples: number of draws.
         seed: of the draws.
         runs: values of training seeds, in groups that were drawn apart and whose means add up to a - b: one group
-            of the differences where a and b have the same seeds, else those of a and those of -b. Each is drawn anew,
-            too, and as few of them scatter less than many would, by the root of n / (n - 1) more.
+            of the differences where a and b have the same seeds, else those of a and those of -b. The mean of each
+            scatters by Student's t with n - 1 degrees of freedom, times the standard error: of two or three seeds
+            nobody knows the deviation well, and drawing them again says much too little.
 
     Raises:
         DistilvecError: the lists do not match.
@@ -120,9 +121,9 @@ def paired_bootstrap(
     gaps = [draws(one, task, resamples, seed) - draws(other, task, resamples, seed) for one, other, task in pairs]
     drawn = np.mean(gaps, axis=0)
     for place, group in enumerate(each for each in runs if len(each) > 1):
-        rng = np.random.default_rng([seed, len(group), *([place] if place else [])])
-        chosen = rng.choice(np.asarray(group, float), (resamples, len(group))).mean(axis=1)
-        drawn = drawn + (chosen - np.mean(group)) * np.sqrt(len(group) / (len(group) - 1))
+        rng = np.random.default_rng([seed, len(group), place])
+        error = float(np.std(group, ddof=1)) / np.sqrt(len(group))
+        drawn = drawn + rng.standard_t(len(group) - 1, resamples) * error
     low, high = _quantiles(drawn)
     value = float(np.mean([one.value - other.value for one, other in zip(left, right, strict=True)]))
     tasks = tuple(dict.fromkeys(score.task for score in left))

@@ -126,3 +126,9 @@ class CompressedEncoder:
     def document(self, texts: Sequence[str]) -> Vectors:
         """Vectors of documents to be found."""
         return self._form.compared(self._encode.document(texts), self._limit)
+
+    encode_query, encode_document = query, document
+
+    def has_side(self, side: Literal["query", "document"]) -> bool:
+        """Whether the model reads queries, or documents, in a way of their own."""
+        return self._encode.has_side(side)

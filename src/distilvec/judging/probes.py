@@ -57,6 +57,8 @@ class _Probe(JudgingTask):
             rows = np.sort(np.random.default_rng(seed).choice(len(texts), max_train, replace=False))
             texts, answers = [texts[row] for row in rows], [answers[row] for row in rows]
         self._train_texts, self._train_answers = texts, answers
+        if protocol == "tuned" and validation is None and len(texts) < 2:
+            raise DataError(f"{len(texts)} training rows cannot be split to choose a strength", where=f"task {name}")
         self._test_texts, self._test_answers = list(test[0]), list(test[1])
         self._validation = None
         if protocol == "tuned":

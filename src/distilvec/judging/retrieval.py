@@ -101,11 +101,13 @@ class RetrievalTask(JudgingTask):
 
             index = bm25s.BM25()
             tokens = bm25s.tokenize(self.documents, stopwords="en", show_progress=False)
-            index.index(tokens, show_progress=False)
-            asked = bm25s.tokenize(self.queries, stopwords="en", show_progress=False)
             depth = min(self._depth, len(self.documents))
-            rows, scores = index.retrieve(asked, k=depth, show_progress=False)
-            ranked = np.where(np.asarray(scores) > 0, np.asarray(rows), -1)  # score 0: no word in common
+            ranked = np.full((len(self.queries), depth), -1)
+            if any(len(each) for each in tokens.ids):  # single characters and stop words are no words to it
+                index.index(tokens, show_progress=False)
+                asked = bm25s.tokenize(self.queries, stopwords="en", show_progress=False)
+                rows, scores = index.retrieve(asked, k=depth, show_progress=False)
+                ranked = np.where(np.asarray(scores) > 0, np.asarray(rows), -1)  # score 0: no word in common
             self._bm25 = {key: float(column.mean()) for key, column in self._judge(self._others(ranked)).items()}
         return self._bm25
 

@@ -62,6 +62,10 @@ class SimilarityTask(_Pairwise):
         if len(wrong):
             what = f"the score of pair {wrong[0]} is {self.scores[wrong[0]]}, not a finite number"
             raise DataError(what, where=f"task {name}")
+        if len(self.scores) and not np.ptp(self.scores):
+            raise DataError(
+                f"all scores are {self.scores[0]:g}, and nothing correlates with that", where=f"task {name}"
+            )
 
     def score(self, encode: Encode) -> Score:
         predicted = self._cosines(encode)

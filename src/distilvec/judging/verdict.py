@@ -105,8 +105,5 @@ def judge_run(
         for name, model in (models if timed is None else timed).items():
             if name in (teacher, TRAINED):
                 verdict.speed[name] = speed(model, sample, seconds=2.0)
-        if TRAINED in verdict.speed and UNTRAINED in models:
-            # The untrained student is the same network, and the free baseline adds one small product to it.
-            verdict.speed[UNTRAINED] = verdict.speed[TRAINED]
     verdict.seconds = time.perf_counter() - begun
     return verdict

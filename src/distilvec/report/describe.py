@@ -64,7 +64,7 @@ def describe_run(
     texts = corpus.texts(held_out)
     size = describe_student(student)
     on_disk = folder_bytes(folder / "student")
-    rows = _rows([each[0] for each in teachers], size, on_disk, verdict)
+    rows = _rows([each[0] for each in teachers], describe_student(untrained), size, on_disk, verdict)
     judged = verdict.judged
     others = [name for name in (judged.scores if judged else ()) if name != TRAINED]
     names = [each[0].name for each in teachers]
@@ -143,8 +143,17 @@ def _hardest(verdict: Verdict, modality: str, held_out: Sequence[str]) -> list[H
     ]
 
 
-def _rows(cards: Sequence[Any], size: Mapping[str, Any], on_disk: int, verdict: Verdict) -> list[ModelRow]:
-    """Teachers, untrained student, free baseline, student."""
+def _rows(
+    cards: Sequence[Any], before: Mapping[str, Any], size: Mapping[str, Any], on_disk: int, verdict: Verdict
+) -> list[ModelRow]:
+    """Teachers, untrained student, free baseline, student; `before` is the student before training, `size` as it ships.
+
+    Before training there is no map into the teacher's space and no expert head: then it is smaller, and not timed. Else
+    it is the same network as the trained one, and the free baseline adds one small product to it.
+    """
+    more = before["parameters"] - size["parameters"]
+    start = {"parameters": before["parameters"], "width": before["width"], "size_bytes": on_disk + 4 * more}
+    timed = None if more else verdict.speed.get(TRAINED)
     own = {"parameters": size["parameters"], "width": size["width"], "size_bytes": on_disk}
     rows = [
         model_row(
@@ -158,31 +167,35 @@ def _rows(cards: Sequence[Any], size: Mapping[str, Any], on_disk: int, verdict: 
         )
         for card in cards
     ]
-    rows.append(model_row(UNTRAINED, "untrained", verdict.judged, **own, speed=verdict.speed.get(UNTRAINED)))
+    rows.append(model_row(UNTRAINED, "untrained", verdict.judged, **start, speed=timed))
     if cards and verdict.judged is not None and FREE in verdict.judged.scores:
         card = cards[0]
-        extra = size["width"] * card.width
-        free = own | {"parameters": size["parameters"] + extra, "size_bytes": on_disk + 4 * extra, "width": card.width}
-        rows.append(
-            model_row(
-                FREE, "free", verdict.judged, **free, speed=verdict.speed.get(UNTRAINED), note="ridge map, no training"
-            )
-        )
+        extra = before["width"] * card.width
+        free = {
+            "parameters": start["parameters"] + extra,
+            "size_bytes": start["size_bytes"] + 4 * extra,
+            "width": card.width,
+        }
+        rows.append(model_row(FREE, "free", verdict.judged, **free, speed=timed, note="ridge map, no training"))
     rows.append(model_row(TRAINED, "student", verdict.judged, **own, speed=verdict.speed.get(TRAINED)))
     words = _bm25(verdict.judged)
     return [*rows, words] if words else rows
 
 
 def _bm25(judged: Judgement | None) -> ModelRow | None:
-    """BM25 beside the models, on the retrieval tasks; None without any, or where it is not installed."""
+    """BM25 beside the models, on the retrieval tasks; None without any, or where it is not installed.
+
+    None too where it is not measured on all of them (MTEB's): an average over other tasks than the models' is none.
+    """
     scores = {
         task: ScoreEntry(metric=score.metric, value=score.details["bm25"][score.metric], kind=score.kind)
         for task, score in (judged.scores[TRAINED] if judged else {}).items()
         if score.details.get("bm25")
     }
     retrieval = [score for score in (judged.scores[TRAINED] if judged else {}).values() if score.kind == "retrieval"]
-    of = f"; {len(scores)} of {len(retrieval)} retrieval tasks" if len(scores) < len(retrieval) else ""
-    return ModelRow(name="BM25", role="other", scores=scores, note=f"words only, no model{of}") if scores else None
+    if not scores or len(scores) < len(retrieval):
+        return None
+    return ModelRow(name="BM25", role="other", scores=scores, note="words only, no model")
 
 
 def _corpus_facts(

@@ -35,12 +35,19 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
         price: of one device for an hour.
 
     Raises:
-        DistilvecError: fewer than one text, a negative price, or whatever teaching and training refuse.
+        DistilvecError: fewer than one text, a negative price, a teacher that is a service, or whatever teaching and
+            training refuse.
     """
     if rows < 1:
         raise DistilvecError(f"{rows} texts cost nothing", where="--rows", remedy="For example 1e9.")
     if price is not None and price < 0:
         raise DistilvecError(f"a price of {price:g}", where="--price-per-hour", remedy="Give a positive one.")
+    if paid := next((section.name for section in recipe.teachers if section.api is not None), None):
+        raise DistilvecError(
+            "a service is as fast, and costs as much, as whoever runs it says; neither is measured here",
+            where=f"--rows, teacher {paid}",
+            remedy="`distilvec teach --dry-run` says how many requests and tokens, and the price.",
+        )
     job = Job(recipe)
     job.require("scale")
     notes = ["Times are without reading the corpus, judging and waiting for machines; devices are taken to add up."]
@@ -62,7 +69,7 @@ def measure_rates(job: Job) -> Rates:
     """Rates of the recipe's teachers and student on this machine, on the job's corpus: a small sample.
 
     Raises:
-        DistilvecError: a teacher is a file of vectors.
+        DistilvecError: all teachers are files of vectors.
     """
     recipe, sample = job.recipe, job.corpus
     taught = job.changed(recipe.model_copy(update={"combine": "separate"}), "corpus", "teachers").teach(
