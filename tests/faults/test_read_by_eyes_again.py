@@ -23,6 +23,7 @@ from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.flow.bench import FACTORS
 from distilvec.flow.compare import compare
 from distilvec.flow.run import run, train
+from distilvec.flow.start import _with_dropout
 from distilvec.flow.variants import changed
 from distilvec.judging import CachedEncoder, Outputs, RegressionTask, RetrievalTask, SimilarityTask, paired_bootstrap
 from distilvec.judging.bootstrap import make_score
@@ -31,7 +32,7 @@ from distilvec.methods.table import available
 from distilvec.recipe import Recipe
 from distilvec.scorers.load import load_scorer
 from distilvec.store import SignalStore, fill, remote
-from distilvec.students import load_student
+from distilvec.students import fresh, load_student
 from distilvec.teachers import load_teacher
 
 
@@ -466,3 +467,105 @@ def test_rows_of_a_paid_service_are_not_measured(tmp_path: Path, tiny_bert: Path
     service = {"name": "paid", "api": {"url": "http://localhost:9", "model": "m"}}
     with pytest.raises(DistilvecError, match="teacher paid.*--dry-run"):
         scale(recipe(tmp_path, tiny_bert, sentences[:120], teachers=[service]), rows=1000)
+
+
+# students
+
+
+#: One step that changes nothing.
+STILL: dict[str, Any] = {
+    "optimizer": {"lr": 1e-12, "heads_lr": 1e-12},
+    "training": {"max_steps": 1, "batch_size": 8, "use_cpu": True},
+}
+
+
+def vectors_of(folder: Path, texts: list[str]) -> np.ndarray:
+    found = np.asarray(distilvec.load(folder).encode(texts), np.float64)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("width", [4, 32])
+def test_a_student_in_the_teachers_space_goes_on_from_there(
+    width: int, tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    """With what it learnt, as no step is taken that changes it."""
+
+    def own(texts: list[str]) -> np.ndarray:
+        seen = np.array([[len(text), text.count("e"), text.count("a"), 1.0] for text in texts], np.float32)
+        return np.tile(seen, width // 4) * np.arange(1, width + 1)
+
+    teachers = [{"name": "own", "call": own}]
+    leaf = {"teachers": teachers, "method": {"name": "leaf"}}
+    first = train(recipe(tmp_path / "first", tiny_bert, sentences[:60], **leaf))
+    again = train(recipe(tmp_path / "again", tiny_bert, sentences[:60], student={"model": str(first)}, **leaf, **STILL))
+    before, after = (vectors_of(folder, sentences[:20]) for folder in (first, again))
+    wanted = own(sentences[:20])
+    wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True)
+    assert (after * wanted).sum(1).mean() > (before * wanted).sum(1).mean() - 0.05
+
+
+def test_a_student_with_an_expert_head_goes_on_behind_it(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    moe = {"method": {"name": "distillmoe", "moe_weight": 1.0}}
+    far = {"optimizer": {"lr": 1e-3, "heads_lr": 0.3}, "training": {"max_steps": 12, "batch_size": 8, "use_cpu": True}}
+    first = train(recipe(tmp_path / "first", tiny_bert, sentences[:60], **moe, **far))
+    again = train(recipe(tmp_path / "again", tiny_bert, sentences[:60], student={"model": str(first)}, **moe, **STILL))
+    before, after = (vectors_of(folder, sentences[:20]) for folder in (first, again))
+    assert (before * after).sum(1).min() > 0.99
+    assert sum(type(module).__name__ == "ExpertHead" for module in distilvec.load(again).children()) == 2
+
+
+def test_padding_of_a_fresh_student_stands_behind_the_text(tiny_model_folders: dict[str, Path]) -> None:
+    student = fresh(layers=2, width=16, tokenizer=tiny_model_folders["qwen3"], max_length=64)
+    texts = ["a small text", "a much longer text with many more words than the other one has, so that it is padded"]
+    np.testing.assert_allclose(student.encode(texts)[0], student.encode(texts[:1])[0], atol=1e-5)
+
+
+def test_a_fresh_student_of_a_teacher_with_other_names(tiny_model_folders: dict[str, Path]) -> None:
+    for kind in ("distilbert", "gpt2"):
+        teacher = load_student(tiny_model_folders[kind], device="cpu")
+        width = teacher.get_embedding_dimension()
+        assert width is not None
+        student = fresh(layers=1, width=width, tokenizer=tiny_model_folders["bert"], init_from=teacher)
+        assert student.encode(["a text"]).shape == (1, width)
+
+
+def test_a_decoder_without_a_padding_token_is_padded(tmp_path: Path, tiny_model_folders: dict[str, Path]) -> None:
+    folder = tmp_path / "gpt2"
+    shutil.copytree(tiny_model_folders["gpt2"], folder)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).is_file():
+            content = json.loads((folder / name).read_text())
+            content.pop("pad_token", None)
+            content.setdefault("eos_token", "</s>")
+            (folder / name).write_text(json.dumps(content))
+    model = load_student(folder, device="cpu")
+    texts = ["a small text", "a longer text, so that the first one has to be padded"]
+    np.testing.assert_allclose(model.encode(texts)[0], model.encode(texts[:1])[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("method", [{"name": "talas", "tamd_weight": 0}, {"name": "dskd", "sentence_weight": 0}])
+def test_a_space_without_a_map_is_refused_before_teaching(
+    method: dict[str, Any], tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    given = recipe(
+        tmp_path, tiny_bert, sentences[:60], method=method, student={"model": str(tiny_bert), "space": "teacher"}
+    )
+    with pytest.raises(DistilvecError, match="no map into the teacher's space"):
+        train(given)
+    assert not (tmp_path / "out" / "stores").exists() or not list((tmp_path / "out" / "stores").rglob("*.arrow"))
+
+
+def test_dropout_of_a_decoder_is_dropout(tiny_model_folders: dict[str, Path]) -> None:
+    student = _with_dropout(load_student(tiny_model_folders["qwen3"], device="cpu"), 0.5).train()
+    features = student.preprocess(["a text of some words"])
+    one, other = (student(dict(features))["sentence_embedding"] for _ in range(2))
+    assert not torch.allclose(one, other)
+
+
+def test_one_molecule_is_a_batch() -> None:
+    pytest.importorskip("rdkit")
+    from distilvec.modules.smiles_network import SmilesEncoder, codes_of
+
+    network = SmilesEncoder().train()
+    found = network({"codes": torch.from_numpy(codes_of(["CCO"]))})["sentence_embedding"]
+    assert found.shape == (1, 196) and torch.isfinite(found).all()

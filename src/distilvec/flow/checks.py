@@ -42,7 +42,12 @@ def check_job(job: Job) -> None:
     if recipe.training.best is not None:
         _check_best(recipe.training.best.removeprefix("eval_"), measured)
     _check_truth(job)
-    _ = job.needs
+    if not job.needs.sentence and recipe.student is not None and recipe.student.space == "teacher":
+        raise DistilvecError(
+            f"with these options {recipe.method.name} has no map into the teacher's space",
+            where="student.space",
+            remedy="Use space: own, or give the term of the sentence vectors a weight.",
+        )
     blind = recipe.training.evaluate_every is not None and not measured
     check_training(corpus.train_rows, corpus, recipe.training, recipe.optimizer, blind=blind)
     if launched()[1] == 1:  # of several processes, making them joins the others

@@ -255,7 +255,11 @@ def make_student(
 
 def _with_dropout(student: SentenceTransformer, share: float | None) -> SentenceTransformer:
     """The student with another dropout while it is trained; the configuration that ships stays as it is."""
+    if share is None:
+        return student
     for module in student.modules():
-        if share is not None and isinstance(module, torch.nn.Dropout):
+        if isinstance(module, torch.nn.Dropout):
             module.p = share
+        elif isinstance(getattr(module, "attention_dropout", None), float):  # of Qwen's and Mistral's attention
+            module.attention_dropout = share  # type: ignore[assignment]
     return student

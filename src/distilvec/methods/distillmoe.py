@@ -286,14 +286,17 @@ class DistillMoE(Method):
         return token_parts.FixedMap(linear)
 
     def attach(self, student: Any) -> None:
-        """Put the head behind the student's last module, before a final `Normalize`."""
+        """Put the head behind the student's last module (an earlier run's head, too), before a final `Normalize`."""
         from sentence_transformers.base.modules import Normalize
 
         if self.expert_head is None:
             return
         modules = student._modules
         final = modules.popitem() if isinstance(modules[next(reversed(modules))], Normalize) else None
-        student.add_module("expert_head", self.expert_head.to(student.device).train(student.training))
+        name = "expert_head"
+        while name in modules:
+            name += "_"
+        student.add_module(name, self.expert_head.to(student.device).train(student.training))
         if final is not None:
             student.add_module(*final)
 

@@ -153,6 +153,7 @@ class Attention(nn.Module):
         self.config, self.heads = config, config.num_attention_heads
         self.Wqkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)  # of the weights, where its share is read
 
     def forward(self, states: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         parts = self.Wqkv(states).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -161,7 +162,7 @@ class Attention(nn.Module):
             tables = rotary[0].to(query.dtype), rotary[1].to(query.dtype)
             query, key = rotate(query, *tables), rotate(key, *tables)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        dropout = self.dropout.p if self.training else 0.0
         mixed, _ = attend(self, query, key, value, mask, dropout=dropout, scaling=query.shape[-1] ** -0.5)
         return self.out_proj(mixed.flatten(2))
 

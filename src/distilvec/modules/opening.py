@@ -225,7 +225,9 @@ def check_table(model: SentenceTransformer, name: str) -> None:
 def _try(model: SentenceTransformer, name: str) -> None:
     """Read one text: sizes that do not fit each other are known now, not after an hour of preparation."""
     tokenizer: Any = getattr(model[0], "tokenizer", None)
-    unpadded = hasattr(tokenizer, "pad_token") and tokenizer.pad_token is None  # a teacher's opener gives it one
+    unpadded = hasattr(tokenizer, "pad_token") and tokenizer.pad_token is None
+    if unpadded and tokenizer.eos_token is not None:  # as of GPT-2, Llama and Mistral, whose masks hide it
+        tokenizer.pad_token, unpadded = tokenizer.eos_token, False
     if "text" not in item_kinds(model) or unpadded:
         return
     try:

@@ -38,13 +38,14 @@ def fold_head(student: SentenceTransformer, texts: Sequence[str], batch_size: in
 
     from distilvec.modules.expert_head import ExpertHead
 
-    name = next((key for key, module in student.named_children() if type(module).__name__ == ExpertHead.__name__), None)
-    if name is None:
+    names = [key for key, module in student.named_children() if type(module).__name__ == ExpertHead.__name__]
+    if not names:
         raise DistilvecError(
             f"this student ({class_names(student)}) has no expert head to fold", remedy="Leave out fold: true."
         )
     if len(texts) < 2 * _HELD_OUT:
         raise DataError(f"a map is fitted to at least {2 * _HELD_OUT} texts, not to {len(texts)}")
+    name = names[-1]
     head: Any = student.get_submodule(name)
     before, after = _observe(student, head, texts, batch_size)
     held_out = torch.arange(len(before)) % _HELD_OUT == 0

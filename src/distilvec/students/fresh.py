@@ -72,6 +72,7 @@ def fresh(
 
     words = _load_tokenizer(tokenizer) if tokenizer is not None else train_tokenizer(texts, vocabulary)
     words.model_max_length = max_length
+    words.padding_side = "right"  # a BERT counts positions from the first column
     teacher = None if init_from is None else find_transformer(init_from)
     like: Any = getattr(teacher, "config", None)
     same = like is not None and like.hidden_size == width
@@ -80,7 +81,7 @@ def fresh(
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=heads or (like.num_attention_heads if same else _heads(width)),
-        intermediate_size=intermediate or (like.intermediate_size if same else 4 * width),
+        intermediate_size=intermediate or (same and _inner(like)) or 4 * width,
         max_position_embeddings=max_length,
         pad_token_id=words.pad_token_id,
         bos_token_id=None,
@@ -231,6 +232,12 @@ def _copy_blocks(model: Any, teacher: Any) -> None:
     for position, number in enumerate(choose_layers(min(count, available), available)):
         model.encoder.layer[position].load_state_dict(teacher.encoder.layer[number - 1].state_dict())
     logger.info("%d of %d blocks start from the teacher's", min(count, available), count)
+
+
+def _inner(config: Any) -> int | None:
+    """Inner units of a configuration's blocks, by the names of BERT's, DistilBERT's and GPT-2's."""
+    found = (getattr(config, name, None) for name in ("intermediate_size", "hidden_dim", "n_inner"))
+    return next((size for size in found if size), None)
 
 
 def _heads(width: int) -> int:

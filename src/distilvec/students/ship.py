@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -138,6 +138,13 @@ def refuse_model(target: Path) -> None:
         )
 
 
+def free_name(modules: Container[str], name: str) -> str:
+    """The name, longer where a module has it: a student that goes on from an earlier run keeps what it learnt there."""
+    while name in modules:
+        name += "_"
+    return name
+
+
 def in_teacher_space(
     student: SentenceTransformer, teacher_map: nn.Linear, *, normalize: bool = True
 ) -> SentenceTransformer:
@@ -170,7 +177,7 @@ def in_teacher_space(
         )
     bias = teacher_map.bias
     if not is_identity(teacher_map):
-        modules["teacher_map"] = Dense(
+        modules[free_name(modules, "teacher_map")] = Dense(
             in_features=teacher_map.in_features,
             out_features=teacher_map.out_features,
             bias=bias is not None,
@@ -179,7 +186,7 @@ def in_teacher_space(
             init_bias=None if bias is None else bias.detach().clone(),
         )
     if normalize:
-        modules["normalize"] = Normalize()
+        modules[free_name(modules, "normalize")] = Normalize()
     mapped = SentenceTransformer(
         modules=modules,
         device=str(student.device),
