@@ -150,10 +150,7 @@ def test_means_are_those_of_the_leaderboard() -> None:
 def test_wrong_wishes(benchmark: Any, tiny_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match=r"results: .*function"):
         evaluate(lambda texts: np.ones((len(texts), 2)), benchmark, results=tmp_path)
-    own = {
-        "name": "s",
-        "kind": "similarity",
-        "test": [{"text1": "a", "text2": "b", "score": score} for score in (1.0, 2.0)],
-    }
+    pairs = [{"text1": "a", "text2": "b", "score": score} for score in (1.0, 2.0)]
+    own = {"name": "s", "kind": "similarity", "test": pairs}
     with pytest.raises(DistilvecError, match=r"results: .*MTEB"):
         evaluate(str(tiny_bert), own, results=tmp_path)
