@@ -77,16 +77,12 @@ def train(
 ) -> SentenceTransformer:
     """As `distill`, without judging and report; returns the student as it ships (`output/student`)."""
     from distilvec.choosing import settle_student
+    from distilvec.flow.run import shipped_student
     from distilvec.flow.run import train as start
-    from distilvec.flow.writing import open_shipped, writes
-    from distilvec.tasks.answering import finished_student
 
     recipe = settle_student(recipe_of(teacher, student, corpus, method, output, **sections), resume=resume)
-    folder = start(recipe, resume=resume)
-    if writes(recipe):
-        return open_shipped(recipe, folder)
-    trusted = recipe.student is not None and recipe.student.trust_remote_code
-    return finished_student(folder, trust_remote_code=trusted)
+    start(recipe, resume=resume)
+    return shipped_student(recipe)
 
 
 def teach(

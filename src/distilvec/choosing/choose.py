@@ -22,7 +22,6 @@ from distilvec.methods.table import on_pairs
 from distilvec.recipe import Recipe
 from distilvec.recipe.places import at_revision
 from distilvec.students import load_student
-from distilvec.teachers import Teacher
 from distilvec.training.arguments import steps_in_all
 
 if TYPE_CHECKING:
@@ -67,8 +66,9 @@ def choose(
     job, few, taught = planned_job(recipe, sample)
     corpus, tasks = job.corpus, job.tasks
     first = taught[0].teacher
-    with_tasks = bool(tasks) and knows_tasks(taught[0], CachedEncoder(first, name=first.card.name), tasks)
-    judged = _judge_teacher(first, tasks) if with_tasks else None
+    encoder = CachedEncoder(first, name=first.card.name)
+    with_tasks = bool(tasks) and knows_tasks(taught[0], encoder, tasks)
+    judged = _judge_teacher(encoder, tasks) if with_tasks else None
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
     bench = Bench(recipe, whole, few.corpus, taught, tasks if with_tasks else [], judged, probe_steps)
     of, source = source_of(recipe)
@@ -135,11 +135,10 @@ def step_texts(recipe: Recipe) -> int:
     return int(recipe.training.batch_size * recipe.training.arguments.get("gradient_accumulation_steps", 1))
 
 
-def _judge_teacher(teacher: Teacher, tasks: Sequence[JudgingTask]) -> Judgement:
+def _judge_teacher(encoder: CachedEncoder, tasks: Sequence[JudgingTask]) -> Judgement:
     """The teacher's scores; tasks whose truth is the teacher's own search take it first."""
-    encoder = CachedEncoder(teacher, name=teacher.card.name)
     settle_tasks(tasks, encoder)
-    return judge({teacher.card.name: encoder}, tasks)
+    return judge({encoder.name: encoder}, tasks)
 
 
 def _check(keep: float, sample: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from distilvec.alignment.drawing import align_text
 from distilvec.alignment.loading import unlimited
@@ -254,7 +255,10 @@ def _chosen_by(job: Job) -> set[str]:
     """Tasks that `student: auto` chose this student by, in this folder."""
     plan = read_object(job.output / PLAN)
     section = next((row.get("section") for row in plan.get("rows", ()) if row.get("name") == plan.get("chosen")), None)
-    chosen = None if section is None else StudentSection.model_validate(section)
+    try:
+        chosen = None if section is None else StudentSection.model_validate(section)
+    except ValidationError:  # of another version: no reason to end a run that is trained
+        return set()
     return set(plan.get("tasks", ())) if _alike(chosen, job.recipe.student) else set()
 
 

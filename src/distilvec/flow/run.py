@@ -23,7 +23,7 @@ from distilvec.flow.train import ship_student, train_student
 from distilvec.flow.writing import open_shipped, writes
 from distilvec.judging import Verdict
 from distilvec.locking import alone_in
-from distilvec.recipe import Recipe
+from distilvec.recipe import Recipe, given
 from distilvec.report import write_report
 from distilvec.report.card import write_card
 from distilvec.students import check_place
@@ -80,7 +80,7 @@ def _distilled(job: Job) -> Run:
     """From the opened job to the written report."""
     student, fitted = train_student(job)
     kept = ship_student(job, student, fitted.method, job.output / "student")
-    shipped, untrained = _shipped(job), job.student()
+    shipped, untrained = shipped_student(job.recipe), job.student()
     verdict = judge_all(job, shipped, untrained, fitted)
     record = make_record(job, (untrained, shipped), fitted, verdict)
     if kept is not None:
@@ -98,11 +98,13 @@ def _distilled(job: Job) -> Run:
     return Run(job.output, shipped, record)
 
 
-def _shipped(job: Job) -> SentenceTransformer:
-    """The student as it was saved."""
-    if writes(job.recipe):
-        return open_shipped(job.recipe, job.output / "student")
-    return finished_student(job.output / "student", trust_remote_code=job.student_section.trust_remote_code)
+def shipped_student(recipe: Recipe) -> SentenceTransformer:
+    """The student as the recipe's run or training saved it."""
+    folder = Path(recipe.output) / "student"
+    if writes(recipe):
+        return open_shipped(recipe, folder)
+    trusted = given(recipe.student, "student").trust_remote_code
+    return finished_student(folder, trust_remote_code=trusted)
 
 
 def train(recipe: Recipe, *, resume: bool = False) -> Path:
@@ -114,7 +116,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
         student, fitted = train_student(job)
         if not launched()[0]:
             ship_student(job, student, fitted.method, job.output / "student")
-            record = make_record(job, (job.student(), _shipped(job)), fitted, Verdict())
+            record = make_record(job, (job.student(), shipped_student(job.recipe)), fitted, Verdict())
             write_card(record, job.output / "student")
     return job.output / "student"
 

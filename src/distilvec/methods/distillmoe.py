@@ -289,14 +289,15 @@ class DistillMoE(Method):
         """Put the head behind the student's last module (an earlier run's head, too), before a final `Normalize`."""
         from sentence_transformers.base.modules import Normalize
 
+        from distilvec.modules.pipeline import free_name
+
         if self.expert_head is None:
             return
         modules = student._modules
         final = modules.popitem() if isinstance(modules[next(reversed(modules))], Normalize) else None
-        name = "expert_head"
-        while name in modules:
-            name += "_"
-        student.add_module(name, self.expert_head.to(student.device).train(student.training))
+        student.add_module(
+            free_name(modules, "expert_head"), self.expert_head.to(student.device).train(student.training)
+        )
         if final is not None:
             student.add_module(*final)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Literal
 
 from distilvec.errors import DistilvecError
@@ -73,6 +74,13 @@ def set_length(model: SentenceTransformer, wanted: int | None, name: str) -> Non
     """
     for route, modules, first in text_routes(model):
         _set_length(modules, first, wanted, f"{name}, route {route}" if route else name)
+
+
+def free_name(modules: Container[str], name: str) -> str:
+    """The name, longer where a module has it: a student that goes on from an earlier run keeps what it learnt there."""
+    while name in modules:
+        name += "_"
+    return name
 
 
 def text_routes(model: SentenceTransformer) -> list[tuple[str, nn.Module, Any]]:

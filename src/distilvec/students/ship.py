@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +19,7 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.marker import holds_student
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
-from distilvec.modules.pipeline import side_prompt
+from distilvec.modules.pipeline import free_name, side_prompt
 from distilvec.modules.projection import is_identity
 from distilvec.students.load import drop_pooler
 
@@ -136,13 +136,6 @@ def refuse_model(target: Path) -> None:
             where=str(target),
             remedy="Choose another folder (-o), or remove this one.",
         )
-
-
-def free_name(modules: Container[str], name: str) -> str:
-    """The name, longer where a module has it: a student that goes on from an earlier run keeps what it learnt there."""
-    while name in modules:
-        name += "_"
-    return name
 
 
 def in_teacher_space(
