@@ -10,7 +10,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 
 from distilvec.errors import DistilvecError
 from distilvec.students import StudentTap, load_student
@@ -187,6 +187,16 @@ def test_modules_after_the_pooling_shape_the_embedding_only(
     assert out.embedding.shape == (1, 4, 8)
     assert out.layers.shape == (1, 3, 4, 32)
     torch.testing.assert_close(out.embedding[0], student[2].linear(out.layers[0, -1]))
+
+
+def test_two_ways_of_pooling_widen_the_pooled_states_and_not_the_tokens(tiny_bert: Path, sentences: list[str]) -> None:
+    student = load_student(tiny_bert, device="cpu").eval()
+    wide = student.get_embedding_dimension()
+    tap = StudentTap(SentenceTransformer(modules=[student[0], Pooling(wide, ("cls", "mean"))], device="cpu"))
+    with torch.no_grad():
+        out = tap(features_of(student, sentences[:3]), views=1, layers=True, tokens=[1])
+    assert out.tokens[1].shape[-1] == tap.info.hidden == wide
+    assert out.layers.shape[-1] == out.embedding.shape[-1] == tap.pooled == tap.info.width == 2 * wide
 
 
 def test_what_modules_leave_behind_is_handed_on(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:

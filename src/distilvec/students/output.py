@@ -50,7 +50,8 @@ class StudentInfo:
         name: model id or folder name.
         width: d, the width of `StudentOutput.embedding`.
         layers: L, the number of transformer blocks; None where the student has none (static embeddings).
-        hidden: width of the blocks' states (equal to `width` unless a Dense follows the pooling).
+        hidden: width of the blocks' states of a token (equal to `width` unless a Dense follows the pooling, or it
+            pools in several ways).
         classes: C of the task's head; None without a classification task.
         regression: whether the task's head gives one number.
         pieces: entries of its tokenizer, of a student that writes; None otherwise.

@@ -67,11 +67,13 @@ class StudentTap:
         prompt = default_prompt(student)
         self._contents = Contents(getattr(transformer, "tokenizer", None), prompt)
         width, writer = _width(modules), find_writer(student)
+        #: Width of the pooled states of a block: several ways of pooling lie side by side.
+        self.pooled = width if self._pooling is None else self._pooling.get_embedding_dimension()
         self.info = StudentInfo(
             name=student_name(student),
             width=width,
             layers=len(found[1]) if found is not None and self._watch is not None else None,
-            hidden=width if self._pooling is None else self._pooling.get_embedding_dimension(),
+            hidden=width if self._pooling is None else self._pooling.embedding_dimension,
             pieces=None if writer is None else pieces_of(writer.tokenizer),
         )
 
@@ -94,7 +96,7 @@ class StudentTap:
             attention: layers, 1 to L, whose attention maps are wanted.
 
         Returns:
-            embedding [V, B, d]; layers [V, L, B, hidden]; tokens layer -> [V, B, S, hidden]; attention layer ->
+            embedding [V, B, d]; layers [V, L, B, pooled]; tokens layer -> [V, B, S, hidden]; attention layer ->
             [V, B, S, S] float32, averaged over heads, before dropout; mask and content bool [B, S] (None for static
             students). The states of layer L are the model's last hidden states, after its final norm where it has one.
 

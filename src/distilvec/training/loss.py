@@ -270,7 +270,7 @@ class DistillationLoss(nn.Module):
         """What the untrained student and the store say about some texts, eval mode; empty without texts."""
         info = self.tap.info
         if texts is None:
-            layers = torch.zeros(1, info.layers or 0, 0, info.hidden) if self.needs.student.layers else None
+            layers = torch.zeros(1, info.layers or 0, 0, self.tap.pooled) if self.needs.student.layers else None
             none = TeacherSignals(present=torch.zeros(0, dtype=torch.bool), sentence=torch.zeros(0, teacher.width))
             return Sample(StudentOutput(torch.zeros(1, 0, info.width), layers), [none])
         step = max(1, len(texts) // SAMPLE)
