@@ -4,6 +4,7 @@
     python experiments/quarter.py --sizes quarter --all --muon --epochs 7 --seeds 0 1 2     # two hours or so each
     python experiments/quarter.py --probe                       # the shapes beside others, 40,000 texts each
     python experiments/quarter.py --rivals                      # tables of the same sizes: ours, and model2vec's
+    python experiments/quarter.py --pieces                      # more word pieces, half a reading of all texts each
     python experiments/quarter.py --rates                       # learning rates beside others, 81,000 texts each
     python experiments/quarter.py --cost --larger               # the nine sets after more and more training
     python experiments/quarter.py --table
@@ -34,7 +35,7 @@ from typing import Any
 import headline
 import numpy as np
 from common import WORK, Results, arguments, finished, settings_of, shared
-from quarter_shapes import MUON, RATES, SIZES, TABLES
+from quarter_shapes import MUON, PIECES, RATES, SIZES, TABLES
 from quarter_table import write_page
 from quarter_texts import drawn, everything, larger, pool
 from safetensors.numpy import load_file
@@ -62,7 +63,7 @@ EXPERIMENT = "quarter"
 NAME = "all-MiniLM-L6-v2"
 DTYPE = "bfloat16" if bfloat16_pays() else "float32"
 HOLDOUT = 0.01
-EPOCHS, PROBE_EPOCHS = 3.84, 0.404
+EPOCHS, PROBE_EPOCHS, PIECES_EPOCHS = 3.84, 0.404, 0.5
 #: Trainings of their own, each with its whole schedule, for quality against time.
 COSTS = (0.05, 0.2, 0.8)
 #: Others of the same sizes.
@@ -334,6 +335,8 @@ def main() -> None:
     parser.add_argument("--larger", action="store_true", help="all sentences, and docstrings")
     parser.add_argument("--all", action="store_true", help="these, and the pairs' texts")
     parser.add_argument("--muon", action="store_true", help="orthogonal steps, in batches of 128, of the quarter")
+    parser.add_argument("--shape", choices=list(PIECES), default="quarter", help="of the quarter, with --muon")
+    parser.add_argument("--pieces", action="store_true", help="only compare quarters with more word pieces")
     parser.add_argument("--compiled", action="store_true", help="with a compiled network: needs a C++ compiler")
     parser.add_argument("--rivals", action="store_true", help="static students and model2vec's, of the same sizes")
     parser.add_argument("--rates", action="store_true", help="only compare learning rates, on the larger corpus")
@@ -345,6 +348,8 @@ def main() -> None:
         return
     if options.muon and options.sizes != ["quarter"]:
         parser.error("--muon is for --sizes quarter: its rate was chosen there")
+    if options.shape != "quarter" and not options.muon:
+        parser.error("--shape is for --muon: the shapes were compared with it")
     if options.probe:
         for name, shape in {**SIZES, **OTHERS}.items():
             if name.partition(",")[0] in options.sizes:
@@ -355,6 +360,11 @@ def main() -> None:
                 if name == "quarter":
                     row = f"probe/{name}, without token states-0"
                     results.run(row, functools.partial(probed, made), recipe=settings_of(made))
+    elif options.pieces:
+        for name, shape in PIECES.items():
+            made = Recipe.build(recipe(shape, 0, PIECES_EPOCHS, texts=everything(), compiled=True, **MUON))
+            results.run(f"pieces/{name}-0", functools.partial(probed, made), recipe=settings_of(made))
+            write_page(results.rows(), results.home)
     elif options.rates:
         for size in options.sizes:
             for muon in (False, True):
@@ -390,8 +400,14 @@ def main() -> None:
             for size in options.sizes:
                 texts = everything() if options.all else larger() if options.larger else None
                 how = {**(MUON if options.muon else {"lr": RATES[size]}), "compiled": options.compiled}
-                made = Recipe.build(recipe(SIZES[size], seed, options.epochs, texts=texts, **how))
-                name = size + ", all texts" * options.all + ", more texts" * options.larger + ", Muon" * options.muon
+                shape = PIECES[options.shape] if options.muon else SIZES[size]
+                made = Recipe.build(recipe(shape, seed, options.epochs, texts=texts, **how))
+                name = (
+                    (options.shape if options.muon else size)
+                    + ", all texts" * options.all
+                    + ", more texts" * options.larger
+                    + ", Muon" * options.muon
+                )
                 chosen = settings_of(made)
                 results.run(f"{name}-{seed}", functools.partial(judged_run, made), recipe=chosen)
                 results.run(f"speed/{name}-{seed}", functools.partial(timed_run, made), recipe=chosen)
