@@ -400,14 +400,9 @@ def main() -> None:
             for size in options.sizes:
                 texts = everything() if options.all else larger() if options.larger else None
                 how = {**(MUON if options.muon else {"lr": RATES[size]}), "compiled": options.compiled}
-                shape = PIECES[options.shape] if options.muon else SIZES[size]
-                made = Recipe.build(recipe(shape, seed, options.epochs, texts=texts, **how))
-                name = (
-                    (options.shape if options.muon else size)
-                    + ", all texts" * options.all
-                    + ", more texts" * options.larger
-                    + ", Muon" * options.muon
-                )
+                kind = options.shape if options.muon else size
+                made = Recipe.build(recipe({**SIZES, **PIECES}[kind], seed, options.epochs, texts=texts, **how))
+                name = kind + ", all texts" * options.all + ", more texts" * options.larger + ", Muon" * options.muon
                 chosen = settings_of(made)
                 results.run(f"{name}-{seed}", functools.partial(judged_run, made), recipe=chosen)
                 results.run(f"speed/{name}-{seed}", functools.partial(timed_run, made), recipe=chosen)

@@ -54,12 +54,8 @@ def write_page(rows: Rows, folder: Path) -> str:
         lines += ["", "## Shapes after 40,000 texts", "", *_head("shape", "parameters", *_LIKENESS)]
         lines += [f"| {name.rpartition('-')[0]} | {_size(row)} | {_likeness(row)} |" for name, row in probes.items()]
     if pieces := below(rows, "pieces"):
-        lines += [
-            "",
-            "## Word pieces, after half a reading of all texts",
-            "",
-            *_head("shape", "parameters", *_LIKENESS),
-        ]
+        lines += ["", "## Word pieces", "", "After half a reading of all texts.", ""]
+        lines += _head("shape", "parameters", *_LIKENESS)
         lines += [f"| {name.rpartition('-')[0]} | {_size(row)} | {_likeness(row)} |" for name, row in pieces.items()]
     if rates := below(rows, "rate"):
         lines += ["", "## Learning rates, after 81,000 texts", "", *_head("size and rate", "parameters", *_LIKENESS)]
