@@ -112,6 +112,18 @@ def example(**changes: Any) -> Record:
             "index_recall": 0.584,
             "items": 797,
         },
+        "slices": [
+            {
+                "name": "cut into other pieces than the teacher's",
+                "items": 170,
+                "share": 0.213,
+                "neighbours": 0.601,
+                "low": 0.57,
+                "high": 0.632,
+                "others": 0.709,
+                "behind": True,
+            },
+        ],
         "hardest": [
             {
                 "text": "A text that the two see differently, " + "and that is long " * 12,

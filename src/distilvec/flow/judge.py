@@ -32,14 +32,16 @@ from distilvec.judging import (
     Score,
     Verdict,
     agreement,
+    item_masks,
     judge_run,
     linear_map,
+    slices,
 )
 from distilvec.judging.bootstrap import make_score
 from distilvec.methods.base import Method
 from distilvec.modules.task_head import TaskHead
 from distilvec.recipe import Recipe, StudentSection, given
-from distilvec.report.record_parts import AlignedText
+from distilvec.report.record_parts import AlignedText, SliceFacts
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
 from distilvec.training import Fitted
@@ -246,9 +248,21 @@ def make_record(
         folder=job.output,
         scorers=[(each.scorer.card, each.filled) for each in job.scored],
     )
+    record.slices = _slices(job, students[1], verdict)
     if seen := sorted(_chosen_by(job) & {task.name for task in tasks}):
         record.notes.append(f"The student was chosen (student: auto) with the test items of {', '.join(seen)} in view.")
     return record
+
+
+def _slices(job: Job, student: SentenceTransformer, verdict: Verdict) -> list[SliceFacts]:
+    """How much the student shares of the teacher's view on each kind of held-out item."""
+    first = job.first
+    if first is None or not {first.teacher.card.name, TRAINED} <= verdict.vectors.keys():
+        return []
+    tokenizers = [getattr(model, "tokenizer", None) for model in (student, getattr(first.teacher, "model", None))]
+    masks = item_masks(job.corpus, job.held_out_rows(), *tokenizers)
+    vectors = (verdict.vectors[name] for name in (first.teacher.card.name, TRAINED))
+    return [SliceFacts(**asdict(each)) for each in slices(masks, *vectors)]
 
 
 def _chosen_by(job: Job) -> set[str]:

@@ -18,6 +18,7 @@ from distilvec.judging.probes import ClassificationTask, RegressionTask
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.similarity import PairTask, SimilarityTask
+from distilvec.judging.slices import Slice, item_masks, slices
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.speed import speed
 from distilvec.judging.suite import Judgement, judge
@@ -49,6 +50,7 @@ __all__ = [
     "RidgeMapped",
     "Score",
     "SimilarityTask",
+    "Slice",
     "TaskSpec",
     "Verdict",
     "agreement",
@@ -60,6 +62,7 @@ __all__ = [
     "expand",
     "free_map",
     "hardest",
+    "item_masks",
     "judge",
     "judge_run",
     "linear_map",
@@ -67,6 +70,7 @@ __all__ = [
     "load_tasks",
     "paired_bootstrap",
     "settle_tasks",
+    "slices",
     "speed",
     "talas_tasks",
 ]

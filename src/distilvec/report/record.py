@@ -30,6 +30,7 @@ from distilvec.report.record_parts import (
     ScoreDifference,
     ScoreEntry,
     ScorerFacts,
+    SliceFacts,
     SpaceMap,
     StudentFacts,
     TeacherFacts,
@@ -51,6 +52,7 @@ __all__ = [
     "ScoreDifference",
     "ScoreEntry",
     "ScorerFacts",
+    "SliceFacts",
     "SpaceMap",
     "StudentFacts",
     "TeacherFacts",
@@ -90,6 +92,7 @@ class Record(Part):
     notes: list[str] = Field(default_factory=list)
     log: list[dict[str, Any]] = Field(default_factory=list)
     spaces: SpaceMap | None = None
+    slices: list[SliceFacts] = Field(default_factory=list)
     hardest: list[HardText] = Field(default_factory=list)
     layers: LayerSimilarity | None = None
     alignment: AlignedText | None = None

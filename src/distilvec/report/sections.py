@@ -39,7 +39,7 @@ from distilvec.report.plots import PANELS, panel_curves
 from distilvec.report.record import Record
 from distilvec.report.record_parts import ScoreDifference, TeacherFacts, clip
 from distilvec.report.sentences import about
-from distilvec.report.table import hardest_grid, main_grid, supervised_grid, task_grid, teacher_grid
+from distilvec.report.table import hardest_grid, main_grid, slices_grid, supervised_grid, task_grid, teacher_grid
 from distilvec.report.writing import answers_grid, writing_grid
 
 
@@ -126,6 +126,10 @@ def _agreement(record: Record, drawn: Collection[str]) -> list[Block]:
     reproduced = teacher_grid(record)
     if reproduced.rows:
         blocks += [Heading(f"Each teacher, on held-out {record.items}"), Table(reproduced)]
+    if record.slices:
+        blocks += [Heading(about(record.items, "Which texts it knows less well")), Table(slices_grid(record))]
+        if remedies := sentences.slice_remedies(record.slices):
+            blocks.append(Bullets(remedies))
     if record.hardest:
         lead = f"Held-out {record.items} whose nearest neighbours among the others are not those that the teacher sees."
         blocks += [Heading("Where they differ most"), Text(lead), Table(hardest_grid(record), "texts")]

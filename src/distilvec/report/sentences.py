@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from distilvec.judging.slices import OTHER_PIECES, RARE_PIECE
 from distilvec.report.record import Record
-from distilvec.report.record_parts import ModelRow, ScoreDifference, ScoreEntry, grouped
+from distilvec.report.record_parts import ModelRow, ScoreDifference, ScoreEntry, SliceFacts, grouped
 from distilvec.words import ABSENT, millions, milliseconds, number, percent, points, signed, size
 
 GROUP_NAMES = {"in": "in-domain", "out": "out-of-domain", "all": "average", "retrieval": "retrieval"}
@@ -163,3 +165,16 @@ def _upper(text: str) -> str:
 
 def _joined(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + ", and " + parts[-1]
+
+
+def slice_remedies(slices: Sequence[SliceFacts]) -> list[str]:
+    """What helps with the kinds of items that the student knows less well than the others."""
+    behind = [each.name for each in slices if each.behind]
+    found = []
+    if any(name.startswith(OTHER_PIECES) for name in behind):
+        found.append(
+            "Other pieces than the teacher's: a larger student.shrink.vocabulary, at a lower rank of the table."
+        )
+    if any(name.startswith(RARE_PIECE) for name in behind):
+        found.append("Rare words: more texts with such words in the corpus.")
+    return found

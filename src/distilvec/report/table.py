@@ -93,6 +93,22 @@ def teacher_grid(record: Record) -> Grid:
     return Grid(["teacher", *(columns[term] for term in shown)], rows, [])
 
 
+def slices_grid(record: Record) -> Grid:
+    """How much of the teacher's neighbourhoods the student shares, by kind of held-out item."""
+    rows = [
+        [
+            Cell(clip(f"{record.items} {each.name}", LONGEST)),
+            Cell(share(each.share)),
+            Cell(share(each.neighbours)),
+            Cell(f"{share(each.low)} to {share(each.high)}"),
+            Cell(share(each.others)),
+            Cell("below the others" if each.behind else ""),
+        ]
+        for each in record.slices
+    ]
+    return Grid([record.items, "share", "nearest neighbours found", "95 %", "by all others", ""], rows, [])
+
+
 def hardest_grid(record: Record) -> Grid:
     """The held-out items on which student and teacher disagree most."""
     rows = [
