@@ -70,7 +70,7 @@ def test_words_the_student_lacks_rare_words_lengths_and_domains(corpus: Corpus, 
     masks = item_masks(corpus, rows, fewer, whole)
     (other,) = [mask for name, mask in masks.items() if name.startswith("cut into other pieces")]
     assert [texts[row] for row in rows[other]] == ["the volcano"]
-    (rare,) = [mask for name, mask in masks.items() if name.startswith("with a word piece that fewer than 10 of")]
+    (rare,) = [mask for name, mask in masks.items() if name.startswith("with a word piece that fewer than 30 of")]
     assert rare[other].all() and not rare.all()
     longest = max(range(len(texts)), key=lambda row: len(texts[row]))
     assert next(mask for name, mask in masks.items() if name.endswith("pieces and more"))[longest]

@@ -18,8 +18,9 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 #: Items of a slice, and items outside it, at least.
 FEWEST = 20
-#: Training texts whose word pieces are counted, at most; and a piece of fewer of them is rare.
-COUNTED, RARE = 100_000, 10
+#: Training texts whose word pieces are counted, at most; a piece of fewer of them than one of these numbers is rare:
+#: than the largest that at most half of the items fall under.
+COUNTED, RARE = 100_000, (30, 10, 3, 1)
 #: Beginnings of the names of two slices that something can be done about.
 OTHER_PIECES, RARE_PIECE = "cut into other pieces than the teacher's", "with a word piece that fewer than"
 #: Slices by domain, at most: the largest.
@@ -104,8 +105,8 @@ def item_masks(
     """Kinds of items: how a tokenizer cuts them, how long they are, and their domains.
 
     Of texts: those that a reduced vocabulary cuts otherwise than the teacher's; those with a word piece of the
-    student's that fewer than 10 of (at most 100,000) training texts have; the quarter with the fewest pieces and the
-    quarter with the most. Of all items: each domain of the corpus.
+    student's that fewer than 30, 10, 3 or 1 of (at most 100,000) training texts have; the quarter with the fewest
+    pieces and the quarter with the most. Of all items: each domain of the corpus.
 
     Args:
         corpus: where the items are from.
@@ -125,8 +126,9 @@ def item_masks(
             masks[OTHER_PIECES] = np.array([one.tokens != other.tokens for one, other in names])
         counted = corpus.train_rows[evenly_spaced(len(corpus.train_rows), COUNTED)]
         counts = _counts(ours, corpus.texts(counted))
-        rarest = np.array([min((counts[index] for index in each.ids), default=RARE) for each in cut])
-        masks[f"{RARE_PIECE} {RARE} of {len(counted):,} training texts have"] = rarest < RARE
+        rarest = np.array([min((counts[index] for index in each.ids), default=RARE[0]) for each in cut])
+        limit = next((each for each in RARE if (rarest < each).mean() <= 0.5), RARE[-1])
+        masks[f"{RARE_PIECE} {limit} of {len(counted):,} training texts have"] = rarest < limit
         masks |= _by_length(np.array([len(each.ids) for each in cut]))
     if corpus.domains is not None and corpus.domain_names is not None:
         domains = corpus.domains[rows]

@@ -127,7 +127,10 @@ def _agreement(record: Record, drawn: Collection[str]) -> list[Block]:
     if reproduced.rows:
         blocks += [Heading(f"Each teacher, on held-out {record.items}"), Table(reproduced)]
     if record.slices:
-        blocks += [Heading(about(record.items, "Which texts it knows less well")), Table(slices_grid(record))]
+        none = "" if any(each.behind for each in record.slices) else " None is below the others by more than chance."
+        lead = f"How many of the teacher's nearest neighbours it finds, by kind of held-out {record.items}.{none}"
+        blocks += [Heading(about(record.items, "Which texts it knows less well")), Text(lead)]
+        blocks.append(Table(slices_grid(record)))
         if remedies := sentences.slice_remedies(record.slices):
             blocks.append(Bullets(remedies))
     if record.hardest:
