@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.report.example import example
 
 from distilvec.report.markdown import render_markdown
@@ -17,8 +19,7 @@ def test_kinds_of_texts_that_are_behind_come_with_what_helps() -> None:
 
 def test_where_no_kind_is_behind_it_says_so_and_advises_nothing() -> None:
     record = example()
-    for each in record.slices:
-        each.behind = False
+    record.slices = [replace(each, behind=False) for each in record.slices]
     page = render_markdown(record)
     assert "None is below the others by more than chance." in page
     assert "student.shrink.vocabulary" not in page.split("Where they differ most")[0].split("Which texts it knows")[1]

@@ -30,6 +30,7 @@ from distilvec.judging import (
     Outputs,
     RidgeMapped,
     Score,
+    Slice,
     Verdict,
     agreement,
     item_masks,
@@ -41,7 +42,7 @@ from distilvec.judging.bootstrap import make_score
 from distilvec.methods.base import Method
 from distilvec.modules.task_head import TaskHead
 from distilvec.recipe import Recipe, StudentSection, given
-from distilvec.report.record_parts import AlignedText, SliceFacts
+from distilvec.report.record_parts import AlignedText
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
 from distilvec.training import Fitted
@@ -254,7 +255,7 @@ def make_record(
     return record
 
 
-def _slices(job: Job, student: SentenceTransformer, verdict: Verdict) -> list[SliceFacts]:
+def _slices(job: Job, student: SentenceTransformer, verdict: Verdict) -> list[Slice]:
     """How much the student shares of the teacher's view on each kind of held-out item."""
     first = job.first
     if first is None or not {first.teacher.card.name, TRAINED} <= verdict.vectors.keys():
@@ -262,7 +263,7 @@ def _slices(job: Job, student: SentenceTransformer, verdict: Verdict) -> list[Sl
     tokenizers = [getattr(model, "tokenizer", None) for model in (student, getattr(first.teacher, "model", None))]
     masks = item_masks(job.corpus, job.held_out_rows(), *tokenizers)
     vectors = (verdict.vectors[name] for name in (first.teacher.card.name, TRAINED))
-    return [SliceFacts(**asdict(each)) for each in slices(masks, *vectors)]
+    return slices(masks, *vectors)
 
 
 def _chosen_by(job: Job) -> set[str]:

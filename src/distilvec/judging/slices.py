@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,8 @@ class Slice:
         neighbours: mean share of the teacher's nearest neighbours that the student finds for them, 0 to 1.
         low, high: its 95 % interval over the items.
         others: the same of all other items.
-        behind: whether it is below that of the others by more than chance (95 %, two sides).
+        behind: whether it is below that of the others by more than chance: 95 %, two sides, for all kinds together
+            (Bonferroni).
     """
 
     name: str
@@ -77,11 +79,11 @@ def slices(
         DataError: different numbers of rows.
     """
     rows, overlap = shared_neighbours(teacher_vectors, student_vectors, neighbours=neighbours, sample=sample, seed=seed)
+    parts = {name: (overlap[mask[rows]], overlap[~mask[rows]]) for name, mask in masks.items()}
+    parts = {name: sides for name, sides in parts.items() if min(map(len, sides)) >= FEWEST}
+    clear = NormalDist().inv_cdf(1 - 0.025 / max(len(parts), 1))
     found = []
-    for name, mask in masks.items():
-        inside, outside = overlap[mask[rows]], overlap[~mask[rows]]
-        if min(len(inside), len(outside)) < FEWEST:
-            continue
+    for name, (inside, outside) in parts.items():
         error, other = (float(each.std(ddof=1) / np.sqrt(len(each))) for each in (inside, outside))
         mean, others = float(inside.mean()), float(outside.mean())
         found.append(
@@ -93,7 +95,7 @@ def slices(
                 low=max(0.0, mean - 1.96 * error),
                 high=min(1.0, mean + 1.96 * error),
                 others=others,
-                behind=mean - others < -1.96 * float(np.hypot(error, other)),
+                behind=mean - others < -clear * float(np.hypot(error, other)),
             )
         )
     return found

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.judging import Slice
 from distilvec.report.compressed import Compression
 from distilvec.report.mixtures import MixtureFacts
 from distilvec.report.record_parts import (
@@ -30,7 +31,6 @@ from distilvec.report.record_parts import (
     ScoreDifference,
     ScoreEntry,
     ScorerFacts,
-    SliceFacts,
     SpaceMap,
     StudentFacts,
     TeacherFacts,
@@ -52,7 +52,6 @@ __all__ = [
     "ScoreDifference",
     "ScoreEntry",
     "ScorerFacts",
-    "SliceFacts",
     "SpaceMap",
     "StudentFacts",
     "TeacherFacts",
@@ -92,7 +91,7 @@ class Record(Part):
     notes: list[str] = Field(default_factory=list)
     log: list[dict[str, Any]] = Field(default_factory=list)
     spaces: SpaceMap | None = None
-    slices: list[SliceFacts] = Field(default_factory=list)
+    slices: list[Slice] = Field(default_factory=list)
     hardest: list[HardText] = Field(default_factory=list)
     layers: LayerSimilarity | None = None
     alignment: AlignedText | None = None

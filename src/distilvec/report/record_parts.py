@@ -273,21 +273,6 @@ class ExpertMap(Part):
     points: list[list[tuple[float, float]]]
 
 
-class SliceFacts(Part):
-    """One kind of held-out items, as `judging.Slice`: shares are fractions, `low` and `high` the 95 % interval of
-    `neighbours`, the share of the teacher's nearest that the student finds; `others` is that of all other items.
-    """
-
-    name: str
-    items: int
-    share: float
-    neighbours: float
-    low: float
-    high: float
-    others: float
-    behind: bool
-
-
 class HardText(Part):
     """A held-out item whose neighbours student and teacher see differently.
 

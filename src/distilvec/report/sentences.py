@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from distilvec.judging.slices import OTHER_PIECES, RARE_PIECE
+from distilvec.judging.slices import OTHER_PIECES, RARE_PIECE, Slice
 from distilvec.report.record import Record
-from distilvec.report.record_parts import ModelRow, ScoreDifference, ScoreEntry, SliceFacts, grouped
+from distilvec.report.record_parts import ModelRow, ScoreDifference, ScoreEntry, grouped
 from distilvec.words import ABSENT, millions, milliseconds, number, percent, points, signed, size
 
 GROUP_NAMES = {"in": "in-domain", "out": "out-of-domain", "all": "average", "retrieval": "retrieval"}
@@ -167,7 +167,7 @@ def _joined(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + ", and " + parts[-1]
 
 
-def slice_remedies(slices: Sequence[SliceFacts]) -> list[str]:
+def slice_remedies(slices: Sequence[Slice]) -> list[str]:
     """What helps with the kinds of items that the student knows less well than the others."""
     behind = [each.name for each in slices if each.behind]
     found = []
