@@ -131,11 +131,17 @@ def recipe(
     muon: bool = False,
     batch_size: int = 64,
     compiled: bool = False,
+    more: float = 0.0,
 ) -> dict[str, Any]:
     """The run of a shape; its folder is named after all that it is made of."""
     fast = bfloat16_pays()
     made: dict[str, Any] = {
-        "corpus": {"path": str(texts or pool()), "domain": "source", "holdout": HOLDOUT},
+        "corpus": {
+            "path": str(texts or pool()),
+            "domain": "source",
+            "holdout": HOLDOUT,
+            **({"made": more} if more else {}),
+        },
         "teachers": [{"name": NAME, "model": demo_teacher(), "dtype": "bfloat16" if fast else None}],
         "student": {"shrink": {"of": NAME, "positions": 256, **shape}, "max_length": 256, "dropout": 0.0},
         "method": {"name": "cosine", "map": False, "token_states": token_states},
@@ -334,6 +340,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=EPOCHS)
     parser.add_argument("--larger", action="store_true", help="all sentences, and docstrings")
     parser.add_argument("--all", action="store_true", help="these, and the pairs' texts")
+    parser.add_argument("--made", type=float, default=0.0, help="texts made of each text: parts and splices")
     parser.add_argument("--muon", action="store_true", help="orthogonal steps, in batches of 128, of the quarter")
     parser.add_argument("--shape", choices=list(PIECES), default="quarter", help="of the quarter, with --muon")
     parser.add_argument("--pieces", action="store_true", help="only compare quarters with more word pieces")
@@ -399,10 +406,15 @@ def main() -> None:
         for seed in options.seeds:
             for size in options.sizes:
                 texts = everything() if options.all else larger() if options.larger else None
-                how = {**(MUON if options.muon else {"lr": RATES[size]}), "compiled": options.compiled}
+                how = {
+                    **(MUON if options.muon else {"lr": RATES[size]}),
+                    "compiled": options.compiled,
+                    "more": options.made,
+                }
                 kind = options.shape if options.muon else size
                 made = Recipe.build(recipe({**SIZES, **PIECES}[kind], seed, options.epochs, texts=texts, **how))
-                name = kind + ", all texts" * options.all + ", more texts" * options.larger + ", Muon" * options.muon
+                name = kind + ", all texts" * options.all + ", more texts" * options.larger
+                name += f", {options.made:g} made of each" * bool(options.made) + ", Muon" * options.muon
                 chosen = settings_of(made)
                 results.run(f"{name}-{seed}", functools.partial(judged_run, made), recipe=chosen)
                 results.run(f"speed/{name}-{seed}", functools.partial(timed_run, made), recipe=chosen)

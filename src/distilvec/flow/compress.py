@@ -147,6 +147,8 @@ def _models(
         remedy = f" ({error.remedy})" if isinstance(error, EnvironmentProblem) else ""
         notes.append(f"No rows for ONNX: {error.what}{remedy}.")
         return
+    if student.device.type != "cpu":
+        notes.append(f"ONNX is timed on the processor, the other rows on {student.device.type}: not side by side.")
     for precision in ("float32", "int8"):
         variant = made.variant(f"onnx {precision}")
         encoder = load_onnx(place / "onnx", precision=precision, threads=torch.get_num_threads())
