@@ -165,7 +165,7 @@ def test_batch_norms_keep_the_statistics_of_the_weights_themselves(slope: float)
     trainer: Any = SimpleNamespace(
         accelerator=SimpleNamespace(backward=Tensor.backward, gradient_state=SimpleNamespace(sync_gradients=True)),
         optimizer=SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), kind="sam", rho=1.0),
-        current_gradient_accumulation_steps=1,
+        share=1.0,
         distiller=model,
         run_forward=lambda model, inputs, perturbed=False: {
             **dict.fromkeys(("items", "domains", "counting")),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DataError, DistilvecError
 from distilvec.flow import bench
 from distilvec.flow import compare as comparison
 from distilvec.flow.compare import compare
@@ -194,3 +194,25 @@ def test_nothing_to_judge_on(data: Path, tiny_bert: Path, tmp_path: Path) -> Non
     recipe = make_recipe(data, tiny_bert, tmp_path, corpus={"path": str(data)})
     with pytest.raises(DistilvecError, match=r"^judging\.tasks: "):
         compare(recipe, ["cosine"])
+
+
+def test_a_rate_at_which_training_fails_is_the_worst(
+    data: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = bench.train_student
+
+    def diverging(job: Any, **more: Any) -> Any:
+        if job.recipe.optimizer.lr > 2e-3:
+            raise DataError("the loss is not finite", where="step 3")
+        return trained(job, **more)
+
+    monkeypatch.setattr(bench, "train_student", diverging)
+    found = compare(make_recipe(data, tiny_bert, tmp_path), ["cosine"], seeds=1, tune=True)
+    assert found.tried["cosine"][3e-3] is None and found.rates["cosine"] < 2e-3
+    monkeypatch.setattr(bench, "train_student", fail)
+    with pytest.raises(DataError, match="the loss is not finite"):
+        compare(make_recipe(data, tiny_bert, tmp_path / "other"), ["cosine"], seeds=1, tune=True)
+
+
+def fail(job: Any) -> None:
+    raise DataError("the loss is not finite", where="step 1")

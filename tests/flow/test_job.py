@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -242,3 +243,25 @@ def test_adapters_where_there_is_nothing_to_adapt_are_refused_before_any_teachin
                   {"student": {"model": str(tiny_bert), "lora": {}}, "training": {"push_to_hub": True}}):  # fmt: skip
         with pytest.raises(DistilvecError, match=r"extend_length goes with|push_to_hub"):
             Recipe.build({"method": {"name": "simcse"}, **wrong})
+
+
+def test_held_out_items_are_of_the_whole_corpus(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    """Not of its beginning: files and domains follow one another."""
+    job = Job(recipe(tmp_path, tiny_bert, sentences))
+    _ = job.taught
+    every, few = job.held_out_rows(), job.held_out_rows(limit=20)
+    assert len(few) == 20 and set(few.tolist()) < set(every.tolist()) and (np.diff(few) > 0).all()
+    assert (few < np.median(every)).sum() in range(5, 16)
+    assert (few == job.held_out_rows(limit=20)).all()
+
+
+def test_texts_without_a_task_still_have_a_free_baseline(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    record = run(recipe(tmp_path, tiny_bert, sentences, optimizer={"lr": 1e-12})).record
+    found = {row.role: row.averages.get("neighbours") for row in record.models}
+    assert set(found) == {"teacher", "untrained", "free", "student"}
+    assert all(score is not None for score in found.values())
+    assert found["teacher"].value == 1 and 0 < found["untrained"].value < 1
+    assert found["student"].value == pytest.approx(found["untrained"].value, abs=0.01)
+    assert any("On the teacher's nearest neighbours, student is not shown" in each for each in record.alarms)
+    compared = {(each.b, each.group) for each in record.comparisons}
+    assert compared == {("untrained student", "neighbours"), ("free baseline", "neighbours")}

@@ -198,3 +198,13 @@ def test_a_file_of_data_is_no_task_yet(tmp_path: Path) -> None:
 def test_what_is_neither_name_nor_file_nor_mapping_is_refused(spec: Any) -> None:
     with pytest.raises(DistilvecError, match=rf"^judging\.tasks: .*{type(spec).__name__}"):
         load_task(spec)
+
+
+@pytest.mark.parametrize("labels", [("1.0", "0.0"), (1.0, 0.0), (True, False), ("1", "0")])
+def test_labels_of_pairs_however_they_are_spelt(labels: tuple[Any, Any]) -> None:
+    """A column of numbers with gaps comes out of pandas as 1.0 and 0.0."""
+    rows = [{**row, "label": labels[row["label"] != "same"]} for row in _pair_rows()]
+    plain = load_task({"name": "p", "kind": "pairs", "test": rows})
+    named = load_task({"name": "p", "kind": "pairs", "test": rows, "positive": 1})
+    expected = load_task({"name": "p", "kind": "pairs", "test": _pair_rows(), "positive": "same"})
+    assert plain.score(words).value == named.score(words).value == expected.score(words).value

@@ -29,7 +29,10 @@ from distilvec.judging import (
     judge,
     speed,
 )
+from distilvec.judging.bootstrap import make_score
+from distilvec.judging.scores import Outputs
 from distilvec.judging.speed import MOST_PASSES
+from distilvec.report.compare import compare_table
 from distilvec.report.describe import comparisons
 
 from .embedders import graded_pairs, noise, topic_texts, words
@@ -99,11 +102,27 @@ def test_alarms_without_per_item_results() -> None:
     """As MTEB's scores are."""
     scores = {name: {"t": Score("t", "mteb", "m", value, None, 0)} for name, value in (("a", 0.5), ("b", 0.6))}
     found = Judgement(scores).alarms("a", ["b"])
-    assert found == ["On the average, a is worse than b: -10.00 points, no interval."]
+    assert found == ["On the average, a is not shown to be better than b: -10.00 points, no interval."]
     assert Judgement(scores).alarms("b", ["a"]) == []
     assert not Judgement(scores).paired("a", "b") and comparisons(Judgement(scores), "a", ["b"]) == []
     scores["a"]["t"] = Score("t", "regression", "r2", float("nan"), None, 0)
     assert "not shown to be better" in Judgement(scores).alarms("a", ["b"])[0], "a score that is no number proves none"
+
+
+def test_a_handful_of_items_proves_nothing() -> None:
+    """One query has no interval, and five are on one side by chance too often."""
+
+    def scores(value: float, items: int) -> dict[str, Score]:
+        outputs = Outputs("ndcg@10", np.zeros(items, np.int8), np.full(items, value, np.float32))
+        return {"r": make_score(task="r", kind="retrieval", domain=None, outputs=outputs)}
+
+    for items, told in ((1, False), (5, False), (6, True)):
+        judged = Judgement({"a": scores(0.6, items), "b": scores(1.0, items)})
+        (alarm,) = judged.alarms("a", ["b"])
+        assert ("is worse than b" in alarm) == told and ("no interval" in alarm) != told
+        assert bool(comparisons(judged, "a", ["b"])) == told
+        table = compare_table({"a": [judged.scores["a"]], "b": [judged.scores["b"]]}, "b")
+        assert ("r" in table.differences["a"]) == told
 
 
 def test_without_the_overlap(judged: Judgement) -> None:

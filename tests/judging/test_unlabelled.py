@@ -54,6 +54,12 @@ def _encoder(model: Planted):
     return CachedEncoder(model)
 
 
+@pytest.mark.parametrize("depth", [0, 101])
+def test_a_depth_that_is_not_looked_up_is_refused(depth: int) -> None:
+    with pytest.raises(DistilvecError, match=rf"task search: a depth of {depth} is not 1 to 100"):
+        NeighbourTask("search", documents(300), depth=depth)
+
+
 def test_a_query_never_finds_itself() -> None:
     """By hand: the right answers are the ten documents with the highest cosine, the query left out."""
     task = NeighbourTask("search", documents(30), max_queries=5, seed=3)
@@ -131,6 +137,12 @@ def test_drift_of_the_same_kind_of_text_is_not_shown() -> None:
     assert found.interval[0] <= 0.5 <= found.interval[1] + 0.03
     assert found.novel < 0.15 and found.shared == 0
     assert "No drift is shown" in found.sentence() or "slightly" in found.sentence()
+
+
+def test_drift_counts_all_texts_whatever_is_compared() -> None:
+    texts = [f"{WORDS[i % 10]} {i}" for i in range(200)]
+    found = drift(Planted(), texts[:120], texts[100:], sample=30)
+    assert (found.old, found.new, found.shared) == (120, 100, 20)
 
 
 def test_drift_that_is_the_models_own_is_called_so(real_teacher_folder: Path, sentences: list[str]) -> None:

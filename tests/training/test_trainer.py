@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from tests.training import jobs
 from tests.training.assembling import assemble
+from tests.training.starting import Starter
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.methods.base import Needs
@@ -81,6 +82,38 @@ def test_terms_are_means_over_the_logged_steps(home: Path, tmp_path: Path) -> No
         expected = np.mean([float(result["terms"][name]) for result in results])
         assert entry[f"term/{name}"] == pytest.approx(expected, rel=1e-5)
     assert entry["loss"] == pytest.approx(np.mean([float(result["loss"].detach()) for result in results]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "job"),
+    [
+        (12, 8, {"method": "cosine", "student": "still"}),
+        (12, 8, {"method": "cosine", "student": "still", "optimizer": {"sharpness": {"kind": "sam", "per": "batch"}}}),
+        (
+            8,
+            2,
+            {"method": "sft", "student": "still-scribe", "corpus": "prompts", "live": "writer", "task": "generation"},
+        ),
+    ],
+    ids=["a short micro-batch", "two gradients", "answers of different lengths"],
+)
+def test_micro_batches_count_as_what_is_in_them(
+    start: Starter, home: Path, tmp_path: Path, rows: int, batch: int, job: dict[str, Any]
+) -> None:
+    """One step over all rows, in one batch and in several, for losses that are means over items or tokens."""
+    plain = {"epochs": 1, "optim": "sgd", "lr_scheduler_type": "constant", "max_grad_norm": 0.0, "use_cpu": True}
+    optimizer = {"lr": 0.1, "weight_decay": 0.0} | job.get("optimizer", {})
+    made = []
+    for name, more in (
+        ("whole", {"batch_size": rows}),
+        ("parts", {"batch_size": batch, "gradient_accumulation_steps": -(-rows // batch)}),
+    ):
+        given = job | {"optimizer": optimizer, "training": plain | more, "train_rows": rows}
+        code, output = start.train(home=home, out=tmp_path / name, **given).wait()
+        assert code == 0, output
+        made.append(load_file(tmp_path / name / "final-0.safetensors"))
+    for name, value in made[0].items():
+        torch.testing.assert_close(made[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_heads_have_a_learning_rate_of_their_own(home: Path, tmp_path: Path) -> None:

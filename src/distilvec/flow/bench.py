@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec import sealing
-from distilvec.errors import DistilvecError
+from distilvec.errors import DataError, DistilvecError
 from distilvec.files import write_text
 from distilvec.flow.checks import check_job
 from distilvec.flow.identity import comparison_identity
@@ -55,7 +55,7 @@ class Bench:
         _ = job.teachers
         self.job, self.folder, self.identity = job, job.output, comparison_identity(job)
         self.baseline_file = self.folder / "baselines" / f"{self.identity}.json"
-        self.tried: dict[str, dict[float, float]] = {}
+        self.tried: dict[str, dict[float, float | None]] = {}
         self.jobs = {name: job.changed(variant, *_SHARED) for name, variant in variants.items()}
 
     def check(self) -> None:
@@ -162,9 +162,16 @@ class Bench:
         write_text(file, json.dumps({"tasks": names, "scores": scores}))
 
     def tuned_rate(self, name: str) -> float:
-        """The learning rate with the best held-out agreement, or likelihood of answers, after at most one epoch."""
+        """The learning rate with the best held-out agreement, or likelihood of answers, after at most one epoch.
+
+        One at which training fails (its loss is not finite any more) is the worst.
+
+        Raises:
+            DataError: training fails at every rate.
+        """
         quality = self._quality(self.jobs[name])
-        recipe, qualities = self.jobs[name].recipe, {}
+        recipe, qualities = self.jobs[name].recipe, dict[float, float | None]()
+        failure: DataError | None = None
         items = len(self.jobs[name].corpus.train_rows)
         for factor in FACTORS:
             rate = float(f"{recipe.optimizer.lr * factor:.3g}")
@@ -174,13 +181,20 @@ class Bench:
             known = read_object(job.output / "agreement.json")
             if known.get("identity") != identity:
                 output_folder(job.recipe, resume=True)
-                student, _ = train_student(job)
-                known = {"identity": identity, "value": quality(student)}
+                try:
+                    student, _ = train_student(job)
+                    known = {"identity": identity, "value": quality(student)}
+                except DataError as error:
+                    logger.warning("%s at a learning rate of %g: %s", name, rate, error)
+                    known, failure = {"identity": identity, "value": None}, error
                 write_text(job.output / "agreement.json", json.dumps(known))
                 _forget(job.output)
             qualities[rate] = known["value"]
         self.tried[name] = qualities
-        return max(qualities, key=lambda rate: qualities[rate])
+        whole = {rate: value for rate, value in qualities.items() if value is not None}
+        if not whole:
+            raise failure or DataError("training fails at every learning rate", where=name)
+        return max(whole, key=lambda rate: whole[rate])
 
     @staticmethod
     def _quality(job: Job) -> Callable[[Any], float]:

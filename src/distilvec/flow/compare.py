@@ -44,7 +44,7 @@ class Comparison:
     compared: CompareTable
     rates: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    tried: dict[str, dict[float, float]] = field(default_factory=dict)
+    tried: dict[str, dict[float, float | None]] = field(default_factory=dict)
 
     def table(self) -> str:
         """What `distilvec compare` prints."""

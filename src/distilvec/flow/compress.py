@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.evenly import evenly_spaced
+from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.flow.job import Job
 from distilvec.judging import CachedEncoder, speed
 from distilvec.judging.agreement import likeness
@@ -96,7 +96,7 @@ def compress_run(job: Job, student: SentenceTransformer) -> Compression | None:
     None where the recipe does not ask for it, or where fewer than 20 texts are held out.
     """
     recipe, corpus = job.recipe, job.corpus
-    held, trained = np.asarray(corpus.holdout_rows)[:MOST], np.asarray(corpus.train_rows)
+    held, trained = sampled_rows(corpus.holdout_rows, MOST), np.asarray(corpus.train_rows)
     if not recipe.judging.compression or len(held) < FEWEST:
         return None
     some = trained[evenly_spaced(len(trained), MOST)]

@@ -14,6 +14,7 @@ import torch
 
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DistilvecError
+from distilvec.evenly import sampled_rows
 from distilvec.flow.combine import CombinedTeacher, combine
 from distilvec.flow.score import QueryDocuments, ScoredCorpus, open_scorer, score_one, scores_of
 from distilvec.flow.start import Start, student_start
@@ -395,9 +396,11 @@ class Job:
         return self.corpus.texts(rows), store.read(store.rows(self.corpus.teacher_keys[rows]))
 
     def held_out_rows(self, limit: int = 1000) -> np.ndarray:
-        """Their corpus rows; without those that the first teacher has no vector for."""
-        rows = np.asarray(self.corpus.holdout_rows)[:limit]
-        return rows if self.first is None else rows[self.first.store.rows(self.corpus.teacher_keys[rows]) >= 0]
+        """A sample of their corpus rows; without those that the first teacher has no vector for."""
+        rows = np.asarray(self.corpus.holdout_rows)
+        if self.first is not None:
+            rows = rows[self.first.store.rows(self.corpus.teacher_keys[rows]) >= 0]
+        return sampled_rows(rows, limit)
 
 
 def copied(recipe: Recipe, section: TeacherSection | ScorerSection) -> AbstractContextManager[None]:

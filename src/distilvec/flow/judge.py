@@ -17,6 +17,7 @@ from distilvec.alignment.pieces import ENDS
 from distilvec.corpus import Corpus
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError
+from distilvec.evenly import sampled_rows
 from distilvec.files import read_object
 from distilvec.flow.job import Job
 from distilvec.flow.teach import Taught
@@ -307,5 +308,5 @@ def show_inside(
         record.token_maps = token_maps(example_text(job.corpus), first, untrained, student)
     losses = getattr(fitted.method, "expert_losses", None)
     if losses:
-        texts = job.corpus.texts(np.asarray(job.corpus.holdout_rows)[:1000])
+        texts = job.corpus.texts(sampled_rows(job.corpus.holdout_rows, 1000))
         record.experts = expert_map(student, texts, losses[0].names)

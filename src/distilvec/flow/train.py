@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from distilvec.errors import DistilvecError
+from distilvec.evenly import sampled_rows
 from distilvec.flow.job import Job
 from distilvec.flow.judge import held_out_metrics
 from distilvec.methods.base import Method
@@ -101,7 +101,7 @@ def ship_student(job: Job, student: SentenceTransformer, method: Method, folder:
     kept, section = None, job.student_section
     if section.fold:
         student = copy.deepcopy(student)
-        kept = fold_head(student, job.corpus.texts(np.asarray(job.corpus.train_rows)[:FOLDING]))
+        kept = fold_head(student, job.corpus.texts(sampled_rows(job.corpus.train_rows, FOLDING)))
     head = None
     if section.space == "teacher":
         head = method.teacher_map()

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError
+from distilvec.evenly import sampled_rows
 from distilvec.judging import TRAINED, UNTRAINED, GenerationTask, Verdict, judge_run
 from distilvec.judging.tables import read_table
 from distilvec.judging.tasks import JudgingTask
@@ -101,7 +100,7 @@ def writing_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) 
 
 def held_out_items(corpus: Corpus, limit: int) -> Items:
     """At most so many of the held-out items."""
-    rows = np.asarray(corpus.holdout_rows)[:limit]
+    rows = sampled_rows(corpus.holdout_rows, limit)
     return [(str(item[0]), str(item[1])) for item in map(split_pair, corpus.texts(rows))]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distilvec.evenly import sampled_rows
 from distilvec.judging.probes import ClassificationTask, RegressionTask
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.similarity import PairTask, SimilarityTask
@@ -56,7 +57,7 @@ def _label_probe(corpus: Corpus) -> JudgingTask | None:
     assert labels is not None
     if labels.dtype.kind != "f":
         return _probe("label", corpus, labels, corpus.label_names)
-    train, test = _rows(corpus.train_rows, MOST_TRAIN), _rows(corpus.holdout_rows, MOST_TEST)
+    train, test = sampled_rows(corpus.train_rows, MOST_TRAIN), sampled_rows(corpus.holdout_rows, MOST_TEST)
     if len(test) < FEWEST or float(np.ptp(labels[test])) == 0:
         return None
     return RegressionTask(
@@ -69,7 +70,7 @@ def _label_probe(corpus: Corpus) -> JudgingTask | None:
 
 
 def _probe(name: str, corpus: Corpus, codes: np.ndarray, names: list[str] | None) -> JudgingTask | None:
-    train, test = _rows(corpus.train_rows, MOST_TRAIN), _rows(corpus.holdout_rows, MOST_TEST)
+    train, test = sampled_rows(corpus.train_rows, MOST_TRAIN), sampled_rows(corpus.holdout_rows, MOST_TEST)
     classes = np.unique(codes[train])
     known = np.isin(codes[test], classes)  # a class that was never seen in training cannot be told
     test = test[known]
@@ -117,13 +118,5 @@ def _held_out_pairs(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
     _, left, right = np.intersect1d(anchor_groups, positive_groups, assume_unique=True, return_indices=True)
     anchors = rows[roles == 0][first_anchor[left]]
     positives = rows[roles == 1][first_positive[right]]
-    chosen = _rows(np.arange(len(anchors)), MOST_TEST)
+    chosen = sampled_rows(np.arange(len(anchors)), MOST_TEST)
     return anchors[chosen], positives[chosen]
-
-
-def _rows(rows: np.ndarray, most: int) -> np.ndarray:
-    """At most so many of the rows, a seeded sample in ascending order."""
-    rows = np.asarray(rows)
-    if len(rows) <= most:
-        return rows
-    return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))

@@ -11,7 +11,7 @@ from distilvec.judging.generation import GenerationTask
 from distilvec.judging.neighbours import NeighbourTask
 from distilvec.judging.perceptron import IMAGES, MOLECULES, PerceptronTask
 from distilvec.judging.probe_items import ProbeItems, image_table
-from distilvec.judging.probes import ClassificationTask, Columns, RegressionTask
+from distilvec.judging.probes import ClassificationTask, Columns, RegressionTask, plain_label
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.similarity import PairTask, SimilarityTask
 from distilvec.judging.spec import TaskSpec
@@ -128,9 +128,9 @@ def _pairs(spec: TaskSpec, files: _Files) -> JudgingTask:
 
 
 def _alike(spec: TaskSpec, table: Table) -> list[bool]:
-    labels = table.labels(spec.label)
+    labels = [plain_label(label) for label in table.labels(spec.label)]
     if spec.positive is not None:
-        positive = str(int(spec.positive)) if isinstance(spec.positive, bool) else str(spec.positive)
+        positive = plain_label(spec.positive)
         if positive not in labels:
             raise DataError(
                 f'no row has the label "{positive}"',

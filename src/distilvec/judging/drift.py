@@ -24,7 +24,7 @@ class Drift:
     """How far a corpus is from another one.
 
     Attributes:
-        old, new: different texts that were compared.
+        old, new: different texts there are; a sample of each is compared.
         shared: texts that are in both.
         separability: area under the ROC curve of a linear classifier that tells the old texts from the new ones that
             are not among them, on texts it was not fitted on: 0.5 = they cannot be told apart, 1 = always.
@@ -110,7 +110,7 @@ def drift(
         raise DataError(f"{len(before)} and {len(after)} different texts are too few to compare, {FEWEST} are needed")
     if not fresh:
         return Drift(len(before), len(after), shared, 0.5, (0.0, 1.0), 0.0)
-    generator = np.random.default_rng(seed)
+    generator, total = np.random.default_rng(seed), len(before)
     before, fresh = sampled(before, sample, generator), sampled(fresh, sample, generator)
     encode = model if isinstance(model, CachedEncoder) else CachedEncoder(model)
     left, right = unit(encode(before)), unit(encode(fresh))
@@ -125,7 +125,7 @@ def drift(
     examples = [(fresh[i], before[rows[i]], float(cosines[i])) for i in worst]
     # Texts in both are neither new nor different: they count as not novel.
     novel *= 1 - shared / len(after)
-    return Drift(len(before), len(after), shared, area, interval, novel, _pieces(model, before, fresh), examples)
+    return Drift(total, len(after), shared, area, interval, novel, _pieces(model, before, fresh), examples)
 
 
 def _pieces(model: Any, *sides: Sequence[str]) -> tuple[float, float] | None:

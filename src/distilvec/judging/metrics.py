@@ -127,6 +127,7 @@ METRICS: dict[str, tuple[Metric, float, float]] = {
     "pearson": (pearson, -1.0, 1.0),
     "v_measure": (v_measure, 0.0, 1.0),
     "ndcg@10": (mean, 0.0, 1.0),
+    "neighbours": (mean, 0.0, 1.0),
     "rouge_l": (mean, 0.0, 1.0),
 }
 

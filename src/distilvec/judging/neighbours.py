@@ -8,7 +8,7 @@ import numpy as np
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging.encoder import CachedEncoder, Encode
-from distilvec.judging.retrieval import RetrievalTask, top_rows
+from distilvec.judging.retrieval import DEPTH, RetrievalTask, top_rows
 from distilvec.judging.scores import Score
 from distilvec.judging.tasks import distinct, sampled, side, unit
 
@@ -24,13 +24,14 @@ class NeighbourTask(RetrievalTask):
         documents: of the corpus; equal ones are one.
         queries: a log of real ones; None = documents, each of which looks for the others.
         teacher: folder or hub id of the model whose search is the truth; None = the run's teacher (`settle`).
-        depth: how many of the teacher's first documents are right, all alike.
+        depth: how many of the teacher's first documents are right, all alike; at most 100.
         max_items: cap on the documents, a seeded sample.
         max_queries: cap on the queries, a seeded sample.
         domain, seed: see `Task`.
 
     Raises:
         DataError: fewer documents than `depth` and one more.
+        DistilvecError: a depth of less than 1, or of more than 100.
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class NeighbourTask(RetrievalTask):
         domain: str | None = None,
         seed: int = 0,
     ) -> None:
+        if not 0 < depth <= DEPTH:
+            raise DistilvecError(f"a depth of {depth} is not 1 to {DEPTH}", where=f"task {name}")
         generator = np.random.default_rng(seed)
         kept = sampled(distinct(documents), max_items, generator)
         if len(kept) <= depth:

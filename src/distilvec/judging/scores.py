@@ -12,6 +12,10 @@ import numpy.typing as npt
 
 from distilvec.errors import DataError
 
+#: Items of a task below which two models are not compared: five are all on one side by chance alone in more than 5 % of
+#: cases, and one has no interval.
+FEWEST_PAIRED = 6
+
 
 @dataclass(frozen=True)
 class Outputs:
@@ -67,6 +71,11 @@ class Score:
     details: dict[str, Any] = field(default_factory=dict)
     domain: str | None = None
     outputs: Outputs | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def pairable(self) -> bool:
+        """Whether its items say how sure a difference to another model's score is."""
+        return self.outputs is not None and len(self.outputs) >= FEWEST_PAIRED
 
     def to_dict(self, outputs: bool = False) -> dict[str, Any]:
         """JSON values; with the per-item results where asked (about 5 bytes an item)."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from distilvec.judging.perceptron_parts import Target
+from distilvec.judging.retrieval import DEPTH
 
 Source = str | list[dict[str, Any]]
 
@@ -72,7 +73,7 @@ class TaskSpec(BaseModel):
     max_train: int | None = Field(None, gt=1, description="probes: cap on training rows, a seeded sample")
     max_items: int | None = Field(None, gt=1, description="clustering, neighbours: cap on items, a seeded sample")
     max_queries: int = Field(500, gt=0, description="neighbours: cap on queries, a seeded sample")
-    depth: int = Field(10, gt=0, description="neighbours: how many of the teacher's nearest are right")
+    depth: int = Field(10, gt=0, le=DEPTH, description="neighbours: how many of the teacher's nearest are right")
     teacher: str | None = Field(None, description="neighbours: folder or hub id; null = the run's teacher")
     target: Target = Field("classification", description="perceptron: what is predicted")
     probe: Literal["molecules", "images"] = Field(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError
 from distilvec.evenly import evenly_spaced
 from distilvec.judging.encoder import is_sentence_transformer
@@ -63,7 +64,9 @@ def speed(
 
 def _encoder(model: Any, batch_size: int) -> Any:
     if is_sentence_transformer(model):
-        return lambda texts: model.encode(texts, batch_size=batch_size, show_progress_bar=False)
+        return lambda texts: model.encode(
+            [split_pair(text) for text in texts], batch_size=batch_size, show_progress_bar=False
+        )
     return getattr(model, "encode", model)
 
 

@@ -56,8 +56,8 @@ class Judgement:
         return paired_bootstrap(self._chosen(a, group), self._chosen(b, group))
 
     def paired(self, a: str, b: str, group: str = "all") -> bool:
-        """Whether `difference` can be taken: all scores of both models keep what was said of each item."""
-        return all(score.outputs is not None for model in (a, b) for score in self._chosen(model, group))
+        """Whether `difference` says something: all scores of both models keep what was said of each of enough items."""
+        return all(score.pairable for model in (a, b) for score in self._chosen(model, group))
 
     def alarms(self, student: str, references: Sequence[str]) -> list[str]:
         """Sentences on where the student is not better than the untrained student or the free baseline.
@@ -73,14 +73,8 @@ class Judgement:
                 if not own or not other:
                     continue
                 gap = float(np.mean([s.value for s in own]) - np.mean([s.value for s in other]))
-                low = high = gap
-                shown = "no interval"
-                if self.paired(student, reference, group):
-                    low, high = paired_bootstrap(own, other).interval
-                    shown = f"95 % interval {100 * low:+.2f} to {100 * high:+.2f}"
-                if not low > 0:  # nor where it is no number
-                    verdict = "worse than" if high < 0 else "not shown to be better than"
-                    alarms.append(f"On {named}, {student} is {verdict} {reference}: {100 * gap:+.2f} points, {shown}.")
+                interval = paired_bootstrap(own, other).interval if self.paired(student, reference, group) else None
+                alarms += alarm(named, student, reference, gap, interval)
         return alarms
 
     def without(self, tasks: Sequence[JudgingTask], texts: Iterable[str]) -> Judgement:
@@ -184,6 +178,23 @@ def judge(
                 progress(name, score)
         result.seconds[name], result.texts[name] = encoder.seconds, encoder.encoded
     return result
+
+
+def alarm(named: str, student: str, reference: str, gap: float, interval: tuple[float, float] | None) -> list[str]:
+    """A sentence where the student is not better than what it has to beat; [] where it is.
+
+    Args:
+        named: what on, as in "On the average".
+        student, reference: names of the two models.
+        gap: how much better the student is, a fraction.
+        interval: of the gap, where there is one.
+    """
+    low, high = interval or (gap, gap)
+    if low > 0:  # not so where it is no number
+        return []
+    verdict = "worse than" if interval and high < 0 else "not shown to be better than"
+    shown = f"95 % interval {100 * low:+.2f} to {100 * high:+.2f}" if interval else "no interval"
+    return [f"On {named}, {student} is {verdict} {reference}: {100 * gap:+.2f} points, {shown}."]
 
 
 def _keyed(averages: Mapping[str, float]) -> dict[str, float]:

@@ -177,7 +177,7 @@ def _differences(
     differences = {}
     for name, tasks in {**{task: [task] for task in other[0]}, **members}.items():
         scores = [(a[task], b[task]) for a, b in pairs for task in tasks]
-        if all(score.outputs is not None for pair in scores for score in pair):
+        if all(score.pairable for pair in scores for score in pair):
             if alike:
                 runs = [[mean(a[task].value - b[task].value for task in tasks) for a, b in pairs]]
             else:

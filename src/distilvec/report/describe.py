@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
+from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Score, Verdict, paired_bootstrap
 from distilvec.judging.verdict import FEWEST
 from distilvec.modules.blocks import find_writer
 from distilvec.report.record import (
@@ -22,9 +22,10 @@ from distilvec.report.record import (
     StudentFacts,
     TeacherFacts,
 )
-from distilvec.report.record_parts import short_source
+from distilvec.report.record_parts import NEIGHBOURS, short_source
 from distilvec.report.spaces import labels_of, layers_of, spaces_of
 from distilvec.report.surroundings import folder_bytes, git_state, library_versions, machine
+from distilvec.report.table import entry_of
 from distilvec.report.writing import writing_facts, written_answers
 from distilvec.store.axes import TokenAxes, axes_of
 from distilvec.teachers.cards import licence_of
@@ -101,7 +102,7 @@ def describe_run(
             remote_code=any(brings_its_code(module) for module in student.children()),
         ),
         models=rows,
-        comparisons=comparisons(judged, TRAINED, others) if judged else [],
+        comparisons=(comparisons(judged, TRAINED, others) if judged else []) + _neighbours(verdict.neighbours),
         agreement=verdict.agreement,
         collapse=verdict.collapse,
         cost=CostFacts(
@@ -117,7 +118,7 @@ def describe_run(
         held_out=fitted.held_out,
         hardest=_hardest(verdict, corpus.modality, texts),
         alarms=verdict.alarms,
-        notes=_notes(fitted, corpus, filled, names, verdict),
+        notes=_notes(fitted, corpus, filled, names, verdict, len(held_out)),
         log=[{k: v for k, v in entry.items() if isinstance(v, int | float)} for entry in fitted.log],
         spaces=spaces_of(verdict, first, labels_of(texts, corpus.modality), corpus, held_out),
         writing=writing_facts(judged.scores) if judged else [],
@@ -168,7 +169,7 @@ def _rows(
         for card in cards
     ]
     rows.append(model_row(UNTRAINED, "untrained", verdict.judged, **start, speed=timed))
-    if cards and verdict.judged is not None and FREE in verdict.judged.scores:
+    if cards and (FREE in verdict.neighbours or (verdict.judged is not None and FREE in verdict.judged.scores)):
         card = cards[0]
         extra = before["width"] * card.width
         free = {
@@ -178,6 +179,12 @@ def _rows(
         }
         rows.append(model_row(FREE, "free", verdict.judged, **free, speed=timed, note="ridge map, no training"))
     rows.append(model_row(TRAINED, "student", verdict.judged, **own, speed=verdict.speed.get(TRAINED)))
+    if verdict.neighbours:
+        found = {name: entry_of(score) for name, score in verdict.neighbours.items()}
+        found[cards[0].name] = ScoreEntry(metric=NEIGHBOURS, value=1.0)  # its own
+        for row in rows:
+            if row.name in found:
+                row.averages = {NEIGHBOURS: found[row.name]}
     words = _bm25(verdict.judged)
     return [*rows, words] if words else rows
 
@@ -292,8 +299,10 @@ def _origin(model: str | None) -> dict[str, str | None]:
     )  # a place on a disk is nobody's base
 
 
-def _notes(fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[str], verdict: Verdict) -> list[str]:
-    """What a reader of the numbers should know."""
+def _notes(
+    fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[str], verdict: Verdict, held: int
+) -> list[str]:
+    """What a reader of the numbers should know; `held`: held-out items that there is a teacher's vector for."""
     notes = []
     if fitted.skipped:
         notes.append(f"{fitted.skipped:,} sharpness-aware steps were left out because their gradient was not finite.")
@@ -303,11 +312,11 @@ def _notes(fitted: Any, corpus: Any, filled: Sequence[Any], teachers: Sequence[s
         notes.append(
             f"What is kept, the agreement and the free baseline are measured against the first teacher, {teachers[0]}."
         )
-    held = len(corpus.holdout_rows)
     if not teachers:
         notes.append("There is no teacher in this run: nothing is said about what was kept of one.")
     if not verdict.agreement and 0 < held < FEWEST and teachers:
-        notes.append(f"{held} held-out items are too few to compare student and teacher on; {FEWEST} are needed.")
+        counted = "1 held-out item is" if held == 1 else f"{held} held-out items are"
+        notes.append(f"{counted} too few to compare student and teacher on; {FEWEST} are needed.")
     for task, score in (verdict.judged.scores[TRAINED] if verdict.judged else {}).items():
         rejected = score.details.get("rejected") or {}
         if rejected:
@@ -332,23 +341,11 @@ def model_row(
 ) -> ModelRow:
     """One row of the main table."""
     scores = {} if judged is None or name not in judged.scores else judged.scores[name]
-    entries = {
-        task: ScoreEntry(
-            metric=score.metric,
-            value=score.value,
-            low=score.interval[0] if score.interval else None,
-            high=score.interval[1] if score.interval else None,
-            kind=score.kind,
-            domain=score.domain,
-            dataset=score.details.get("dataset"),
-        )
-        for task, score in scores.items()
-    }
     timed = speed or {}
     return ModelRow(
         name=name,
         role=role,
-        scores=entries,
+        scores={task: entry_of(score) for task, score in scores.items()},
         parameters=parameters,
         width=width,
         size_bytes=size_bytes,
@@ -371,4 +368,14 @@ def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[
                 differences.append(
                     ScoreDifference(a=student, b=other, group=group, value=difference.value, low=low, high=high)
                 )
+    return differences
+
+
+def _neighbours(found: Mapping[str, Score]) -> list[ScoreDifference]:
+    """The student against the untrained one and the free baseline, on the teacher's nearest neighbours."""
+    differences = []
+    for other in (name for name in found if name != TRAINED):
+        gap = paired_bootstrap(found[TRAINED], found[other])
+        low, high = gap.interval
+        differences.append(ScoreDifference(a=TRAINED, b=other, group=NEIGHBOURS, value=gap.value, low=low, high=high))
     return differences

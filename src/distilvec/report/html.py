@@ -19,7 +19,7 @@ from distilvec.report import sentences
 from distilvec.report.markup import bullets, dressed
 from distilvec.report.plots import draw, inline_figures, point_colours
 from distilvec.report.record import Record
-from distilvec.report.record_parts import ModelRow, SpaceMap
+from distilvec.report.record_parts import NEIGHBOURS, ModelRow, SpaceMap
 from distilvec.report.sections import sections
 
 LIMIT = 3_000_000
@@ -106,6 +106,7 @@ def _tiles(record: Record) -> str:
         kept, score = record.retention(student, group), student.averages[group]
         if kept is not None and teacher is not None:
             of = f"{words.points(score.value)} of {words.points(teacher.averages[group].value)}"
+            of = "ten nearest, held out" if group == NEIGHBOURS else of
             tiles.append(("of the teacher's " + sentences.GROUP_NAMES[group], words.percent(kept), of))
         other = student.averages.get("retrieval")
         if other is not None and group != "retrieval" and (kept := record.retention(student, "retrieval")) is not None:

@@ -14,6 +14,8 @@ MAP_POINTS = 400
 MAP_TEXT = 200
 #: Averages in the order they are shown. Retrieval is never mixed into the others.
 GROUPS = ("in", "out", "all", "retrieval")
+#: Beside the averages, of no task: the share of the teacher's nearest neighbours among held-out items that are found.
+NEIGHBOURS = "neighbours"
 Role = Literal["teacher", "untrained", "free", "student", "other"]
 
 
@@ -55,7 +57,7 @@ class ModelRow(Part):
     Attributes:
         role: what the model is in this run; "other" for anybody's model.
         scores: task -> score.
-        averages: group of tasks (`GROUPS`) -> mean; made from the scores where not given.
+        averages: group of tasks (`GROUPS`) -> mean; made from the scores where not given. `NEIGHBOURS` too.
         size_bytes: of the folder on disk.
         texts_per_second, latency_p50_ms, latency_p95_ms: on the record's machine; latency is of one text.
     """
@@ -240,7 +242,7 @@ class SpaceMap(Part):
 
 
 class AlignedText(Part):
-    """One held-out text as both tokenizers cut it; the fields are those of `distilvec.alignment.drawing.DrawnText`.
+    """One text as both tokenizers cut it; the fields are those of `distilvec.alignment.drawing.DrawnText`.
 
     Of several teachers, `name` says which one it is.
     """
@@ -255,7 +257,7 @@ class AlignedText(Part):
 
 
 class TokenMaps(Part):
-    """maps[i][j][k]: how much token j of one held-out text has to do with token k, for several models.
+    """maps[i][j][k]: how much token j of one text has to do with token k, for several models.
 
     `measure` says what the numbers are, `tokens[i]` how model i cuts the text.
     """

@@ -37,7 +37,7 @@ from distilvec.report.grid import Cell, Grid
 from distilvec.report.mixtures import mixture_grid
 from distilvec.report.plots import PANELS, panel_curves
 from distilvec.report.record import Record
-from distilvec.report.record_parts import ScoreDifference, TeacherFacts, clip
+from distilvec.report.record_parts import NEIGHBOURS, ScoreDifference, TeacherFacts, clip
 from distilvec.report.sentences import about
 from distilvec.report.table import hardest_grid, main_grid, slices_grid, supervised_grid, task_grid, teacher_grid
 from distilvec.report.writing import answers_grid, writing_grid
@@ -87,7 +87,7 @@ def _scores(record: Record, drawn: Collection[str]) -> list[Block]:
     blocks: list[Block] = [
         Text(
             "Scores are times 100, with 95 % intervals from drawing the test items anew. “Kept” is the score in "
-            "percent of the teacher's. Retrieval is never part of the average.",
+            "percent of the teacher's. Retrieval is never part of the average." + _about_neighbours(record),
             "lead",
         ),
         Table(replace(main_grid(record), notes=[]), roles=[row.role for row in record.models]),
@@ -107,10 +107,16 @@ def _scores(record: Record, drawn: Collection[str]) -> list[Block]:
     return blocks
 
 
+def _about_neighbours(record: Record) -> str:
+    if not any(NEIGHBOURS in row.averages for row in record.models):
+        return ""
+    return f" Neighbours: how many of the teacher's ten nearest among the held-out {record.items} the model finds too."
+
+
 def _tone(record: Record, comparison: ScoreDifference) -> str:
     """Better and worse are coloured against baselines only: to be worse than the teacher is what one expects."""
-    teacher = record.model("teacher")
-    return "" if teacher is not None and teacher.name in (comparison.a, comparison.b) else comparison.verdict
+    teachers = {row.name for row in record.models if row.role == "teacher"}
+    return "" if teachers & {comparison.a, comparison.b} else comparison.verdict
 
 
 def _agreement(record: Record, drawn: Collection[str]) -> list[Block]:
@@ -131,7 +137,7 @@ def _agreement(record: Record, drawn: Collection[str]) -> list[Block]:
         lead = f"How many of the teacher's nearest neighbours it finds, by kind of held-out {record.items}.{none}"
         blocks += [Heading(about(record.items, "Which texts it knows less well")), Text(lead)]
         blocks.append(Table(slices_grid(record)))
-        if remedies := sentences.slice_remedies(record.slices):
+        if remedies := sentences.slice_remedies(record):
             blocks.append(Bullets(remedies))
     if record.hardest:
         lead = f"Held-out {record.items} whose nearest neighbours among the others are not those that the teacher sees."
@@ -144,7 +150,7 @@ def _agreement(record: Record, drawn: Collection[str]) -> list[Block]:
     return blocks + _pictures(
         drawn,
         ("layers", "Layer by layer", "1 = the two layers tell texts apart in the same way, 0 = in unrelated ways."),
-        ("alignment", "Token by token", f"A held-out text as {tokenizers} cut it; blue pairs are compared."),
+        ("alignment", "Token by token", f"One text as {tokenizers} cut it; blue pairs are compared."),
         ("tokens", "How tokens relate", "The last block's map of the same text: teacher, student before and after."),
     )
 

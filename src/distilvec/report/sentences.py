@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from distilvec.judging.slices import OTHER_PIECES, RARE_PIECE, Slice
+from distilvec.judging.slices import OTHER_PIECES, RARE_PIECE
 from distilvec.report.record import Record
-from distilvec.report.record_parts import ModelRow, ScoreDifference, ScoreEntry, grouped
+from distilvec.report.record_parts import NEIGHBOURS, ModelRow, ScoreDifference, ScoreEntry, grouped
 from distilvec.words import ABSENT, millions, milliseconds, number, percent, points, signed, size
 
-GROUP_NAMES = {"in": "in-domain", "out": "out-of-domain", "all": "average", "retrieval": "retrieval"}
+GROUP_NAMES = {
+    "in": "in-domain",
+    "out": "out-of-domain",
+    "all": "average",
+    "retrieval": "retrieval",
+    NEIGHBOURS: "neighbours",
+}
 METRIC_NAMES = {
     "macro_f1": "macro F1",
     "accuracy": "accuracy",
@@ -42,11 +47,11 @@ def latency(row: ModelRow) -> str:
 
 
 def headline_group(record: Record) -> str | None:
-    """The average that the verdict speaks of: all tasks but retrieval, or retrieval where there is nothing else."""
+    """What the verdict speaks of: the average without retrieval, or retrieval, or neighbours where there is no task."""
     row = record.model("student")
     if row is None:
         return None
-    return next((name for name in ("all", "retrieval") if name in row.averages), None)
+    return next((name for name in ("all", "retrieval", NEIGHBOURS) if name in row.averages), None)
 
 
 def verdict(record: Record) -> str:
@@ -61,19 +66,25 @@ def verdict(record: Record) -> str:
         kept = record.retention(student, group)
         named = f"{GROUP_NAMES[group]} score" if group != "all" else _average_of(student)
         interval = f", 95 % interval {span(own)}" if span(own) else ""
-        if kept is not None and teacher is not None:
+        if group == NEIGHBOURS:
+            held = f" among held-out {record.items}"
+            parts.append(f"finds {points(own.value)} % of the teacher's nearest neighbours{held}{_bracketed(interval)}")
+        elif kept is not None and teacher is not None:
             parts.append(
                 f"keeps {percent(kept)} of the teacher's {named} "
                 f"({points(own.value)} of {points(teacher.averages[group].value)}{interval})"
             )
         else:
-            parts.append(
-                f"reaches a {named} of {points(own.value)}{interval.replace(', ', ' (', 1)}{')' if interval else ''}"
-            )
+            article = "an" if named.startswith("average") else "a"
+            parts.append(f"reaches {article} {named} of {points(own.value)}{_bracketed(interval)}")
     parts.extend(_sizes(student, teacher, record.items))
     sentence = "The student " + (_joined(parts) if parts else "was not scored") + "."
     doubts = [doubt for role in ("untrained", "free") if (doubt := _doubt(record, role, group))]
     return " ".join([sentence, *doubts, *_with_its_head(record)])
+
+
+def _bracketed(interval: str) -> str:
+    return f" ({interval.removeprefix(', ')})" if interval else ""
 
 
 def _with_its_head(record: Record) -> list[str]:
@@ -134,6 +145,7 @@ def difference(found: ScoreDifference) -> str:
 def statement(found: ScoreDifference) -> str:
     """One comparison in words; a winner is named only where the interval supports it."""
     where = f"on the {GROUP_NAMES[found.group]}" if found.group in ("in", "out", "all") else f"on {found.group}"
+    where = where.replace("on neighbours", "on the teacher's nearest neighbours")
     where = where.replace("in-domain", "in-domain average").replace("out-of-domain", "out-of-domain average")
     told = {"better": "is better than", "worse": "is worse than", "open": "cannot be told apart from"}[found.verdict]
     return f"{_upper(where)}, {found.a} {told} {found.b} ({difference(found)})."
@@ -167,14 +179,16 @@ def _joined(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + ", and " + parts[-1]
 
 
-def slice_remedies(slices: Sequence[Slice]) -> list[str]:
+def slice_remedies(record: Record) -> list[str]:
     """What helps with the kinds of items that the student knows less well than the others."""
-    behind = [each.name for each in slices if each.behind]
+    behind = [each.name for each in record.slices if each.behind]
     found = []
     if any(name.startswith(OTHER_PIECES) for name in behind):
-        found.append(
-            "Other pieces than the teacher's: a larger student.shrink.vocabulary, at a lower rank of the table."
-        )
+        made = record.recipe.get("student") or {}
+        key = next((key for key in ("shrink", "static") if (made.get(key) or {}).get("vocabulary")), None)
+        larger = "a student with a larger vocabulary" if key is None else f"a larger student.{key}.vocabulary"
+        rank = ", at a lower rank of the table" if key == "shrink" and made["shrink"].get("embedding") else ""
+        found.append(f"Other pieces than the teacher's: {larger}{rank}.")
     if any(name.startswith(RARE_PIECE) for name in behind):
         found.append("Rare words: more texts with such words in the corpus.")
     return found

@@ -33,7 +33,7 @@ def main_grid(record: Record) -> Grid:
     for group in groups:
         columns.append((GROUP_NAMES[group], _score_of(group)))
         if group in ("all", "retrieval") and record.model("teacher") is not None:
-            name = "kept" if group == "all" or len(groups) == 1 else f"{GROUP_NAMES[group]} kept"
+            name = "kept" if group == "all" or "all" not in groups else f"{GROUP_NAMES[group]} kept"
             columns.append((name, _kept(record, group)))
     sizes: list[tuple[str, Callable[[ModelRow], Cell]]] = [
         ("parameters", lambda row: Cell(millions(row.parameters))),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from distilvec.corpus.keys import split_pair
 from distilvec.modules.pipeline import default_prompt
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def token_batches(
     kept = slice(longest)
     if longest is not None and getattr(model.tokenizer, "padding_side", "right") == "left":
         kept = slice(-longest, None)
-    ordered = sorted(texts, key=len)
+    ordered = [split_pair(text) for text in sorted(texts, key=len)]
     device = next(model.parameters()).device
     for start in range(0, len(ordered), _BATCH):
         features = model.preprocess(ordered[start : start + _BATCH], prompt=prompt)

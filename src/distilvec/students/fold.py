@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.blocks import class_names
 
@@ -77,7 +78,7 @@ def _observe(
     handle = head.register_forward_hook(keep)
     training = student.training
     try:
-        student.encode(list(texts), batch_size=batch_size, show_progress_bar=False)
+        student.encode([split_pair(text) for text in texts], batch_size=batch_size, show_progress_bar=False)
     finally:
         handle.remove()
         student.train(training)

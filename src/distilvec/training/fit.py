@@ -16,6 +16,7 @@ import torch
 from distilvec.allocator import keep_freed_memory
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DataError, DistilvecError, Interrupted
+from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs, Sample
 from distilvec.modules.blocks import find_writer
@@ -187,7 +188,7 @@ def fit(
     _check_vectors(student, on_device(tokens.features(rows[:8]), args.device))
     fitted = _outcome(student, method, trainer, free, tokens, rows, seconds)
     if task is None:
-        held = rows_with_companions(corpus, corpus.holdout_rows, needs.companions)[0][:HELD_OUT]
+        held = sampled_rows(rows_with_companions(corpus, corpus.holdout_rows, needs.companions)[0], HELD_OUT)
         fitted.held_out = held_out_terms(trainer.distiller, trainer.collator, held, training.batch_size)
     return fitted
 

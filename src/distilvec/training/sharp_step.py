@@ -20,7 +20,7 @@ class Trainer(Protocol):
 
     accelerator: Any
     optimizer: Any
-    current_gradient_accumulation_steps: int
+    share: float
     distiller: Any
 
     def run_forward(self, model: nn.Module, inputs: dict[str, Any], *, perturbed: bool = False) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class SharpStep:
     ) -> None:
         self.trainer, self.fresh_dropout, self.per_batch = trainer, fresh_dropout, per_batch
         self.local, self.domain_weight = local, domain_weight
-        self.window: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.window: list[tuple[dict[str, Any], dict[str, Any], float]] = []
         self.aside: list[tuple[nn.Parameter, Tensor]] = []
         self.skipped = 0
 
@@ -62,7 +62,7 @@ class SharpStep:
         """Leaves the gradients of the step on the parameters; returns the unperturbed loss."""
         trainer = self.trainer
         optimizer: SharpnessAware = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # type: ignore[arg-type, assignment]
-        share = 1 / trainer.current_gradient_accumulation_steps
+        share = trainer.share
         if optimizer.rho == 0 or optimizer.count % optimizer.every:
             result = trainer.run_forward(model, inputs)
             trainer.accelerator.backward(result["loss"] * share)
@@ -70,7 +70,7 @@ class SharpStep:
         first_of_window = not self.window
         if first_of_window:
             self.aside = self._take_gradients()
-        self.window.append((inputs, _generator_state()))
+        self.window.append((inputs, _generator_state(), share))
         with self._synchronised(model, not self.local):
             result = trainer.run_forward(model, inputs)
             trainer.accelerator.backward(self._objective(result) * share)
@@ -82,11 +82,11 @@ class SharpStep:
         statistics = _statistics(trainer.distiller)
         try:
             with self._synchronised(model, True):
-                for kept, state in self.window:
+                for kept, state, part in self.window:
                     if not self.fresh_dropout:
                         _restore_generators(state)
                     second = trainer.run_forward(model, kept, perturbed=True)
-                    trainer.accelerator.backward(second["loss"] * share)
+                    trainer.accelerator.backward(second["loss"] * part)
         finally:
             optimizer.restore()
             _restore_statistics(statistics)

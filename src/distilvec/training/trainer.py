@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from transformers import PrinterCallback, TrainingArguments
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.evenly import evenly_spaced
 from distilvec.modules.blocks import find_writer
+from distilvec.modules.causal import answer_places
 from distilvec.optim import Muon, SharpnessAware, hidden_matrices
 from distilvec.training.checkpoints import CheckpointedTrainer
 from distilvec.training.data import Collator, Rows
 from distilvec.training.distiller import Distiller
-from distilvec.training.distributed import gather_rows, mean_over_ranks, rank, world_size
+from distilvec.training.distributed import gather_rows, mean_over_ranks, rank, sum_over_ranks, world_size
 from distilvec.training.items import share_room
 from distilvec.training.samplers import BucketedBatches
 from distilvec.training.sharp_step import SharpStep
@@ -84,6 +85,8 @@ class DistillationTrainer(CheckpointedTrainer):
         self._counts: dict[str, Tensor] = {}
         self._terms_steps = 0
         self._step_rows: list[Tensor] = []
+        self._shares: Iterator[float] = iter(())
+        self.share = 1.0
         self._train_rows: Dataset[int] = Rows(rows)
         try:
             super().__init__(
@@ -221,15 +224,29 @@ class DistillationTrainer(CheckpointedTrainer):
         self.distiller.zero_grad(set_to_none=True)
         student.train(training)
 
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """The micro-batches of an optimiser step, after which it is known what each of them counts for."""
+        batches, count = super().get_batch_samples(epoch_iterator, num_batches, device)
+        amounts = torch.tensor([_amount(batch) for batch in batches], dtype=torch.float64).reshape(-1, 2)
+        if len(batches) > 1:
+            amounts = sum_over_ranks(amounts.to(device)).cpu()
+        items, tokens = amounts.T
+        counted = tokens if tokens.sum() > 0 else items
+        self._shares = iter((counted / counted.sum()).tolist())
+        return batches, count
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         model.train()
+        self.share = next(self._shares, 1.0)
         self.distiller.at(self.state.global_step / max(self.state.max_steps, 1))
         inputs = self._prepare_inputs(inputs)
         if self.sharp_step is not None:
             loss = self.sharp_step(model, inputs)
         else:
             result = self.run_forward(model, inputs)
-            self.accelerator.backward(result["loss"] / self.current_gradient_accumulation_steps)
+            self.accelerator.backward(result["loss"] * self.share)
             loss = result["loss"].detach()
         if not self.distiller.trains_student:
             for parameter in self.distiller.student.parameters():
@@ -237,7 +254,7 @@ class DistillationTrainer(CheckpointedTrainer):
         every = self.args.torch_empty_cache_steps
         if every is not None and self.state.global_step % every == 0:
             clear_device_cache()
-        return loss / self.current_gradient_accumulation_steps
+        return loss * self.share
 
     def run_forward(self, model: nn.Module, inputs: dict[str, Any], *, perturbed: bool = False) -> dict[str, Any]:
         """One forward of the distiller.
@@ -359,3 +376,9 @@ class DistillationTrainer(CheckpointedTrainer):
 
 def _add(sums: dict[str, Tensor], name: str, value: Tensor) -> None:
     sums[name] = sums[name] + value if name in sums else value
+
+
+def _amount(batch: dict[str, Any]) -> tuple[int, int]:
+    """How many items a micro-batch has, and how many tokens of answers, which are what counts where there are any."""
+    mask = batch["features"].get("answer_mask")
+    return len(batch["rows"]), 0 if mask is None else int(answer_places(mask)[1].sum())
