@@ -78,4 +78,6 @@ def settings_of(recipe: Recipe, *left_out: str) -> dict[str, Any]:
     for section, key in (("optimizer", "muon"), ("corpus", "made")):  # records that are older than the key
         if found.get(section) and not found[section][key]:
             del found[section][key]
+    for teacher in found.get("teachers", ()):
+        teacher.pop("token_budget", None)  # how it is read, not what it says
     return short(found)

@@ -192,6 +192,8 @@ def test_npm_is_missing_or_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_wishes_that_contradict(one_layer_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match="--texts: .*--web"):
         export_student(one_layer_bert, tmp_path / "out", texts=tmp_path / "a.txt")
+    with pytest.raises(DistilvecError, match="--library: .*--texts"):
+        export_student(one_layer_bert, tmp_path / "out", web=True, library=tmp_path)
     with pytest.raises(DistilvecError, match="--texts: .*--no-quantize"):
         export_web(one_layer_bert, tmp_path / "out", quantize=False, search=["a text"])
     with pytest.raises(DistilvecError, match="--texts: .*no texts"):

@@ -12,7 +12,7 @@ import pytest
 
 import distilvec
 from distilvec.choosing import Choice, Measured, choose, predict, settle_student
-from distilvec.choosing.prediction import LONG, RUNS, Kind, KnownRun, kind_of, residuals, shares
+from distilvec.choosing.prediction import LONG, RUNS, Kind, KnownRun, Prediction, kind_of, residuals, shares, worst
 from distilvec.choosing.sample import sampled
 from distilvec.corpus import read_corpus
 from distilvec.errors import DataError, DistilvecError
@@ -139,6 +139,13 @@ def test_the_kind_of_a_section() -> None:
     assert kind_of({"shrink": {**cut, "vocabulary": 5000}}) == "fewer pieces"
     assert kind_of({"fresh": {"layers": 1}}) == kind_of({"model": "m"}) == "other"
     assert kind_of({"static": cut}) == "static"
+    for inside in ({"embedding": 64}, {"inner": 416}, {"heads": 6}, {"width": 128}):
+        assert kind_of({"shrink": {**cut, "layers": 4, **inside}}) == "other", "no such student was trained"
+
+
+def test_the_worst_of_several_predictions_is_so_at_both_ends() -> None:
+    found = worst([Prediction(0.911, 0.933, 0.941), Prediction(0.915, 0.915, 0.940)])
+    assert found == Prediction(0.911, 0.915, 0.940)
 
 
 def test_a_prediction_grows_with_its_start_and_a_probe_is_a_floor() -> None:

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from distilvec.choosing.scale import PEAKS, Devices, Rates, Scale, scale
+from distilvec.choosing.scale import PEAKS, Devices, Rates, Scale, rates, scale
 from distilvec.cli.main import main
 from distilvec.errors import DistilvecError
+from distilvec.flow.job import Job
+from distilvec.modules.blocks import parameters
 from distilvec.recipe import Recipe
 
 RATES = Rates(
@@ -95,10 +98,10 @@ def test_bytes_of_a_vector_are_those_of_a_real_store(recipe: Recipe, tmp_path: P
 
 def test_rates_are_measured_and_the_student_counts(recipe: Recipe) -> None:
     answer = scale(recipe, 10**7, Devices(2), 1.5)
-    rates = answer.rates
-    assert rates.teaching > 0 and rates.training is not None and rates.training > 0 and rates.peak > 0
-    assert rates.epochs == 3 and rates.batch_size == 16 and rates.parameters > 0
-    assert rates.token_bytes is not None and 2 < rates.token_bytes < rates.text_bytes * 2
+    found = answer.rates
+    assert found.teaching > 0 and found.training is not None and found.training > 0 and found.peak > 0
+    assert found.epochs == 3 and found.batch_size == 16 and found.parameters > 0
+    assert found.token_bytes is not None and 2 < found.token_bytes < found.text_bytes * 2
     assert "10,000,000 x 3 / (" in answer.text() and "gradients per device and step" in answer.text()
     assert "max_steps" not in answer.text()
     stepped = recipe.training.model_dump() | {"max_steps": 5}
@@ -142,3 +145,41 @@ def test_the_command(tmp_path: Path, recipe: Recipe, tiny_bert: Path, capsys: py
     ]:
         assert called(*words) == 2
         assert told in capsys.readouterr().err
+
+
+def test_the_run_of_the_recipe_is_left_alone_and_its_student_measured(recipe: Recipe) -> None:
+    """A training may be at work in the recipe's folder, with an untrained student that nothing else may remove."""
+    recipe.student = Recipe.build(
+        recipe.model_dump() | {"student": {"shrink": {"of": "tiny", "layers": 1, "vocabulary": 300}}}
+    ).student
+    job = Job(recipe)
+    wanted = job.student()
+    before = {file: file.stat().st_mtime_ns for file in (job.output / "start").rglob("*")}
+    found = scale(recipe, 10**6).rates
+    assert before and {file: file.stat().st_mtime_ns for file in (job.output / "start").rglob("*")} == before
+    heads = 32 * 32 + 32
+    assert found.parameters in range(parameters(wanted), parameters(wanted) + 2 * heads)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA H100 PCIe", "H100-PCIe"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA RTX A1000 Laptop GPU", None),
+        ("NVIDIA A10G", None),
+        ("NVIDIA L40", None),
+        ("NVIDIA T400 4GB", None),
+    ],
+)
+def test_a_data_sheet_is_that_of_the_device(name: str, kind: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    monkeypatch.setattr(rates, "_matrix_product", lambda: -1.0)
+    found, source = rates._peak()
+    assert found == (PEAKS[kind] if kind else -1.0) and ("data sheet" in source) == bool(kind)

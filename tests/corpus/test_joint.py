@@ -78,3 +78,20 @@ def test_splitting_is_the_inverse_of_joining_and_leaves_other_texts_alone() -> N
     assert split_pair(join_pair("a", "b")) == ("a", "b")
     assert split_pair("no pair") == "no pair"
     assert split_pair("a\x1eb\x1ec") == "a\x1eb\x1ec"
+
+
+def test_a_first_text_that_several_pairs_have_stays_on_one_side(tmp_path: Path) -> None:
+    """Premises with three hypotheses each: as where the two are read one after the other."""
+    rows = [{"a": f"premise {n}", "b": f"hypothesis {n} {m}"} for n in range(60) for m in range(3)]
+    file = write(tmp_path, rows)
+    joint = read_corpus(file, tmp_path / "out", text=["a", "b"], joint=True, holdout=0.2)
+    sides = [{text.split(PAIR)[0] for text in joint.texts(rows)} for rows in (joint.train_rows, joint.holdout_rows)]
+    assert all(sides) and not sides[0] & sides[1]
+    flat = read_corpus(file, tmp_path / "flat", text=["a", "b"], holdout=0.2)
+    assert sides[1] == {text for text in flat.texts(flat.holdout_rows) if text.startswith("premise")}
+
+
+def test_overlap_counts_either_text_of_a_pair(tmp_path: Path) -> None:
+    file = write(tmp_path, [{"a": f"First {n}", "b": f"second {n}"} for n in range(10)])
+    joint = read_corpus(file, tmp_path / "out", text=["a", "b"], joint=True, holdout=0)
+    assert joint.overlap(["first 3", "second 3", "Second 4", "none"]) == 3

@@ -217,3 +217,52 @@ def test_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "link.txt").symlink_to(tmp_path / "real" / "a.txt")
     for source in (tmp_path / "link", tmp_path / "link.txt"):
         assert read_corpus(source, tmp_path / "out", holdout=0.0).texts() == ["one", "two"]
+
+
+@pytest.mark.parametrize("more", ['["more"]', ", 3", "]", "x"])
+def test_what_follows_a_list_is_not_dropped(tmp_path: Path, more: str) -> None:
+    file = tmp_path / "all.json"
+    file.write_text('["one", "two"]\n' + more)
+    with pytest.raises(DataError, match=r"all.json, line 2: .*the end of the file was expected"):
+        read_corpus(file, tmp_path / "out", holdout=0.0)
+    file.write_text('["one", "two"]\n \n')
+    assert read_corpus(file, tmp_path / "out", holdout=0.0).texts() == ["one", "two"]
+
+
+def test_what_a_folder_holds_besides_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "texts"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.jsonl").write_text('{"text": "one"}\n')
+    (folder / "B.JSONL").write_text('{"text": "two"}\n')
+    (folder / "c.jsonl.bz2").write_bytes(b"x")
+    (folder / ".hidden").write_text("x")
+    assert sorted(read_corpus(folder, tmp_path / "out", holdout=0.0).texts()) == ["one", "two"]
+    assert "2 of its files are read; not c.jsonl.bz2, sub" in caplog.text and "hidden" not in caplog.text
+
+
+def test_a_list_of_files_is_no_list_of_texts(tmp_path: Path) -> None:
+    files = [tmp_path / "a.jsonl", tmp_path / "b.txt"]
+    for file in files:
+        file.write_text('{"text": "one"}\n')
+    with pytest.raises(DistilvecError, match=r"^corpus.path: a list is the texts themselves, .*a.jsonl.*folder"):
+        read_corpus([str(file) for file in files], tmp_path / "out", holdout=0.0)
+    texts = read_corpus(["see a.jsonl", "and notes.txt"], tmp_path / "out", holdout=0.0).texts()
+    assert texts == ["see a.jsonl", "and notes.txt"]
+
+
+def test_one_word_among_numbers_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Scores become classes by it."""
+    file = tmp_path / "a.csv"
+    file.write_text("text,label\n" + "".join(f"text {n},{n / 7:.3f}\n" for n in range(30)) + "another,nan\n")
+    corpus = read_corpus(file, tmp_path / "out", label="label", holdout=0.0)
+    assert corpus.label_names is not None and 'but for "nan", so that all of them are taken as names' in caplog.text
+
+
+def test_a_table_exported_with_quotes_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text('text\tlabel\n"a plain quote"\t1\nhe said "hi"\t1\n')
+    read_corpus(file, tmp_path / "one", holdout=0.0)
+    assert "in quotes" not in caplog.text
+    file.write_text('text\tlabel\nplain\t1\n"He said ""hi"" to me"\t1\n"and ""again"""\t1\n')
+    read_corpus(file, tmp_path / "two", holdout=0.0)
+    assert caplog.text.count("in quotes") == 1 and "a.tsv, line 3" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +266,65 @@ def test_texts_without_a_task_still_have_a_free_baseline(tmp_path: Path, tiny_be
     assert any("On the teacher's nearest neighbours, student is not shown" in each for each in record.alarms)
     compared = {(each.b, each.group) for each in record.comparisons}
     assert compared == {("untrained student", "neighbours"), ("free baseline", "neighbours")}
+
+
+def test_judging_asks_the_teacher_only_for_what_its_store_lacks(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    """A function that is paid for each text: every text of the corpus once, and the task's own once."""
+    model, asked = SentenceTransformer(str(tiny_bert), device="cpu"), []
+
+    def embed(texts: list[str]) -> np.ndarray:
+        asked.extend(texts)
+        return np.asarray(model.encode(texts))
+
+    rows = [{"text": text, "label": "long" if len(text) > 60 else "short"} for text in sentences]
+    own = [{"text": f"a text of the task, number {n}", "label": "long"} for n in range(30)]
+    task = {"name": "own", "kind": "classification", "protocol": "tuned", "train": rows[:60], "test": rows[60:90] + own}
+    given = {
+        "corpus": {"path": rows, "label": "label", "holdout": 0.3},
+        "teachers": [{"name": "paid", "call": embed}],
+        "student": {"model": str(tiny_bert)},
+        "judging": {"speed": False, "tasks": [task]},
+    }
+    done = run(recipe(tmp_path, tiny_bert, sentences, **given))
+    (score,) = done.record.model("teacher").scores.values()
+    assert 0 <= score.value <= 1
+    counted = Counter(asked)
+    again = {text for text, count in counted.items() if count > 1}
+    assert not again & {row["text"] for row in rows}, "what is asked again is what every function is tried with"
+    assert {row["text"] for row in own} <= counted.keys()
+
+
+def test_training_texts_in_a_labelled_test_file_are_said(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"text": text, "label": "long" if len(text) > 60 else "short"} for text in sentences]
+    file = tmp_path / "test.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    task = {"kind": "classification", "label": "label", "test": str(file)}
+    given = {"corpus": {"path": rows, "holdout": 0.3}, "method": {"name": "sft"}, "task": task}
+    done = run(recipe(tmp_path, tiny_bert, sentences, **given))
+    count = done.record.corpus.overlap["task.test"]
+    assert count == done.record.corpus.trained_on > 0
+    assert f"{count} training texts are in task.test too" in caplog.text
+
+
+@pytest.mark.parametrize("teacher", ["call", "vectors"])
+def test_joint_pairs_are_not_given_to_teachers_of_plain_texts(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], teacher: str
+) -> None:
+    rows = [{"a": text, "b": text[::-1], "label": len(text) % 2} for text in sentences]
+    vectors = tmp_path / "v.npy"
+    np.save(vectors, np.ones((len(rows), 4), np.float32))
+    sources = {"call": lambda texts: np.ones((len(texts), 4)), "vectors": str(vectors)}
+    given = {
+        "corpus": {"path": rows, "text": ["a", "b"], "label": "label"},
+        "task": {"kind": "pairs", "label": "label"},
+        "teachers": [
+            {"name": "plain", teacher: sources[teacher]} | ({"texts": str(vectors)} if teacher == "vectors" else {})
+        ],
+        "student": {"model": str(tiny_bert)},
+    }
+    with pytest.raises(DistilvecError, match="encoding: separate"):
+        run(recipe(tmp_path, tiny_bert, sentences, **given))

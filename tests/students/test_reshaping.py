@@ -17,6 +17,7 @@ from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import parameters
 from distilvec.students import Seen, load_student, ship, shrink
 from distilvec.students.factorising import factorise
+from distilvec.students.fit_texts import sampled
 from distilvec.students.refitting import StateMoments, refit
 
 ALIKE = ["bert", "xlmr", "distilbert", "electra"]
@@ -265,3 +266,11 @@ def test_many_cuts_of_a_model_look_at_it_once_and_are_the_same(
         student, _ = shrink(other, embedding=12, texts=sentences, inner=24, seen=seen)
         assert torch.equal(*(each[0].model.encoder.layer[0].output.dense.weight for each in (alone, student)))
     assert counts[0] > 0 and counts[1:] == [0, 0], counts
+
+
+def test_cuts_are_fitted_to_both_sides_of_pairs() -> None:
+    """Queries and answers take turns: every second text would be the queries alone."""
+    texts = [f"{'query' if n % 2 == 0 else 'answer'} {n}" for n in range(5000)]
+    chosen = sampled(texts, 1000)
+    queries = sum(text.startswith("query") for text in chosen)
+    assert len(chosen) == 1000 and 400 < queries < 600 and chosen == sampled(texts, 1000)

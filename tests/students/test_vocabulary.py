@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -179,15 +179,13 @@ def test_what_cannot_be_pruned_is_refused(tiny_bert: Path, sentences: list[str])
         prune_tokenizer(tokenizer, sentences, 300, rows=100)
 
 
-def test_many_texts_are_sampled_evenly(tiny_bert: Path) -> None:
+def test_many_texts_are_sampled_from_all_over_and_from_both_sides_of_pairs(tiny_bert: Path) -> None:
     from distilvec.students.vocabulary import _Use
 
     backend = load_student(tiny_bert, device="cpu").tokenizer.backend_tokenizer
     use = _Use(backend, size=backend.get_vocab_size())
     use.count(f"{number}" for number in range(45_000))
-    numbers = [int(text) for text in use.sample]
-    steps = {after - before for before, after in itertools.pairwise(numbers)}
-    assert len(steps) == 1
-    assert 5_000 <= len(numbers) <= 10_000
-    assert numbers[0] == 0
-    assert numbers[-1] + steps.pop() >= 45_000
+    numbers = np.array([int(text) for text in use.sample])
+    assert len(set(numbers)) == len(numbers) == 10_000
+    assert np.bincount(numbers // 9_000, minlength=5) == pytest.approx(np.full(5, 2_000), rel=0.1)
+    assert np.bincount(numbers % 2) == pytest.approx(np.full(2, 5_000), rel=0.05)

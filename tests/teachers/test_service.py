@@ -49,7 +49,7 @@ def test_rows_come_back_in_the_order_of_the_texts(encoding: str | None) -> None:
         assert teacher.card.source == "m at 127.0.0.1" and teacher.card.kind == "service"
 
 
-@pytest.mark.parametrize("fault", ["drop", "html", "missing", "twice", "half", 500, 503, 429])
+@pytest.mark.parametrize("fault", ["drop", "html", "missing", "twice", "half", 500, 503, 522, 429])
 def test_what_goes_wrong_for_a_while_is_asked_again(fault: Any) -> None:
     with serving(lambda number, texts: fault if number % 3 == 1 else None) as service:
         assert same(teacher_of(service).encode(TEXTS), TEXTS)

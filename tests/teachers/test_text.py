@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from distilvec.errors import DistilvecError
+from distilvec.flow.teach import open_teacher
 from distilvec.judging import CachedEncoder
+from distilvec.recipe import TeacherSection
 from distilvec.teachers import TeacherCard, TextTeacher, load_teacher
 from distilvec.teachers.encoding import cut_batches
 
@@ -260,3 +263,30 @@ def test_signals(tiny_bert: Path, sentences: list[str]) -> None:
     assert signals.present.tolist() == [True] * 5
     assert np.allclose(signals.sentence.numpy(), teacher.encode(sentences[:5]))
     assert not any(parameter.requires_grad for parameter in teacher.model.parameters())
+
+
+def test_a_budget_of_tokens_bounds_what_is_read_at_once(tiny_bert: Path, sentences: list[str]) -> None:
+    """Of a recipe, too: it is what lowers a model's memory."""
+    section = TeacherSection(name="t", model=str(tiny_bert), token_budget=64)
+    teacher = open_teacher(section)
+    shapes: list[int] = []
+    teacher.model[0].register_forward_pre_hook(lambda module, given: shapes.append(given[0]["input_ids"].numel()))
+    found = teacher.encode(sentences[:40])
+    assert len(shapes) > 5 and max(shapes) <= max(64, *(teacher.rendered(text)[1] for text in sentences[:40]))
+    plain = load_teacher(model=tiny_bert)
+    np.testing.assert_allclose(found, plain.encode(sentences[:40]), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"model": "m", "batch_size": 2}, "batch_size is about calls.*token_budget"),
+        ({"model": "m", "rate_limit": 2.0}, "rate_limit is about calls"),
+        ({"vectors": "v.npy", "batch_size": 2}, "batch_size is about calls"),
+        ({"call": len, "dtype": "float16"}, "dtype has no effect without a model"),
+        ({"vectors": "v.npy", "token_budget": 2}, "token_budget has no effect without a model"),
+    ],
+)
+def test_options_that_a_source_has_no_use_for(given: dict[str, Any], word: str) -> None:
+    with pytest.raises(DistilvecError, match=word):
+        load_teacher(name="t", **given)

@@ -145,6 +145,7 @@ class _Sizes:
     width: int
     heads: int
     units: int
+    rank: int
     whole: int | None = None
 
     @classmethod
@@ -161,6 +162,7 @@ class _Sizes:
             width=width,
             heads=heads_of(model),
             units=units,
+            rank=min(int(getattr(config, "embedding_size", None) or width), width),
         )
 
     def narrowed(self) -> list[_Sizes]:
@@ -178,7 +180,8 @@ class _Sizes:
     def table(self, pieces: int, rank: int) -> int:
         """Parameters of the tables, their norm, and the map to the blocks."""
         rows = pieces + self.positions + self.types
-        return rows * rank + 2 * rank + (rank * self.width + self.width if rank < self.width else 0)
+        mapped = min(rank, self.rank) < self.width
+        return rows * rank + 2 * rank + (rank * self.width + self.width if mapped else 0)
 
     def block(self, units: int) -> int:
         """Parameters of a block: attention, feed-forward network, two norms."""
@@ -194,7 +197,7 @@ def _electra(of: str, sizes: _Sizes, depth: int, share: float, most: int) -> Can
     # Three times as many pieces for each number of the rank as the model has: both are cut, the rank more. What pieces
     # that are used do not take goes to the rank.
     ratio = 3 * sizes.pieces / (sizes.whole or sizes.width)
-    rank = min(max(int(math.sqrt(table / ratio)), table // sizes.used) // 4 * 4, sizes.width)
+    rank = min(max(int(math.sqrt(table / ratio)), table // sizes.used) // 4 * 4, sizes.rank)
     if sizes.whole is not None:  # a stock class has no map between a table and blocks of the same width
         rank = min(rank, sizes.width - 4)
     if rank < 4:
@@ -209,7 +212,7 @@ def _electra(of: str, sizes: _Sizes, depth: int, share: float, most: int) -> Can
         return None
     cut: dict[str, Any] = {"of": of, "layers": depth}
     cut |= {"vocabulary": pieces} if pieces < sizes.pieces else {}
-    cut |= {"embedding": rank} if rank < sizes.width else {}
+    cut |= {"embedding": rank} if rank < sizes.rank else {}
     cut |= {"inner": units} if units < sizes.units else {}
     cut |= {"positions": sizes.positions}
     cut |= {"width": sizes.width} if sizes.whole is not None else {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from distilvec.choosing.candidates import Candidate, candidates, own_candidate
 from distilvec.choosing.choice import Choice
 from distilvec.choosing.measuring import Bench, Measured, measure, measure_teacher
-from distilvec.choosing.sample import sampled
+from distilvec.choosing.sample import COUNTED, sampled
 from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError, Interrupted
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 SAMPLE = 4000
 KEEP = 0.95
-#: Texts that word pieces are chosen by; counting all of a large corpus once per candidate would take hours.
-COUNTED = 100_000
 
 
 def choose(
@@ -65,8 +63,7 @@ def choose(
     _check(keep, sample)
     job, few, taught = planned_job(recipe, sample)
     corpus, tasks = job.corpus, job.tasks
-    first = taught[0].teacher
-    encoder = CachedEncoder(first, name=first.card.name)
+    encoder = taught[0].encoder(corpus.modality)
     with_tasks = bool(tasks) and knows_tasks(taught[0], encoder, tasks)
     judged = _judge_teacher(encoder, tasks) if with_tasks else None
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)

@@ -12,12 +12,12 @@ import numpy as np
 
 from distilvec.choosing.budget import Budget, shapes
 from distilvec.choosing.candidates import Candidate
-from distilvec.choosing.choose import COUNTED, check_sample, planned_job, planned_steps, source_of
+from distilvec.choosing.choose import check_sample, planned_job, planned_steps, source_of
 from distilvec.choosing.curves import extrapolate, powers
 from distilvec.choosing.halving import halve
 from distilvec.choosing.measuring import Bench, Measured, measure_teacher, shipped, started
 from distilvec.choosing.prediction import Prediction
-from distilvec.choosing.sample import sampled
+from distilvec.choosing.sample import COUNTED, sampled
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.files import whole
 from distilvec.recipe import Recipe

@@ -135,7 +135,7 @@ def kind_of(section: Mapping[str, Any]) -> Kind:
     cut = section.get("shrink")
     if section.get("static"):
         return "static"
-    if not cut:
+    if not cut or section.get("upcycle") or any(cut.get(key) for key in ("embedding", "inner", "heads", "width")):
         return "other"
     if cut.get("layers") == 1 or (isinstance(cut.get("layers"), list) and len(cut["layers"]) == 1):
         return "one block"
@@ -194,8 +194,8 @@ def predict(
 
 
 def worst(predictions: Sequence[Prediction]) -> Prediction:
-    """The one that promises least: a candidate has to keep retrieval as well as the average."""
-    return min(predictions, key=lambda each: each.middle)
+    """What the least of them promise, end by end: a candidate has to keep retrieval as well as the average."""
+    return Prediction(*(min(getattr(each, end) for each in predictions) for end in ("low", "middle", "high")))
 
 
 def residuals(runs: Sequence[KnownRun] = RUNS) -> dict[str, float]:

@@ -11,10 +11,12 @@ import numpy as np
 
 from distilvec.corpus import Corpus
 from distilvec.errors import DataError
-from distilvec.evenly import evenly_spaced
+from distilvec.evenly import sampled_rows
 
 #: With fewer held-out items an agreement says nothing; with more than this it gets no clearer.
 FEWEST, MOST = 20, 1000
+#: Texts that word pieces are chosen by; counting all of a large corpus once per candidate would take hours.
+COUNTED = 100_000
 
 
 class SampledCorpus:
@@ -71,7 +73,7 @@ def whole_groups(corpus: Corpus, rows: np.ndarray, of: np.ndarray) -> np.ndarray
 
 
 def sampled(corpus: Corpus, limit: int, *, whole: bool = False) -> Corpus:
-    """At most `limit` items, evenly spaced over the corpus: a fifth of them held out, at most 1,000.
+    """At most `limit` items, a sample of the corpus with a fixed seed: a fifth of them held out, at most 1,000.
 
     The corpus' own held-out items are taken; where it has fewer than 20, a fifth of the training items (at least 20)
     stand in for them.
@@ -84,11 +86,11 @@ def sampled(corpus: Corpus, limit: int, *, whole: bool = False) -> Corpus:
     """
     train, holdout = np.asarray(corpus.train_rows), np.asarray(corpus.holdout_rows)
     if len(holdout) < FEWEST:
-        holdout = _spread(train, max(FEWEST, len(train) // 5))
+        holdout = sampled_rows(train, max(FEWEST, len(train) // 5))
         train = np.setdiff1d(train, holdout)
-    holdout = _spread(holdout, min(MOST, limit // 5))
+    holdout = sampled_rows(holdout, min(MOST, limit // 5))
     left = train
-    train = _spread(left, limit - len(holdout))
+    train = sampled_rows(left, limit - len(holdout))
     train = whole_groups(corpus, train, left) if whole else train
     if len(holdout) < FEWEST or len(train) < FEWEST:
         raise DataError(
@@ -97,8 +99,3 @@ def sampled(corpus: Corpus, limit: int, *, whole: bool = False) -> Corpus:
             remedy=f"Give at least {FEWEST} of each.",
         )
     return cast(Corpus, SampledCorpus(corpus, train, holdout))
-
-
-def _spread(rows: np.ndarray, most: int) -> np.ndarray:
-    """At most so many of the rows, evenly spaced."""
-    return rows[evenly_spaced(len(rows), most)]

@@ -95,7 +95,7 @@ def export(
     if model2vec:
         from distilvec.export import export_model2vec
 
-        if web or texts or library or not quantize:
+        if web or texts or text or library or not quantize:
             raise DistilvecError(
                 "a folder of model2vec holds a table alone", where="--model2vec", remedy="Give no other."
             )

@@ -5,10 +5,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distilvec.errors import DistilvecError, printable
+from distilvec.evenly import sampled_rows
 from distilvec.judging.loading import read_tasks
 from distilvec.report.record_parts import clip
+
+if TYPE_CHECKING:
+    from distilvec.corpus import Corpus
 
 
 def look_at_geometry(
@@ -23,7 +28,7 @@ def look_at_geometry(
     if output is not None:
         check_place(output)  # now, not when everything is measured
     with tempfile.TemporaryDirectory(prefix="distilvec-geometry-") as place:
-        texts = read_corpus(str(data), place, text=text, holdout=0.0, limit=limit).texts()
+        texts = _sampled(read_corpus(str(data), place, text=text, holdout=0.0), limit)
     measured = geometry(load_student(model), texts)
     name = Path(model).name
     if output is None:
@@ -54,7 +59,7 @@ def compress_model(
 
     check_place(output)  # now, not when everything is measured
     with tempfile.TemporaryDirectory(prefix="distilvec-compress-") as place:
-        texts = read_corpus(str(data), place, text=text, holdout=0.0, limit=2 * limit).texts()
+        texts = _sampled(read_corpus(str(data), place, text=text, holdout=0.0), 2 * limit)
     if len(texts) < 2 * FEWEST:
         raise DistilvecError(
             f"{len(texts)} texts are too few to compare vectors on",
@@ -104,6 +109,8 @@ def export_student(
         for name, value in (("--texts", texts), ("--library", library)):
             if value is not None:
                 raise DistilvecError("this is about the page of an export for the web", where=name, remedy="Add --web.")
+    if web and texts is None and library is not None:
+        raise DistilvecError("this is for the page that searches texts", where="--library", remedy="Add --texts.")
     if texts is None and text is not None:
         raise DistilvecError("this is a column of the page's texts", where="--text", remedy="Add --texts, with --web.")
     if not web:
@@ -117,3 +124,10 @@ def export_student(
     page = output / PAGE
     told = f"page        {page}: {len(searched):,} texts, {page_bytes(page) / 1e6:.1f} MB"
     return printable(f"{report.table()}\n\n{told}\nlook at it  python3 -m http.server 8000 --directory {page}")
+
+
+def _sampled(corpus: Corpus, limit: int) -> list[str]:
+    """At most so many of its texts, from all over it."""
+    import numpy as np
+
+    return corpus.texts(sampled_rows(np.arange(len(corpus)), limit))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from distilvec.corpus.problem import Problem
 
+logger = logging.getLogger(__name__)
 ITEMS = "items.arrow"
 _CHUNK = 1 << 20
 
@@ -118,11 +120,11 @@ class NamedColumn:
         whole = [name for name in self._codes if _is_whole(name)]
         if any(len(name) > 18 or str(int(name)) != name.removeprefix("+") for name in whole):
             return None
-        try:
-            numbers: list[float] = [int(name) if _is_whole(name) else float(name) for name in self._codes]
-        except ValueError:
-            return None
-        return numbers if all(map(math.isfinite, numbers)) else None
+        odd = [name for name in self._codes if not _is_number(name)]
+        if odd and len(odd) <= len(self._codes) // 10:
+            shown = ", ".join(f'"{name[:40]}"' for name in odd[:3])
+            logger.warning("labels are numbers but for %s, so that all of them are taken as names of classes", shown)
+        return None if odd else [int(name) if _is_whole(name) else float(name) for name in self._codes]
 
     def close_as_numbers(self, values: list[float]) -> dict[str, Any]:
         """Finish with numbers in place of codes: integers where all are whole."""
@@ -196,6 +198,13 @@ def _number(label: str) -> float:
     if not math.isfinite(number):
         raise Problem("bad label")
     return number
+
+
+def _is_number(label: str) -> bool:
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
 
 
 def _is_whole(label: str) -> bool:

@@ -18,7 +18,7 @@ from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, Audit, Problem, Reject
 from distilvec.corpus.column_names import ColumnNames, check_modality, named_columns
 from distilvec.corpus.columns import ITEMS, TextColumn, open_numbers
 from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest
-from distilvec.corpus.keys import Modality, canonical, canonical_item, canonical_keys
+from distilvec.corpus.keys import PAIR, Modality, canonical, canonical_item, canonical_keys
 from distilvec.corpus.molecules import Components
 from distilvec.corpus.sources import Source, find_source
 from distilvec.corpus.writer import CorpusWriter
@@ -119,7 +119,8 @@ class Corpus:
     def overlap(self, texts: Iterable[str]) -> int:
         """How many distinct training items are also among these.
 
-        Texts are compared without case and surrounding white space, images and molecules by their keys.
+        Texts are compared without case and surrounding white space, of a joint pair each of the two; images and
+        molecules by their keys.
         """
         if self.modality != "text":
             return self._overlap_by_key(texts)
@@ -127,8 +128,8 @@ class Corpus:
         rows = self.train_rows
         shared: set[str] = set()
         for start in range(0, len(rows), 10_000):
-            some = {text.casefold() for text in self.texts(rows[start : start + 10_000])}
-            shared |= some & wanted
+            for text in map(str.casefold, self.texts(rows[start : start + 10_000])):
+                shared |= {text, *text.split(PAIR)} & wanted
         return len(shared)
 
     def _overlap_by_key(self, items: Iterable[str]) -> int:

@@ -28,14 +28,13 @@ def json_list(source: BinaryIO, name: str, longest: int) -> Iterator[Any]:
     """
     text = _Window(source, name)
     text.expect("[")
-    if text.peek() == "]":
-        return
-    while True:
+    if text.peek() != "]":
         yield text.value(longest)
-        mark = text.peek()
-        if mark == "]":
-            return
-        text.expect(",")
+        while text.peek() != "]":
+            text.expect(",")
+            yield text.value(longest)
+    text.expect("]")
+    text.expect("")
 
 
 class _Window:
@@ -61,11 +60,12 @@ class _Window:
             self._more(_BLOCK)
 
     def expect(self, mark: str) -> None:
-        """Step over a mark."""
+        """Step over a mark; "" = see that nothing follows."""
         character = self.peek()
         if character != mark:
-            raise self._broken(f'"{mark}" was expected, not {f"{character!r}" if character else "the end of the file"}')
-        self._position += 1
+            wanted, found = (f'"{each}"' if each else "the end of the file" for each in (mark, character))
+            raise self._broken(f"{wanted} was expected, not {found}")
+        self._position += len(mark)
 
     def value(self, longest: int) -> Any:
         """Step over the next value."""

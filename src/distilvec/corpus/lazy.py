@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.evenly import evenly_spaced
+from distilvec.evenly import sampled_rows
 
 #: Rows that are read at once.
 BLOCK = 10_000
@@ -48,8 +48,6 @@ class LazyTexts(Sequence[str]):
         for start in range(0, len(self), BLOCK):
             yield from self[start : start + BLOCK]
 
-    def spread(self, most: int) -> LazyTexts:
-        """At most so many of them, evenly spaced."""
-        if len(self) <= most:
-            return self
-        return LazyTexts(self._read, np.asarray(self._rows)[evenly_spaced(len(self), most)])
+    def sampled(self, most: int) -> LazyTexts:
+        """At most so many of them, a seeded sample in their order."""
+        return self if len(self) <= most else LazyTexts(self._read, sampled_rows(np.asarray(self._rows), most))

@@ -74,10 +74,10 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         DataError, EnvironmentProblem: see `reading`; zstandard is not installed.
     """
     with reading(path), open(path, "rb") as raw:
-        if path.suffix == ".gz":
+        if path.suffix.lower() == ".gz":
             with gzip.open(raw) as unpacked:
                 yield io.BufferedReader(_Bounded(unpacked, raw, path), _BLOCK)
-        elif path.suffix == ".zst":
+        elif path.suffix.lower() == ".zst":
             yield io.BufferedReader(_Bounded(_Zstandard(raw, path), raw, path), _BLOCK)
         else:
             yield raw

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from distilvec.corpus.parquet import parquet_rows
 from distilvec.corpus.rows import Row, excerpt
 from distilvec.errors import DataError, DistilvecError
 
+logger = logging.getLogger(__name__)
 SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".smi")
 _LONGEST_LINE = 16 << 20
 _ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, decoded with "surrogateescape"
@@ -26,8 +28,8 @@ def file_kind(path: Path) -> str:
     Raises:
         DistilvecError: a suffix that is not read.
     """
-    packed = path.suffix in COMPRESSED
-    kind = Path(path.stem).suffix if packed else path.suffix
+    packed = path.suffix.lower() in COMPRESSED
+    kind = (Path(path.stem).suffix if packed else path.suffix).lower()
     if kind not in SUFFIXES or (packed and kind == ".parquet"):
         raise DistilvecError(
             f'files of kind "{"".join(path.suffixes[-2:] if packed else path.suffixes[-1:])}" are not read',
@@ -129,6 +131,7 @@ def _json(path: Path, longest: int) -> Iterator[Row]:
 def _tab_separated(path: Path, longest: int) -> Iterator[Row]:
     """Quotes are plain characters here, as in what is published as .tsv."""
     header: list[str] = []
+    told = False
     for line, content in _decoded(path, longest):
         if isinstance(content, Row):
             _need_header(header, content.fault, path)
@@ -138,7 +141,21 @@ def _tab_separated(path: Path, longest: int) -> Iterator[Row]:
         elif not header:
             header = _header(content.split("\t"), str(path))
         else:
-            yield _record(header, content.split("\t"), str(path), line.number, content)
+            fields = content.split("\t")
+            if not told and (told := any(map(_is_quoted, fields))):
+                logger.warning(
+                    "%s, line %d: a field is in quotes, as tables are exported, and quotes of a .tsv are read as they "
+                    "stand; where that is not meant, save it as .csv",
+                    path,
+                    line.number,
+                )
+            yield _record(header, fields, str(path), line.number, content)
+
+
+def _is_quoted(field: str) -> bool:
+    """As a field that holds quotes is exported: within quotes, and those in it doubled."""
+    inner = field[1:-1]
+    return len(field) > 1 and field[0] == field[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
 
 def _need_header(header: list[str], fault: str | None, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -13,11 +14,13 @@ from typing import Any
 from distilvec.corpus import hub
 from distilvec.corpus.folders import IMAGE_SUFFIXES, folder_fingerprint, holds_images, image_rows, unchanged
 from distilvec.corpus.keys import Modality
+from distilvec.corpus.opening import COMPRESSED
 from distilvec.corpus.readers import SUFFIXES, file_kind, read_file
 from distilvec.corpus.rows import Row, require_columns, shown
 from distilvec.corpus.tables import check_iterable, chosen_split, is_dataset, is_table, table_rows
 from distilvec.errors import DataError, DistilvecError
 
+logger = logging.getLogger(__name__)
 NPZ = ".npz"
 _BATCH = 1000
 _IMAGES = 32  # of which each may have megabytes
@@ -127,7 +130,7 @@ def _holds_bytes(path: Path) -> bool:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if path.suffix != ".parquet":
+    if path.suffix.lower() != ".parquet":
         return False
     try:
         kinds = [field.type for field in pq.read_schema(path)]
@@ -192,6 +195,10 @@ def _folder(path: Path, modality: Modality | None) -> Source:
             where=str(path),
             remedy="Move the one or the other elsewhere, or give one file.",
         )
+    left = sorted(each.name for each in path.iterdir() if each not in files and not each.name.startswith("."))
+    if left:
+        shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+        logger.warning("%s: %d of its files are read; not %s", path, len(files), shown)
     return _files(files, str(path), modality)
 
 
@@ -206,6 +213,12 @@ def _is_read(path: Path, modality: Modality | None) -> bool:
 
 def _items(items: Iterable[Any], modality: Modality) -> Source:
     fingerprint = None
+    if modality == "text" and isinstance(items, list | tuple) and items and all(map(_names_a_file, items)):
+        raise DistilvecError(
+            f"a list is the texts themselves, and these are files ({items[0]})",
+            where="corpus.path",
+            remedy="Give the folder that holds them, or one file.",
+        )
     if isinstance(items, Sequence) and modality != "image":  # paths, whose files change; arrays, which repr shortens
         state = hashlib.blake2b(digest_size=16)
         for item in items:
@@ -220,6 +233,13 @@ def _items(items: Iterable[Any], modality: Modality) -> Source:
         )
 
     return Source("the items given", fingerprint, rows, modality)
+
+
+def _names_a_file(item: Any) -> bool:
+    if not isinstance(item, str) or len(item) > 1000 or "\n" in item:
+        return False
+    path = Path(item).expanduser()
+    return path.suffix.lower() in {*SUFFIXES, *COMPRESSED} and _exists(path)
 
 
 def _written(item: Any) -> str:

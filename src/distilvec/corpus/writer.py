@@ -14,7 +14,7 @@ import numpy as np
 from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, ColumnNames, Item, Rejections
 from distilvec.corpus.columns import ITEMS, LabelColumn, NamedColumn, NumberColumn
 from distilvec.corpus.key_set import SeenKeys
-from distilvec.corpus.keys import KEY_BYTES, canonical_keys
+from distilvec.corpus.keys import KEY_BYTES, PAIR, canonical_keys
 from distilvec.corpus.made import made_texts
 from distilvec.corpus.split import held_out, leaking
 
@@ -186,7 +186,10 @@ class CorpusWriter:
     def _held_out(self, waiting: list[_Text], keys: np.ndarray) -> np.ndarray:
         """By the hash of the text alone, in a pair that of its first text."""
         identities = [each.identity for each in waiting]
-        plain = canonical_keys(identities, "", self.wanted.modality) if self.wanted.role else keys
+        if self.wanted.joint:
+            identities = [each.partition(PAIR)[0] for each in identities]
+        apart = self.wanted.role or self.wanted.joint
+        plain = canonical_keys(identities, "", self.wanted.modality) if apart else keys
         held = held_out(plain, self.holdout)
         if self.grouped:
             groups = np.array([each.group for each in waiting])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec import sealing
+from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import write_text
 from distilvec.flow.checks import check_job
@@ -26,6 +27,7 @@ from distilvec.recipe import Recipe
 from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
 from distilvec.training.attention import FILE as ATTENTION
+from distilvec.training.fit import companions_of
 
 if TYPE_CHECKING:
     from distilvec.training import Fitted
@@ -62,6 +64,10 @@ class Bench:
         """Refuse what cannot be done before any method is trained."""
         for each in self.jobs.values():
             check_job(each)
+
+    def forget(self) -> None:
+        """Remove what a finished comparison needs no more: the untrained student of the checks."""
+        _forget(self.folder)
 
     def one(self, name: str, recipe: Recipe, place: Path) -> Job:
         """The job of one training, in a folder of its own; it goes on where it was."""
@@ -137,7 +143,7 @@ class Bench:
         models: dict[str, Any] = {}
         teacher = None if job.first is None else job.first.teacher
         if job.first is not None and teacher is not None:
-            encoder = CachedEncoder(teacher, name=teacher.card.name)
+            encoder = job.first.encoder(job.corpus.modality)
             if knows_tasks(job.first, encoder, self.job.tasks):
                 models[teacher.card.name] = encoder
         models[UNTRAINED] = untrained
@@ -172,7 +178,9 @@ class Bench:
         quality = self._quality(self.jobs[name])
         recipe, qualities = self.jobs[name].recipe, dict[float, float | None]()
         failure: DataError | None = None
-        items = len(self.jobs[name].corpus.train_rows)
+        job = self.jobs[name]
+        rows = rows_with_companions(job.corpus, job.corpus.train_rows, companions_of(job.needs, job.task, job.corpus))
+        items = len(rows[0])
         for factor in FACTORS:
             rate = float(f"{recipe.optimizer.lr * factor:.3g}")
             candidate = changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs), items=items)

@@ -148,6 +148,7 @@ def _compared(job: Job, variants: Mapping[str, Recipe], first: str, seeds: int, 
     table = compare_table({**baselines, **results}, first, beside=baselines)
     comparison = Comparison(bench.folder, table, rates, notes, bench.tried)
     comparison.write()
+    bench.forget()
     return comparison
 
 

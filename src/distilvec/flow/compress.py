@@ -99,7 +99,7 @@ def compress_run(job: Job, student: SentenceTransformer) -> Compression | None:
     held, trained = sampled_rows(corpus.holdout_rows, MOST), np.asarray(corpus.train_rows)
     if not recipe.judging.compression or len(held) < FEWEST:
         return None
-    some = trained[evenly_spaced(len(trained), MOST)]
+    some = sampled_rows(trained, MOST)
     return compress(
         student,
         corpus.texts(held),

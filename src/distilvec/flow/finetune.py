@@ -216,7 +216,17 @@ def _files(recipe: Recipe) -> dict[str, Examples]:
     corpus, task = given(recipe.corpus, "corpus"), given(recipe.task, "task")
     sources = {"train": corpus.path, "validation": task.validation, "test": task.test}
     label = corpus.label or "label"
-    return {name: read_examples(each, corpus.text, label) for name, each in sources.items() if each is not None}
+    files = {name: read_examples(each, corpus.text, label) for name, each in sources.items() if each is not None}
+    known = set(files["train"].inputs)
+    for name in ("validation", "test"):
+        if name in files and (count := sum(each in known for each in files[name].inputs)):
+            logger.warning(
+                "%d of %d items of the %s file are trained on too: scores on them are too good",
+                count,
+                len(files[name]),
+                name,
+            )
+    return files
 
 
 def _settings(recipe: Recipe, *, changed: bool = False) -> dict[str, Any]:

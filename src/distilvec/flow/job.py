@@ -373,13 +373,11 @@ class Job:
 
     def settle_tasks(self) -> None:
         """Tasks whose truth is the teacher's own search (the first one's, or that of all combined) take it."""
-        from distilvec.judging import CachedEncoder
-
         if self.first is None:
             return
         teacher = self.first.teacher
         if all(each.card.kind != "vectors" for each in getattr(teacher, "teachers", [teacher])):
-            settle_tasks(self.tasks, CachedEncoder(teacher))
+            settle_tasks(self.tasks, self.first.encoder(self.corpus.modality))
 
     def sources(self, rows: np.ndarray | None = None, cache: Path | None = None) -> list[SignalSource]:
         """Where training gets each teacher's signals from, for corpus rows; None = those trained on or held out."""

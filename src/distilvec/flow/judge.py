@@ -177,7 +177,7 @@ def judge_all(job: Job, shipped: SentenceTransformer, untrained: SentenceTransfo
     if writes(job.recipe):
         return judge_writing([each.teacher for each in job.taught], job.tasks, untrained, shipped)
     start, first = CachedEncoder(untrained), job.first
-    encoders = [(each, CachedEncoder(each.teacher, name=each.teacher.card.name)) for each in job.taught]
+    encoders = [(each, each.encoder(job.corpus.modality)) for each in job.taught]
     models: dict[str, Any] = {
         encoder.name: encoder for each, encoder in encoders if knows_tasks(each, encoder, job.tasks)
     }
@@ -245,7 +245,7 @@ def make_record(
         student=students[1],
         fitted=fitted,
         verdict=verdict,
-        overlap={task.name: job.corpus.overlap(_judged_texts(task)) for task in tasks},
+        overlap={task.name: job.corpus.overlap(_judged_texts(task)) for task in tasks} | _file_overlap(job),
         held_out=job.held_out_rows(),
         folder=job.output,
         scorers=[(each.scorer.card, each.filled) for each in job.scored],
@@ -254,6 +254,20 @@ def make_record(
     if seen := sorted(_chosen_by(job) & {task.name for task in tasks}):
         record.notes.append(f"The student was chosen (student: auto) with the test items of {', '.join(seen)} in view.")
     return record
+
+
+def _file_overlap(job: Job) -> dict[str, int]:
+    """Labelled file of the recipe's task -> training texts that are in it too, which is said at once."""
+    task, found = job.recipe.task, {}
+    for key in ("test", "validation"):
+        file = None if task is None or task.writes else getattr(task, key)
+        if file:
+            inputs = task_examples(job.recipe, file).inputs
+            texts = [text for each in inputs for text in ((each,) if isinstance(each, str) else each)]
+            found[f"task.{key}"] = count = job.corpus.overlap(texts)
+            if count:
+                logger.warning("%d training texts are in task.%s too: scores on them are too good", count, key)
+    return found
 
 
 def _slices(job: Job, student: SentenceTransformer, verdict: Verdict) -> list[Slice]:

@@ -221,7 +221,7 @@ def make_student(
             heads=size.heads,
             tokenizer=size.tokenizer,
             vocabulary=size.vocabulary,
-            texts=texts.spread(LEARNED),
+            texts=texts.sampled(LEARNED),
             init_from=source(size.embeddings_from) if size.embeddings_from else None,
             max_length=section.max_length or FRESH_LENGTH,
         )

@@ -19,6 +19,7 @@ from distilvec.corpus.keys import Modality
 from distilvec.corpus.lazy import BLOCK, LazyTexts
 from distilvec.corpus.molecules import Components
 from distilvec.errors import DataError, Interrupted
+from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.recipe import TeacherSection
 from distilvec.store import FillReport, SignalStore, fill
@@ -31,6 +32,7 @@ from distilvec.teachers.service import ServiceTeacher
 from distilvec.teachers.signals import NOTHING, Wanted
 
 if TYPE_CHECKING:
+    from distilvec.judging import CachedEncoder
     from distilvec.tasks.base import Task
     from distilvec.training import SignalSource
 
@@ -52,6 +54,13 @@ class Taught:
     live: bool = False
     wanted: Wanted = NOTHING
     weight: float = 1.0
+
+    def encoder(self, modality: Modality) -> CachedEncoder:
+        """The teacher as it is judged: what its store holds is neither encoded nor paid again."""
+        from distilvec.flow.stored import StoredTeacher
+        from distilvec.judging import CachedEncoder
+
+        return CachedEncoder(StoredTeacher(self.teacher, self.store, modality), name=self.teacher.card.name)
 
     @property
     def info(self) -> TeacherInfo:
@@ -159,7 +168,7 @@ def open_store(
     section: TeacherSection, corpus: Corpus, stores: Path, teacher: Teacher
 ) -> tuple[TeacherReport, SignalStore]:
     """What is seen of a teacher beforehand, and its store, made where there is none and checked for damage."""
-    seen = check_teacher(teacher, corpus.teacher_texts(np.asarray(corpus.train_rows)[:256]), corpus.modality)
+    seen = check_teacher(teacher, corpus.teacher_texts(sampled_rows(corpus.train_rows, 256)), corpus.modality)
     store = SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
     store.verify(changed=True)
     return seen, store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:  # recipes import this file, and reading one takes no torch
     from sentence_transformers import SentenceTransformer
     from torch import nn
 
+logger = logging.getLogger(__name__)
 PoolingChoice = Literal["mean", "cls", "last"]
 #: The words of a recipe -> those of sentence-transformers.
 MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
@@ -144,7 +146,11 @@ def limit_length(model: SentenceTransformer, tokens: int) -> None:
             remedy=f"Choose {least} or more.",
         )
     limit = token_limit(model)
-    tokens = tokens if limit is None else min(tokens, limit)
+    if limit is not None and tokens > limit:
+        logger.warning(
+            "it reads at most %d tokens of a text, not %d (student.extend_length: true lets it)", limit, tokens
+        )
+        tokens = limit
     bare = _bare_tokenizer(model[0])
     if bare is None:
         model.max_seq_length = tokens

@@ -321,6 +321,9 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         for section, key in (("optimizer", "muon"), ("corpus", "made")):
             if content[section] and not content[section][key]:
                 del content[section][key]
+        for teacher in content["teachers"]:
+            if teacher["token_budget"] is None:
+                del teacher["token_budget"]
         return plain_yaml.write(content)
 
 

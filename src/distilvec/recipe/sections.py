@@ -115,6 +115,9 @@ class TeacherSection(Section):
     dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         None, description="computation of a model; null = bfloat16 on CUDA, float32 elsewhere"
     )
+    token_budget: int | None = Field(
+        None, gt=0, description="padded tokens that a model reads at once: fewer take less memory; null = by the device"
+    )
     keys: str | None = Field(None, description="content keys of the vectors instead of texts: .npy, uint8 [n, 16]")
     storage: Literal["float16", "float32", "int8"] = Field("float16", description="how the store keeps its vectors")
     weight: float = Field(1.0, gt=0, description="how much it counts beside the other teachers")

@@ -210,6 +210,8 @@ class StudentSection(Section):
             raise ValueError("remember is for a student that has been trained before: give model")
         if self.extend_length and (self.model is None or self.max_length is None):
             raise ValueError("extend_length goes with model and max_length")
+        if self.revision is not None and self.fresh is not None and self.fresh.embeddings_from is None:
+            raise ValueError("revision is of a model, and a fresh student without embeddings_from is made of none")
         if self.normalize_weights is not None and self.aggregation is None:
             raise ValueError("normalize_weights goes with aggregation")
         if self.fresh is not None and self.pooling not in (None, "mean"):

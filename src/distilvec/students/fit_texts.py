@@ -6,9 +6,12 @@ import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from distilvec.corpus.keys import split_pair
+from distilvec.corpus.lazy import take
+from distilvec.evenly import sampled_rows
 from distilvec.modules.pipeline import default_prompt
 
 if TYPE_CHECKING:
@@ -30,9 +33,9 @@ class Seen:
         return self._found[id(of), key][0]
 
 
-def spread(texts: Sequence[str], most: int) -> list[str]:
-    """At most so many of the texts, evenly spaced."""
-    return list(texts[:: max(1, -(-len(texts) // most))])
+def sampled(texts: Sequence[str], most: int) -> list[str]:
+    """At most so many of the texts, a seeded sample in their order: of pairs both sides, whose texts take turns."""
+    return take(texts, sampled_rows(np.arange(len(texts)), most))
 
 
 def token_batches(

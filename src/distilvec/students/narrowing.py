@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from distilvec.modules.blocks import find_transformer
 from distilvec.students.factorising import without_mean
-from distilvec.students.fit_texts import Seen, hooked, spread, token_batches, without_dropout
+from distilvec.students.fit_texts import Seen, hooked, sampled, token_batches, without_dropout
 from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def narrow(
         old, new, share = _Block(before, after, basis, masks).fit(old, new)
         explained.append(share)
     transformer.model = narrower
-    vectors = _lead_back(student, source, spread(texts, _TEXTS), width, seen)
+    vectors = _lead_back(student, source, sampled(texts, _TEXTS), width, seen)
     narrower.train(was_training)
     return Narrowed(tuple(explained), vectors)
 
@@ -265,10 +265,10 @@ def _pooled(model: SentenceTransformer, modules: Sequence[nn.Module], texts: Seq
 
 
 def _few(student: SentenceTransformer, texts: Sequence[str]) -> list[str]:
-    """Evenly spaced texts, of about as many tokens as are kept in memory."""
-    few = spread(texts, _TEXTS)
+    """A sample of the texts, of about as many tokens as are kept in memory."""
+    few = sampled(texts, _TEXTS)
     tokens = sum(int(features["attention_mask"].sum()) for features in token_batches(student, few, _TOKENS))
-    return few if tokens <= _ALL_TOKENS else spread(few, max(1, len(few) * _ALL_TOKENS // tokens))
+    return few if tokens <= _ALL_TOKENS else sampled(few, max(1, len(few) * _ALL_TOKENS // tokens))
 
 
 def _explained(given: Tensor, wanted: Tensor) -> float:

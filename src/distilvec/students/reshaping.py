@@ -19,7 +19,7 @@ from distilvec.modules.blocks import find_blocks
 from distilvec.modules.pipeline import default_prompt
 from distilvec.students.electra import tables
 from distilvec.students.factorising import factorise
-from distilvec.students.fit_texts import Seen, hooked, spread, token_batches
+from distilvec.students.fit_texts import Seen, hooked, sampled, token_batches
 from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of
 from distilvec.students.shape import Kept, Shape, feed_forward, heads_of, is_electra, shared_heads
 
@@ -62,7 +62,7 @@ class Reshaping:
         self.path = found[0]
         self.all_blocks, self.numbers = found[1], [number - 1 for number in kept]
         self.blocks: list[Any] = [found[1][number] for number in self.numbers]
-        self.few = spread(texts, TEXTS)
+        self.few = sampled(texts, TEXTS)
         self._batches = functools.partial(token_batches, source, self.few, TOKENS)
         self.prompt = default_prompt(source)
 
@@ -105,7 +105,7 @@ class Reshaping:
 
     def _count(self, pieces: int, positions: int) -> tuple[Tensor, Tensor]:
         """Use of each piece [N], and tokens of each text [T]."""
-        sample = [self.prompt + text for text in spread(self.texts, COUNTED)]
+        sample = [self.prompt + text for text in sampled(self.texts, COUNTED)]
         rows = self.tokenizer(sample, truncation=True, max_length=positions)["input_ids"]
         ids = torch.tensor([index for row in rows for index in row])
         return torch.bincount(ids, minlength=pieces).double(), torch.tensor([len(row) for row in rows])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import string
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -129,7 +130,7 @@ class _Use:
         self.backend, self.size = backend, size
         self.counts = np.zeros(size, dtype=np.int64)
         self.sample: list[str] = []
-        self._every, self._seen = 1, 0
+        self._draw, self._seen = random.Random(0), 0
 
     def count(self, texts: Iterable[str]) -> None:
         for chunk in _chunks(texts):
@@ -142,14 +143,13 @@ class _Use:
             )
 
     def _keep_some(self, chunk: list[str]) -> None:
-        """Every n-th text, where n doubles whenever the sample is full: spread evenly over all texts."""
+        """Each text is as likely to be in the sample, however many come (a reservoir with a fixed seed)."""
         for text in chunk:
-            if self._seen % self._every == 0:
-                self.sample.append(text)
             self._seen += 1
-            if len(self.sample) > _SAMPLE:
-                self.sample = self.sample[::2]
-                self._every *= 2
+            if len(self.sample) < _SAMPLE:
+                self.sample.append(text)
+            elif (place := self._draw.randrange(self._seen)) < _SAMPLE:
+                self.sample[place] = text
 
     def compare(self, reduced: Any, order: list[int]) -> tuple[float, float, float]:
         """Share of the sample encoded as before, and mean tokens per text before and after."""

@@ -25,7 +25,8 @@ from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 logger = logging.getLogger(__name__)
 
 #: Answers that another try may change; those that a smaller request may change; those that say who is let in.
-_BUSY, _UNFIT, _CLOSED = {408, 409, 425, 429, 500, 502, 503, 504, 529}, {400, 413, 422}, {401, 403}
+_BUSY = {408, 409, 425, 429, *range(500, 600)} - {501, 505}
+_UNFIT, _CLOSED = {400, 413, 422}, {401, 403}
 _LONGEST_WAIT = 60.0
 _MOST_BYTES = 512 << 20
 _SECONDS_BETWEEN_WARNINGS = 10.0

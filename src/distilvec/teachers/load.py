@@ -14,6 +14,8 @@ from distilvec.errors import DistilvecError
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.teachers.base import Teacher
 
+#: Texts per call of a function or request to a service, where nobody says otherwise.
+BATCH = 64
 #: What a function is called with to learn its width: a text, a grey image of 8 x 8 pixels, ethanol.
 PROBES = {
     "text": "A probe.",
@@ -39,7 +41,7 @@ def load_teacher(
     trust_remote_code: bool = False,
     dtype: str | None = None,
     token_budget: int | None = None,
-    batch_size: int = 64,
+    batch_size: int = BATCH,
     rate_limit: float | None = None,
     modality: Modality = "text",
     components: Components = "largest",
@@ -66,8 +68,9 @@ def load_teacher(
         device: default is the best there is. Only for `model`.
         trust_remote_code: whether code that comes with the model may run.
         dtype: "float32", "bfloat16" or "float16", of the computation; vectors are always float32. None = bfloat16
-            (else float16) on CUDA and float32 elsewhere. CPUs with bfloat16 instructions gain from it too.
-        token_budget: padded tokens per forward pass; None = by the device.
+            (else float16) on CUDA and float32 elsewhere. CPUs with bfloat16 instructions gain from it too. Only for
+            `model`.
+        token_budget: padded tokens per forward pass: fewer take less memory; None = by the device. Only for `model`.
         batch_size: texts per call of `call`, or per request to `api`.
         rate_limit: calls or requests per second, None = no limit.
         modality: of the items that it is to read, as the corpus has it.
@@ -88,9 +91,15 @@ def load_teacher(
     _refuse_misfits(
         name, model, call, api, vectors, max_length, pooling, prompt, extra=texts is not None or keys is not None
     )
-    if model is None and (adapters or causal is False):
-        word = "adapters" if adapters else "causal"
+    of_models = {"adapters": adapters, "causal": causal is False, "dtype": dtype, "token_budget": token_budget}
+    if model is None and (word := next((word for word, value in of_models.items() if value), None)):
         raise DistilvecError(f"{word} has no effect without a model", where=name, remedy="Leave it out.")
+    if call is None and api is None and (rate_limit is not None or batch_size != BATCH):
+        raise DistilvecError(
+            f"{'batch_size' if rate_limit is None else 'rate_limit'} is about calls and requests",
+            where=name,
+            remedy="Leave it out; what a model reads at once is token_budget.",
+        )
     if separator is not None:
         return _writing(
             model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +12,12 @@ import numpy as np
 import torch
 
 from distilvec.choosing.probe import short_training
-from distilvec.choosing.sample import sampled
+from distilvec.choosing.sample import COUNTED, sampled
 from distilvec.choosing.scale.reckoning import INDEX_BYTES, PEAKS, Devices, Rates, Scale
+from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError
 from distilvec.flow.job import Job
-from distilvec.flow.start import make_student
 from distilvec.judging import speed
 from distilvec.recipe import Recipe
 from distilvec.store.layout import DTYPES, KEY_BYTES
@@ -55,7 +56,8 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
         notes.append(
             f"{job.method.name} also keeps tokens of the teacher: `distilvec run --dry-run` says how many bytes."
         )
-    rates = measure_rates(job.on(sampled(job.corpus, PROBE_TEXTS, whole=True)))
+    whole = job.corpus if len(job.corpus.train_rows) <= COUNTED else sampled(job.corpus, COUNTED)
+    rates = measure_rates(job.on(sampled(job.corpus, PROBE_TEXTS, whole=True)), whole)
     if rates.training is not None:
         notes.append(f"Training was measured with batches of {rates.batch_size}; more devices need larger ones.")
     if recipe.training.arguments.get("max_steps", 0) > 0:
@@ -65,8 +67,11 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
     return Scale(rates, devices or Devices(), rows, price, notes)
 
 
-def measure_rates(job: Job) -> Rates:
+def measure_rates(job: Job, whole: Corpus | None = None) -> Rates:
     """Rates of the recipe's teachers and student on this machine, on the job's corpus: a small sample.
+
+    Args:
+        whole: what the student is made of (its word pieces are those of a corpus); None = the sample.
 
     Raises:
         DistilvecError: all teachers are files of vectors.
@@ -90,25 +95,35 @@ def measure_rates(job: Job) -> Rates:
         vector_bytes += card.width * value + extra + KEY_BYTES + INDEX_BYTES
         scale_part = f" + {extra} scale" if extra else ""
         parts.append(f"{card.width} x {value}{scale_part} + {KEY_BYTES} key + {INDEX_BYTES} index")
+    if job.combines:  # a store of its own, beside theirs
+        value = np.dtype(DTYPES[recipe.teachers[0].storage]).itemsize
+        extra = SCALE_BYTES if recipe.teachers[0].storage == "int8" else 0
+        widths = [each.teacher.card.width for each in taught]
+        width = sum(widths) if recipe.combine == "concatenate" else widths[0]
+        vector_bytes += width * value + extra + KEY_BYTES + INDEX_BYTES
+        parts.append(f"{width} x {value} + {extra + KEY_BYTES + INDEX_BYTES} of the combined one")
     if not seconds:
         raise DistilvecError("vectors from elsewhere are not encoded here", where="--rows", remedy="Name a model.")
     peak, source = _peak()
     training: dict[str, Any] = {"epochs": recipe.training.epochs, "batch_size": recipe.training.batch_size}
     if recipe.student is not None and recipe.student.auto is None:
-        training |= _training_rate(job, taught)
+        training |= _training_rate(job, taught, sample if whole is None else whole)
     length = float(np.mean([len(text.encode()) for text in texts]))
     return Rates(machine, 1 / seconds, length, vector_bytes, parts, peak, source, **training)
 
 
-def _training_rate(job: Job, taught: Sequence[Any]) -> dict[str, Any]:
+def _training_rate(job: Job, taught: Sequence[Any], whole: Corpus) -> dict[str, Any]:
     """Texts (of pairs both) per second of a few steps of the recipe's own training; empty where it needs more than
     vectors.
     """
     recipe, sample, method = job.recipe, job.corpus, job.method
     if method.inside or recipe.task is not None or recipe.scorers:
         return {}
-    student = make_student(job.student_section, recipe.teachers, sample, recipe.training.seed)
-    items = len(rows_with_companions(sample, sample.train_rows, companions_of(job.needs, job.task, sample))[0])
+    with tempfile.TemporaryDirectory(prefix="distilvec-scale-") as place:  # a run may be at work in the recipe's own
+        apart = job.changed(recipe.model_copy(update={"output": place}), "teachers")
+        apart.corpus = whole
+        needs, student = apart.needs, apart.student()
+    items = len(rows_with_companions(sample, sample.train_rows, companions_of(needs, job.task, sample))[0])
     batch = min(recipe.training.batch_size, items)
     training = recipe.training.model_dump() | {"max_steps": PROBE_STEPS, "batch_size": batch}
     fitted = short_training(student, method, sample, taught, training, recipe.optimizer)
@@ -125,9 +140,9 @@ def _peak() -> tuple[float, str]:
     """TFLOPS of matrix products of this machine, and where that is from."""
     if torch.cuda.is_available():
         name = torch.cuda.get_device_name()
-        spoken = re.sub(r"[\s-]", "", name).casefold()
         for kind in sorted(PEAKS, key=len, reverse=True):
-            if kind.replace("-", "").casefold() in spoken:
+            # A whole word: an A1000 is no A100, and a T400 no T4.
+            if re.search(rf"\b{'[ -]?'.join(re.split('-|(?<=RTX)', kind))}\b", name, re.IGNORECASE):
                 return PEAKS[kind], f"data sheet of this machine's {name}"
     return _matrix_product(), "measured here in a matrix product"
 
