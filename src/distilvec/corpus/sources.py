@@ -238,8 +238,7 @@ def _items(items: Iterable[Any], modality: Modality) -> Source:
 def _names_a_file(item: Any) -> bool:
     if not isinstance(item, str) or len(item) > 1000 or "\n" in item:
         return False
-    path = Path(item).expanduser()
-    return path.suffix.lower() in {*SUFFIXES, *COMPRESSED} and _exists(path)
+    return Path(item).suffix.lower() in {*SUFFIXES, *COMPRESSED} and _exists(Path(item))
 
 
 def _written(item: Any) -> str:
