@@ -37,6 +37,10 @@ class DataError(DistilvecError):
     exit_code = 3
 
 
+class DivergedError(DataError):
+    """A training whose loss, gradient or vectors are not finite any more."""
+
+
 class EnvironmentProblem(DistilvecError):
     """A library, a device, a permission or disk space is missing."""
 

@@ -95,3 +95,4 @@ def test_overlap_counts_either_text_of_a_pair(tmp_path: Path) -> None:
     file = write(tmp_path, [{"a": f"First {n}", "b": f"second {n}"} for n in range(10)])
     joint = read_corpus(file, tmp_path / "out", text=["a", "b"], joint=True, holdout=0)
     assert joint.overlap(["first 3", "second 3", "Second 4", "none"]) == 3
+    assert joint.overlap([join_pair("first 3", "SECOND 3"), join_pair("first 3", "second 4")]) == 1, "whole pairs"

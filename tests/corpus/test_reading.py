@@ -235,9 +235,10 @@ def test_what_a_folder_holds_besides_is_named(tmp_path: Path, caplog: pytest.Log
     (folder / "a.jsonl").write_text('{"text": "one"}\n')
     (folder / "B.JSONL").write_text('{"text": "two"}\n')
     (folder / "c.jsonl.bz2").write_bytes(b"x")
+    (folder / "README.TXT").write_text("about the others")
     (folder / ".hidden").write_text("x")
     assert sorted(read_corpus(folder, tmp_path / "out", holdout=0.0).texts()) == ["one", "two"]
-    assert "2 of its files are read; not c.jsonl.bz2, sub" in caplog.text and "hidden" not in caplog.text
+    assert "2 of its files are read; not README.TXT, c.jsonl.bz2, sub" in caplog.text and "hidden" not in caplog.text
 
 
 def test_a_list_of_files_is_no_list_of_texts(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DistilvecError, DivergedError
 from distilvec.flow import bench
 from distilvec.flow import compare as comparison
 from distilvec.flow.compare import compare
@@ -203,16 +203,16 @@ def test_a_rate_at_which_training_fails_is_the_worst(
 
     def diverging(job: Any, **more: Any) -> Any:
         if job.recipe.optimizer.lr > 2e-3:
-            raise DataError("the loss is not finite", where="step 3")
+            raise DivergedError("the loss is not finite", where="step 3")
         return trained(job, **more)
 
     monkeypatch.setattr(bench, "train_student", diverging)
     found = compare(make_recipe(data, tiny_bert, tmp_path), ["cosine"], seeds=1, tune=True)
     assert found.tried["cosine"][3e-3] is None and found.rates["cosine"] < 2e-3
     monkeypatch.setattr(bench, "train_student", fail)
-    with pytest.raises(DataError, match="the loss is not finite"):
+    with pytest.raises(DivergedError, match="the loss is not finite"):
         compare(make_recipe(data, tiny_bert, tmp_path / "other"), ["cosine"], seeds=1, tune=True)
 
 
 def fail(job: Any) -> None:
-    raise DataError("the loss is not finite", where="step 1")
+    raise DivergedError("the loss is not finite", where="step 1")

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from distilvec.corpus import Corpus
 
 
+#: Rows of a file that a sample of its texts is taken from.
+READ = 200_000
+
+
 def look_at_geometry(
     model: str, data: Path, *, text: str = "text", limit: int = 500, output: Path | None = None
 ) -> str:
@@ -28,7 +32,7 @@ def look_at_geometry(
     if output is not None:
         check_place(output)  # now, not when everything is measured
     with tempfile.TemporaryDirectory(prefix="distilvec-geometry-") as place:
-        texts = _sampled(read_corpus(str(data), place, text=text, holdout=0.0), limit)
+        texts = _sampled(read_corpus(str(data), place, text=text, holdout=0.0, limit=READ), limit)
     measured = geometry(load_student(model), texts)
     name = Path(model).name
     if output is None:
@@ -59,7 +63,7 @@ def compress_model(
 
     check_place(output)  # now, not when everything is measured
     with tempfile.TemporaryDirectory(prefix="distilvec-compress-") as place:
-        texts = _sampled(read_corpus(str(data), place, text=text, holdout=0.0), 2 * limit)
+        texts = _sampled(read_corpus(str(data), place, text=text, holdout=0.0, limit=READ), 2 * limit)
     if len(texts) < 2 * FEWEST:
         raise DistilvecError(
             f"{len(texts)} texts are too few to compare vectors on",

@@ -117,7 +117,7 @@ class Corpus:
         return self._teacher_texts.get(rows)
 
     def overlap(self, texts: Iterable[str]) -> int:
-        """How many distinct training items are also among these.
+        """How many distinct texts (images, molecules) that are trained on are also among these.
 
         Texts are compared without case and surrounding white space, of a joint pair each of the two; images and
         molecules by their keys.
@@ -227,6 +227,8 @@ def read_corpus(
         made=made,
     )
     options = {**wanted.options(), "holdout": holdout, "strict": strict, "limit": limit, "format": FORMAT}
+    if joint:  # held out by the first text; prepared before, it was by both
+        options["split"] = "first text"
     digest = _digest(origin, options)
     ready = _reusable(folder, digest)
     if ready is not None:

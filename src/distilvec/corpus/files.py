@@ -16,7 +16,7 @@ from typing import Any
 from distilvec.errors import DataError, EnvironmentProblem
 from distilvec.locking import locked
 
-FORMAT = 3
+FORMAT = 2
 MANIFEST = "corpus.json"
 _PARTIAL = ".partial-"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

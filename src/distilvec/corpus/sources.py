@@ -22,6 +22,8 @@ from distilvec.errors import DataError, DistilvecError
 
 logger = logging.getLogger(__name__)
 NPZ = ".npz"
+#: Files of a folder that are about the others, whatever their suffix.
+_ABOUT = {"README", "LICENSE", "LICENCE", "NOTICE", "CHANGELOG", "COPYING", "CITATION"}
 _BATCH = 1000
 _IMAGES = 32  # of which each may have megabytes
 _LOOKED_AT = 1000
@@ -203,7 +205,7 @@ def _folder(path: Path, modality: Modality | None) -> Source:
 
 
 def _is_read(path: Path, modality: Modality | None) -> bool:
-    if path.name.startswith("."):
+    if path.name.startswith(".") or path.name.partition(".")[0].upper() in _ABOUT:
         return False
     try:
         return (path.suffix == NPZ and modality in (None, "image")) or bool(file_kind(path))

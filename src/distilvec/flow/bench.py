@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from distilvec import sealing
 from distilvec.corpus.groups import rows_with_companions
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DistilvecError, DivergedError
 from distilvec.files import write_text
 from distilvec.flow.checks import check_job
 from distilvec.flow.identity import comparison_identity
 from distilvec.flow.job import Job
 from distilvec.flow.judge import TASK, answers_alike, knows_tasks, predictor_of, supervises, task_score
 from distilvec.flow.run import output_folder
-from distilvec.flow.start import FOLDER
+from distilvec.flow.start import FOLDER, start_key
 from distilvec.flow.train import ship_student, train_student
 from distilvec.flow.variants import changed
 from distilvec.flow.writing import MEASURED, answer_metrics, held_out_items, open_shipped, writes
@@ -66,8 +66,16 @@ class Bench:
             check_job(each)
 
     def forget(self) -> None:
-        """Remove what a finished comparison needs no more: the untrained student of the checks."""
-        _forget(self.folder)
+        """Remove what a finished comparison needs no more: the untrained students of its checks.
+
+        Checkpoints in the same folder are those of a run, which may go on.
+        """
+        place = self.folder / FOLDER
+        for each in self.jobs.values():
+            section, recipe = each.student_section, each.recipe
+            sealing.remove(place / start_key(section, recipe.teachers, each.corpus, recipe.training.seed))
+        if place.is_dir() and not any(place.iterdir()):
+            place.rmdir()
 
     def one(self, name: str, recipe: Recipe, place: Path) -> Job:
         """The job of one training, in a folder of its own; it goes on where it was."""
@@ -173,11 +181,11 @@ class Bench:
         One at which training fails (its loss is not finite any more) is the worst.
 
         Raises:
-            DataError: training fails at every rate.
+            DivergedError: training fails at every rate.
         """
         quality = self._quality(self.jobs[name])
         recipe, qualities = self.jobs[name].recipe, dict[float, float | None]()
-        failure: DataError | None = None
+        failure: DivergedError | None = None
         job = self.jobs[name]
         rows = rows_with_companions(job.corpus, job.corpus.train_rows, companions_of(job.needs, job.task, job.corpus))
         items = len(rows[0])
@@ -192,7 +200,7 @@ class Bench:
                 try:
                     student, _ = train_student(job)
                     known = {"identity": identity, "value": quality(student)}
-                except DataError as error:
+                except DivergedError as error:
                     logger.warning("%s at a learning rate of %g: %s", name, rate, error)
                     known, failure = {"identity": identity, "value": None}, error
                 write_text(job.output / "agreement.json", json.dumps(known))
@@ -201,7 +209,7 @@ class Bench:
         self.tried[name] = qualities
         whole = {rate: value for rate, value in qualities.items() if value is not None}
         if not whole:
-            raise failure or DataError("training fails at every learning rate", where=name)
+            raise failure or DivergedError("training fails at every learning rate", where=name)
         return max(whole, key=lambda rate: whole[rate])
 
     @staticmethod

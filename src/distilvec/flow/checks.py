@@ -38,7 +38,6 @@ def check_job(job: Job) -> None:
             read_items(recipe, recipe.task.validation)
     elif recipe.task is not None:
         _check_task_files(job)
-    _check_joint(job)
     measured = _measured(job)
     if recipe.training.best is not None:
         _check_best(recipe.training.best.removeprefix("eval_"), measured)
@@ -53,20 +52,6 @@ def check_job(job: Job) -> None:
     check_training(corpus.train_rows, corpus, recipe.training, recipe.optimizer, blind=blind)
     if launched()[1] == 1:  # of several processes, making them joins the others
         training_arguments(recipe.training, recipe.optimizer, job.output / "checkpoints", len(corpus.train_rows))
-
-
-def _check_joint(job: Job) -> None:
-    """Refuse pairs that are read as one item for teachers that are given plain texts."""
-    task, corpus = job.recipe.task, job.corpus_section
-    if task is None or task.writes or not task.joint or isinstance(corpus.text, str):
-        return
-    for section in job.recipe.teachers:
-        if section.model is None:
-            raise DistilvecError(
-                f"{section.name} is given texts, and pairs are read as one item each",
-                where="task.encoding",
-                remedy="Use encoding: separate, or a teacher that is a model.",
-            )
 
 
 def _check_truth(job: Job) -> None:

@@ -221,7 +221,7 @@ def _files(recipe: Recipe) -> dict[str, Examples]:
     for name in ("validation", "test"):
         if name in files and (count := sum(each in known for each in files[name].inputs)):
             logger.warning(
-                "%d of %d items of the %s file are trained on too: scores on them are too good",
+                "%d of %d items of the %s file are trained on too: scores on them flatter",
                 count,
                 len(files[name]),
                 name,

@@ -151,10 +151,27 @@ class Job:
 
     @cached_property
     def teachers(self) -> list[Teacher]:
-        """Opened, in the recipe's order; [] where it names none."""
+        """Opened, in the recipe's order; [] where it names none.
+
+        Raises:
+            DistilvecError: pairs are read as one item each, and a teacher is given plain texts.
+        """
+        self._check_joint()
         components = self.recipe.corpus.components if self.recipe.corpus else "largest"
         modality, separator = self.corpus.modality, self.separator
         return [open_teacher(section, components, modality, separator) for section in self.recipe.teachers]
+
+    def _check_joint(self) -> None:
+        task, corpus = self.recipe.task, self.recipe.corpus
+        if task is None or task.writes or not task.joint or corpus is None or isinstance(corpus.text, str):
+            return
+        for section in self.recipe.teachers:
+            if section.model is None and section.keys is None:
+                raise DistilvecError(
+                    f"{section.name} is given texts, and pairs are read as one item each",
+                    where="task.encoding",
+                    remedy="Use encoding: separate, or a teacher that is a model.",
+                )
 
     @property
     def separator(self) -> str | None:

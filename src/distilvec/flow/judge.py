@@ -15,7 +15,7 @@ from distilvec.alignment.drawing import align_text
 from distilvec.alignment.loading import unlimited
 from distilvec.alignment.pieces import ENDS
 from distilvec.corpus import Corpus
-from distilvec.corpus.keys import split_pair
+from distilvec.corpus.keys import join_pair, split_pair
 from distilvec.errors import DataError
 from distilvec.evenly import sampled_rows
 from distilvec.files import read_object
@@ -258,15 +258,19 @@ def make_record(
 
 def _file_overlap(job: Job) -> dict[str, int]:
     """Labelled file of the recipe's task -> training texts that are in it too, which is said at once."""
-    task, found = job.recipe.task, {}
+    task, found = job.recipe.task, dict[str, int]()
+    if task is None or task.writes:
+        return found
     for key in ("test", "validation"):
-        file = None if task is None or task.writes else getattr(task, key)
+        file = getattr(task, key)
         if file:
             inputs = task_examples(job.recipe, file).inputs
+            if task.joint:  # the whole pair: that two pairs share a text is as it should be
+                inputs = [each if isinstance(each, str) else join_pair(*each) for each in inputs]
             texts = [text for each in inputs for text in ((each,) if isinstance(each, str) else each)]
             found[f"task.{key}"] = count = job.corpus.overlap(texts)
             if count:
-                logger.warning("%d training texts are in task.%s too: scores on them are too good", count, key)
+                logger.warning("%d training texts are in task.%s too: scores on them may flatter", count, key)
     return found
 
 

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from distilvec.corpus.keys import Modality, content_keys
+from distilvec.errors import DataError
 from distilvec.store import SignalStore
 
 
 class StoredTeacher:
     """A teacher behind its store: the corpus' own items, which judging asks for, are neither encoded nor paid again.
 
-    What the store lacks, and the sides of queries and documents where the teacher has them, are asked of the teacher.
+    What the store lacks (all, where the corpus tells roles apart), and the sides of queries and documents where the
+    teacher has them, are asked of the teacher.
 
     Args:
         teacher: with `encode`; everything else is its own, too.
@@ -30,7 +32,10 @@ class StoredTeacher:
 
     def encode(self, items: Sequence[str]) -> np.ndarray:
         """float32 [n, D]."""
-        rows = self.store.rows(content_keys(items, modality=self.modality))
+        try:
+            rows = self.store.rows(content_keys(items, modality=self.modality))
+        except DataError:  # an item of a task that is no molecule, which a model of texts reads all the same
+            rows = np.full(len(items), -1)
         known = rows >= 0
         if not known.any():
             return np.asarray(self.teacher.encode(items))

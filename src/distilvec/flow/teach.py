@@ -56,11 +56,18 @@ class Taught:
     weight: float = 1.0
 
     def encoder(self, modality: Modality) -> CachedEncoder:
-        """The teacher as it is judged: what its store holds is neither encoded nor paid again."""
+        """The teacher as it is judged: what its store holds is neither encoded nor paid again.
+
+        But for what a model's store holds rounded to eight bits, which is encoded again.
+        """
         from distilvec.flow.stored import StoredTeacher
         from distilvec.judging import CachedEncoder
 
-        return CachedEncoder(StoredTeacher(self.teacher, self.store, modality), name=self.teacher.card.name)
+        card = self.teacher.card
+        rounded = self.store.dtype == "int8" and card.kind not in ("callable", "service")
+        return CachedEncoder(
+            self.teacher if rounded else StoredTeacher(self.teacher, self.store, modality), name=card.name
+        )
 
     @property
     def info(self) -> TeacherInfo:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from distilvec.alignment.loading import unlimited
 from distilvec.corpus import Corpus
-from distilvec.evenly import evenly_spaced
+from distilvec.evenly import sampled_rows
 from distilvec.judging.hardest import shared_neighbours
 
 Array = npt.NDArray[Any]
@@ -126,7 +126,7 @@ def item_masks(
         if theirs is not None and ours.get_vocab().keys() < theirs.get_vocab().keys():
             names = zip(cut, _cut(theirs, corpus.texts(rows)), strict=True)
             masks[OTHER_PIECES] = np.array([one.tokens != other.tokens for one, other in names])
-        counted = corpus.train_rows[evenly_spaced(len(corpus.train_rows), COUNTED)]
+        counted = sampled_rows(corpus.train_rows, COUNTED)
         counts = _counts(ours, corpus.texts(counted))
         rarest = np.array([min((counts[index] for index in each.ids), default=RARE[0]) for each in cut])
         limit = next((each for each in RARE if (rarest < each).mean() <= 0.5), RARE[-1])

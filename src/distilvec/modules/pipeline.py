@@ -147,9 +147,7 @@ def limit_length(model: SentenceTransformer, tokens: int) -> None:
         )
     limit = token_limit(model)
     if limit is not None and tokens > limit:
-        logger.warning(
-            "it reads at most %d tokens of a text, not %d (student.extend_length: true lets it)", limit, tokens
-        )
+        logger.warning("the student reads %d tokens of a text at most, not %d", limit, tokens)
         tokens = limit
     bare = _bare_tokenizer(model[0])
     if bare is None:

@@ -32,7 +32,7 @@ class PrunedVocabulary:
         texts_unchanged: share of the texts that are encoded exactly as before, in [0, 1].
         tokens_before, tokens_after: mean tokens per text without special ones.
 
-    The last three are taken on at most 10,000 texts, spread evenly.
+    The last three are taken on a sample of at most 10,000 texts.
     """
 
     tokenizer: Any

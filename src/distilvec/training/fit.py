@@ -15,7 +15,7 @@ import torch
 
 from distilvec.allocator import keep_freed_memory
 from distilvec.corpus.groups import rows_with_companions
-from distilvec.errors import DataError, DistilvecError, Interrupted
+from distilvec.errors import DataError, DistilvecError, DivergedError, Interrupted
 from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs, Sample
@@ -201,7 +201,7 @@ def _check_vectors(student: SentenceTransformer, features: dict[str, Any]) -> No
         DataError: its vectors are not finite.
     """
     if not torch.isfinite(student(features)["sentence_embedding"]).all():
-        raise DataError(
+        raise DivergedError(
             "the trained student's vectors are not finite",
             where="student",
             remedy="Lower optimizer.lr and optimizer.heads_lr. Earlier checkpoints are kept.",

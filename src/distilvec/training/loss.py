@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from distilvec.corpus import content_keys
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DataError, DistilvecError
-from distilvec.evenly import evenly_spaced
+from distilvec.evenly import sampled_rows
 from distilvec.files import whole
 from distilvec.methods.base import Method, Sample
 from distilvec.methods.table import build_method
@@ -274,7 +274,7 @@ class DistillationLoss(nn.Module):
             layers = torch.zeros(1, info.layers or 0, 0, self.tap.pooled) if self.needs.student.layers else None
             none = TeacherSignals(present=torch.zeros(0, dtype=torch.bool), sentence=torch.zeros(0, teacher.width))
             return Sample(StudentOutput(torch.zeros(1, 0, info.width), layers), [none])
-        chosen = [texts[position] for position in evenly_spaced(len(texts), SAMPLE)]
+        chosen = [texts[position] for position in sampled_rows(np.arange(len(texts)), SAMPLE)]
         numbers = self.store.rows(content_keys(chosen))
         chosen = [text for text, number in zip(chosen, numbers, strict=True) if number >= 0]
         numbers = numbers[numbers >= 0]

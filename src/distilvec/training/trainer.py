@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import PrinterCallback, TrainingArguments
 
-from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError, DivergedError, EnvironmentProblem
 from distilvec.evenly import evenly_spaced
 from distilvec.modules.blocks import find_writer
 from distilvec.modules.causal import answer_places
@@ -230,7 +230,7 @@ class DistillationTrainer(CheckpointedTrainer):
         """The micro-batches of an optimiser step, after which it is known what each of them counts for."""
         batches, count = super().get_batch_samples(epoch_iterator, num_batches, device)
         amounts = torch.tensor([_amount(batch) for batch in batches], dtype=torch.float64).reshape(-1, 2)
-        if len(batches) > 1:
+        if len(batches) > 1 and world_size() > 1:
             amounts = sum_over_ranks(amounts.to(device)).cpu()
         items, tokens = amounts.T
         counted = tokens if tokens.sum() > 0 else items
@@ -289,7 +289,7 @@ class DistillationTrainer(CheckpointedTrainer):
         if not bad.any() and items is not None and len(items) == len(rows):
             bad = ~torch.isfinite(items)
         named = rows[bad] if bad.any() else rows
-        raise DataError(
+        raise DivergedError(
             f"the loss is not finite (terms {', '.join(broken) or 'total'}) for corpus rows {self._shown(named)}",
             where=f"step {self.state.global_step + 1}",
             remedy="Look at these rows' texts and teacher vectors, or lower optimizer.lr. The last checkpoint is kept.",
@@ -307,7 +307,7 @@ class DistillationTrainer(CheckpointedTrainer):
         norm = super()._get_grad_norm(model, grad_norm)
         if not self.args.fp16 and not math.isfinite(float(norm)):
             rows = torch.cat(self._step_rows)
-            raise DataError(
+            raise DivergedError(
                 f"the gradient is not finite, though the loss is, for corpus rows {self._shown(rows)}",
                 where=f"step {self.state.global_step + 1}",
                 remedy="Lower optimizer.lr, or look at these rows. The last checkpoint is kept.",
