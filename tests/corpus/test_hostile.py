@@ -37,8 +37,11 @@ def test_a_folder_of_several_files(tmp_path: Path) -> None:
     (folder / "d.csv").write_text("txt,label\nfourth,1\n")
     with pytest.raises(DataError, match=r'd\.csv: .*"text".*"txt", "label"'):
         read_corpus(folder, tmp_path / "out", label="label")
+    (folder / "d.csv").unlink()
     (folder / "README.txt").write_text("What this is.\n")
-    with pytest.raises(DataError, match=r"/data: .*README\.txt"):
+    assert len(read_corpus(folder, tmp_path / "out", label="label", holdout=0.0)) == 3, "it is about the others"
+    (folder / "notes.txt").write_text("Plain texts.\n")
+    with pytest.raises(DataError, match=r"/data: .*notes\.txt"):
         read_corpus(folder, tmp_path / "out", label="label")
 
 
