@@ -183,3 +183,13 @@ def test_a_data_sheet_is_that_of_the_device(name: str, kind: str | None, monkeyp
     monkeypatch.setattr(rates, "_matrix_product", lambda: -1.0)
     found, source = rates._peak()
     assert found == (PEAKS[kind] if kind else -1.0) and ("data sheet" in source) == bool(kind)
+
+
+def test_a_combined_store_is_counted_beside_those_of_its_teachers(recipe: Recipe, tiny_bert: Path) -> None:
+    two = [{"name": name, "model": str(tiny_bert)} for name in ("tiny", "other")]
+    asked = recipe.model_dump() | {"teachers": two, "combine": "concatenate"}
+    alone = scale(recipe, 10**6).rates
+    both = scale(Recipe.build(asked), 10**6).rates
+    assert len(both.parts) == 3 and both.parts[:2] == 2 * alone.parts
+    fixed = 16 + 16
+    assert both.vector_bytes - fixed * 3 == 4 * (alone.vector_bytes - fixed)

@@ -107,7 +107,9 @@ def judge_run(
             ours = {name: encoders[name](texts) for name in (UNTRAINED, FREE, TRAINED) if name in encoders}
             verdict.neighbours = {name: _neighbours(teacher_vectors, vectors) for name, vectors in ours.items()}
             if not tasks:  # these say it better
-                verdict.alarms += _alarms(verdict.neighbours)
+                for name in (each for each in ours if each != TRAINED):
+                    gap = paired_bootstrap(verdict.neighbours[TRAINED], verdict.neighbours[name])
+                    verdict.alarms += alarm("the teacher's nearest neighbours", TRAINED, name, gap.value, gap.interval)
         verdict.collapse = {name: collapse(vectors) for name, vectors in verdict.vectors.items()}
         verdict.alarms += verdict.collapse[TRAINED].pop("alarms", [])
     if with_speed and len(texts):
@@ -124,16 +126,3 @@ def _neighbours(teacher_vectors: npt.NDArray[Any], vectors: npt.NDArray[Any]) ->
     _, found = shared_neighbours(teacher_vectors, vectors)
     outputs = Outputs("neighbours", np.zeros(len(found), np.int8), found.astype(np.float32))
     return make_score(task="neighbours", kind="neighbours", domain=None, outputs=outputs)
-
-
-def _alarms(neighbours: Mapping[str, Score]) -> list[str]:
-    """Where the student finds no more of the teacher's neighbours than what it has to beat."""
-    gaps = {
-        name: paired_bootstrap(neighbours[TRAINED], neighbours[name])
-        for name in (UNTRAINED, FREE)
-        if name in neighbours
-    }
-    found = [
-        alarm("the teacher's nearest neighbours", TRAINED, name, gap.value, gap.interval) for name, gap in gaps.items()
-    ]
-    return [sentence for each in found for sentence in each]

@@ -67,11 +67,11 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
     return Scale(rates, devices or Devices(), rows, price, notes)
 
 
-def measure_rates(job: Job, whole: Corpus | None = None) -> Rates:
+def measure_rates(job: Job, whole: Corpus) -> Rates:
     """Rates of the recipe's teachers and student on this machine, on the job's corpus: a small sample.
 
     Args:
-        whole: what the student is made of (its word pieces are those of a corpus); None = the sample.
+        whole: what the student is made of (its word pieces are those of a corpus).
 
     Raises:
         DistilvecError: all teachers are files of vectors.
@@ -82,34 +82,35 @@ def measure_rates(job: Job, whole: Corpus | None = None) -> Rates:
     )
     texts = sample.teacher_texts(sample.train_rows)
     seconds = 0.0
-    parts: list[str] = []
-    machine, vector_bytes = "", 0
+    parts: list[tuple[int, str]] = []
+    machine = ""
     for section, each in zip(recipe.teachers, taught, strict=True):
         card = each.teacher.card
         if card.kind != "vectors":
             timed = speed(each.teacher, texts, singles=1, seconds=SECONDS)
             seconds += 1 / timed["texts_per_second"]
             machine = f"{timed['machine']}, {timed['device']}, {timed['threads']} threads"
-        value = np.dtype(DTYPES[section.storage]).itemsize
-        extra = SCALE_BYTES if section.storage == "int8" else 0
-        vector_bytes += card.width * value + extra + KEY_BYTES + INDEX_BYTES
-        scale_part = f" + {extra} scale" if extra else ""
-        parts.append(f"{card.width} x {value}{scale_part} + {KEY_BYTES} key + {INDEX_BYTES} index")
+        parts.append(_stored(card.width, section.storage))
     if job.combines:  # a store of its own, beside theirs
-        value = np.dtype(DTYPES[recipe.teachers[0].storage]).itemsize
-        extra = SCALE_BYTES if recipe.teachers[0].storage == "int8" else 0
-        widths = [each.teacher.card.width for each in taught]
-        width = sum(widths) if recipe.combine == "concatenate" else widths[0]
-        vector_bytes += width * value + extra + KEY_BYTES + INDEX_BYTES
-        parts.append(f"{width} x {value} + {extra + KEY_BYTES + INDEX_BYTES} of the combined one")
+        parts.append(_stored(job.infos[0].width, recipe.teachers[0].storage))
     if not seconds:
         raise DistilvecError("vectors from elsewhere are not encoded here", where="--rows", remedy="Name a model.")
     peak, source = _peak()
     training: dict[str, Any] = {"epochs": recipe.training.epochs, "batch_size": recipe.training.batch_size}
     if recipe.student is not None and recipe.student.auto is None:
-        training |= _training_rate(job, taught, sample if whole is None else whole)
+        training |= _training_rate(job, taught, whole)
     length = float(np.mean([len(text.encode()) for text in texts]))
-    return Rates(machine, 1 / seconds, length, vector_bytes, parts, peak, source, **training)
+    vector_bytes, told = sum(part[0] for part in parts), [part[1] for part in parts]
+    return Rates(machine, 1 / seconds, length, vector_bytes, told, peak, source, **training)
+
+
+def _stored(width: int, storage: str) -> tuple[int, str]:
+    """Bytes of a vector in a store, and what they are."""
+    value = np.dtype(DTYPES[storage]).itemsize
+    extra = SCALE_BYTES if storage == "int8" else 0
+    scale_part = f" + {extra} scale" if extra else ""
+    told = f"{width} x {value}{scale_part} + {KEY_BYTES} key + {INDEX_BYTES} index"
+    return width * value + extra + KEY_BYTES + INDEX_BYTES, told
 
 
 def _training_rate(job: Job, taught: Sequence[Any], whole: Corpus) -> dict[str, Any]:
