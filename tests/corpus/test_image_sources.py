@@ -95,8 +95,11 @@ def test_a_folder_is_read_again_when_a_file_has_changed(tmp_path: Path) -> None:
 
 def test_what_a_folder_holds_decides_unless_it_is_said(tmp_path: Path) -> None:
     mixed = make_folder(tmp_path / "mixed")
-    (mixed / "readme.txt").write_text("one\ntwo\n")
-    with pytest.raises(DistilvecError, match=r"readme\.txt.*corpus\.modality"):
+    (mixed / "README.txt").write_text("What this is.\n")
+    assert len(read_corpus(mixed, tmp_path / "described", holdout=0.0)) == 6, "it is about the others"
+    (mixed / "README.txt").unlink()
+    (mixed / "notes.txt").write_text("one\ntwo\n")
+    with pytest.raises(DistilvecError, match=r"notes\.txt.*corpus\.modality"):
         read_corpus(mixed, tmp_path / "out")
     assert read_corpus(mixed, tmp_path / "texts", modality="text", holdout=0.0).texts() == ["one", "two"]
     images = read_corpus(mixed, tmp_path / "images", modality="image", holdout=0.0)
