@@ -12,8 +12,12 @@ import torch
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from distilvec.corpus import join_pair, split_pair
 from distilvec.errors import DistilvecError
-from distilvec.students import load_student, shrink
+from distilvec.students import load_student, reshaping, shrink
+from distilvec.students.factorising import factorise
+from distilvec.students.fresh import train_tokenizer
+from distilvec.students.static import count_pieces
 from distilvec.students.vocabulary import fast_tokenizer, prune_tokenizer
 
 KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]
@@ -189,3 +193,21 @@ def test_many_texts_are_sampled_from_all_over_and_from_both_sides_of_pairs(tiny_
     assert len(set(numbers)) == len(numbers) == 10_000
     assert np.bincount(numbers // 9_000, minlength=5) == pytest.approx(np.full(5, 2_000), rel=0.1)
     assert np.bincount(numbers % 2) == pytest.approx(np.full(2, 5_000), rel=0.05)
+
+
+def test_the_two_texts_of_a_joint_item_are_read_apart(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = load_student(tiny_bert, device="cpu").tokenizer
+    words = [word for word in tokenizer.get_vocab() if word.isalpha() and len(word) > 2][:12]
+    items = [join_pair(first, second) for first, second in zip(words[::2], words[1::2], strict=True)]
+    floor = len(prune_tokenizer(tokenizer, ["a"], 400).kept_ids)
+    assert set(words) <= set(prune_tokenizer(tokenizer, items, floor + len(words)).tokenizer.get_vocab())
+    counts = count_pieces(tokenizer.backend_tokenizer, items, len(tokenizer))
+    assert counts[tokenizer.convert_tokens_to_ids(words)].tolist() == [1] * 12 and counts.sum() == 12
+    assert set(words) <= {piece.removeprefix("Ġ") for piece in train_tokenizer(items * 9, 400).get_vocab()}
+
+    used = []
+    monkeypatch.setattr(reshaping, "factorise", lambda *given: used.append(given[3:]) or factorise(*given))
+    shrink(load_student(tiny_bert, device="cpu"), embedding=12, texts=items)
+    [(use, lengths)] = used
+    assert use[tokenizer.convert_tokens_to_ids(words)].tolist() == [1] * 12
+    assert lengths.tolist() == [len(tokenizer(*split_pair(item))["input_ids"]) for item in items]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from distilvec.corpus.keys import split_pair
 from distilvec.modules.blocks import find_blocks
 from distilvec.modules.pipeline import default_prompt
 from distilvec.students.electra import tables
@@ -105,7 +106,7 @@ class Reshaping:
 
     def _count(self, pieces: int, positions: int) -> tuple[Tensor, Tensor]:
         """Use of each piece [N], and tokens of each text [T]."""
-        sample = [self.prompt + text for text in sampled(self.texts, COUNTED)]
+        sample = [split_pair(self.prompt + text) for text in sampled(self.texts, COUNTED)]
         rows = self.tokenizer(sample, truncation=True, max_length=positions)["input_ids"]
         ids = torch.tensor([index for row in rows for index in row])
         return torch.bincount(ids, minlength=pieces).double(), torch.tensor([len(row) for row in rows])

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError
 from distilvec.students.load import load_student
 from distilvec.students.pieces import fast_tokenizer_of, piece_vectors, readable_pieces
@@ -91,14 +92,15 @@ def count_pieces(tokenizer: Any, texts: Iterable[str], size: int) -> npt.NDArray
 
     Args:
         tokenizer: a `tokenizers.Tokenizer`.
-        texts: read once.
+        texts: read once; a joint item (`corpus.keys.PAIR`) is the pair that it is.
 
     Raises:
         DistilvecError: there are no texts.
     """
     counts, seen, rest = np.zeros(size, dtype=np.int64), 0, iter(texts)
     while chunk := list(islice(rest, _CHUNK)):
-        ids = [index for encoding in tokenizer.encode_batch(chunk, add_special_tokens=False) for index in encoding.ids]
+        read = [split_pair(text) for text in chunk]
+        ids = [index for encoding in tokenizer.encode_batch(read, add_special_tokens=False) for index in encoding.ids]
         counts += np.bincount(np.asarray(ids, dtype=np.int64), minlength=size)
         seen += len(chunk)
     if not seen:

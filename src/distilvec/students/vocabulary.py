@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError
 from distilvec.modules.text_ids import check_fast
 from distilvec.students.merges import count_parts, merge_pair
@@ -54,7 +55,7 @@ def prune_tokenizer(
 
     Args:
         tokenizer: a transformers tokenizer (WordPiece, BPE or Unigram); left as it is.
-        texts: read once.
+        texts: read once; a joint item (`corpus.keys.PAIR`) is the pair that it is.
         vocabulary: at most this many pieces.
         keep_ids: further ids that must stay.
         rows: rows of the model's embedding table.
@@ -163,7 +164,8 @@ class _Use:
 
 
 def _encode(backend: Any, texts: list[str]) -> list[list[int]]:
-    return [encoding.ids for encoding in backend.encode_batch(texts, add_special_tokens=False)]
+    read = [split_pair(text) for text in texts]
+    return [encoding.ids for encoding in backend.encode_batch(read, add_special_tokens=False)]
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
