@@ -315,6 +315,7 @@ def test_auto_is_chosen_trained_and_saved(tmp_path: Path, tiny_bert: Path, texts
     assert saved.student == Recipe.build(saved.model_dump() | {"student": chosen["section"]}).student
     assert chosen["parameters"] == sum(p.numel() for p in finished.student.parameters())
     assert set(chosen["kept"]) == {"untrained", "free", "probe"}
+    assert any("chosen (student: auto) by agreement" in note for note in finished.record.notes)
     (tmp_path / "out/plan.json").unlink()
     assert settle_student(recipe, resume=True) == saved and not (tmp_path / "out/plan.json").exists()
     assert run(settle_student(recipe, resume=True), resume=True).folder == finished.folder

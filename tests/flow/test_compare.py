@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, DivergedError
 from distilvec.flow import bench
 from distilvec.flow import compare as comparison
 from distilvec.flow.compare import compare
 from distilvec.flow.job import Job
 from distilvec.flow.variants import variants_of
+from distilvec.judging.automatic import automatic_tasks, halves
 from distilvec.recipe import Recipe
 
 METHODS = ["cosine", "mse:init=random", {"name": "talas", "anchored_layers": 1, "lasd_weight": 0.0}]
@@ -22,7 +24,7 @@ METHODS = ["cosine", "mse:init=random", {"name": "talas", "anchored_layers": 1, 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory, sentences: list[str]) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    texts = [text for text in sentences if len(text) < 90][:100]
+    texts = [text for text in sentences if len(text) < 90][:130]
     rows = [{"text": text, "label": "long" if len(text) > 45 else "short"} for text in texts]
     (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return folder / "texts.jsonl"
@@ -146,6 +148,28 @@ def test_tuning_takes_the_best_of_three_rates(data: Path, tiny_bert: Path, tmp_p
     assert "chosen on held-out agreement" in shown
     assert saved["tried"]["cosine"] == {str(rate): pytest.approx(value) for rate, value in values.items()}
     assert ("that was tried" in shown) == (found.rates["cosine"] in (min(values), max(values)))
+
+
+def test_rates_are_not_chosen_on_the_items_that_are_judged(
+    data: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    whole = Job.held_out
+
+    def watched(self: Job, *given: Any, **more: Any) -> Any:
+        texts, vectors = whole(self, *given, **more)
+        asked.extend(texts)
+        return texts, vectors
+
+    monkeypatch.setattr(Job, "held_out", watched)
+    found = compare(make_recipe(data, tiny_bert, tmp_path), ["cosine"], seeds=1, tune=True)
+    assert "the half that no rate was chosen on" in found.table()
+    corpus = Corpus.open(tmp_path / "cache" / "corpus")
+    held = corpus.texts(corpus.holdout_rows)
+    judged = {text for task in automatic_tasks(halves(corpus)[1]) for (text,) in task.test_items()}
+    assert asked and set(asked) <= set(held) and judged <= set(held) and not judged & set(asked)
+    scores = json.loads((tmp_path / "out" / "runs" / "cosine" / "seed-4" / "scores.json").read_text())["scores"]
+    assert {score["n"] for score in scores.values()} <= {len(judged)}
 
 
 def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:

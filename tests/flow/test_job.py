@@ -268,6 +268,17 @@ def test_texts_without_a_task_still_have_a_free_baseline(tmp_path: Path, tiny_be
     assert compared == {("untrained student", "neighbours"), ("free baseline", "neighbours")}
 
 
+def test_the_report_says_that_the_checkpoint_was_chosen_where_it_is_measured(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    training = {"max_steps": 2, "evaluate_every": 1, "best": "eval_agreement_cosine"}
+    record = run(recipe(tmp_path, tiny_bert, sentences, training=training, judging={"speed": False})).record
+    assert any("checkpoint was chosen by agreement" in note for note in record.notes)
+    items = record.agreement["items"]
+    page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert f"by chance {1000 / (items - 1):.1f} % among {items}" in page
+
+
 def test_judging_asks_the_teacher_only_for_what_its_store_lacks(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:

@@ -14,6 +14,7 @@ from tests.indexes.conftest import encoded
 import distilvec
 from distilvec.errors import DataError, DistilvecError
 from distilvec.indexes import IndexCheck, check_index
+from distilvec.indexes.checking import threshold
 from distilvec.indexes.variants import Reader
 from distilvec.students import load_student
 
@@ -82,6 +83,27 @@ PLANTED: dict[str, tuple[Plant, str, list[tuple[int, int]]]] = {
     "the first numbers": (lambda model, vectors, texts: vectors[:, :20], "shortened", []),
     "wider": (lambda model, vectors, texts: np.hstack([vectors, vectors]), "width", []),
 }
+
+
+def test_a_threshold_of_few_rows_accuses_seldom() -> None:
+    """Taking the deviation of 16 rows for the true one accuses about one clean index in seven."""
+    rng, texts = np.random.default_rng(0), [str(number) for number in range(500)]
+
+    class Rounding:
+        """Reads into the plane; of 16 texts alone, a little off."""
+
+        def rounded(self, asked: list[str]) -> np.ndarray:
+            cosine = 1 - np.exp(rng.normal(-5.0, 0.5, len(asked)))
+            found = np.stack([cosine, np.sqrt(1 - cosine**2)], axis=1)
+            found[16:] = 0.0
+            return found
+
+    read = np.tile(np.array([1.0, 0.0], np.float32), (500, 1))
+    accused = 0
+    for _ in range(300):
+        least = threshold(Rounding(), texts, read)  # type: ignore[arg-type]
+        accused += bool((1 - np.exp(rng.normal(-5.0, 0.5, 500)) < least).any())
+    assert accused <= 3
 
 
 @pytest.mark.parametrize("name", CLEAN)

@@ -10,6 +10,7 @@ import pytest
 
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.judging import JudgingTask, automatic_tasks
+from distilvec.judging.automatic import halves
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,26 @@ def test_labels_and_domains_give_probes(tmp_path: Path, texts: list[str]) -> Non
     score = tasks["label"].score(letters)
     assert score.value > 0.65, "the number of letters tells long from short"
     assert {*np.unique(score.outputs.truth)} == {0, 1}
+
+
+def test_tasks_about_the_same_items_say_so(tmp_path: Path, texts: list[str]) -> None:
+    rows = [{"text": t, "label": "ab"[len(t) % 2], "source": "cd"[i % 2]} for i, t in enumerate(texts)]
+    _, tasks = made(tmp_path / "texts", rows, label="label", domain="source")
+    assert {score.items for score in (task.score(letters) for task in tasks.values())} == {"held-out items"}
+    pairs = [{"q": a, "d": b, "source": "cd"[len(a) % 2]} for a, b in zip(texts[::2], texts[1::2], strict=True)]
+    _, tasks = made(tmp_path / "pairs", pairs, text=["q", "d"], domain="source")
+    asked = {text for (text,) in tasks["domain"].test_items()}
+    assert asked and asked <= {row["q"] for row in pairs}, "a pair is one item"
+
+
+def test_halves_have_other_items_and_whole_pairs(tmp_path: Path, texts: list[str]) -> None:
+    rows = [{"q": a, "d": b} for a, b in zip(texts[::2], texts[1::2], strict=True)]
+    corpus, _ = made(tmp_path, rows, text=["q", "d"])
+    sides = [set(half.texts(half.holdout_rows)) for half in halves(corpus)]
+    assert sides[0] | sides[1] == held_out(corpus) and not sides[0] & sides[1]
+    assert abs(len(sides[0]) - len(sides[1])) <= 2
+    for row in rows:
+        assert all((row["q"] in side) == (row["d"] in side) for side in sides)
 
 
 def test_scores_give_a_regression_and_whole_numbers_classes(tmp_path: Path, texts: list[str]) -> None:

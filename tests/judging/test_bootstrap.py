@@ -166,3 +166,41 @@ def test_scores_survive_json(dtype: type) -> None:
     assert Score.from_dict(score.to_dict()).outputs is None
     with pytest.raises(DataError, match="'kind', 'metric'"):
         Score.from_dict({"task": "t"})
+
+
+@pytest.mark.parametrize("items", [6, 10, 20])
+def test_of_few_items_winners_are_rare_too(items: int) -> None:
+    """Drawn items alone call 18, 11 and 9 % of differences supported where there are none."""
+    rng = np.random.default_rng(items)
+    gaps = rng.normal(0, 0.1, (400, items))
+    nothing = _mean(np.full(items, 0.5))
+    supported = sum(paired_bootstrap(_mean(0.5 + gap), nothing, resamples=400).supported for gap in gaps)
+    assert supported <= 0.085 * 400
+
+
+def test_equal_outcomes_of_few_items_are_not_sure() -> None:
+    """Clopper and Pearson: three right of three may be 29 % of all; a hundred of a hundred at least 96 %."""
+    for items, low in ((3, 0.025 ** (1 / 3)), (100, 0.025**0.01)):
+        right = _score(Outputs("accuracy", np.zeros(items, np.int32), np.zeros(items, np.int32)))
+        assert right.interval == pytest.approx((low, 1.0))
+        wrong = _score(Outputs("accuracy", np.zeros(items, np.int32), np.ones(items, np.int32)))
+        assert wrong.interval == pytest.approx((0.0, 1 - low))
+
+
+def test_tasks_about_the_same_items_share_the_draws() -> None:
+    """Two tasks that say the same are no surer together than one."""
+    values = np.random.default_rng(0).uniform(size=(2, 100))
+
+    def score(column: np.ndarray, task: str, items: str) -> Score:
+        return make_score(
+            task=task, kind="x", domain=None, items=items, outputs=Outputs("ndcg@10", np.zeros(100, np.int8), column)
+        )
+
+    def width(items: str) -> float:
+        ours, theirs = ([score(column, task, items) for task in ("label", "domain")] for column in values)
+        low, high = paired_bootstrap(ours, theirs).interval
+        return high - low
+
+    alone = paired_bootstrap(score(values[0], "label", "x"), score(values[1], "label", "x")).interval
+    assert width("held-out items") == pytest.approx(alone[1] - alone[0], rel=0.1)
+    assert width("") == pytest.approx((alone[1] - alone[0]) / 2**0.5, rel=0.1)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
@@ -101,6 +102,26 @@ def test_retrieval_files_in_beir_style(tmp_path: Path) -> None:
     (tmp_path / "qrels.tsv").write_text("q\tcorpus-id\tscore\n0\td1\t1")
     with pytest.raises(DataError, match=r"qrels\.tsv: .*query_id, query-id"):
         load_task(spec, tmp_path)
+
+
+def test_a_query_of_the_corpus_is_not_its_own_answer(tmp_path: Path) -> None:
+    """As in ArguAna: without it every model finds the query itself first. A number on both sides says nothing."""
+    documents = topic_texts(30)[0]
+    _write(tmp_path / "corpus.jsonl", [{"_id": str(i), "title": "", "text": t} for i, t in enumerate(documents)])
+    asked = [*documents[:4], "another text of the number four", documents[5]]
+    _write(tmp_path / "queries.jsonl", [{"_id": str(i), "text": t} for i, t in enumerate(asked)])
+    right = [(i, i + 10) for i in range(5)] + [(5, 5)]
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{d}\t1\n" for q, d in right))
+    files = {"queries": "queries.jsonl", "corpus": "corpus.jsonl", "qrels": "qrels.tsv"}
+    task = load_task({"name": "r", "kind": "retrieval", **files}, tmp_path)
+    assert isinstance(task, RetrievalTask) and task.own is not None
+    assert task.own.tolist() == [0, 1, 2, 3, -1, -1]
+
+    def counterpart(texts: Any) -> np.ndarray:  # of each text itself, and then the one ten further on
+        rows = [documents.index(text) if text in documents else 4 for text in texts]
+        return np.array([np.eye(30)[row] + 0.5 * np.eye(30)[row % 10] for row in rows])
+
+    assert task.score(counterpart).outputs.predicted[:4] == pytest.approx(1.0)
 
 
 def test_labels_of_pairs() -> None:

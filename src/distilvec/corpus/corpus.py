@@ -18,7 +18,7 @@ from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, Audit, Problem, Reject
 from distilvec.corpus.column_names import ColumnNames, check_modality, named_columns
 from distilvec.corpus.columns import ITEMS, TextColumn, open_numbers
 from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest
-from distilvec.corpus.keys import PAIR, Modality, canonical, canonical_item, canonical_keys
+from distilvec.corpus.keys import PAIR, Modality, canonical_item, canonical_keys, folded
 from distilvec.corpus.molecules import Components
 from distilvec.corpus.sources import Source, find_source
 from distilvec.corpus.writer import CorpusWriter
@@ -124,7 +124,7 @@ class Corpus:
         """
         if self.modality != "text":
             return self._overlap_by_key(texts)
-        wanted = {canonical(text).casefold() for text in texts}
+        wanted = {folded(text) for text in texts}
         rows = self.train_rows
         shared: set[str] = set()
         for start in range(0, len(rows), 10_000):

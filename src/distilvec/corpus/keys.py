@@ -33,6 +33,15 @@ def canonical(text: str) -> str:
     return text
 
 
+def folded(text: str) -> str:
+    """What texts share that differ in case and surrounding white space alone.
+
+    >>> folded(" Two Words\\n")
+    'two words'
+    """
+    return canonical(text).casefold()
+
+
 def join_pair(first: str, second: str) -> str:
     """Two texts as the one text of a joint item. A separator within a text becomes a space.
 

@@ -23,6 +23,7 @@ from distilvec.flow.train import ship_student, train_student
 from distilvec.flow.variants import changed
 from distilvec.flow.writing import MEASURED, answer_metrics, held_out_items, open_shipped, writes
 from distilvec.judging import FREE, TRAINED, UNTRAINED, CachedEncoder, RidgeMapped, Score, agreement, judge
+from distilvec.judging.automatic import halves
 from distilvec.recipe import Recipe
 from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
@@ -45,6 +46,7 @@ class Bench:
     Args:
         job: of the recipe itself, with corpus, tasks and opened teachers.
         variants: name -> recipe.
+        tune: rates will be chosen; tasks made of held-out items are then made of the half that none is chosen on.
 
     Attributes:
         jobs: variant -> its job, with the variant's stores.
@@ -53,9 +55,14 @@ class Bench:
             have files of their own.
     """
 
-    def __init__(self, job: Job, variants: Mapping[str, Recipe]) -> None:
+    def __init__(self, job: Job, variants: Mapping[str, Recipe], *, tune: bool = False) -> None:
         _ = job.teachers
-        self.job, self.folder, self.identity = job, job.output, comparison_identity(job)
+        self.job, self.folder = job, job.output
+        self.tuned_on = job.corpus
+        if tune and made_of_held_out(job):
+            self.tuned_on, judged = halves(job.corpus)
+            job.tasks = job.tasks_on(judged)
+        self.identity = comparison_identity(job)
         self.baseline_file = self.folder / "baselines" / f"{self.identity}.json"
         self.tried: dict[str, dict[float, float | None]] = {}
         self.jobs = {name: job.changed(variant, *_SHARED) for name, variant in variants.items()}
@@ -212,23 +219,30 @@ class Bench:
             raise failure or DivergedError("training fails at every learning rate", where=name)
         return max(whole, key=lambda rate: whole[rate])
 
-    @staticmethod
-    def _quality(job: Job) -> Callable[[Any], float]:
+    def _quality(self, job: Job) -> Callable[[Any], float]:
         """What rates are chosen by, more is better: on held-out items, never on what is judged."""
-        held = len(job.corpus.holdout_rows)
+        held = len(self.tuned_on.holdout_rows)
         if held < 20:
+            beside = "" if self.tuned_on is job.corpus else " beside those that the methods are judged on"
             raise DistilvecError(
-                f"tuning needs at least 20 held-out texts, there are {held}",
+                f"tuning needs at least 20 held-out texts{beside}, there are {held}",
                 where="corpus.holdout",
-                remedy="Hold out a larger share.",
+                remedy="Hold out a larger share, or name tasks." if beside else "Hold out a larger share.",
             )
         if writes(job.recipe):
-            items = held_out_items(job.corpus, MEASURED)
+            items = held_out_items(self.tuned_on, MEASURED)
             return lambda student: answer_metrics(student, items)["likelihood"]
-        texts, vectors = job.held_out()
+        texts, vectors = job.held_out(corpus=self.tuned_on)
         if vectors is None:
             raise DistilvecError("rates are tuned by agreement with a teacher, and there is none", where="--tune")
         return lambda student: float(agreement(vectors, CachedEncoder(student)(texts))["similarity_spearman"])
+
+
+def made_of_held_out(job: Job) -> bool:
+    """Whether the methods are judged on tasks that are made of the corpus' held-out items."""
+    task = job.recipe.task
+    tested = task is not None and task.writes and task.test is not None
+    return not job.named_tasks and not supervises(job.recipe) and not tested
 
 
 def _forget(place: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from distilvec import marker
 from distilvec.errors import DistilvecError, nearest
 from distilvec.files import write_text
-from distilvec.flow.bench import Bench, Scores, read_object, slug
+from distilvec.flow.bench import Bench, Scores, made_of_held_out, read_object, slug
 from distilvec.flow.job import Job
 from distilvec.flow.judge import supervises
 from distilvec.flow.pin import SAVED, pin
@@ -123,7 +123,7 @@ def _compared(job: Job, variants: Mapping[str, Recipe], first: str, seeds: int, 
         raise DistilvecError(
             "there is nothing to judge the methods on", where="judging.tasks", remedy="Name tasks in the recipe."
         )
-    bench = Bench(job, variants)
+    bench = Bench(job, variants, tune=tune)
     bench.check()
     for each in bench.jobs.values():
         _ = each.taught
@@ -133,7 +133,7 @@ def _compared(job: Job, variants: Mapping[str, Recipe], first: str, seeds: int, 
     for seed in range(recipe.training.seed, recipe.training.seed + seeds):
         for name, variant in variants.items():
             results[name].append(bench.run(name, changed(variant, seed=seed, lr=rates.get(name))))
-    baselines, notes = bench.baselines(), _notes(recipe, seeds, rates)
+    baselines, notes = bench.baselines(), _notes(job, seeds, rates)
     notes += _kept_options(recipe, variants) + [
         f"{name}: the best rate, {rates[name]:g}, is the {'largest' if rates[name] == max(tried) else 'smallest'} that "
         "was tried; a better one may lie beyond it."
@@ -152,7 +152,8 @@ def _compared(job: Job, variants: Mapping[str, Recipe], first: str, seeds: int, 
     return comparison
 
 
-def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float]) -> list[str]:
+def _notes(job: Job, seeds: int, rates: Mapping[str, float]) -> list[str]:
+    recipe = job.recipe
     steps = recipe.training.arguments.get("max_steps", 0)
     length = f"{steps:,} steps" if steps > 0 else f"{recipe.training.epochs:g} epochs"
     length += f", batches of {recipe.training.batch_size}"
@@ -166,8 +167,9 @@ def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float]) -> list[str]:
         notes.append(f"Learning rates chosen on {by} after one epoch, or all of a shorter training: {shown}.")
     else:
         notes.append("Learning rates as the recipe says, not tuned per method.")
-    if not recipe.judging.tasks and not supervises(recipe):
-        notes.append("Tasks were made of the corpus' held-out items.")
+    if made_of_held_out(job):
+        half = ", the half that no rate was chosen on" if rates else ""
+        notes.append(f"Tasks were made of the corpus' held-out items{half}.")
     return notes
 
 

@@ -145,9 +145,13 @@ class Job:
     @cached_property
     def tasks(self) -> list[JudgingTask]:
         """What students are judged by: the named tasks, or those that the corpus' held-out items allow."""
+        return self.tasks_on(self.corpus)
+
+    def tasks_on(self, corpus: Corpus) -> list[JudgingTask]:
+        """The same, with the held-out items of a corpus."""
         if self.separator is not None:
-            return writing_tasks(self.recipe, self.corpus, self.named_tasks)
-        return self.named_tasks or automatic_tasks(self.corpus)
+            return writing_tasks(self.recipe, corpus, self.named_tasks)
+        return self.named_tasks or automatic_tasks(corpus)
 
     @cached_property
     def teachers(self) -> list[Teacher]:
@@ -402,17 +406,17 @@ class Job:
             rows = np.concatenate([self.corpus.train_rows, self.corpus.holdout_rows])
         return [each.source(self.corpus, rows, cache or self.place, self.task) for each in self.taught]
 
-    def held_out(self, limit: int = 1000) -> tuple[list[str], np.ndarray | None]:
+    def held_out(self, limit: int = 1000, corpus: Corpus | None = None) -> tuple[list[str], np.ndarray | None]:
         """Held-out texts, and the first teacher's vectors [n, D] for them; None without a teacher."""
-        rows = self.held_out_rows(limit)
+        rows = self.held_out_rows(limit, corpus)
         if self.first is None:
             return self.corpus.texts(rows), None
         store: SignalStore = self.first.store
         return self.corpus.texts(rows), store.read(store.rows(self.corpus.teacher_keys[rows]))
 
-    def held_out_rows(self, limit: int = 1000) -> np.ndarray:
+    def held_out_rows(self, limit: int = 1000, corpus: Corpus | None = None) -> np.ndarray:
         """A sample of their corpus rows; without those that the first teacher has no vector for."""
-        rows = np.asarray(self.corpus.holdout_rows)
+        rows = np.asarray((corpus or self.corpus).holdout_rows)
         if self.first is not None:
             rows = rows[self.first.store.rows(self.corpus.teacher_keys[rows]) >= 0]
         return sampled_rows(rows, limit)

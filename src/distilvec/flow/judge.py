@@ -251,9 +251,22 @@ def make_record(
         scorers=[(each.scorer.card, each.filled) for each in job.scored],
     )
     record.slices = _slices(job, students[1], verdict)
-    if seen := sorted(_chosen_by(job) & {task.name for task in tasks}):
-        record.notes.append(f"The student was chosen (student: auto) with the test items of {', '.join(seen)} in view.")
+    record.notes += _what_choosing_saw(job, [task.name for task in tasks])
+    if unread := [task.name for task in tasks if not task.texts()]:
+        record.notes.append(f"Training texts were not looked for in {', '.join(unread)}: MTEB reads these itself.")
     return record
+
+
+def _what_choosing_saw(job: Job, tasks: Sequence[str]) -> list[str]:
+    """What of the report is measured where the student, or its checkpoint, was chosen."""
+    notes, chosen = [], _chosen_by(job)
+    if seen := sorted((chosen or set()) & set(tasks)):
+        notes.append(f"The student was chosen (student: auto) with the test items of {', '.join(seen)} in view.")
+    elif chosen is not None and job.recipe.teachers:
+        notes.append("The student was chosen (student: auto) by agreement on the held-out items that are measured.")
+    if (job.recipe.training.best or "").removeprefix("eval_").startswith("agreement_"):
+        notes.append("The checkpoint was chosen by agreement on the held-out items that are measured.")
+    return notes
 
 
 def _file_overlap(job: Job) -> dict[str, int]:
@@ -285,15 +298,15 @@ def _slices(job: Job, student: SentenceTransformer, verdict: Verdict) -> list[Sl
     return slices(masks, *vectors)
 
 
-def _chosen_by(job: Job) -> set[str]:
-    """Tasks that `student: auto` chose this student by, in this folder."""
+def _chosen_by(job: Job) -> set[str] | None:
+    """Tasks that `student: auto` chose this student by, in this folder; None where it did not."""
     plan = read_object(job.output / PLAN)
     section = next((row.get("section") for row in plan.get("rows", ()) if row.get("name") == plan.get("chosen")), None)
     try:
         chosen = None if section is None else StudentSection.model_validate(section)
     except ValidationError:  # of another version: no reason to end a run that is trained
-        return set()
-    return set(plan.get("tasks", ())) if _alike(chosen, job.recipe.student) else set()
+        return None
+    return set(plan.get("tasks", ())) if _alike(chosen, job.recipe.student) else None
 
 
 def _alike(one: StudentSection | None, other: StudentSection | None) -> bool:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtrit
 
 from distilvec.errors import DataError
 from distilvec.evenly import evenly_spaced
@@ -124,7 +124,9 @@ def threshold(reader: Reader, texts: Sequence[str], read: npt.NDArray[np.floatin
             remedy="See that the texts are in a language of the model; check more rows.",
         )
     noise = np.log(np.maximum(1 - cosines(read[few][seen], coarse[seen]), 1e-9))
-    highest = noise.mean() + noise.std() * NormalDist().inv_cdf(1 - FALSE_ALARMS / len(texts))
+    # Mean and deviation are those of a few texts: Student's t, and the next text scatters about a mean that does, too.
+    wide = stdtrit(len(noise) - 1, 1 - FALSE_ALARMS / len(texts)) * np.sqrt(1 + 1 / len(noise))
+    highest = noise.mean() + noise.std(ddof=1) * wide
     return 1 - max(_FLOOR, float(np.exp(highest)))
 
 

@@ -7,6 +7,7 @@ fitted on training texts.
 
 from __future__ import annotations
 
+import copy
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 #: Fewer held-out items say nothing; more probe rows cost time and change little.
 FEWEST, MOST_TRAIN, MOST_TEST = 20, 5_000, 5_000
+#: What all of these tasks are asked about.
+ITEMS = "held-out items"
 #: A probe over nearly as many classes as texts says nothing either.
 MOST_CLASSES = 200
 
@@ -48,8 +51,24 @@ def automatic_tasks(corpus: Corpus) -> list[JudgingTask]:
         names = corpus.domain_names or []
         possible.append(_probe("domain", corpus, corpus.domains, names or None))
     tasks = [task for task in possible if task is not None]
+    for task in tasks:
+        task.items = ITEMS
     logger.info("tasks made of the corpus: %s", ", ".join(f"{t.name} ({t.kind})" for t in tasks) or "none")
     return tasks
+
+
+def halves(corpus: Corpus) -> tuple[Corpus, Corpus]:
+    """The corpus twice, each with another half of the held-out items; a pair's texts stay together."""
+    rows = np.asarray(corpus.holdout_rows)
+    whole = rows if corpus.groups is None else np.asarray(corpus.groups)[rows]
+    known, numbers = np.unique(whole, return_inverse=True)
+    second = np.random.default_rng(0).permutation(len(known))[numbers] % 2 == 1
+    sides = []
+    for chosen in (~second, second):
+        side = copy.copy(corpus)
+        side.holdout_rows = rows[chosen]
+        sides.append(side)
+    return sides[0], sides[1]
 
 
 def _label_probe(corpus: Corpus) -> JudgingTask | None:
@@ -70,7 +89,10 @@ def _label_probe(corpus: Corpus) -> JudgingTask | None:
 
 
 def _probe(name: str, corpus: Corpus, codes: np.ndarray, names: list[str] | None) -> JudgingTask | None:
-    train, test = sampled_rows(corpus.train_rows, MOST_TRAIN), sampled_rows(corpus.holdout_rows, MOST_TEST)
+    held_out = np.asarray(corpus.holdout_rows)
+    if corpus.roles is not None:  # what answers an anchor says much the same: it is no item of its own
+        held_out = held_out[np.asarray(corpus.roles)[held_out] == 0]
+    train, test = sampled_rows(corpus.train_rows, MOST_TRAIN), sampled_rows(held_out, MOST_TEST)
     classes = np.unique(codes[train])
     known = np.isin(codes[test], classes)  # a class that was never seen in training cannot be told
     test = test[known]

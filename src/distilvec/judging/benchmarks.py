@@ -61,7 +61,7 @@ class MtebTask(JudgingTask):
 
         result = self._result(self.task, encode)
         about = self.task.metadata
-        kind = "retrieval" if about.type in ("Retrieval", "Reranking") else self.kind
+        kind = "retrieval" if about.type in _LARGE else self.kind
         details = {"mteb": result.mteb_version or mteb.__version__, "type": about.type, "splits": list(result.scores)}
         dataset = about.dataset or {}
         details |= {key: str(dataset[name]) for key, name in _ABOUT_DATA if dataset.get(name)}

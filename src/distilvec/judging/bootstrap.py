@@ -1,10 +1,11 @@
 """Intervals by drawing test items with replacement, for one model and for the difference of two.
 
-The draws depend on the seed, the task's name and the number of items only, so that two models are always
-scored
-on the same draws: differences are paired without further book-keeping. Draws are centred on the plain value:
-the entropy behind the V-measure and F1 over many classes are biased on samples with repeated items. Items are
-taken as independent; in pair sets whose sentences recur (SICK) intervals are somewhat too narrow.
+The draws depend on the seed, the name of the items and their number only, so that two models are always scored on the
+same draws: differences are paired without further book-keeping. The items' name is the task's, but for tasks that are
+asked about the same items, whose average is no surer than one of them. Draws are centred on the plain value: the
+entropy behind the V-measure and F1 over many classes are biased on samples with repeated items. Of few items nobody
+knows the scatter well, so deviations are those of Student's t. Items are taken as independent; in pair sets whose
+sentences recur (SICK) intervals are somewhat too narrow.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri, stdtrit
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging.metrics import METRICS, Floats, measure
@@ -50,28 +52,37 @@ def make_score(
     outputs: Outputs,
     details: dict[str, Any] | None = None,
     seed: int = 0,
+    items: str = "",
 ) -> Score:
-    """The metric on all items and its bootstrap interval."""
+    """The metric on all items and its bootstrap interval; `items` names what several tasks are asked about."""
     value = measure(outputs.metric, outputs.truth, outputs.predicted)
     _, low, high = METRICS[outputs.metric]
     interval = None
     if len(outputs) > 1 and np.isfinite(value):
-        edges = np.clip(_quantiles(draws(outputs, task, seed=seed)), low, high)
+        edges = np.clip(_quantiles(draws(outputs, items or task, seed=seed)), low, high)
         interval = (float(edges[0]), float(edges[1]))
+        if edges[0] == edges[1] and edges[0] in (low, high):
+            interval = _all_alike(value, len(outputs), low, high)
     facts = dict(details or {})
     if len(outputs) > ITEM_CAP:
         facts["interval_items"] = ITEM_CAP
-    return Score(task, kind, outputs.metric, value, interval, len(outputs), facts, domain, outputs)
+    return Score(task, kind, outputs.metric, value, interval, len(outputs), facts, domain, outputs, items)
 
 
-def draws(outputs: Outputs, task: str, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
+def _all_alike(value: float, n: int, low: float, high: float) -> tuple[float, float]:
+    """Where every item has the best value, or every one the worst: Clopper and Pearson's interval of n of n."""
+    part = (high - low) * ((1 - LEVEL) / 2) ** (1 / n)
+    return (low + part, value) if value == high else (value, high - part)
+
+
+def draws(outputs: Outputs, items: str, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
     """[resamples] values of the metric on samples of the items, centred on its value on all items."""
     value = measure(outputs.metric, outputs.truth, outputs.predicted)
     metric = METRICS[outputs.metric][0]
-    rng = np.random.default_rng([seed, len(outputs), zlib.crc32(task.encode())])
-    scale = 1.0
+    rng = np.random.default_rng([seed, len(outputs), zlib.crc32(items.encode())])
+    scale = _student(len(outputs))
     if len(outputs) > ITEM_CAP:
-        scale = float(np.sqrt(ITEM_CAP / len(outputs)))
+        scale *= float(np.sqrt(ITEM_CAP / len(outputs)))
         outputs = outputs.take(np.sort(rng.choice(len(outputs), ITEM_CAP, replace=False)))
     values = np.concatenate(
         [metric(outputs.truth, outputs.predicted, counts) for counts in _counts(len(outputs), resamples, rng)]
@@ -113,12 +124,12 @@ def paired_bootstrap(
             f"scores of different tasks: {[s.task for s in left]} and {[s.task for s in right]}",
             remedy="Give the scores of the same tasks in the same order.",
         )
-    pairs = [(_outputs(one), _outputs(other), one.task) for one, other in zip(left, right, strict=True)]
-    for one, other, task in pairs:
+    pairs = [(_outputs(one), _outputs(other), one.items or one.task) for one, other in zip(left, right, strict=True)]
+    for (one, other, _), task in zip(pairs, [score.task for score in left], strict=True):
         if one.metric != other.metric or not np.array_equal(one.truth, other.truth):
             about = f"{one.metric} of {len(one)} items and {other.metric} of {len(other)}"
             raise DataError(f"the two scores are not about the same test items ({about})", where=f"task {task}")
-    gaps = [draws(one, task, resamples, seed) - draws(other, task, resamples, seed) for one, other, task in pairs]
+    gaps = [draws(one, items, resamples, seed) - draws(other, items, resamples, seed) for one, other, items in pairs]
     drawn = np.mean(gaps, axis=0)
     for place, group in enumerate(each for each in runs if len(each) > 1):
         rng = np.random.default_rng([seed, len(group), place])
@@ -128,6 +139,16 @@ def paired_bootstrap(
     value = float(np.mean([one.value - other.value for one, other in zip(left, right, strict=True)]))
     tasks = tuple(dict.fromkeys(score.task for score in left))
     return Difference(value, (float(low), float(high)), tasks, sum(len(one) for one, _, _ in pairs))
+
+
+def _student(n: int) -> float:
+    """How much wider than drawn deviations are: those of n items are sqrt((n - 1) / n) of what they should be, and t's
+    quantile with n - 1 degrees of freedom stands for the normal one.
+    """
+    if n < 2:
+        return 1.0
+    edge = (1 + LEVEL) / 2
+    return float(np.sqrt(n / (n - 1)) * stdtrit(n - 1, edge) / ndtri(edge))
 
 
 def _outputs(score: Score) -> Outputs:

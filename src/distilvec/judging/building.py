@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from distilvec.corpus.keys import folded
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.clustering import ClusteringTask
 from distilvec.judging.generation import GenerationTask
@@ -29,7 +30,7 @@ class _Files:
 
     def __init__(self, spec: TaskSpec, folder: Path) -> None:
         self._spec, self.folder = spec, folder
-        self._excluded = {text.casefold() for text in spec.exclude}
+        self._excluded = {folded(text) for text in spec.exclude}
 
     def table(self, key: str) -> Table:
         source = getattr(self._spec, key)
@@ -56,7 +57,7 @@ class _Files:
         if not self._excluded:
             return table
         texts = zip(*(table.texts(column) for column in columns), strict=True)
-        kept = [i for i, item in enumerate(texts) if not any(text.casefold() in self._excluded for text in item)]
+        kept = [i for i, item in enumerate(texts) if not any(folded(text) in self._excluded for text in item)]
         if not kept:
             raise DataError(
                 f"all {len(table.rows)} test items are excluded", where=table.source, remedy="See its exclude."
@@ -173,8 +174,23 @@ def _retrieval(spec: TaskSpec, files: _Files) -> JudgingTask:
             if name not in known:
                 raise DataError(f'there is no item with the id "{name}"', where=qrels.where(row, column))
         relevance.setdefault(query_row[query], {})[document_row[document]] = grade
-    documents = corpus.texts(spec.text, before="title")
-    return RetrievalTask(spec.name, queries.texts(spec.text), documents, relevance, **_common(spec))
+    documents, asked = corpus.texts(spec.text, before="title"), queries.texts(spec.text)
+    own = _own(asked, documents, relevance, [document_row.get(name, -1) for name in query_row])
+    return RetrievalTask(spec.name, asked, documents, relevance, own=own, **_common(spec))
+
+
+def _own(
+    queries: list[str], documents: list[str], relevance: dict[int, dict[int, float]], same_id: list[int]
+) -> list[int] | None:
+    """The document that each query is itself: of the same id, and with its text. In many sets both sides are numbered,
+    and the same number says nothing.
+    """
+    own = list(same_id)
+    for row, (text, found) in enumerate(zip(queries, same_id, strict=True)):
+        judged = found >= 0 and relevance.get(row, {}).get(found, 0.0) > 0
+        if judged or (found >= 0 and folded(text) not in folded(documents[found])):
+            own[row] = -1
+    return own if max(own, default=-1) >= 0 else None
 
 
 def _first(table: Table, *names: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DataError
-from distilvec.judging.retrieval import top_rows
+from distilvec.judging.shared import shared_neighbours
 from distilvec.judging.tasks import unit
 
 Array = npt.NDArray[Any]
@@ -62,63 +62,15 @@ def hardest(
     """
     if len(texts) != len(teacher_vectors):
         raise DataError(f"{len(texts)} texts and {len(teacher_vectors)} vectors of the teacher do not belong together")
-    rows, sides, near, overlap = _neighbourhoods(teacher_vectors, student_vectors, neighbours, sample, seed)
-    if not len(overlap):
-        return []
-    first = near[0][:, 0]
-    similarity = sides[1] @ sides[1].T
-    place = (similarity > similarity[np.arange(len(rows)), first][:, None]).sum(1)
-    order = np.lexsort((-place, overlap))[:count]
-    return [
-        HardItem(texts[rows[i]], float(overlap[i]), texts[rows[near[0][i, 0]]], texts[rows[near[1][i, 0]]])
-        for i in order
-    ]
-
-
-def shared_neighbours(
-    teacher_vectors: Array, student_vectors: Array, *, neighbours: int = 10, sample: int = 2_000, seed: int = 0
-) -> tuple[npt.NDArray[np.int64], Array]:
-    """Of each item the share of its nearest neighbours among the others that both models have.
-
-    Args:
-        teacher_vectors, student_vectors: [n, D], [n, d], in the same order.
-        neighbours: size of the neighbourhoods.
-        sample: a seeded sample of so many items is looked at.
-
-    Returns:
-        Numbers of the items looked at, int64 [m], and their shares, [m]; both empty where there are fewer than three
-        items.
-
-    Raises:
-        DataError: different numbers of rows.
-    """
-    rows, _, _, overlap = _neighbourhoods(teacher_vectors, student_vectors, neighbours, sample, seed)
-    return rows[: len(overlap)], overlap
-
-
-def _neighbourhoods(
-    teacher_vectors: Array, student_vectors: Array, neighbours: int, sample: int, seed: int
-) -> tuple[npt.NDArray[np.int64], list[Array], list[npt.NDArray[np.int64]], Array]:
-    """Items looked at; unit vectors of both models; each one's nearest of each item; the share that both have."""
-    if len(teacher_vectors) != len(student_vectors):
-        raise DataError(
-            f"{len(teacher_vectors)} vectors of the teacher and {len(student_vectors)} of the student do not belong "
-            "together"
-        )
-    rows = np.arange(len(teacher_vectors))
-    if len(rows) > sample:
-        rows = np.sort(np.random.default_rng(seed).choice(len(rows), sample, replace=False))
-    sides = [unit(np.asarray(vectors)[rows]) for vectors in (teacher_vectors, student_vectors)]
+    found = shared_neighbours(teacher_vectors, student_vectors, neighbours=neighbours, sample=sample, seed=seed)
+    rows = found.rows
     if len(rows) < 3:
-        return rows, sides, [], np.zeros(0)
-    k = min(neighbours, len(rows) - 1)
-    near = [_others(top_rows(side, side, k + 1)) for side in sides]
-    overlap = np.array([len(set(ours) & set(theirs)) / k for theirs, ours in zip(*near, strict=True)])
-    return rows, sides, near, overlap
-
-
-def _others(ranked: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Ranked rows [n, k + 1] without each row's own number, [n, k]."""
-    itself = ranked == np.arange(len(ranked))[:, None]
-    itself[~itself.any(1), -1] = True  # equal vectors may crowd an item out of its own list
-    return ranked[~itself].reshape(len(ranked), -1)
+        return []
+    theirs, ours = (side[:, 0] for side in found.ranked)
+    own = unit(np.asarray(student_vectors)[rows])
+    similarity = own @ own.T
+    place = (similarity > similarity[np.arange(len(rows)), theirs][:, None]).sum(1)
+    order = np.lexsort((-place, found.shares))[:count]
+    return [
+        HardItem(texts[rows[i]], float(found.shares[i]), texts[rows[theirs[i]]], texts[rows[ours[i]]]) for i in order
+    ]

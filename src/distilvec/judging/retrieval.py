@@ -89,7 +89,11 @@ class RetrievalTask(JudgingTask):
         if details["bm25"] is None:
             details["bm25_absent"] = "BM25 needs bm25s: pip install 'distilvec[bm25]'"
         per_query = values["ndcg@10"].astype(np.float32)
-        return self._scored(Outputs("ndcg@10", np.zeros(len(per_query), dtype=np.int8), per_query), details)
+        return self._scored(Outputs("ndcg@10", self._truth(), per_query), details)
+
+    def _truth(self) -> npt.NDArray[Any]:
+        """[queries], what pairs only scores of the same queries."""
+        return np.zeros(len(self.queries), dtype=np.int8)
 
     def bm25(self) -> dict[str, float] | None:
         """The same figures for BM25 (bm25s: Lucene's variant, k1 1.5, b 0.75, English stop words), or None.

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from distilvec.errors import DataError
 
-#: Items of a task below which two models are not compared: five are all on one side by chance alone in more than 5 % of
-#: cases, and one has no interval.
+#: Items of a task below which two models are not compared: of five nobody knows the scatter, and one has no interval.
 FEWEST_PAIRED = 6
 
 
@@ -60,6 +59,7 @@ class Score:
         n: number of test items.
         details: further metrics and facts, JSON values.
         outputs: per-item results for `paired_bootstrap`; None where the task keeps none.
+        items: name of the test items, where several tasks are asked about the same; else empty.
     """
 
     task: str
@@ -71,6 +71,7 @@ class Score:
     details: dict[str, Any] = field(default_factory=dict)
     domain: str | None = None
     outputs: Outputs | None = field(default=None, repr=False, compare=False)
+    items: str = ""
 
     @property
     def pairable(self) -> bool:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from distilvec.alignment.loading import unlimited
 from distilvec.corpus import Corpus
 from distilvec.evenly import sampled_rows
-from distilvec.judging.hardest import shared_neighbours
+from distilvec.judging.shared import shared_neighbours
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -78,24 +78,24 @@ def slices(
     Raises:
         DataError: different numbers of rows.
     """
-    rows, overlap = shared_neighbours(teacher_vectors, student_vectors, neighbours=neighbours, sample=sample, seed=seed)
-    parts = {name: (overlap[mask[rows]], overlap[~mask[rows]]) for name, mask in masks.items()}
-    parts = {name: sides for name, sides in parts.items() if min(map(len, sides)) >= FEWEST}
+    shared = shared_neighbours(teacher_vectors, student_vectors, neighbours=neighbours, sample=sample, seed=seed)
+    parts = {name: mask[shared.rows] for name, mask in masks.items()}
+    parts = {name: mask for name, mask in parts.items() if FEWEST <= mask.sum() <= len(mask) - FEWEST}
     clear = NormalDist().inv_cdf(1 - 0.025 / max(len(parts), 1))
     found = []
-    for name, (inside, outside) in parts.items():
-        error, other = (float(each.std(ddof=1) / np.sqrt(len(each))) for each in (inside, outside))
-        mean, others = float(inside.mean()), float(outside.mean())
+    for name, mask in parts.items():
+        error, apart = shared.error_of(mask)
+        mean, others = (float(shared.shares[side].mean()) for side in (mask, ~mask))
         found.append(
             Slice(
                 name=name,
-                items=len(inside),
-                share=len(inside) / len(rows),
+                items=int(mask.sum()),
+                share=float(mask.mean()),
                 neighbours=mean,
                 low=max(0.0, mean - 1.96 * error),
                 high=min(1.0, mean + 1.96 * error),
                 others=others,
-                behind=mean - others < -clear * float(np.hypot(error, other)),
+                behind=mean - others < -clear * apart,
             )
         )
     return found

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from distilvec.corpus.keys import folded
 from distilvec.errors import DistilvecError
 from distilvec.judging.bootstrap import make_score
 from distilvec.judging.encoder import Encode
@@ -22,9 +23,11 @@ class JudgingTask(ABC):
         name: unique among the tasks of a run; the bootstrap's draws depend on it.
         kind: classification, regression, pairs, similarity, clustering, retrieval, perceptron, generation.
         domain: "in" or "out" of the training corpus's domain, None where the distinction makes no sense.
+        items: name of the test items, where several tasks of a run are asked about the same; else empty.
     """
 
     kind: ClassVar[str]
+    items: str = ""
 
     def __init__(self, name: str, domain: str | None = None, seed: int = 0) -> None:
         if domain not in (None, "in", "out"):
@@ -47,7 +50,7 @@ class JudgingTask(ABC):
         """The texts of every test item, in the order of `Score.outputs`."""
 
     def without(self, score: Score, texts: Iterable[str]) -> Score:
-        """The score on the test items none of whose texts is in `texts` (compared case-folded).
+        """The score on the test items none of whose texts is in `texts` (compared as `Corpus.overlap` does).
 
         Nothing is encoded or fitted again: the metric is recomputed from the score's per-item results. A
         clustering keeps the clusters that were found with all items.
@@ -63,9 +66,9 @@ class JudgingTask(ABC):
         return self._scored(score.outputs.take(keep), {"left_out": int((~keep).sum())})
 
     def keep(self, texts: Iterable[str]) -> npt.NDArray[np.bool_]:
-        """bool [n]: test items none of whose texts is in `texts` (compared case-folded)."""
-        seen = {text.casefold() for text in texts}
-        return np.array([not any(t.casefold() in seen for t in item) for item in self.test_items()], dtype=bool)
+        """bool [n]: test items none of whose texts is in `texts`, without case and surrounding white space."""
+        seen = {folded(text) for text in texts}
+        return np.array([not any(folded(t) in seen for t in item) for item in self.test_items()], dtype=bool)
 
     def _scored(self, outputs: Outputs, details: dict[str, Any]) -> Score:
         return make_score(
@@ -75,6 +78,7 @@ class JudgingTask(ABC):
             outputs=outputs,
             details=details,
             seed=self.seed,
+            items=self.items,
         )
 
 

@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from distilvec.evenly import evenly_spaced
 from distilvec.judging.agreement import agreement
-from distilvec.judging.bootstrap import make_score, paired_bootstrap
 from distilvec.judging.collapse import collapse
 from distilvec.judging.encoder import CachedEncoder, RidgeMapped
-from distilvec.judging.hardest import HardItem, hardest, shared_neighbours
-from distilvec.judging.scores import Outputs, Score
+from distilvec.judging.hardest import HardItem, hardest
+from distilvec.judging.shared import SharedNeighbours, shared_neighbours
 from distilvec.judging.speed import speed
 from distilvec.judging.suite import Judgement, alarm, judge
 from distilvec.judging.tasks import JudgingTask, settle_tasks
@@ -34,8 +32,8 @@ class Verdict:
     Attributes:
         judged: scores of every model; None without tasks.
         agreement: of the student with the teacher on held-out texts.
-        neighbours: untrained student, free baseline and student -> share of the teacher's nearest neighbours among the
-            held-out texts that the model finds too.
+        neighbours: untrained student, free baseline and student -> the teacher's nearest neighbours among the held-out
+            texts, and the model's.
         hardest: the held-out texts on which student and teacher disagree most.
         collapse: model -> signs of collapse on held-out texts.
         speed: model -> latency and throughput.
@@ -46,7 +44,7 @@ class Verdict:
 
     judged: Judgement | None = None
     agreement: dict[str, Any] = field(default_factory=dict)
-    neighbours: dict[str, Score] = field(default_factory=dict)
+    neighbours: dict[str, SharedNeighbours] = field(default_factory=dict)
     hardest: list[HardItem] = field(default_factory=list)
     collapse: dict[str, dict[str, Any]] = field(default_factory=dict)
     speed: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -105,10 +103,10 @@ def judge_run(
             )
             verdict.hardest = hardest(texts, teacher_vectors, verdict.vectors[TRAINED])
             ours = {name: encoders[name](texts) for name in (UNTRAINED, FREE, TRAINED) if name in encoders}
-            verdict.neighbours = {name: _neighbours(teacher_vectors, vectors) for name, vectors in ours.items()}
+            verdict.neighbours = {name: shared_neighbours(teacher_vectors, vectors) for name, vectors in ours.items()}
             if not tasks:  # these say it better
                 for name in (each for each in ours if each != TRAINED):
-                    gap = paired_bootstrap(verdict.neighbours[TRAINED], verdict.neighbours[name])
+                    gap = verdict.neighbours[TRAINED].minus(verdict.neighbours[name])
                     verdict.alarms += alarm("the teacher's nearest neighbours", TRAINED, name, gap.value, gap.interval)
         verdict.collapse = {name: collapse(vectors) for name, vectors in verdict.vectors.items()}
         verdict.alarms += verdict.collapse[TRAINED].pop("alarms", [])
@@ -119,10 +117,3 @@ def judge_run(
                 verdict.speed[name] = speed(model, sample, seconds=2.0)
     verdict.seconds = time.perf_counter() - begun
     return verdict
-
-
-def _neighbours(teacher_vectors: npt.NDArray[Any], vectors: npt.NDArray[Any]) -> Score:
-    """The share of the teacher's nearest neighbours that a model finds too, with what it is of each item."""
-    _, found = shared_neighbours(teacher_vectors, vectors)
-    outputs = Outputs("neighbours", np.zeros(len(found), np.int8), found.astype(np.float32))
-    return make_score(task="neighbours", kind="neighbours", domain=None, outputs=outputs)

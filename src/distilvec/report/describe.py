@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Score, Verdict, paired_bootstrap
+from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
+from distilvec.judging.shared import SharedNeighbours
 from distilvec.judging.verdict import FEWEST
 from distilvec.modules.blocks import find_writer
 from distilvec.report.record import (
@@ -180,7 +181,10 @@ def _rows(
         rows.append(model_row(FREE, "free", verdict.judged, **free, speed=timed, note="ridge map, no training"))
     rows.append(model_row(TRAINED, "student", verdict.judged, **own, speed=verdict.speed.get(TRAINED)))
     if verdict.neighbours:
-        found = {name: entry_of(score) for name, score in verdict.neighbours.items()}
+        found = {
+            name: ScoreEntry(metric=NEIGHBOURS, value=each.value, low=each.interval[0], high=each.interval[1])
+            for name, each in verdict.neighbours.items()
+        }
         found[cards[0].name] = ScoreEntry(metric=NEIGHBOURS, value=1.0)  # its own
         for row in rows:
             if row.name in found:
@@ -371,11 +375,11 @@ def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[
     return differences
 
 
-def _neighbours(found: Mapping[str, Score]) -> list[ScoreDifference]:
+def _neighbours(found: Mapping[str, SharedNeighbours]) -> list[ScoreDifference]:
     """The student against the untrained one and the free baseline, on the teacher's nearest neighbours."""
     differences = []
     for other in (name for name in found if name != TRAINED):
-        gap = paired_bootstrap(found[TRAINED], found[other])
+        gap = found[TRAINED].minus(found[other])
         low, high = gap.interval
         differences.append(ScoreDifference(a=TRAINED, b=other, group=NEIGHBOURS, value=gap.value, low=low, high=high))
     return differences

@@ -10,7 +10,7 @@ import yaml
 
 from distilvec.report.record import Record
 from distilvec.report.record_parts import CorpusFacts, ScorerFacts, StudentFacts, TeacherFacts, clip, short_source
-from distilvec.report.sentences import about
+from distilvec.report.sentences import about, by_chance
 from distilvec.words import duration, millions, number, share, size
 
 RECIPE_LENGTH = 20_000
@@ -49,8 +49,11 @@ def agreement_facts(agreement: dict[str, Any], items: str = "texts") -> list[Fac
         ),
     ]
     shares = ("neighbours", "index_recall")
+    chance = f"; {told}" if (told := by_chance(agreement)) else ""
     return [
-        Fact(name, share(agreement[key]) if key in shares else f"{agreement[key]:.3f}", about(items, meaning))
+        Fact(name, share(agreement[key]), about(items, meaning) + chance)
+        if key in shares
+        else Fact(name, f"{agreement[key]:.3f}", about(items, meaning))
         for key, name, meaning in lines
         if isinstance(agreement.get(key), int | float)
     ]

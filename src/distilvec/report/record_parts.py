@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +33,8 @@ class Part(BaseModel):
 class ScoreEntry(Part):
     """A score as a fraction (0.84, not 84), with its 95 % interval where there is one.
 
-    `dataset` is the hub id of the data set that it was measured on, where it has one.
+    `dataset` is the hub id of the data set that it was measured on, where it has one; `items` names the test items
+    where several tasks are asked about the same.
     """
 
     metric: str = ""
@@ -43,6 +44,7 @@ class ScoreEntry(Part):
     kind: str = ""
     domain: str | None = None
     dataset: str | None = None
+    items: str = ""
 
     @model_validator(mode="after")
     def _both_edges(self) -> ScoreEntry:
@@ -324,7 +326,8 @@ def grouped(scores: dict[str, ScoreEntry]) -> dict[str, list[ScoreEntry]]:
 
 
 def average(scores: Iterable[ScoreEntry]) -> ScoreEntry:
-    """The plain mean. Its interval: half-widths add in squares, as for tasks whose test items are drawn independently.
+    """The plain mean. Its interval: half-widths add in squares, as for tasks whose test items are drawn independently;
+    those of tasks about the same items add up.
 
     >>> average([ScoreEntry(value=0.5, low=0.4, high=0.6), ScoreEntry(value=0.7, low=0.7, high=0.7)]).low
     0.55
@@ -337,8 +340,17 @@ def average(scores: Iterable[ScoreEntry]) -> ScoreEntry:
     above = [score.high - score.value for score in entries if score.high is not None]
     if len(below) < len(entries):
         return ScoreEntry(metric="mean", value=value)
-    low, high = (math.hypot(*widths) / len(entries) for widths in (below, above))
+    low, high = (_together(entries, widths) / len(entries) for widths in (below, above))
     return ScoreEntry(metric="mean", value=value, low=value - low, high=value + high)
+
+
+def _together(entries: Sequence[ScoreEntry], widths: Sequence[float]) -> float:
+    """The half-width of a sum."""
+    same: dict[Any, float] = {}
+    for number, (entry, width) in enumerate(zip(entries, widths, strict=True)):
+        name = entry.items or number
+        same[name] = same.get(name, 0.0) + width
+    return math.hypot(*same.values())
 
 
 def scores_of(row: ModelRow) -> dict[str, ScoreEntry]:

@@ -110,7 +110,9 @@ def _scores(record: Record, drawn: Collection[str]) -> list[Block]:
 def _about_neighbours(record: Record) -> str:
     if not any(NEIGHBOURS in row.averages for row in record.models):
         return ""
-    return f" Neighbours: how many of the teacher's ten nearest among the held-out {record.items} the model finds too."
+    chance = f"; {told}" if (told := sentences.by_chance(record.agreement)) else ""
+    of = f"the teacher's ten nearest among the held-out {record.items}"
+    return f" Neighbours: how many of {of} the model finds too{chance}."
 
 
 def _tone(record: Record, comparison: ScoreDifference) -> str:

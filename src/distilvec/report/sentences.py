@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from distilvec.judging.slices import OTHER_PIECES, RARE_PIECE
 from distilvec.report.record import Record
@@ -67,6 +69,7 @@ def verdict(record: Record) -> str:
         named = f"{GROUP_NAMES[group]} score" if group != "all" else _average_of(student)
         interval = f", 95 % interval {span(own)}" if span(own) else ""
         if group == NEIGHBOURS:
+            interval += f", {chance}" if (chance := by_chance(record.agreement)) else ""
             held = f" among held-out {record.items}"
             parts.append(f"finds {points(own.value)} % of the teacher's nearest neighbours{held}{_bracketed(interval)}")
         elif kept is not None and teacher is not None:
@@ -81,6 +84,14 @@ def verdict(record: Record) -> str:
     sentence = "The student " + (_joined(parts) if parts else "was not scored") + "."
     doubts = [doubt for role in ("untrained", "free") if (doubt := _doubt(record, role, group))]
     return " ".join([sentence, *doubts, *_with_its_head(record)])
+
+
+def by_chance(agreement: Mapping[str, Any]) -> str:
+    """What a model that knows nothing finds of the ten nearest among so many items: much among few."""
+    items = agreement.get("items")
+    if not isinstance(items, int) or items < 2:
+        return ""
+    return f"by chance {points(min(10, items - 1) / (items - 1))} % among {items:,}"
 
 
 def _bracketed(interval: str) -> str:

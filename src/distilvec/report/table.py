@@ -202,6 +202,7 @@ def entry_of(score: Score) -> ScoreEntry:
         kind=score.kind,
         domain=score.domain,
         dataset=score.details.get("dataset"),
+        items=score.items,
     )
 
 

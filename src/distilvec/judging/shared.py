@@ -1,0 +1,146 @@
+"""How many of the teacher's nearest neighbours a model finds, and how sure that is.
+
+An item counts twice: its own neighbours are asked for, and it may be a neighbour of others. Drawing items again as if
+they were independent leaves the second out, and intervals are a third too narrow. So neighbours are looked for again
+without a part of the items, on both sides (the delete-d jackknife: Shao and Wu 1989).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.errors import DataError
+from distilvec.judging.bootstrap import Difference
+from distilvec.judging.retrieval import top_rows
+from distilvec.judging.tasks import unit
+
+Array = npt.NDArray[Any]
+Rows = npt.NDArray[np.int64]
+#: How often a part is left out, and which; ranks that are kept, so that enough stay whatever is left out.
+TIMES, PART, RANKS = 100, 0.3, 60
+
+
+@dataclass(frozen=True)
+class SharedNeighbours:
+    """A teacher's neighbourhoods among m items, and a model's.
+
+    Attributes:
+        rows: int64 [m], the items looked at; fewer than three have no neighbourhoods.
+        ranked: of the teacher and of the model int64 [m, r], each item's nearest others, nearest first.
+        k: size of the neighbourhoods.
+    """
+
+    rows: Rows
+    ranked: tuple[Rows, Rows]
+    k: int
+
+    @cached_property
+    def shares(self) -> Array:
+        """[m], of each item the share of its k nearest that both have."""
+        return self._shares(np.ones(len(self.rows), bool))
+
+    @property
+    def value(self) -> float:
+        """The mean share, 0 to 1."""
+        return float(self.shares.mean())
+
+    @property
+    def chance(self) -> float:
+        """What a model that knows nothing finds."""
+        return self.k / (len(self.rows) - 1)
+
+    @cached_property
+    def drawn(self) -> Array:
+        """[TIMES, m], the shares without a part of the items; NaN for those left out. Equal parts for equal m."""
+        rng, count = np.random.default_rng(0), len(self.rows)
+        found = np.full((TIMES, count), np.nan)
+        for number in range(TIMES):
+            kept = np.ones(count, bool)
+            kept[rng.choice(count, round(PART * count), replace=False)] = False
+            found[number, kept] = self._shares(kept)[kept]
+        return found
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the mean share, over items as those asked for and as those found."""
+        low, high = _interval(self.value, self.drawn)
+        return max(0.0, low), min(1.0, high)
+
+    def minus(self, other: SharedNeighbours) -> Difference:
+        """How many more of the same neighbours this model finds than another, with its interval."""
+        gap = self.value - other.value
+        return Difference(gap, _interval(gap, self.drawn - other.drawn), ("neighbours",), len(self.rows))
+
+    def error_of(self, inside: Array) -> tuple[float, float]:
+        """Standard errors of the mean share of some items (bool [m]), and of its distance to that of all others."""
+        own, others = (np.nanmean(self.drawn[:, mask], axis=1) for mask in (inside, ~inside))
+        return _error(own, len(self.rows)), _error(own - others, len(self.rows))
+
+    def _shares(self, kept: Array) -> Array:
+        """[m], among the items that are kept."""
+        k = min(self.k, int(kept.sum()) - 1)
+        near = [stays & (np.cumsum(stays, axis=1) <= k) for stays in (kept[side] for side in self.ranked)]
+        place = self._place
+        also = np.take_along_axis(near[1], np.maximum(place, 0), axis=1) & (place >= 0)
+        return np.asarray((near[0] & also).sum(1) / k)
+
+    @cached_property
+    def _place(self) -> Rows:
+        """[m, r], where the model ranks each of the teacher's; -1 = not among its r."""
+        teacher, model = self.ranked
+        place = np.full(teacher.shape, -1)
+        for rank in range(model.shape[1]):
+            place[teacher == model[:, rank, None]] = rank
+        return place
+
+
+def shared_neighbours(
+    teacher_vectors: Array, student_vectors: Array, *, neighbours: int = 10, sample: int = 2_000, seed: int = 0
+) -> SharedNeighbours:
+    """Whose neighbours are whose, among the same items, for a teacher and a model.
+
+    Args:
+        teacher_vectors, student_vectors: [n, D], [n, d], in the same order.
+        neighbours: size of the neighbourhoods.
+        sample: a seeded sample of so many items is looked at.
+
+    Raises:
+        DataError: different numbers of rows.
+    """
+    if len(teacher_vectors) != len(student_vectors):
+        raise DataError(
+            f"{len(teacher_vectors)} vectors of the teacher and {len(student_vectors)} of the student do not belong "
+            "together"
+        )
+    rows = np.arange(len(teacher_vectors))
+    if len(rows) > sample:
+        rows = np.sort(np.random.default_rng(seed).choice(len(rows), sample, replace=False))
+    if len(rows) < 3:
+        return SharedNeighbours(rows, (np.zeros((len(rows), 0), np.int64),) * 2, 0)
+    sides = [unit(np.asarray(vectors)[rows]) for vectors in (teacher_vectors, student_vectors)]
+    deepest = max(RANKS, 6 * neighbours) + 1
+    first, second = (_others(top_rows(side, side, min(deepest, len(rows)))) for side in sides)
+    return SharedNeighbours(rows, (first, second), min(neighbours, len(rows) - 1))
+
+
+def _others(ranked: Rows) -> Rows:
+    """Ranked rows [n, k + 1] without each row's own number, [n, k]."""
+    itself = ranked == np.arange(len(ranked))[:, None]
+    itself[~itself.any(1), -1] = True  # equal vectors may crowd an item out of its own list
+    return ranked[~itself].reshape(len(ranked), -1)
+
+
+def _interval(value: float, drawn: Array) -> tuple[float, float]:
+    """Of a mean over items, from what it is without a part of them, [TIMES, m] with NaN."""
+    width = 1.96 * _error(np.nanmean(drawn, axis=1), drawn.shape[1])
+    return value - width, value + width
+
+
+def _error(means: Array, count: int) -> float:
+    left_out = round(PART * count)
+    return float(means.std() * np.sqrt((count - left_out) / left_out))
