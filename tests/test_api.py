@@ -173,6 +173,31 @@ def test_values_that_make_no_recipe(tmp_path: Path, tiny_bert: Path, texts: list
         recipe_of("teacher", "student", texts, "mse", tmp_path, trainings={"epochs": 1})
 
 
+def test_files_in_a_list_are_not_taken_for_texts(tmp_path: Path, texts: list[str]) -> None:
+    files = [tmp_path / f"shard-{number}.jsonl" for number in range(120)]
+    for file in files:
+        file.write_text('{"text": "one"}\n')
+    names = [str(file) for file in files]
+    for given in (names, files, iter(names), {"path": names}, (name for name in names)):
+        with pytest.raises(DistilvecError, match=r"^corpus: these are files, not texts .*shard-0.*folder"):
+            recipe_of("teacher", "student", given, "mse", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    like_files = [*names[:99], "see notes.txt", *names[99:]]
+    recipe = recipe_of("teacher", "student", like_files, "mse", tmp_path / "out")
+    written = Path(str(recipe.corpus.path)).read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["text"] for line in written] == like_files
+
+
+def test_a_file_of_vectors_alone_is_no_teacher(tmp_path: Path, texts: list[str]) -> None:
+    np.save(tmp_path / "v.npy", embed(texts))
+    told = r'vectors alone.*\{"vectors": .*, "texts": \.\.\.\}'
+    for given in (tmp_path / "v.npy", str(tmp_path / "v.npy"), [embed, "v.npy"]):
+        with pytest.raises(DistilvecError, match=told):
+            recipe_of(given, "student", texts, "mse", tmp_path / "out")
+    with pytest.raises(DistilvecError, match=told):
+        Recipe.build({"teachers": [{"model": "v.npy"}]})
+
+
 def test_evaluate_any_model_on_any_description(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     rows = [{"text": text, "label": str(len(text) > 45)} for text in texts[:40]]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

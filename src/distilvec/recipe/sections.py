@@ -134,6 +134,10 @@ class TeacherSection(Section):
     def _one_source(self) -> TeacherSection:
         if sum(source is not None for source in (self.model, self.call, self.api, self.vectors)) != 1:
             raise ValueError("give exactly one of model, call, api and vectors")
+        if (self.model or "").endswith((".npy", ".npz")):
+            raise ValueError(
+                f'vectors alone do not say whose they are: give {{"vectors": "{self.model}", "texts": ...}}'
+            )
         if self.live and self.model is None:
             raise ValueError("live is about a model's token states; leave it out, and every text is asked for once")
         if self.live and self.token_axes:
