@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
@@ -15,8 +16,10 @@ import torch
 from tests.training.starting import Starter
 
 import distilvec
+from distilvec import plain_yaml
 from distilvec.api import shrink_model
 from distilvec.errors import DistilvecError
+from distilvec.judging import Encode, JudgingTask, Outputs, Score, judge, make_score
 from distilvec.judging.loading import read_tasks
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of
@@ -122,6 +125,13 @@ def test_teach_fills_the_store_that_distill_uses(tmp_path: Path, tiny_bert: Path
         distilvec.teach([embed, embed], corpus, tmp_path / "two")
 
 
+def test_teach_takes_what_it_has_a_use_for(tmp_path: Path, texts: list[str]) -> None:
+    cache, copy = tmp_path / "cache", f"file://{tmp_path / 'copy'}"
+    store = distilvec.teach(embed, texts, tmp_path / "out", cache=cache, remote=copy)
+    assert store.path == cache / "stores" / "teacher" and any((tmp_path / "copy").rglob("*"))
+    assert list(inspect.signature(distilvec.teach).parameters) == "teacher corpus output shard cache remote".split()
+
+
 def test_vectors_and_texts_of_any_kind(tmp_path: Path, texts: list[str]) -> None:
     array = np.random.default_rng(0).normal(size=(len(texts), 4)).astype(np.float32)
     for number, vectors in enumerate((array, array.tolist(), torch.from_numpy(array).bfloat16())):
@@ -220,6 +230,70 @@ def test_evaluate_any_model_on_any_description(tmp_path: Path, tiny_bert: Path, 
         read_tasks([str(tmp_path / "tasks.yaml"), str(tmp_path / "tasks.yaml")])
     with pytest.raises(DistilvecError):
         distilvec.evaluate(tmp_path / "no-model", tasks)
+
+
+class Shouting(JudgingTask):
+    """A task of somebody's own: how much closer a text is to itself in capitals than to another text."""
+
+    kind = "shouting"
+
+    def __init__(self, name: str, texts: list[str]) -> None:
+        super().__init__(name)
+        self.items = texts
+
+    def texts(self) -> list[str]:
+        return [*self.items, *(text.upper() for text in self.items)]
+
+    def test_items(self) -> list[tuple[str, ...]]:
+        return [(text,) for text in self.items]
+
+    def score(self, encode: Encode) -> Score:
+        plain, loud = np.asarray(encode(self.items)), np.asarray(encode([text.upper() for text in self.items]))
+        values = np.linalg.norm(plain - loud[::-1], axis=1) - np.linalg.norm(plain - loud, axis=1)
+        outputs = Outputs("mean", np.zeros(len(values)), values)
+        return make_score(task=self.name, kind=self.kind, domain=self.domain, outputs=outputs, seed=self.seed)
+
+
+def test_a_task_of_ones_own_is_judged_and_paired(tiny_bert: Path, texts: list[str]) -> None:
+    task = Shouting("loud", texts[:30])
+    score = distilvec.evaluate(embed, task).scores["model"]["loud"]
+    assert score.outputs is not None and score.value == pytest.approx(float(np.mean(score.outputs.predicted)))
+    assert score.interval is not None and score.interval[0] < score.value < score.interval[1]
+    assert judge({"a": embed, "b": lambda batch: 2 * embed(batch)}, [task]).difference("b", "a", "loud").supported
+    wrong = Outputs("my_metric", np.zeros(3), np.zeros(3))
+    with pytest.raises(DistilvecError, match=r'"my_metric".*\bmean\b.*spearman'):
+        make_score(task="loud", kind="shouting", domain=None, outputs=wrong)
+
+
+def test_a_task_of_ones_own_is_no_part_of_a_recipe(tmp_path: Path, texts: list[str]) -> None:
+    judging = {"tasks": [Shouting("loud", texts)]}
+    with pytest.raises(DistilvecError, match=r"^judging.tasks: a Shouting object .*distilvec\.evaluate"):
+        recipe_of("teacher", "student", texts, "mse", tmp_path / "out", judging=judging)
+    with pytest.raises(DistilvecError, match=r"^judging.tasks: a Shouting object .*distilvec\.evaluate"):
+        Recipe.build({"judging": judging})
+
+
+def test_frames_are_tasks(tmp_path: Path, texts: list[str]) -> None:
+    import pandas
+    import polars
+    import pyarrow
+    from datasets import Dataset
+
+    rows = [{"text1": a, "text2": b, "score": n} for n, (a, b) in enumerate(zip(texts, texts[1:10], strict=False))]
+    spec: dict[str, Any] = {"name": "near", "kind": "similarity", "test": rows}
+    expected = distilvec.evaluate(embed, spec).scores["model"]["near"].value
+    frames = [pandas.DataFrame(rows), polars.DataFrame(rows), pyarrow.Table.from_pylist(rows), Dataset.from_list(rows)]
+    for number, frame in enumerate(frames):
+        judged = distilvec.evaluate(embed, {**spec, "test": frame})
+        assert judged.scores["model"]["near"].value == expected
+        judging = {"tasks": [{**spec, "test": frame}]}
+        recipe = recipe_of("teacher", "student", texts, "mse", tmp_path / str(number), judging=judging)
+        saved = Recipe.build(plain_yaml.read(recipe.to_yaml())).judging.tasks
+        assert distilvec.evaluate(embed, saved).scores["model"]["near"].value == expected
+    with pytest.raises(DistilvecError, match=r"task near, test\b.*\b3\b"):
+        distilvec.evaluate(embed, {**spec, "test": 3})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert distilvec.evaluate(embed, {**spec, "test": tmp_path / "rows.jsonl"}).scores["model"]["near"].value == expected
 
 
 def test_shrink_writes_a_student(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:

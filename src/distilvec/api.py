@@ -86,21 +86,28 @@ def train(
 
 
 def teach(
-    teacher: Any, corpus: Any, output: str | Path = "out", *, shard: tuple[int, int] | None = None, **sections: Any
+    teacher: Any,
+    corpus: Any,
+    output: str | Path = "out",
+    *,
+    shard: tuple[int, int] | None = None,
+    cache: str | Path | None = None,
+    remote: str | None = None,
 ) -> SignalStore:
     """Fill the store of one teacher with what it lacks of a corpus; `distill` into the same folder goes on from it.
 
     Args:
         teacher, corpus, output: as for `distill`, one teacher.
         shard: (i, n): only this share of the texts, so that n processes can teach at once.
-        **sections: `cache`: where the store is kept instead of `output`.
+        cache: where the store is kept instead of `output`.
+        remote: address on object storage where a copy of the stores is kept.
 
     Raises:
         DistilvecError: several teachers or none, or whatever teaching raises.
     """
     from distilvec.flow.job import Job
 
-    recipe = recipe_of(teacher, None, corpus, None, output, **sections)
+    recipe = recipe_of(teacher, None, corpus, None, output, cache=cache, remote=remote)
     if len(recipe.teachers) != 1:
         what = f"teach fills one teacher's store, and {len(recipe.teachers) or 'none'} are given"
         raise DistilvecError(what, where="teacher", remedy="Call it once per teacher.")

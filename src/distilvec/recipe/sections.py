@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
@@ -266,4 +267,9 @@ class JudgingSection(Section):
         for task in tasks:
             if isinstance(task, bool | int | float):
                 raise ValueError(f"a task is a name, a file or a description, not {task!r}")
+            if not isinstance(task, str | Path | Mapping):
+                raise ValueError(
+                    f"a {type(task).__name__} object cannot be saved in a recipe; judge what the run leaves with it: "
+                    'distilvec.evaluate("out/student", task)'
+                )
         return tasks
