@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from tests.training.starting import Starter
 
 import distilvec
 from distilvec import plain_yaml
-from distilvec.api import shrink_model
 from distilvec.errors import DistilvecError
+from distilvec.flow.shrink import shrink_model
 from distilvec.judging import Encode, JudgingTask, Outputs, Score, judge, make_score
 from distilvec.judging.loading import read_tasks
 from distilvec.recipe import Recipe
@@ -91,6 +91,56 @@ def test_distill_in_memory_and_again_from_its_recipe(tmp_path: Path, tiny_bert: 
     assert again.record.agreement["cosine"] == pytest.approx(run.record.agreement["cosine"], abs=1e-5)
 
 
+def test_a_recipe_and_its_file_are_run(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+    student = {"shrink": {"of": "teacher", "layers": 1}}
+    recipe = recipe_of(str(tiny_bert), student, texts, "cosine", tmp_path / "out", **QUICK)
+    first = distilvec.run(recipe)
+    expected = first.student.encode(texts[:9], show_progress_bar=False)
+    again = distilvec.run(tmp_path / "out" / "recipe.yaml", resume=True)
+    np.testing.assert_array_equal(again.student.encode(texts[:9], show_progress_bar=False), expected)
+    with pytest.raises(DistilvecError, match=r"^recipe: .*\bdict\b.*Recipe\.build"):
+        distilvec.run({"corpus": {"path": "texts.txt"}})  # type: ignore[arg-type]
+
+
+def test_methods_are_compared_from_values_a_recipe_and_its_file(
+    tmp_path: Path, tiny_bert: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"text": text, "label": str(len(text) > 45)} for text in texts]
+    corpus = {"path": rows, "label": "label", "holdout": 0.4}
+    student, out = {"shrink": {"of": "teacher", "layers": 1}}, tmp_path / "out"
+    named = {"name": "mse", "label": "squares"}
+    found = distilvec.compare(str(tiny_bert), student, corpus, ["cosine", named], out, seeds=1, **QUICK)
+    assert {"teacher", "cosine", "squares"} <= found.compared.entries.keys() and found.compared.reference == "cosine"
+    assert (out / "runs" / "squares" / "seed-0" / "student").is_dir()
+
+    recipe = Recipe.load(out / "baselines" / "recipe.yaml")
+    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
+    monkeypatch.setattr("distilvec.flow.bench.train_student", None)  # everything is trained
+    file = tmp_path / "recipe.yaml"
+    for again in (
+        distilvec.compare(recipe, ["cosine", named], seeds=1),
+        distilvec.compare(str(file), methods=["cosine", named], seeds=1),
+        distilvec.compare(file, methods=["cosine", named], output=out, seeds=1),
+        distilvec.compare(teacher=str(tiny_bert), student=student, corpus=corpus, methods=["cosine", named], output=out,
+                          seeds=1, **QUICK),
+    ):  # fmt: skip
+        assert again.compared.to_dict() == found.compared.to_dict()
+    assert list(distilvec.compare(recipe, "cosine", seeds=1).compared.differences) == [
+        "teacher", "untrained student", "free baseline",
+    ]  # fmt: skip
+    for values, told in (
+        ({"student": "student"}, r"^compare: .*\bstudent\b"),
+        ({"training": {"epochs": 3}}, r"^compare: .*\btraining\b"),
+        ({"corpus": 3}, r"^compare: .*\bcorpus\b.*by name"),
+    ):
+        with pytest.raises(DistilvecError, match=told):
+            distilvec.compare(file, methods=["cosine"], **values)
+    with pytest.raises(DistilvecError, match=r"^compare: .*student and corpus, .*recipe"):
+        distilvec.compare({"teachers": []}, methods=["cosine"])
+    with pytest.raises(DistilvecError, match=r"^method: .*\bmethods\b"):
+        distilvec.compare(str(tiny_bert), student, corpus, method="cosine")
+
+
 def test_a_function_and_vectors_as_teachers(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     vectors = {"vectors": embed(texts).astype(np.float32)[:, :8], "texts": texts}
     student = distilvec.train([embed, vectors], str(tiny_bert), texts, "mse", tmp_path / "out", **QUICK)
@@ -129,7 +179,8 @@ def test_teach_takes_what_it_has_a_use_for(tmp_path: Path, texts: list[str]) -> 
     cache, copy = tmp_path / "cache", f"file://{tmp_path / 'copy'}"
     store = distilvec.teach(embed, texts, tmp_path / "out", cache=cache, remote=copy)
     assert store.path == cache / "stores" / "teacher" and any((tmp_path / "copy").rglob("*"))
-    assert list(inspect.signature(distilvec.teach).parameters) == "teacher corpus output shard cache remote".split()
+    with pytest.raises(TypeError, match="student"):
+        distilvec.teach(embed, texts, tmp_path / "out", student="student")
 
 
 def test_vectors_and_texts_of_any_kind(tmp_path: Path, texts: list[str]) -> None:
@@ -279,7 +330,7 @@ def test_frames_are_tasks(tmp_path: Path, texts: list[str]) -> None:
     import pyarrow
     from datasets import Dataset
 
-    rows = [{"text1": a, "text2": b, "score": n} for n, (a, b) in enumerate(zip(texts, texts[1:10], strict=False))]
+    rows = [{"text1": a, "text2": b, "score": n} for n, (a, b) in enumerate(pairwise(texts[:10]))]
     spec: dict[str, Any] = {"name": "near", "kind": "similarity", "test": rows}
     expected = distilvec.evaluate(embed, spec).scores["model"]["near"].value
     frames = [pandas.DataFrame(rows), polars.DataFrame(rows), pyarrow.Table.from_pylist(rows), Dataset.from_list(rows)]
@@ -293,7 +344,9 @@ def test_frames_are_tasks(tmp_path: Path, texts: list[str]) -> None:
     with pytest.raises(DistilvecError, match=r"task near, test\b.*\b3\b"):
         distilvec.evaluate(embed, {**spec, "test": 3})
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    assert distilvec.evaluate(embed, {**spec, "test": tmp_path / "rows.jsonl"}).scores["model"]["near"].value == expected
+    assert (
+        distilvec.evaluate(embed, {**spec, "test": tmp_path / "rows.jsonl"}).scores["model"]["near"].value == expected
+    )
 
 
 def test_shrink_writes_a_student(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:

@@ -246,7 +246,9 @@ def test_a_list_of_files_is_no_list_of_texts(tmp_path: Path) -> None:
     for file in files:
         file.write_text('{"text": "one"}\n')
     for given in ([str(file) for file in files], files):
-        with pytest.raises(DistilvecError, match=r"^corpus: these are files, not texts \(.*a.jsonl\)\. Give their folder"):
+        with pytest.raises(
+            DistilvecError, match=r"^corpus: these are files, not texts \(.*a.jsonl\)\. Give their folder"
+        ):
             read_corpus(given, tmp_path / "out", holdout=0.0)
     texts = read_corpus(["see a.jsonl", "and notes.txt"], tmp_path / "out", holdout=0.0).texts()
     assert texts == ["see a.jsonl", "and notes.txt"]

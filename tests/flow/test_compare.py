@@ -163,6 +163,31 @@ def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
     assert found[words[3]].method.options == {"prefixes": [8, 16]}
 
 
+def test_options_as_dictionaries_and_rows_with_names(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    recipe = make_recipe(data, tiny_bert, tmp_path)
+    sharp = {"lr": 3e-4, "sharpness": {"kind": "sam"}}
+    methods = [
+        {"name": "cosine", "label": "ours-1.0", "optimizer": sharp},
+        {"name": "mse", "init": "random", "optimizer": {"lr": 5e-4}},
+        "cosine:label=plain",
+    ]
+    found = variants_of(recipe, methods)
+    assert list(found) == ["ours-1.0", "mse:init=random,optimizer.lr=0.0005", "plain"]
+    ours = found["ours-1.0"].optimizer
+    assert ours.lr == 3e-4 and ours.sharpness is not None and ours.sharpness.kind == "sam"
+    assert found["mse:init=random,optimizer.lr=0.0005"].optimizer.lr == 5e-4
+    assert found["plain"].optimizer == recipe.optimizer and found["plain"].method.options == {}
+    for alone in ("cosine", {"name": "cosine"}):
+        assert list(variants_of(recipe, alone)) == ["cosine"]
+
+
+@pytest.mark.parametrize("seeds", [[0, 1, 2], "3", 2.0, True])
+def test_seeds_are_a_number(data: Path, tiny_bert: Path, tmp_path: Path, seeds: Any) -> None:
+    with pytest.raises(DistilvecError, match=rf"^seeds: .*\b{type(seeds).__name__}\b.*seeds=3"):
+        compare(make_recipe(data, tiny_bert, tmp_path), ["cosine"], seeds=seeds)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("methods", "reference", "told"),
     [
@@ -172,10 +197,17 @@ def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
         (["cosine", "cosine"], None, '^methods: "cosine" .*twice'),
         (["cosine"], "mse", '^reference: .*"mse".*cosine'),
         ([], None, "^methods: .*methods to compare"),
+        (None, None, "^methods: .*methods to compare"),
+        (3, None, "^methods: .*int.*list"),
+        (["cosine", 3], None, "^methods: .*int.*name"),
+        ([{"name": "cosine", "label": "../runs"}], None, r'^methods.label: .*"\.\./runs".*letter'),
+        ([{"name": "cosine", "label": "mse"}, "mse"], None, '^methods: "mse" .*twice'),
+        (["jasper_stella:prefixes=[8, 16]", "jasper_stella:prefixes=[8,16]"], None, "^methods: .*prefixes=-8-16"),
+        ([{"name": "cosine", "optimizer": {"lrr": 1}}], None, '^optimizer.lrr: .*"lr"'),
     ],
 )
 def test_mistakes_are_said_before_anything_is_trained(
-    data: Path, tiny_bert: Path, tmp_path: Path, methods: list[str], reference: str | None, told: str
+    data: Path, tiny_bert: Path, tmp_path: Path, methods: Any, reference: str | None, told: str
 ) -> None:
     recipe = make_recipe(data, tiny_bert, tmp_path)
     with pytest.raises(DistilvecError, match=told):

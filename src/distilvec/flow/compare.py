@@ -10,16 +10,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from distilvec import marker
 from distilvec.errors import DistilvecError, nearest
 from distilvec.files import write_text
-from distilvec.flow.bench import Bench, Scores, read_object, slug
+from distilvec.flow.bench import Bench, Scores, read_object
 from distilvec.flow.job import Job
 from distilvec.flow.judge import supervises
 from distilvec.flow.pin import SAVED, pin
-from distilvec.flow.variants import changed, variants_of
+from distilvec.flow.variants import Spec, changed, slug, variants_of
 from distilvec.flow.writing import writes
 from distilvec.locking import alone_in
 from distilvec.recipe import Recipe
@@ -64,7 +63,7 @@ class Comparison:
 
 def compare(
     recipe: Recipe,
-    methods: Sequence[str | Mapping[str, Any]],
+    methods: Spec | Sequence[Spec],
     seeds: int = 3,
     *,
     tune: bool = False,
@@ -76,8 +75,9 @@ def compare(
         recipe: data, student, steps and tasks. Its `output` gets the results; its `cache` (default: its `output`)
             the shared corpus and stores.
         methods: "name" or "name:key=value,key=value" with options of the method, or of the optimizer
-            ("talas:optimizer.sharpness.kind=asam"); or dictionaries with `name` and options. The recipe's own
-            method keeps the recipe's options where none are given.
+            ("talas:optimizer.sharpness.kind=asam"); or dictionaries with `name`, options, `optimizer` (a dictionary)
+            and `label`, the row's name in the table and below `runs/`. The recipe's own method keeps the recipe's
+            options where none are given.
         seeds: runs per method, with the recipe's seed and the following ones.
         tune: choose each method's learning rate among a third of the recipe's, itself and three times it, by the
             correlation of similarities with the teacher's on held-out texts after one epoch.
@@ -95,6 +95,12 @@ def compare(
             f'a teacher and a row of the table would both be called "{min(both)}"',
             where="teachers",
             remedy="Give the teacher another name.",
+        )
+    if isinstance(seeds, bool) or not isinstance(seeds, int):
+        raise DistilvecError(
+            f"seeds is how many there are, not a {type(seeds).__name__}",
+            where="seeds",
+            remedy="seeds=3 takes the recipe's training.seed and the two after it.",
         )
     if seeds < 1:
         raise DistilvecError(f"seeds is at least 1, not {seeds}", where="seeds")
