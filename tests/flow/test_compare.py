@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,36 @@ def test_what_is_written_and_said(compared: tuple[Recipe, comparison.Comparison]
         gap for gaps in found.compared.differences.values() for gap in (gaps["all"],) if gap.low > 0 or gap.high < 0
     ]
     assert len(told) == len(supported), "a winner is named exactly where the interval leaves out zero"
+
+
+def test_the_table_as_csv_and_for_latex(compared: tuple[Recipe, comparison.Comparison]) -> None:
+    recipe, _ = compared
+    with (Path(recipe.output) / "compare.csv").open(encoding="utf-8", newline="") as source:
+        rows = {(row["method"], row["column"]): row for row in csv.DictReader(source)}
+    saved = json.loads((Path(recipe.output) / "compare.json").read_text(encoding="utf-8"))
+    assert set(rows) == {(name, column) for name, entries in saved["entries"].items() for column in entries}
+    for (name, column), row in rows.items():
+        entry, gap = saved["entries"][name][column], saved["differences"].get(name, {}).get(column)
+        assert float(row["mean"]) == entry["value"] and int(row["seeds"]) == entry["seeds"]
+        assert row["deviation"] == ("" if entry["deviation"] is None else str(entry["deviation"]))
+        told = [row[key] for key in ("difference", "low", "high")]
+        assert told == (["", "", ""] if gap is None else [str(gap[key]) for key in ("value", "low", "high")])
+    assert rows["mse:init=random", "label"]["difference"] and not rows["cosine", "label"]["difference"]
+
+    lines = (Path(recipe.output) / "compare.tex").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == r"\begin{tabular}{lrrr}" and r"\toprule" in lines and r"\end{tabular}" in lines
+    (ours,) = [line for line in lines if line.startswith("talas:")]
+    assert r"talas:anchored\_layers=1,lasd\_weight=0.0 & " in ours and r"$\pm$" in ours and ours.endswith(r" \\")
+    assert not any(sign in line for line in lines if not line.startswith("%") for sign in "±−—")
+    assert any(line.startswith("% ") and "2 seed(s) per method" in line for line in lines)
+
+
+def test_how_many_comparisons_there_are_is_said(compared: tuple[Recipe, comparison.Comparison]) -> None:
+    _, found = compared
+    shown = sum("label" in gaps for gaps in found.compared.differences.values())
+    assert shown == 5 and "5 differences to cosine are told, each with a 95 % interval of its own" in found.table()
+    one = replace(found.compared, differences={"tiny": found.compared.differences["tiny"]})
+    assert "of its own" not in one.table()
 
 
 def test_finished_runs_are_read_back_and_lost_ones_made_again(

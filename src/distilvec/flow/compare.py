@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distilvec import marker
@@ -33,7 +33,8 @@ class Comparison:
     """A finished comparison.
 
     Attributes:
-        folder: holds `compare.json`, `compare.md`, `ranks.svg` where there are tasks enough, and `runs/METHOD/seed-N/`.
+        folder: holds `compare.json`, `.md`, `.csv` and `.tex`, where there are tasks enough `ranks.svg`, and
+            `runs/METHOD/seed-N/`.
         compared: means, deviations and differences to the reference.
         rates: method -> learning rate chosen by tuning; empty without.
         notes: what one has to know to read the table.
@@ -50,7 +51,7 @@ class Comparison:
         return "\n".join([self.compared.table(), "", *self.notes, f"results  {self.folder / 'compare.json'}"])
 
     def write(self) -> None:
-        """Write `compare.json` and `compare.md`, and where there are ranks `ranks.svg`."""
+        """Write the table as `compare.json`, `.md`, `.csv` and `.tex`, and where there are ranks `ranks.svg`."""
         content = {**self.compared.to_dict(), "rates": self.rates, "tried": self.tried, "notes": self.notes}
         write_text(self.folder / "compare.json", json.dumps(content, indent=1) + "\n")
         lines = [self.compared.markdown(), "", *(f"- {note}" for note in self.notes)]
@@ -59,6 +60,9 @@ class Comparison:
                 save_svg(ranks_figure(self.compared.ranking), self.folder / "ranks.svg")
             lines += ["", "![Average ranks](ranks.svg)"]
         write_text(self.folder / "compare.md", "\n".join(lines) + "\n")
+        write_text(self.folder / "compare.csv", self.compared.csv())
+        grid = self.compared.grid()
+        write_text(self.folder / "compare.tex", replace(grid, notes=[*grid.notes, *self.notes]).latex() + "\n")
 
 
 def compare(
