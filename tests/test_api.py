@@ -80,6 +80,12 @@ def test_distill_in_memory_and_again_from_its_recipe(tmp_path: Path, tiny_bert: 
     assert run.student.encode(["hello"], show_progress_bar=False).shape == (1, 32)
     assert "| model |" in run.report and "student" in run.report
     assert (tmp_path / "out" / "report.html").is_file()
+    shown = run._repr_markdown_()  # what a notebook shows of a cell that ends in it
+    assert repr(run) == f"Run({str(tmp_path / 'out')!r})" and shown.startswith(run.report) and len(shown) < 3000
+    assert "parameters" in str(run) and "| model |" not in str(run) and str(run) == run.text()
+    run.record.alarms = ["the space has *collapsed*"]
+    assert run.text().endswith("Alarm: the space has *collapsed*")
+    assert run._repr_markdown_().endswith("**Alarm:** the space has \\*collapsed\\*")
     recipe = Recipe.load(tmp_path / "out" / "recipe.yaml", [f"output={tmp_path / 'again'}"])
     assert recipe.corpus.path == str(tmp_path / "out" / "given" / "corpus.jsonl")
 
@@ -275,6 +281,14 @@ def test_evaluate_any_model_on_any_description(tmp_path: Path, tiny_bert: Path, 
     saved = json.loads((tmp_path / "scores.json").read_text())
     assert saved["scores"]["bert"]["two"]["value"] == found.scores["bert"]["two"].value
     assert saved["scores"]["bert"]["two"]["outputs"]
+    assert repr(found) == "Judgement(bert: 3 tasks)" and str(found) == found.text()
+    score = found.scores["bert"]["two"]
+    low, high = score.interval or (0, 0)
+    told = rf"bert +two +macro_f1 +{100 * score.value:.1f} +{100 * low:.1f} to {100 * high:.1f}"
+    (line,) = [line for line in found.text().splitlines() if "two" in line]
+    assert re.fullmatch(told, line) and f"    {line}" in found._repr_markdown_().splitlines()
+    average = f"{100 * found.averages('bert')['all']:.1f}"
+    assert re.search(rf"bert +average +{average}$", found.text(), re.MULTILINE)
     by_function = distilvec.evaluate(embed, tmp_path / "single.json", name="letters")
     assert by_function.scores["letters"]["three"].kind == "clustering"
     with pytest.raises(DistilvecError, match=": one, two"):

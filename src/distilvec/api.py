@@ -56,7 +56,8 @@ def distill(
             `cache`. The task's `validation` and `test`, and a scorer's `scores`, may be values as `corpus` may.
 
     Returns:
-        The run: `student` (a plain SentenceTransformer), `report` (the table a person reads), `folder`, `record`.
+        The run: `student` (a plain SentenceTransformer), `text()` (the table a person reads; `report` as markdown),
+        `folder`, `record`.
 
     Raises:
         DistilvecError: with what happened, where, and what to do.

@@ -83,6 +83,8 @@ def test_what_is_written_and_said(compared: tuple[Recipe, comparison.Comparison]
     page = (Path(recipe.output) / "compare.md").read_text(encoding="utf-8")
     assert "| cosine |" in page and "not tuned per method" in page and "held-out items" in page
     shown = found.table()
+    assert str(found) == found.text() == shown and repr(found) == f"Comparison({recipe.output!r})"
+    assert found._repr_markdown_() == page.strip("\n").replace("\n\n![Average ranks](ranks.svg)", "")
     assert "2 seed(s) per method" in shown and "interval" in shown
     told = {sentence for sentence in found.compared.statements() if "better" in sentence or "worse" in sentence}
     supported = [

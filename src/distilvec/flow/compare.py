@@ -26,10 +26,11 @@ from distilvec.recipe.sections import MOST_SEEDS
 from distilvec.report import CompareTable, compare_table
 from distilvec.report.plots import save_svg, style
 from distilvec.report.ranks import ranks_figure
+from distilvec.showing import Shown
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
     """A finished comparison.
 
     Attributes:
@@ -50,11 +51,19 @@ class Comparison:
         """What `distilvec compare` prints."""
         return "\n".join([self.compared.table(), "", *self.notes, f"results  {self.folder / 'compare.json'}"])
 
+    text = table
+
+    def _named(self) -> str:
+        return repr(str(self.folder))
+
+    def _repr_markdown_(self) -> str:
+        return "\n".join([self.compared.markdown(), "", *(f"- {note}" for note in self.notes)])
+
     def write(self) -> None:
         """Write the table as `compare.json`, `.md`, `.csv` and `.tex`, and where there are ranks `ranks.svg`."""
         content = {**self.compared.to_dict(), "rates": self.rates, "tried": self.tried, "notes": self.notes}
         write_text(self.folder / "compare.json", json.dumps(content, indent=1) + "\n")
-        lines = [self.compared.markdown(), "", *(f"- {note}" for note in self.notes)]
+        lines = [self._repr_markdown_()]
         if self.compared.ranking is not None:
             with style():
                 save_svg(ranks_figure(self.compared.ranking), self.folder / "ranks.svg")
