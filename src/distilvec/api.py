@@ -299,7 +299,7 @@ def evaluate(
         model: folder or hub id, exported ONNX folder, `SentenceTransformer`, teacher, or a function from texts to
             vectors [n, d]; a causal language model's folder where all tasks are of kind generation.
         tasks: one or several of: name of a task or a whole benchmark of MTEB's ("MTEB(eng, v2)"), description
-            (dictionary), file with one description or with a list of them.
+            (dictionary), file with one description or with a list of them, `JudgingTask` of your own.
         output: JSON file for the scores, with per-item results.
         name: of the model in the result; default from its folder.
         results: folder for MTEB's result files, one for each of its tasks, written as they finish; a task whose file
