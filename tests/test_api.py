@@ -355,6 +355,8 @@ def test_frames_are_tasks(tmp_path: Path, texts: list[str]) -> None:
         recipe = recipe_of("teacher", "student", texts, "mse", tmp_path / str(number), judging=judging)
         saved = Recipe.build(plain_yaml.read(recipe.to_yaml())).judging.tasks
         assert distilvec.evaluate(embed, saved).scores["model"]["near"].value == expected
+    with pytest.raises(DistilvecError, match=r"^judging.tasks: .*\bDataFrame\b.*\btest\b.*distilvec\.distill"):
+        Recipe.build({"judging": {"tasks": [{**spec, "test": frames[0]}]}})
     with pytest.raises(DistilvecError, match=r"task near, test\b.*\b3\b"):
         distilvec.evaluate(embed, {**spec, "test": 3})
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
+from distilvec.corpus.tables import is_dataset, is_table
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.recipe.places import at_revision
 
@@ -272,4 +273,10 @@ class JudgingSection(Section):
                     f"a {type(task).__name__} object cannot be saved in a recipe; judge what the run leaves with it: "
                     'distilvec.evaluate("out/student", task)'
                 )
+            for key, value in task.items() if isinstance(task, Mapping) else ():
+                if is_dataset(value) or is_table(value):
+                    raise ValueError(
+                        f"a {type(value).__name__} ({key}) cannot be saved in a recipe; give its file, or call "
+                        "distilvec.distill or compare, which write one"
+                    )
         return tasks
