@@ -114,9 +114,8 @@ class Judgement(Shown):
         return "\n".join("  ".join([*map(str.ljust, row[:4], widths), row[4]]).rstrip() for row in rows)
 
     def _named(self) -> str:
-        return (
-            f"{', '.join(self.scores)} on {', '.join(dict.fromkeys(t for each in self.scores.values() for t in each))}"
-        )
+        tasks = {task for by_task in self.scores.values() for task in by_task}
+        return f"{', '.join(self.scores)}: {len(tasks)} tasks"
 
     def to_dict(self, outputs: bool = False) -> dict[str, Any]:
         """JSON values, with per-item results where asked."""
