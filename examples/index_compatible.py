@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
+import distilvec
 from distilvec.corpus import Corpus
-from distilvec.flow.run import run
-from distilvec.recipe import Recipe
 
 
 def main() -> None:
@@ -27,8 +26,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("out-index"))
     parser.add_argument("--epochs", type=float, default=3)
     arguments = parser.parse_args()
-    result = run(
-        Recipe.build(
+    result = distilvec.run(
+        distilvec.Recipe.build(
             {
                 "corpus": {"path": str(arguments.texts), "holdout": 0.2},
                 "teachers": [{"name": "teacher", "model": arguments.teacher}],

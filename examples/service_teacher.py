@@ -20,9 +20,8 @@ from typing import Any
 
 from own_teacher import some_texts
 
+import distilvec
 from distilvec.choosing.dry_run import plan
-from distilvec.flow.run import run
-from distilvec.recipe import Recipe
 
 
 @contextmanager
@@ -52,8 +51,8 @@ def distil(api: dict[str, Any], student: str, output: Path) -> None:
         "training": {"epochs": 2, "batch_size": 32},
         "output": str(output),
     }
-    print(plan(Recipe.build(sections), teaching_only=True).text())
-    made = run(Recipe.build(sections))
+    print(plan(distilvec.Recipe.build(sections), teaching_only=True).text())
+    made = distilvec.run(distilvec.Recipe.build(sections))
     print(made.student.encode(["the pilot paints the old clock"]).shape, "report:", made.folder / "report.html")
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import torch
 from tests.training.starting import Starter
 
 import distilvec
-from distilvec.api import shrink_model
+from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
+from distilvec.flow.shrink import shrink_model
+from distilvec.judging import Encode, JudgingTask, Outputs, Score, judge, make_score
 from distilvec.judging.loading import read_tasks
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of
@@ -77,6 +80,12 @@ def test_distill_in_memory_and_again_from_its_recipe(tmp_path: Path, tiny_bert: 
     assert run.student.encode(["hello"], show_progress_bar=False).shape == (1, 32)
     assert "| model |" in run.report and "student" in run.report
     assert (tmp_path / "out" / "report.html").is_file()
+    shown = run._repr_markdown_()  # what a notebook shows of a cell that ends in it
+    assert repr(run) == f"Run({str(tmp_path / 'out')!r})" and shown.startswith(run.report) and len(shown) < 3000
+    assert "parameters" in str(run) and "| model |" not in str(run) and str(run) == run.text()
+    run.record.alarms = ["the space has *collapsed*"]
+    assert run.text().endswith("Alarm: the space has *collapsed*")
+    assert run._repr_markdown_().endswith("**Alarm:** the space has \\*collapsed\\*")
     recipe = Recipe.load(tmp_path / "out" / "recipe.yaml", [f"output={tmp_path / 'again'}"])
     assert recipe.corpus.path == str(tmp_path / "out" / "given" / "corpus.jsonl")
 
@@ -86,6 +95,56 @@ def test_distill_in_memory_and_again_from_its_recipe(tmp_path: Path, tiny_bert: 
     expected = run.student.encode(texts[:9], show_progress_bar=False)
     assert np.array_equal(again.student.encode(texts[:9], show_progress_bar=False), expected)
     assert again.record.agreement["cosine"] == pytest.approx(run.record.agreement["cosine"], abs=1e-5)
+
+
+def test_a_recipe_and_its_file_are_run(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+    student = {"shrink": {"of": "teacher", "layers": 1}}
+    recipe = recipe_of(str(tiny_bert), student, texts, "cosine", tmp_path / "out", **QUICK)
+    first = distilvec.run(recipe)
+    expected = first.student.encode(texts[:9], show_progress_bar=False)
+    again = distilvec.run(tmp_path / "out" / "recipe.yaml", resume=True)
+    np.testing.assert_array_equal(again.student.encode(texts[:9], show_progress_bar=False), expected)
+    with pytest.raises(DistilvecError, match=r"^recipe: .*\bdict\b.*Recipe\.build"):
+        distilvec.run({"corpus": {"path": "texts.txt"}})  # type: ignore[arg-type]
+
+
+def test_methods_are_compared_from_values_a_recipe_and_its_file(
+    tmp_path: Path, tiny_bert: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"text": text, "label": str(len(text) > 45)} for text in texts]
+    corpus = {"path": rows, "label": "label", "holdout": 0.4}
+    student, out = {"shrink": {"of": "teacher", "layers": 1}}, tmp_path / "out"
+    named = {"name": "mse", "label": "squares"}
+    found = distilvec.compare(str(tiny_bert), student, corpus, ["cosine", named], out, seeds=1, **QUICK)
+    assert {"teacher", "cosine", "squares"} <= found.compared.entries.keys() and found.compared.reference == "cosine"
+    assert (out / "runs" / "squares" / "seed-0" / "student").is_dir()
+
+    recipe = Recipe.load(out / "baselines" / "recipe.yaml")
+    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
+    monkeypatch.setattr("distilvec.flow.bench.train_student", None)  # everything is trained
+    file = tmp_path / "recipe.yaml"
+    for again in (
+        distilvec.compare(recipe, ["cosine", named], seeds=1),
+        distilvec.compare(str(file), methods=["cosine", named], seeds=1),
+        distilvec.compare(file, methods=["cosine", named], output=out, seeds=1),
+        distilvec.compare(teacher=str(tiny_bert), student=student, corpus=corpus, methods=["cosine", named], output=out,
+                          seeds=1, **QUICK),
+    ):  # fmt: skip
+        assert again.compared.to_dict() == found.compared.to_dict()
+    assert list(distilvec.compare(recipe, "cosine", seeds=1).compared.differences) == [
+        "teacher", "untrained student", "free baseline",
+    ]  # fmt: skip
+    for values, told in (
+        ({"student": "student"}, r"^compare: .*\bstudent\b"),
+        ({"training": {"epochs": 3}}, r"^compare: .*\btraining\b"),
+        ({"corpus": 3}, r"^compare: .*\bcorpus\b.*by name"),
+    ):
+        with pytest.raises(DistilvecError, match=told):
+            distilvec.compare(file, methods=["cosine"], **values)
+    with pytest.raises(DistilvecError, match=r"^compare: .*student and corpus, .*recipe"):
+        distilvec.compare({"teachers": []}, methods=["cosine"])
+    with pytest.raises(DistilvecError, match=r"^method: .*\bmethods\b"):
+        distilvec.compare(str(tiny_bert), student, corpus, method="cosine")
 
 
 def test_a_function_and_vectors_as_teachers(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
@@ -120,6 +179,14 @@ def test_teach_fills_the_store_that_distill_uses(tmp_path: Path, tiny_bert: Path
         distilvec.teach([], corpus, tmp_path / "two")
     with pytest.raises(DistilvecError, match=r"^teacher: .*\b2\b"):
         distilvec.teach([embed, embed], corpus, tmp_path / "two")
+
+
+def test_teach_takes_what_it_has_a_use_for(tmp_path: Path, texts: list[str]) -> None:
+    cache, copy = tmp_path / "cache", f"file://{tmp_path / 'copy'}"
+    store = distilvec.teach(embed, texts, tmp_path / "out", cache=cache, remote=copy)
+    assert store.path == cache / "stores" / "teacher" and any((tmp_path / "copy").rglob("*"))
+    with pytest.raises(TypeError, match="student"):
+        distilvec.teach(embed, texts, tmp_path / "out", student="student")
 
 
 def test_vectors_and_texts_of_any_kind(tmp_path: Path, texts: list[str]) -> None:
@@ -173,6 +240,31 @@ def test_values_that_make_no_recipe(tmp_path: Path, tiny_bert: Path, texts: list
         recipe_of("teacher", "student", texts, "mse", tmp_path, trainings={"epochs": 1})
 
 
+def test_files_in_a_list_are_not_taken_for_texts(tmp_path: Path, texts: list[str]) -> None:
+    files = [tmp_path / f"shard-{number}.jsonl" for number in range(120)]
+    for file in files:
+        file.write_text('{"text": "one"}\n')
+    names = [str(file) for file in files]
+    for given in (names, files, iter(names), {"path": names}, (name for name in names)):
+        with pytest.raises(DistilvecError, match=r"^corpus: these are files, not texts .*shard-0.*folder"):
+            recipe_of("teacher", "student", given, "mse", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    like_files = [*names[:99], "see notes.txt", *names[99:]]
+    recipe = recipe_of("teacher", "student", like_files, "mse", tmp_path / "out")
+    written = Path(str(recipe.corpus.path)).read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["text"] for line in written] == like_files
+
+
+def test_a_file_of_vectors_alone_is_no_teacher(tmp_path: Path, texts: list[str]) -> None:
+    np.save(tmp_path / "v.npy", embed(texts))
+    told = r'vectors alone.*\{"vectors": .*, "texts": \.\.\.\}'
+    for given in (tmp_path / "v.npy", str(tmp_path / "v.npy"), [embed, "v.npy"]):
+        with pytest.raises(DistilvecError, match=told):
+            recipe_of(given, "student", texts, "mse", tmp_path / "out")
+    with pytest.raises(DistilvecError, match=told):
+        Recipe.build({"teachers": [{"model": "v.npy"}]})
+
+
 def test_evaluate_any_model_on_any_description(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     rows = [{"text": text, "label": str(len(text) > 45)} for text in texts[:40]]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -189,12 +281,88 @@ def test_evaluate_any_model_on_any_description(tmp_path: Path, tiny_bert: Path, 
     saved = json.loads((tmp_path / "scores.json").read_text())
     assert saved["scores"]["bert"]["two"]["value"] == found.scores["bert"]["two"].value
     assert saved["scores"]["bert"]["two"]["outputs"]
+    assert repr(found) == "Judgement(bert: 3 tasks)" and str(found) == found.text()
+    score = found.scores["bert"]["two"]
+    low, high = score.interval or (0, 0)
+    told = rf"bert +two +macro_f1 +{100 * score.value:.1f} +{100 * low:.1f} to {100 * high:.1f}"
+    (line,) = [line for line in found.text().splitlines() if "two" in line]
+    assert re.fullmatch(told, line) and f"    {line}" in found._repr_markdown_().splitlines()
+    average = f"{100 * found.averages('bert')['all']:.1f}"
+    assert re.search(rf"bert +average +{average}$", found.text(), re.MULTILINE)
     by_function = distilvec.evaluate(embed, tmp_path / "single.json", name="letters")
     assert by_function.scores["letters"]["three"].kind == "clustering"
     with pytest.raises(DistilvecError, match=": one, two"):
         read_tasks([str(tmp_path / "tasks.yaml"), str(tmp_path / "tasks.yaml")])
     with pytest.raises(DistilvecError):
         distilvec.evaluate(tmp_path / "no-model", tasks)
+
+
+class Shouting(JudgingTask):
+    """A task of somebody's own: how much closer a text is to itself in capitals than to another text."""
+
+    kind = "shouting"
+
+    def __init__(self, name: str, texts: list[str]) -> None:
+        super().__init__(name)
+        self.items = texts
+
+    def texts(self) -> list[str]:
+        return [*self.items, *(text.upper() for text in self.items)]
+
+    def test_items(self) -> list[tuple[str, ...]]:
+        return [(text,) for text in self.items]
+
+    def score(self, encode: Encode) -> Score:
+        plain, loud = np.asarray(encode(self.items)), np.asarray(encode([text.upper() for text in self.items]))
+        values = np.linalg.norm(plain - loud[::-1], axis=1) - np.linalg.norm(plain - loud, axis=1)
+        outputs = Outputs("mean", np.zeros(len(values)), values)
+        return make_score(task=self.name, kind=self.kind, domain=self.domain, outputs=outputs, seed=self.seed)
+
+
+def test_a_task_of_ones_own_is_judged_and_paired(tiny_bert: Path, texts: list[str]) -> None:
+    task = Shouting("loud", texts[:30])
+    score = distilvec.evaluate(embed, task).scores["model"]["loud"]
+    assert score.outputs is not None and score.value == pytest.approx(float(np.mean(score.outputs.predicted)))
+    assert score.interval is not None and score.interval[0] < score.value < score.interval[1]
+    assert judge({"a": embed, "b": lambda batch: 2 * embed(batch)}, [task]).difference("b", "a", "loud").supported
+    wrong = Outputs("my_metric", np.zeros(3), np.zeros(3))
+    with pytest.raises(DistilvecError, match=r'"my_metric".*\bmean\b.*spearman'):
+        make_score(task="loud", kind="shouting", domain=None, outputs=wrong)
+
+
+def test_a_task_of_ones_own_is_no_part_of_a_recipe(tmp_path: Path, texts: list[str]) -> None:
+    judging = {"tasks": [Shouting("loud", texts)]}
+    with pytest.raises(DistilvecError, match=r"^judging.tasks: a Shouting object .*distilvec\.evaluate"):
+        recipe_of("teacher", "student", texts, "mse", tmp_path / "out", judging=judging)
+    with pytest.raises(DistilvecError, match=r"^judging.tasks: a Shouting object .*distilvec\.evaluate"):
+        Recipe.build({"judging": judging})
+
+
+def test_frames_are_tasks(tmp_path: Path, texts: list[str]) -> None:
+    import pandas
+    import polars
+    import pyarrow
+    from datasets import Dataset
+
+    rows = [{"text1": a, "text2": b, "score": n} for n, (a, b) in enumerate(pairwise(texts[:10]))]
+    spec: dict[str, Any] = {"name": "near", "kind": "similarity", "test": rows}
+    expected = distilvec.evaluate(embed, spec).scores["model"]["near"].value
+    frames = [pandas.DataFrame(rows), polars.DataFrame(rows), pyarrow.Table.from_pylist(rows), Dataset.from_list(rows)]
+    for number, frame in enumerate(frames):
+        judged = distilvec.evaluate(embed, {**spec, "test": frame})
+        assert judged.scores["model"]["near"].value == expected
+        judging = {"tasks": [{**spec, "test": frame}]}
+        recipe = recipe_of("teacher", "student", texts, "mse", tmp_path / str(number), judging=judging)
+        saved = Recipe.build(plain_yaml.read(recipe.to_yaml())).judging.tasks
+        assert distilvec.evaluate(embed, saved).scores["model"]["near"].value == expected
+    with pytest.raises(DistilvecError, match=r"^judging.tasks: .*\bDataFrame\b.*\btest\b.*distilvec\.distill"):
+        Recipe.build({"judging": {"tasks": [{**spec, "test": frames[0]}]}})
+    with pytest.raises(DistilvecError, match=r"task near, test\b.*\b3\b"):
+        distilvec.evaluate(embed, {**spec, "test": 3})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert (
+        distilvec.evaluate(embed, {**spec, "test": tmp_path / "rows.jsonl"}).scores["model"]["near"].value == expected
+    )
 
 
 def test_shrink_writes_a_student(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:

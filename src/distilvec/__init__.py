@@ -4,9 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from distilvec.api import choose, distill, evaluate, load, mine, teach, train
+    from distilvec.api import choose, compare, distill, evaluate, load, mine, run, teach, train
     from distilvec.errors import DistilvecError
-    from distilvec.flow.compare import compare
     from distilvec.indexes import adapt, check_index
     from distilvec.recipe import Recipe
     from distilvec.store import SignalStore
@@ -27,6 +26,7 @@ __all__ = [
     "evaluate",
     "load",
     "mine",
+    "run",
     "shrink",
     "teach",
     "train",
@@ -41,11 +41,12 @@ _HOMES = {
     "adapt": "distilvec.indexes",
     "check_index": "distilvec.indexes",
     "choose": "distilvec.api",
-    "compare": "distilvec.flow.compare",
+    "compare": "distilvec.api",
     "distill": "distilvec.api",
     "evaluate": "distilvec.api",
     "load": "distilvec.api",
     "mine": "distilvec.api",
+    "run": "distilvec.api",
     "shrink": "distilvec.students",
     "teach": "distilvec.api",
     "train": "distilvec.api",

@@ -1,4 +1,4 @@
-"""What people call from Python: `distill`, `choose`, `mine`, `teach`, `train`, `evaluate`, `load`."""
+"""What people call from Python: `distill`, `run`, `compare`, `choose`, `mine`, `teach`, `train`, `evaluate`, `load`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.errors import DistilvecError
 from distilvec.files import read_object, refuse_foreign, write_text
 from distilvec.judging.loading import read_tasks
+from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import GIVEN, corpus_section, recipe_of
 from distilvec.recipe.places import home
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
     from distilvec.choosing import Choice
     from distilvec.export import OnnxEncoder
+    from distilvec.flow.compare import Comparison
     from distilvec.flow.run import Run
+    from distilvec.flow.variants import Spec
     from distilvec.judging import Judgement
     from distilvec.mining.outcome import Mined
     from distilvec.store import SignalStore
@@ -53,7 +56,8 @@ def distill(
             `cache`. The task's `validation` and `test`, and a scorer's `scores`, may be values as `corpus` may.
 
     Returns:
-        The run: `student` (a plain SentenceTransformer), `report` (the table a person reads), `folder`, `record`.
+        The run: `student` (a plain SentenceTransformer), `text()` (the table a person reads; `report` as markdown),
+        `folder`, `record`.
 
     Raises:
         DistilvecError: with what happened, where, and what to do.
@@ -63,6 +67,89 @@ def distill(
 
     recipe = recipe_of(teacher, student, corpus, method, output, **sections)
     return run(settle_student(recipe, resume=resume), resume=resume)
+
+
+def run(recipe: Recipe | str | Path, *, resume: bool = False) -> Run:
+    """Distil as a recipe says: `distilvec run`.
+
+    Args:
+        recipe: a `Recipe`, or the path of its file.
+        resume: go on where an interrupted run stopped.
+
+    Raises:
+        DistilvecError: with what happened, where, and what to do.
+    """
+    from distilvec.choosing import settle_student
+    from distilvec.flow.run import run as start
+
+    return start(settle_student(_opened(recipe), resume=resume), resume=resume)
+
+
+def compare(
+    teacher: Any,
+    student: Any = None,
+    corpus: Any = None,
+    methods: Spec | Sequence[Spec] = (),
+    output: str | Path | None = None,
+    *,
+    seeds: int = 3,
+    tune: bool = False,
+    reference: str | None = None,
+    **sections: Any,
+) -> Comparison:
+    """Several methods on the same data, steps and seeds, and one table: `distilvec compare`.
+
+    A recipe stands for teacher, student, corpus and sections: `compare("recipe.yaml", methods=["talas", "cosine"])`.
+
+    Args:
+        teacher, student, corpus: as for `distill`; or, first and alone, a `Recipe` or the path of a recipe's file.
+        methods: one or several of: "name", "name:key=value,key=value", a dictionary with `name`, options of the method,
+            `optimizer` (a dictionary), and `label`, the row's name.
+        output: folder of the results; default the recipe's, or "out". The same call goes on where it was interrupted.
+        seeds: runs per method.
+        tune: choose each method's learning rate among three.
+        reference: the row that the others are compared with; default the first.
+        **sections: as for `distill`.
+
+    Returns:
+        The comparison: `text()` is the table, `folder` has it as markdown, CSV, LaTeX and JSON.
+
+    Raises:
+        DistilvecError: see `distilvec.flow.compare.compare`.
+    """
+    from distilvec.flow.compare import compare as start
+
+    if isinstance(teacher, Recipe) or (isinstance(teacher, str | Path) and Path(teacher).suffix in (".yaml", ".yml")):
+        if not methods:  # compare(recipe, methods)
+            methods, student = student, None
+        named = {"student": student, "corpus": corpus, **sections}
+        if double := next((key for key, value in named.items() if value is not None), None):
+            raise DistilvecError(
+                f"the recipe says what {double} is",
+                where="compare",
+                remedy="Change the recipe; seeds, tune, reference and output are given by name.",
+            )
+        return start(_opened(teacher, output), methods, seeds, tune=tune, reference=reference)
+    if student is None or corpus is None:
+        remedy = "Give all three as for distill, or a Recipe or the path of its file (.yaml) alone."
+        raise DistilvecError("teacher, student and corpus, or a recipe, are needed", where="compare", remedy=remedy)
+    if "method" in sections:
+        raise DistilvecError("a comparison takes methods, a list", where="method", remedy="Give methods=[...].")
+    recipe = recipe_of(teacher, student, corpus, None, output or "out", **sections)
+    return start(recipe, methods, seeds, tune=tune, reference=reference)
+
+
+def _opened(recipe: Recipe | str | Path, output: str | Path | None = None) -> Recipe:
+    """A recipe, or that of a file, with another output where one is given."""
+    if isinstance(recipe, Recipe):
+        return recipe if output is None else recipe.model_copy(update={"output": home(str(output))})
+    if not isinstance(recipe, str | Path):
+        raise DistilvecError(
+            f"a {type(recipe).__name__} is no recipe",
+            where="recipe",
+            remedy="Give the path of its file, or distilvec.Recipe.build({...}).",
+        )
+    return Recipe.load(recipe, output=output)
 
 
 def train(
@@ -86,21 +173,28 @@ def train(
 
 
 def teach(
-    teacher: Any, corpus: Any, output: str | Path = "out", *, shard: tuple[int, int] | None = None, **sections: Any
+    teacher: Any,
+    corpus: Any,
+    output: str | Path = "out",
+    *,
+    shard: tuple[int, int] | None = None,
+    cache: str | Path | None = None,
+    remote: str | None = None,
 ) -> SignalStore:
     """Fill the store of one teacher with what it lacks of a corpus; `distill` into the same folder goes on from it.
 
     Args:
         teacher, corpus, output: as for `distill`, one teacher.
         shard: (i, n): only this share of the texts, so that n processes can teach at once.
-        **sections: `cache`: where the store is kept instead of `output`.
+        cache: where the store is kept instead of `output`.
+        remote: address on object storage where a copy of the stores is kept.
 
     Raises:
         DistilvecError: several teachers or none, or whatever teaching raises.
     """
     from distilvec.flow.job import Job
 
-    recipe = recipe_of(teacher, None, corpus, None, output, **sections)
+    recipe = recipe_of(teacher, None, corpus, None, output, cache=cache, remote=remote)
     if len(recipe.teachers) != 1:
         what = f"teach fills one teacher's store, and {len(recipe.teachers) or 'none'} are given"
         raise DistilvecError(what, where="teacher", remedy="Call it once per teacher.")
@@ -205,7 +299,7 @@ def evaluate(
         model: folder or hub id, exported ONNX folder, `SentenceTransformer`, teacher, or a function from texts to
             vectors [n, d]; a causal language model's folder where all tasks are of kind generation.
         tasks: one or several of: name of a task or a whole benchmark of MTEB's ("MTEB(eng, v2)"), description
-            (dictionary), file with one description or with a list of them.
+            (dictionary), file with one description or with a list of them, `JudgingTask` of your own.
         output: JSON file for the scores, with per-item results.
         name: of the model in the result; default from its folder.
         results: folder for MTEB's result files, one for each of its tasks, written as they finish; a task whose file
@@ -274,41 +368,3 @@ def load(path: str | Path, *, trust_remote_code: bool = False) -> SentenceTransf
     from distilvec.tasks.answering import finished_student
 
     return finished_student(path, trust_remote_code=trust_remote_code)
-
-
-def shrink_model(
-    model: str,
-    output: Path,
-    *,
-    layers: int | list[int] | None = None,
-    vocabulary: int | None = None,
-    corpus: Path | None = None,
-    text: str = "text",
-    **sizes: int | None,
-) -> str:
-    """Shrink a model into a folder and say what was kept: `distilvec shrink`; sizes are further ones of `shrink`.
-
-    Raises:
-        DistilvecError: nothing is to be cut, or what is to be cut needs texts and there are none; else as `shrink`.
-    """
-    from distilvec.corpus import read_corpus
-    from distilvec.students import refuse_model, ship, shrink
-
-    refuse_model(output)
-    if layers is None and vocabulary is None and not any(size is not None for size in sizes.values()):
-        raise DistilvecError(
-            "there is nothing to shrink", where="shrink", remedy="Give --layers, --vocabulary or another size."
-        )
-    fitted = [name for name in ("embedding", "inner", "heads", "width") if sizes.get(name) is not None]
-    if (vocabulary is not None or fitted) and corpus is None:
-        part = "pruning the vocabulary" if vocabulary is not None else f"cutting {fitted[0]}"
-        raise DistilvecError(
-            f"{part} needs the texts that the student will read", where="--corpus", remedy="Give a file."
-        )
-    texts: list[str] | None = None
-    if corpus is not None:
-        with tempfile.TemporaryDirectory(prefix="distilvec-shrink-") as place:
-            texts = read_corpus(str(corpus), place, text=text, holdout=0.0).texts()
-    smaller, report = shrink(model, layers=layers, vocabulary=vocabulary, texts=texts, seen=None, **sizes)
-    ship(smaller, output)
-    return f"{report}\nstudent     {output}"

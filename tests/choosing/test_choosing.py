@@ -178,6 +178,8 @@ def test_the_smallest_that_keeps_enough_is_named() -> None:
     found = choice(row("tiny", 10**6, 0.7), row("small", 2 * 10**6, 0.93), row("middle", 10**7, 0.96))
     assert found.chosen is not None and found.chosen.name == "small"
     assert "small, 95 % (93–96)" in found.verdict() and "at the low end of its interval is middle" in found.verdict()
+    assert repr(found) == "Choice(small)" and str(found) == found.text()
+    assert "| small | 2.00 M |" in found._repr_markdown_() and found.verdict() in found._repr_markdown_()
     only = choice(row("middle", 10**7, 0.96))
     assert "it does so even at the low end" in only.verdict()
 

@@ -245,10 +245,22 @@ def test_a_list_of_files_is_no_list_of_texts(tmp_path: Path) -> None:
     files = [tmp_path / "a.jsonl", tmp_path / "b.txt"]
     for file in files:
         file.write_text('{"text": "one"}\n')
-    with pytest.raises(DistilvecError, match=r"^corpus.path: a list is the texts themselves, .*a.jsonl.*folder"):
-        read_corpus([str(file) for file in files], tmp_path / "out", holdout=0.0)
+    for given in ([str(file) for file in files], files):
+        with pytest.raises(
+            DistilvecError, match=r"^corpus: these are files, not texts \(.*a.jsonl\)\. Give their folder"
+        ):
+            read_corpus(given, tmp_path / "out", holdout=0.0)
     texts = read_corpus(["see a.jsonl", "and notes.txt"], tmp_path / "out", holdout=0.0).texts()
     assert texts == ["see a.jsonl", "and notes.txt"]
+
+
+def test_a_pattern_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+    for pattern in ("*.jsonl", "**/*", "a.jso?l"):
+        with pytest.raises(DataError, match=r"this is a pattern, not a file\. Give the folder"):
+            read_corpus(str(tmp_path / pattern), tmp_path / "out", holdout=0.0)
+    (tmp_path / "what?.jsonl").write_text('{"text": "two"}\n')
+    assert read_corpus(tmp_path / "what?.jsonl", tmp_path / "out", holdout=0.0).texts() == ["two"]
 
 
 def test_one_word_among_numbers_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

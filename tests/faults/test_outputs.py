@@ -12,12 +12,12 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 import distilvec
-from distilvec.api import shrink_model
 from distilvec.cli.measures import compress_model, look_at_geometry
 from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx, load_onnx
 from distilvec.export.convert import _move
 from distilvec.flow.finetune import finetune
+from distilvec.flow.shrink import shrink_model
 from distilvec.sealing import SEAL, seal
 
 

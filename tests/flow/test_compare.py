@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +85,44 @@ def test_what_is_written_and_said(compared: tuple[Recipe, comparison.Comparison]
     page = (Path(recipe.output) / "compare.md").read_text(encoding="utf-8")
     assert "| cosine |" in page and "not tuned per method" in page and "held-out items" in page
     shown = found.table()
+    assert str(found) == found.text() == shown and repr(found) == f"Comparison({recipe.output!r})"
+    assert found._repr_markdown_() == page.strip("\n").replace("\n\n![Average ranks](ranks.svg)", "")
     assert "2 seed(s) per method" in shown and "interval" in shown
     told = {sentence for sentence in found.compared.statements() if "better" in sentence or "worse" in sentence}
     supported = [
         gap for gaps in found.compared.differences.values() for gap in (gaps["all"],) if gap.low > 0 or gap.high < 0
     ]
     assert len(told) == len(supported), "a winner is named exactly where the interval leaves out zero"
+
+
+def test_the_table_as_csv_and_for_latex(compared: tuple[Recipe, comparison.Comparison]) -> None:
+    recipe, _ = compared
+    with (Path(recipe.output) / "compare.csv").open(encoding="utf-8", newline="") as source:
+        rows = {(row["method"], row["column"]): row for row in csv.DictReader(source)}
+    saved = json.loads((Path(recipe.output) / "compare.json").read_text(encoding="utf-8"))
+    assert set(rows) == {(name, column) for name, entries in saved["entries"].items() for column in entries}
+    for (name, column), row in rows.items():
+        entry, gap = saved["entries"][name][column], saved["differences"].get(name, {}).get(column)
+        assert float(row["mean"]) == entry["value"] and int(row["seeds"]) == entry["seeds"]
+        assert row["deviation"] == ("" if entry["deviation"] is None else str(entry["deviation"]))
+        told = [row[key] for key in ("difference", "low", "high")]
+        assert told == (["", "", ""] if gap is None else [str(gap[key]) for key in ("value", "low", "high")])
+    assert rows["mse:init=random", "label"]["difference"] and not rows["cosine", "label"]["difference"]
+
+    lines = (Path(recipe.output) / "compare.tex").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == r"\begin{tabular}{lrrr}" and r"\toprule" in lines and r"\end{tabular}" in lines
+    (ours,) = [line for line in lines if line.startswith("talas:")]
+    assert r"talas:anchored\_layers=1,lasd\_weight=0.0 & " in ours and r"$\pm$" in ours and ours.endswith(r" \\")
+    assert not any(sign in line for line in lines if not line.startswith("%") for sign in "±−—")
+    assert any(line.startswith("% ") and "2 seed(s) per method" in line for line in lines)
+
+
+def test_how_many_comparisons_there_are_is_said(compared: tuple[Recipe, comparison.Comparison]) -> None:
+    _, found = compared
+    shown = sum("label" in gaps for gaps in found.compared.differences.values())
+    assert shown == 5 and "5 differences to cosine are told, each with a 95 % interval of its own" in found.table()
+    one = replace(found.compared, differences={"tiny": found.compared.differences["tiny"]})
+    assert "of its own" not in one.table()
 
 
 def test_finished_runs_are_read_back_and_lost_ones_made_again(
@@ -187,6 +221,31 @@ def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
     assert found[words[3]].method.options == {"prefixes": [8, 16]}
 
 
+def test_options_as_dictionaries_and_rows_with_names(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    recipe = make_recipe(data, tiny_bert, tmp_path)
+    sharp = {"lr": 3e-4, "sharpness": {"kind": "sam"}}
+    methods = [
+        {"name": "cosine", "label": "ours-1.0", "optimizer": sharp},
+        {"name": "mse", "init": "random", "optimizer": {"lr": 5e-4}},
+        "cosine:label=plain",
+    ]
+    found = variants_of(recipe, methods)
+    assert list(found) == ["ours-1.0", "mse:init=random,optimizer.lr=0.0005", "plain"]
+    ours = found["ours-1.0"].optimizer
+    assert ours.lr == 3e-4 and ours.sharpness is not None and ours.sharpness.kind == "sam"
+    assert found["mse:init=random,optimizer.lr=0.0005"].optimizer.lr == 5e-4
+    assert found["plain"].optimizer == recipe.optimizer and found["plain"].method.options == {}
+    for alone in ("cosine", {"name": "cosine"}):
+        assert list(variants_of(recipe, alone)) == ["cosine"]
+
+
+@pytest.mark.parametrize("seeds", [[0, 1, 2], "3", 2.0, True])
+def test_seeds_are_a_number(data: Path, tiny_bert: Path, tmp_path: Path, seeds: Any) -> None:
+    with pytest.raises(DistilvecError, match=rf"^seeds: .*\b{type(seeds).__name__}\b.*seeds=3"):
+        compare(make_recipe(data, tiny_bert, tmp_path), ["cosine"], seeds=seeds)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("methods", "reference", "told"),
     [
@@ -196,10 +255,17 @@ def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
         (["cosine", "cosine"], None, '^methods: "cosine" .*twice'),
         (["cosine"], "mse", '^reference: .*"mse".*cosine'),
         ([], None, "^methods: .*methods to compare"),
+        (None, None, "^methods: .*methods to compare"),
+        (3, None, "^methods: .*int.*list"),
+        (["cosine", 3], None, "^methods: .*int.*name"),
+        ([{"name": "cosine", "label": "../runs"}], None, r'^methods.label: .*"\.\./runs".*letter'),
+        ([{"name": "cosine", "label": "mse"}, "mse"], None, '^methods: "mse" .*twice'),
+        (["jasper_stella:prefixes=[8, 16]", "jasper_stella:prefixes=[8,16]"], None, "^methods: .*prefixes=-8-16"),
+        ([{"name": "cosine", "optimizer": {"lrr": 1}}], None, '^optimizer.lrr: .*"lr"'),
     ],
 )
 def test_mistakes_are_said_before_anything_is_trained(
-    data: Path, tiny_bert: Path, tmp_path: Path, methods: list[str], reference: str | None, told: str
+    data: Path, tiny_bert: Path, tmp_path: Path, methods: Any, reference: str | None, told: str
 ) -> None:
     recipe = make_recipe(data, tiny_bert, tmp_path)
     with pytest.raises(DistilvecError, match=told):

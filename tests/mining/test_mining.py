@@ -217,6 +217,8 @@ def test_a_corpus_is_mined_on_both_of_its_sides(
     page = (tmp_path / "mined/mining.md").read_text(encoding="utf-8")
     for told in ("180 pairs", "nearer than rank 2", "text: [q, d, negative_1, negative_2, negative_3]", "95 %"):
         assert told in page and told in found.text()
+    assert repr(found) == f"Mined({str(found.folder)!r})" and str(found) == found.text()
+    assert found._repr_markdown_() == found.page()
     assert not (tmp_path / "mined/mining").exists()
     stamp = found.file.stat().st_mtime_ns
     same = distilvec.mine(str(tiny_bert), corpus, tmp_path / "mined", **options)

@@ -20,6 +20,7 @@ from distilvec.report import (
     show_scores,
     show_table,
 )
+from distilvec.report.grid import Cell, Grid
 from distilvec.report.plots import log_curves, smoothed, thinned
 from distilvec.report.sentences import verdict
 from distilvec.report.table import main_grid, task_grid, teacher_grid
@@ -59,6 +60,17 @@ def test_task_table_says_what_is_missing() -> None:
     ]
     grid = task_grid(Record(title="x", models=rows))
     assert [[cell.text for cell in row] for row in grid.rows] == [["t", "50.0", "—"], ["u", "—", "25.0"]]
+
+
+def test_latex_cannot_be_broken_by_names() -> None:
+    made = Grid(
+        ["a & b", "50 %"], [[Cell("x_y{}~^\\#$"), Cell("—", "−1.0 to +2.0")]], ["100 %\n\\end{tabular}"]
+    ).latex()
+    assert made.splitlines()[1:6] == [
+        r"\toprule", r"a \& b & 50 \% \\", r"\midrule",
+        r"x\_y\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}\#\$ & --- ($-$1.0 to +2.0) \\", r"\bottomrule",
+    ]  # fmt: skip
+    assert made.splitlines()[-1] == r"% 100 % \end{tabular}" and len(made.splitlines()) == 8
 
 
 def test_markdown_cannot_be_broken_by_names() -> None:

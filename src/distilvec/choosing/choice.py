@@ -20,14 +20,15 @@ from distilvec.choosing.prediction import (
     shares,
     worst,
 )
-from distilvec.report.grid import Cell, Grid
+from distilvec.report.grid import Cell, Grid, escape_markdown
+from distilvec.showing import Shown
 from distilvec.words import ABSENT, millions, number, size
 
 NAMES = {"all": "tasks", "retrieval": "retrieval", "agreement": "agreement"}
 
 
-@dataclass
-class Choice:
+@dataclass(repr=False)
+class Choice(Shown):
     """All candidates with what was measured, and the one that is named.
 
     Attributes:
@@ -152,6 +153,12 @@ class Choice:
     def text(self) -> str:
         """What a terminal shows."""
         return "\n".join([self.grid().text(), "", self.verdict(), *self.how()])
+
+    def _named(self) -> str:
+        return self.best.name
+
+    def _repr_markdown_(self) -> str:
+        return "\n\n".join([self.grid().markdown(), *map(escape_markdown, [self.verdict(), *self.how()])])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values: what was measured, predicted and chosen."""

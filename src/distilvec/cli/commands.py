@@ -63,7 +63,7 @@ def shrink(
 ) -> None:
     """Cut a model's layers, vocabulary and widths; prints parameters before and after, and what each cut keeps."""
     sizes = {"embedding": embedding, "inner": inner, "heads": heads, "positions": positions, "width": width}
-    from distilvec.api import shrink_model
+    from distilvec.flow.shrink import shrink_model
 
     say(shrink_model(model, output, layers=_layers(layers), vocabulary=vocabulary, corpus=corpus, text=text, **sizes))
 

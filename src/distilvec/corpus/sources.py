@@ -14,10 +14,9 @@ from typing import Any
 from distilvec.corpus import hub
 from distilvec.corpus.folders import IMAGE_SUFFIXES, folder_fingerprint, holds_images, image_rows, unchanged
 from distilvec.corpus.keys import Modality
-from distilvec.corpus.opening import COMPRESSED
 from distilvec.corpus.readers import SUFFIXES, file_kind, read_file
 from distilvec.corpus.rows import Row, require_columns, shown
-from distilvec.corpus.tables import check_iterable, chosen_split, is_dataset, is_table, table_rows
+from distilvec.corpus.tables import check_iterable, chosen_split, is_dataset, is_table, no_files, table_rows
 from distilvec.errors import DataError, DistilvecError
 
 logger = logging.getLogger(__name__)
@@ -76,6 +75,10 @@ def find_source(
         )
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
+        if not _exists(path) and set("*?") & set(str(path)):
+            raise DataError(
+                "this is a pattern, not a file", where=str(path), remedy="Give the folder: all files in it are read."
+            )
         if not _exists(path) and not path.suffix and not path.is_symlink():
             raise DataError("there is no such file or folder", where=str(path), remedy="Check the path.")
         return _folder(path, modality) if path.is_dir() else _files([path], str(path), modality)
@@ -215,12 +218,8 @@ def _is_read(path: Path, modality: Modality | None) -> bool:
 
 def _items(items: Iterable[Any], modality: Modality) -> Source:
     fingerprint = None
-    if modality == "text" and isinstance(items, list | tuple) and items and all(map(_names_a_file, items)):
-        raise DistilvecError(
-            f"a list is the texts themselves, and these are files ({items[0]})",
-            where="corpus.path",
-            remedy="Give the folder that holds them, or one file.",
-        )
+    if isinstance(items, Sequence):
+        no_files(items)
     if isinstance(items, Sequence) and modality != "image":  # paths, whose files change; arrays, which repr shortens
         state = hashlib.blake2b(digest_size=16)
         for item in items:
@@ -235,12 +234,6 @@ def _items(items: Iterable[Any], modality: Modality) -> Source:
         )
 
     return Source("the items given", fingerprint, rows, modality)
-
-
-def _names_a_file(item: Any) -> bool:
-    if not isinstance(item, str) or len(item) > 1000 or "\n" in item:
-        return False
-    return Path(item).suffix.lower() in {*SUFFIXES, *COMPRESSED} and _exists(Path(item))
 
 
 def _written(item: Any) -> str:

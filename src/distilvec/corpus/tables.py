@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from itertools import islice
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
+from distilvec.corpus.opening import COMPRESSED
+from distilvec.corpus.readers import SUFFIXES
 from distilvec.errors import DataError, DistilvecError
 
 #: Of a source without a length and without `corpus.limit`: one that never ends would fill the disk.
 MOST_UNCOUNTED = 10_000_000
 _BATCH = 1000
+_LOOKED_AT = 100
 _REMEDY = "Give a file, a list of texts or of dictionaries, a frame, an Arrow table, or a datasets.Dataset."
 
 
@@ -71,7 +75,7 @@ def given_rows(source: Any, limit: int | None = None) -> Iterator[Any]:
         limit: at most so many.
 
     Raises:
-        DistilvecError: it is nothing of the kind, or has no end that is known of.
+        DistilvecError: it is nothing of the kind, names of files, or has no end that is known of.
         DataError: there are splits and none is called train; see `table_rows`.
     """
     if is_dataset(source):
@@ -81,7 +85,7 @@ def given_rows(source: Any, limit: int | None = None) -> Iterator[Any]:
     elif is_table(source):
         rows, counted = table_rows(source), isinstance(source, Sized)
     else:
-        rows, counted = iter(check_iterable(source)), isinstance(source, Sized)
+        rows, counted = no_files(check_iterable(source)), isinstance(source, Sized)
     if limit is None and not counted:
         return _ending(rows)
     return islice(rows, limit)
@@ -110,6 +114,32 @@ def check_iterable(source: Any) -> Iterable[Any]:
     if columns or not isinstance(source, Iterable) or isinstance(source, str | bytes | bytearray | os.PathLike):
         raise DistilvecError(f"a corpus cannot be read from {what}", where="corpus", remedy=_REMEDY)
     return source
+
+
+def no_files(rows: Iterable[Any]) -> Iterator[Any]:
+    """The rows, but for a list of files: what a search for shards gives would be trained on as if names were texts.
+
+    Texts that only look like paths are texts: the first hundred have to be there, all of them.
+
+    Raises:
+        DistilvecError: naming the first file.
+    """
+    coming, seen = iter(rows), list[Any]()
+    for row in islice(coming, _LOOKED_AT):
+        seen.append(row)
+        if not _names_a_file(row):
+            return chain(seen, coming)
+    if seen:
+        raise DistilvecError(
+            f"these are files, not texts ({seen[0]})", where="corpus", remedy="Give their folder, or one file."
+        )
+    return coming
+
+
+def _names_a_file(row: Any) -> bool:
+    if not isinstance(row, str | os.PathLike) or len(name := str(row)) > 1000 or "\n" in name:
+        return False
+    return Path(name).suffix.lower() in {*SUFFIXES, *COMPRESSED} and os.path.isfile(name)
 
 
 def _ending(rows: Iterator[Any]) -> Iterator[Any]:

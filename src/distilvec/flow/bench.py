@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from distilvec.flow.judge import TASK, answers_alike, knows_tasks, predictor_of,
 from distilvec.flow.run import output_folder
 from distilvec.flow.start import FOLDER, start_key
 from distilvec.flow.train import ship_student, train_student
-from distilvec.flow.variants import changed
+from distilvec.flow.variants import changed, slug
 from distilvec.flow.writing import MEASURED, answer_metrics, held_out_items, open_shipped, writes
 from distilvec.judging import FREE, TRAINED, UNTRAINED, CachedEncoder, RidgeMapped, Score, agreement, judge
 from distilvec.judging.automatic import halves
@@ -254,11 +253,6 @@ def _forget(place: Path) -> None:
         (place / name / ATTENTION).unlink(missing_ok=True)
         if (place / name).is_dir() and not any((place / name).iterdir()):
             (place / name).rmdir()
-
-
-def slug(label: str) -> str:
-    """A row's name as a folder's."""
-    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-")
 
 
 def read_object(file: Path) -> dict[str, Any]:

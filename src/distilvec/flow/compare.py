@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from distilvec import marker
 from distilvec.errors import DistilvecError, nearest
 from distilvec.files import write_text
-from distilvec.flow.bench import Bench, Scores, made_of_held_out, read_object, slug
+from distilvec.flow.bench import Bench, Scores, made_of_held_out, read_object
 from distilvec.flow.job import Job
 from distilvec.flow.judge import supervises
 from distilvec.flow.pin import SAVED, pin
-from distilvec.flow.variants import changed, variants_of
+from distilvec.flow.variants import Spec, changed, slug, variants_of
 from distilvec.flow.writing import writes
 from distilvec.locking import alone_in
 from distilvec.recipe import Recipe
@@ -27,14 +26,16 @@ from distilvec.recipe.sections import MOST_SEEDS
 from distilvec.report import CompareTable, compare_table
 from distilvec.report.plots import save_svg, style
 from distilvec.report.ranks import ranks_figure
+from distilvec.showing import Shown
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
     """A finished comparison.
 
     Attributes:
-        folder: holds `compare.json`, `compare.md`, `ranks.svg` where there are tasks enough, and `runs/METHOD/seed-N/`.
+        folder: holds `compare.json`, `.md`, `.csv` and `.tex`, where there are tasks enough `ranks.svg`, and
+            `runs/METHOD/seed-N/`.
         compared: means, deviations and differences to the reference.
         rates: method -> learning rate chosen by tuning; empty without.
         notes: what one has to know to read the table.
@@ -50,21 +51,32 @@ class Comparison:
         """What `distilvec compare` prints."""
         return "\n".join([self.compared.table(), "", *self.notes, f"results  {self.folder / 'compare.json'}"])
 
+    text = table
+
+    def _named(self) -> str:
+        return repr(str(self.folder))
+
+    def _repr_markdown_(self) -> str:
+        return "\n".join([self.compared.markdown(), "", *(f"- {note}" for note in self.notes)])
+
     def write(self) -> None:
-        """Write `compare.json` and `compare.md`, and where there are ranks `ranks.svg`."""
+        """Write the table as `compare.json`, `.md`, `.csv` and `.tex`, and where there are ranks `ranks.svg`."""
         content = {**self.compared.to_dict(), "rates": self.rates, "tried": self.tried, "notes": self.notes}
         write_text(self.folder / "compare.json", json.dumps(content, indent=1) + "\n")
-        lines = [self.compared.markdown(), "", *(f"- {note}" for note in self.notes)]
+        lines = [self._repr_markdown_()]
         if self.compared.ranking is not None:
             with style():
                 save_svg(ranks_figure(self.compared.ranking), self.folder / "ranks.svg")
             lines += ["", "![Average ranks](ranks.svg)"]
         write_text(self.folder / "compare.md", "\n".join(lines) + "\n")
+        write_text(self.folder / "compare.csv", self.compared.csv())
+        grid = self.compared.grid()
+        write_text(self.folder / "compare.tex", replace(grid, notes=[*grid.notes, *self.notes]).latex() + "\n")
 
 
 def compare(
     recipe: Recipe,
-    methods: Sequence[str | Mapping[str, Any]],
+    methods: Spec | Sequence[Spec],
     seeds: int = 3,
     *,
     tune: bool = False,
@@ -76,8 +88,9 @@ def compare(
         recipe: data, student, steps and tasks. Its `output` gets the results; its `cache` (default: its `output`)
             the shared corpus and stores.
         methods: "name" or "name:key=value,key=value" with options of the method, or of the optimizer
-            ("talas:optimizer.sharpness.kind=asam"); or dictionaries with `name` and options. The recipe's own
-            method keeps the recipe's options where none are given.
+            ("talas:optimizer.sharpness.kind=asam"); or dictionaries with `name`, options, `optimizer` (a dictionary)
+            and `label`, the row's name in the table and below `runs/`. The recipe's own method keeps the recipe's
+            options where none are given.
         seeds: runs per method, with the recipe's seed and the following ones.
         tune: choose each method's learning rate among a third of the recipe's, itself and three times it, by the
             correlation of similarities with the teacher's on held-out texts after one epoch.
@@ -95,6 +108,12 @@ def compare(
             f'a teacher and a row of the table would both be called "{min(both)}"',
             where="teachers",
             remedy="Give the teacher another name.",
+        )
+    if isinstance(seeds, bool) or not isinstance(seeds, int):
+        raise DistilvecError(
+            f"seeds is how many there are, not a {type(seeds).__name__}",
+            where="seeds",
+            remedy="seeds=3 takes the recipe's training.seed and the two after it.",
         )
     if seeds < 1:
         raise DistilvecError(f"seeds is at least 1, not {seeds}", where="seeds")

@@ -26,6 +26,7 @@ from distilvec.locking import alone_in
 from distilvec.recipe import Recipe, given
 from distilvec.report import write_report
 from distilvec.report.card import write_card
+from distilvec.showing import Shown
 from distilvec.students import check_place
 from distilvec.tasks.answering import finished_student
 from distilvec.training.checkpoint_folders import tidy
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from distilvec.report import Record
 
 
-@dataclass
-class Run:
+@dataclass(repr=False)
+class Run(Shown):
     """What a run leaves: the folder, the student as it ships, and the record behind the report."""
 
     folder: Path
@@ -52,6 +53,21 @@ class Run:
         from distilvec.report import markdown_table
 
         return markdown_table(self.record)
+
+    def text(self) -> str:
+        """The table for a terminal, and the alarms."""
+        from distilvec.report.table import main_grid
+
+        return "\n".join([main_grid(self.record).text(), *(f"Alarm: {alarm}" for alarm in self.record.alarms)])
+
+    def _named(self) -> str:
+        return repr(str(self.folder))
+
+    def _repr_markdown_(self) -> str:
+        from distilvec.report.grid import escape_markdown
+
+        alarms = (f"**Alarm:** {escape_markdown(alarm)}" for alarm in self.record.alarms)
+        return "\n\n".join([self.report, *alarms])
 
 
 def run(recipe: Recipe, *, resume: bool = False) -> Run:

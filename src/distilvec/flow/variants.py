@@ -12,21 +12,32 @@ from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.methods.table import resolve
 from distilvec.recipe import Recipe, given
+from distilvec.recipe.sections import NAME
 from distilvec.recipe.training_keys import FOLLOWING
 from distilvec.training.arguments import steps_in_all, steps_per_epoch
 
+#: What is compared: "name", "name:key=value,key=value", or a dictionary with `name`, options, and perhaps a `label`.
+Spec = str | Mapping[str, Any]
 
-def variants_of(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> dict[str, Recipe]:
+
+def variants_of(recipe: Recipe, methods: Spec | Sequence[Spec]) -> dict[str, Recipe]:
     """Label -> the recipe with that method; all of them are checked before anything is trained.
 
     Raises:
         DistilvecError: no method, one that is given twice or cannot be read, or an unknown method or option.
     """
     variants: dict[str, Recipe] = {}
-    for spec in methods:
+    folders: dict[str, str] = {}
+    for spec in _listed(methods):
         label, name, options, changes = _parse(spec)
         if label in variants:
-            raise DistilvecError(f'"{label}" is given twice', where="methods")
+            raise DistilvecError(f'"{label}" is given twice', where="methods", remedy="Give one a label of its own.")
+        if (other := folders.setdefault(slug(label), label)) != label:
+            raise DistilvecError(
+                f'"{other}" and "{label}" would share the folder {slug(label)}',
+                where="methods",
+                remedy="Give one a label.",
+            )
         data = recipe.model_dump()
         own = recipe.method.options if name == recipe.method.name else {}
         data["method"] = {"matryoshka": recipe.method.matryoshka, **own, "name": name, **options}
@@ -48,26 +59,59 @@ def variants_of(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> d
     return variants
 
 
-def _parse(spec: str | Mapping[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+def _listed(methods: Any) -> Sequence[Any]:
+    if isinstance(methods, str | Mapping):
+        return [methods]
+    if methods is not None and (not isinstance(methods, Sequence) or isinstance(methods, bytes)):
+        what = f"a {type(methods).__name__} names no methods"
+        raise DistilvecError(what, where="methods", remedy="Give a name, a dictionary, or a list of these.")
+    return methods or ()
+
+
+def slug(label: str) -> str:
+    """A row's name as a folder's."""
+    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-")
+
+
+def _parse(spec: Spec) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
     """(label, method, its options, changes of the optimizer section)."""
     if isinstance(spec, str):
-        label = spec.strip()
-        name, _, given = label.partition(":")
+        written = spec.strip()
+        name, _, given = written.partition(":")
         try:
             options = plain_yaml.read("{" + re.sub(r"\s*=\s*", ": ", given) + "}")
         except yaml.YAMLError as error:
             raise DistilvecError(
-                f'"{label}" is not of the form name:key=value,key=value', where="methods", remedy="See `methods`."
+                f'"{written}" is not of the form name:key=value,key=value', where="methods", remedy="See `methods`."
             ) from error
+    elif isinstance(spec, Mapping):
+        options = {key: value for key, value in spec.items() if key not in ("name", "optimizer")}
+        options |= _dotted("optimizer", spec.get("optimizer", {}))
+        name = str(spec.get("name", ""))
+        shown = ",".join(f"{key}={value}" for key, value in options.items() if key != "label")
+        written = f"{name}:{shown}" if shown else name
     else:
-        options = dict(spec)
-        name = str(options.pop("name", ""))
-        label = name + (":" + ",".join(f"{key}={value}" for key, value in options.items()) if options else "")
+        what = f"a {type(spec).__name__} is no method"
+        raise DistilvecError(what, where="methods", remedy="Give its name, or a dictionary with name and options.")
     lost = [key for key, value in options.items() if value is None and isinstance(spec, str) and f"{key}=" not in spec]
     if lost:
-        raise DistilvecError(f'"{lost[0]}" in "{label}" has no value', where="methods", remedy="Write key=value.")
+        raise DistilvecError(f'"{lost[0]}" in "{written}" has no value', where="methods", remedy="Write key=value.")
+    label = str(options.pop("label", written))
+    if label != written and not NAME.fullmatch(label):  # it is a folder's, too
+        raise DistilvecError(
+            f'"{label[:80]}" is no name for a row',
+            where="methods.label",
+            remedy="Use letters, digits, dots, hyphens and underscores, and begin with a letter or digit.",
+        )
     changes = {key: value for key, value in options.items() if key.startswith("optimizer.")}
     return label, name, {key: value for key, value in options.items() if key not in changes}, changes
+
+
+def _dotted(key: str, value: Any) -> dict[str, Any]:
+    """A nested dictionary as the keys that a row of the command line has: {"optimizer.sharpness.kind": "sam"}."""
+    if not isinstance(value, Mapping):
+        return {key: value}
+    return {name: part for each, inner in value.items() for name, part in _dotted(f"{key}.{each}", inner).items()}
 
 
 def changed(

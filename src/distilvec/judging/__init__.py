@@ -3,11 +3,11 @@
 from distilvec.judging.agreement import agreement, free_map, linear_map
 from distilvec.judging.automatic import automatic_tasks
 from distilvec.judging.benchmarks import MtebTask
-from distilvec.judging.bootstrap import Difference, paired_bootstrap
+from distilvec.judging.bootstrap import Difference, make_score, paired_bootstrap
 from distilvec.judging.clustering import ClusteringTask
 from distilvec.judging.collapse import collapse
 from distilvec.judging.drift import Drift, drift
-from distilvec.judging.encoder import CachedEncoder, RidgeMapped, apply_map
+from distilvec.judging.encoder import CachedEncoder, Encode, RidgeMapped, apply_map
 from distilvec.judging.generation import GenerationTask
 from distilvec.judging.hardest import HardItem, hardest
 from distilvec.judging.loading import expand, load_task, load_tasks
@@ -35,6 +35,7 @@ __all__ = [
     "ClusteringTask",
     "Difference",
     "Drift",
+    "Encode",
     "GenerationTask",
     "HardItem",
     "Judgement",
@@ -68,6 +69,7 @@ __all__ = [
     "linear_map",
     "load_task",
     "load_tasks",
+    "make_score",
     "paired_bootstrap",
     "settle_tasks",
     "slices",

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from distilvec.errors import DistilvecError
+
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
 
@@ -127,13 +129,23 @@ METRICS: dict[str, tuple[Metric, float, float]] = {
     "pearson": (pearson, -1.0, 1.0),
     "v_measure": (v_measure, 0.0, 1.0),
     "ndcg@10": (mean, 0.0, 1.0),
-    "neighbours": (mean, 0.0, 1.0),
     "rouge_l": (mean, 0.0, 1.0),
+    "mean": (mean, -np.inf, np.inf),  # of a task's own values
 }
 
 
 def measure(metric: str, truth: Array, predicted: Array) -> float:
-    """The plain value of a metric on all items."""
+    """The plain value of a metric on all items.
+
+    Raises:
+        DistilvecError: there is no such metric.
+    """
+    if metric not in METRICS:
+        raise DistilvecError(
+            f'there is no metric "{metric}"',
+            where="Outputs.metric",
+            remedy=f'"mean" is the mean of one value per item; known: {", ".join(sorted(METRICS))}.',
+        )
     ones = np.ones((1, len(truth)))
     return float(METRICS[metric][0](truth, predicted, ones)[0])
 

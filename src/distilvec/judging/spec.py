@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from distilvec.corpus.tables import given_rows, is_dataset, is_table
 from distilvec.judging.perceptron_parts import Target
 from distilvec.judging.retrieval import DEPTH
 
@@ -90,6 +92,18 @@ class TaskSpec(BaseModel):
     samples: int = Field(3, ge=0, le=100, description="generation: answers drawn for each prompt, one seed each")
     seed: int = Field(0, ge=0, lt=2**32, description="of samples, splits and clusters")
     exclude: frozenset[str] = Field(frozenset(), description="rows of `test` with one of these texts are left out")
+
+    @field_validator("train", "validation", "test", "queries", "corpus", "qrels", mode="before")
+    @classmethod
+    def _rows_of_python(cls, source: Any) -> Any:
+        """A frame, an Arrow table or a data set as its rows."""
+        if is_dataset(source) or is_table(source):
+            return list(given_rows(source))
+        if isinstance(source, Path):
+            return str(source)
+        if source is None or isinstance(source, str | list):
+            return source
+        raise ValueError("the rows are a file, a list of dictionaries, a frame, an Arrow table or a datasets.Dataset")
 
     @model_validator(mode="after")
     def _reads_what_is_set(self) -> TaskSpec:

@@ -16,14 +16,17 @@ from distilvec.judging.encoder import CachedEncoder
 from distilvec.judging.loading import unique
 from distilvec.judging.scores import Score
 from distilvec.judging.tasks import JudgingTask
+from distilvec.showing import Shown
+from distilvec.words import points
 
 logger = logging.getLogger(__name__)
 #: From so many tasks on, lines say which of how many is finished.
 MANY = 10
+_AVERAGES = {"in": "in-domain", "out": "out-of-domain", "all": "average", "retrieval": "retrieval average"}
 
 
-@dataclass
-class Judgement:
+@dataclass(repr=False)
+class Judgement(Shown):
     """All scores of a suite.
 
     Attributes:
@@ -97,6 +100,22 @@ class Judgement:
             for model, by_task in self.scores.items()
         }
         return Judgement(scores, dict(self.seconds), dict(self.texts))
+
+    def text(self) -> str:
+        """A line per model and task: metric, score and interval, times 100; then the model's averages."""
+        rows = []
+        for model, by_task in self.scores.items():
+            for name, score in by_task.items():
+                span = " to ".join(map(points, score.interval)) if score.interval else ""
+                rows.append((model, name, score.metric, points(score.value), span))
+            averages = self.averages(model).items() if len(by_task) > 1 else ()
+            rows += [(model, _AVERAGES[group], "", points(value), "") for group, value in averages]
+        widths = [max(len(row[place]) for row in rows) for place in range(4)] if rows else []
+        return "\n".join("  ".join([*map(str.ljust, row[:4], widths), row[4]]).rstrip() for row in rows)
+
+    def _named(self) -> str:
+        tasks = {task for by_task in self.scores.values() for task in by_task}
+        return f"{', '.join(self.scores)}: {len(tasks)} tasks"
 
     def to_dict(self, outputs: bool = False) -> dict[str, Any]:
         """JSON values, with per-item results where asked."""

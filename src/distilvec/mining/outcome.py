@@ -10,6 +10,7 @@ from typing import Any
 
 from distilvec.errors import DataError
 from distilvec.files import read_object
+from distilvec.showing import Shown
 
 #: Rows that are shown.
 SHOWN = 20
@@ -18,8 +19,8 @@ _LONGEST = 90
 PAIRS, SUMMARY, PAGE = "mined.jsonl", "mining.json", "mining.md"
 
 
-@dataclass
-class Mined:
+@dataclass(repr=False)
+class Mined(Shown):
     """What `mine` leaves.
 
     Attributes:
@@ -97,6 +98,12 @@ class Mined:
         """The same as markdown."""
         told = "\n".join(f"    {line}".rstrip() for line in self._lines())
         return f"# Mined with {self.teacher}\n\n{told}\n"
+
+    def _named(self) -> str:
+        return repr(str(self.folder))
+
+    def _repr_markdown_(self) -> str:
+        return self.page()
 
     def _lines(self) -> list[str]:
         fewer = self.pairs - self.whole - self.none

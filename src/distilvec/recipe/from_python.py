@@ -21,12 +21,12 @@ import numpy as np
 from distilvec.arrays import as_vectors
 from distilvec.corpus.column_names import USUAL
 from distilvec.corpus.sources import undecoded
-from distilvec.corpus.tables import chosen_split, given_rows, is_dataset
+from distilvec.corpus.tables import chosen_split, given_rows, is_dataset, is_table
 from distilvec.errors import DistilvecError
 from distilvec.files import whole
 from distilvec.locking import alone_in
 from distilvec.marker import claim
-from distilvec.recipe.places import home
+from distilvec.recipe.places import TASK_FILES, home
 from distilvec.recipe.recipe import Recipe
 from distilvec.recipe.sections import NAME
 
@@ -52,6 +52,8 @@ def recipe_of(
     names = ["teacher"] if len(teachers) == 1 else [f"teacher{number}" for number in range(1, len(teachers) + 1)]
     if isinstance(sections.get("task"), Mapping):
         sections["task"] = _task_section(sections["task"], given)
+    if isinstance(sections.get("judging"), Mapping):
+        sections["judging"] = _judging_section(sections["judging"], given)
     if isinstance(sections.get("scorers"), list | tuple):
         sections["scorers"] = [_scorer_section(each, given) for each in sections["scorers"]]
     read = corpus_section(corpus, given)
@@ -115,6 +117,22 @@ def _task_section(task: Mapping[str, Any], given: Path) -> dict[str, Any]:
             is_file = isinstance(source, str | Path)
             section[name] = str(source if is_file else _write_rows(given / f"{name}.jsonl", source, "text"))
     return section
+
+
+def _judging_section(judging: Mapping[str, Any], given: Path) -> dict[str, Any]:
+    """Frames and data sets of its tasks become files; lists of rows stand in the recipe itself."""
+
+    def saved(task: Any, number: int) -> Any:
+        if not isinstance(task, Mapping):
+            return task
+        tables = {key: task[key] for key in TASK_FILES if is_dataset(task.get(key)) or is_table(task.get(key))}
+        names = {key: given / f"task{number}-{key}.jsonl" for key in tables}
+        return {**task, **{key: str(_write_rows(names[key], tables[key], "text")) for key in tables}}
+
+    tasks = judging.get("tasks")
+    if not isinstance(tasks, list | tuple):
+        return dict(judging)
+    return {**judging, "tasks": [saved(task, number) for number, task in enumerate(tasks, start=1)]}
 
 
 def _scorer_section(scorer: Any, given: Path) -> dict[str, Any]:

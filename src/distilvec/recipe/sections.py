@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
+from distilvec.corpus.tables import is_dataset, is_table
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.recipe.places import at_revision
 
@@ -134,6 +136,10 @@ class TeacherSection(Section):
     def _one_source(self) -> TeacherSection:
         if sum(source is not None for source in (self.model, self.call, self.api, self.vectors)) != 1:
             raise ValueError("give exactly one of model, call, api and vectors")
+        if (self.model or "").endswith((".npy", ".npz")):
+            raise ValueError(
+                f'vectors alone do not say whose they are: give {{"vectors": "{self.model}", "texts": ...}}'
+            )
         if self.live and self.model is None:
             raise ValueError("live is about a model's token states; leave it out, and every text is asked for once")
         if self.live and self.token_axes:
@@ -262,4 +268,15 @@ class JudgingSection(Section):
         for task in tasks:
             if isinstance(task, bool | int | float):
                 raise ValueError(f"a task is a name, a file or a description, not {task!r}")
+            if not isinstance(task, str | Path | Mapping):
+                raise ValueError(
+                    f"a {type(task).__name__} object cannot be saved in a recipe; judge what the run leaves with it: "
+                    'distilvec.evaluate("out/student", task)'
+                )
+            for key, value in task.items() if isinstance(task, Mapping) else ():
+                if is_dataset(value) or is_table(value):
+                    raise ValueError(
+                        f"a {type(value).__name__} ({key}) cannot be saved in a recipe; give its file, or call "
+                        "distilvec.distill or compare, which write one"
+                    )
         return tasks

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+_LATEX = str.maketrans(
+    {mark: f"\\{mark}" for mark in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"[": "{[}", "−": "$-$", "±": r"$\pm$", "—": "---", "–": "--"}
+)
+
+
 @dataclass(frozen=True)
 class Cell:
     """A value and, smaller, its interval."""
@@ -32,10 +39,20 @@ class Grid:
     def markdown(self) -> str:
         """A pipe table, and the notes as a list."""
         lines = [_pipes(self.header), "|" + " --- |" + " ---: |" * (len(self.header) - 1)]
-        lines += [_pipes([f"{c.text} ({c.interval})" if c.interval else c.text for c in row]) for row in self.rows]
+        lines += [_pipes([_beside(cell) for cell in row]) for row in self.rows]
         return "\n".join(
             [*lines, *(["", *(f"- {escape_markdown(note)}" for note in self.notes)] if self.notes else [])]
         )
+
+    def latex(self) -> str:
+        """A tabular for the package booktabs, and the notes as comments below it."""
+        head, *rows = [
+            " & ".join(_escape_latex(cell) for cell in cells) + r" \\"
+            for cells in [self.header, *([_beside(cell) for cell in row] for row in self.rows)]
+        ]
+        lines = [rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}", r"\toprule", head, r"\midrule", *rows]
+        notes = [f"% {' '.join(note.split())}" for note in self.notes]
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes])
 
     def text(self) -> str:
         """Plain text, as wide as it needs to be."""
@@ -67,6 +84,14 @@ class Grid:
             table.caption = Text(printable("\n".join(self.notes)))
             table.caption_justify = "left"
         return table
+
+
+def _beside(cell: Cell) -> str:
+    return f"{cell.text} ({cell.interval})" if cell.interval else cell.text
+
+
+def _escape_latex(text: str) -> str:
+    return " ".join(text.split()).translate(_LATEX)
 
 
 def escape_markdown(text: str) -> str:

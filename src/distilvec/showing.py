@@ -1,0 +1,27 @@
+"""How results show themselves: a line in a console, the table where they are printed or end a notebook's cell."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+
+class Shown(ABC):
+    """A result with a table for people. A dataclass of this kind says `repr=False`, or all its fields are shown."""
+
+    @abstractmethod
+    def text(self) -> str:
+        """What a terminal shows."""
+
+    @abstractmethod
+    def _named(self) -> str:
+        """What tells it from others, in a few words."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._named()})"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_markdown_(self) -> str:
+        """What Jupyter shows; where a result has no markdown of its own, its text as it stands."""
+        return "\n".join(f"    {line}".rstrip() for line in self.text().splitlines())
