@@ -25,6 +25,7 @@ from distilvec.judging.tasks import JudgingTask
 from distilvec.locking import locked
 from distilvec.marker import claim
 from distilvec.methods.base import Method, Needs
+from distilvec.methods.contract import check_needs
 from distilvec.methods.table import build_method, resolve
 from distilvec.methods.token_states import check_pieces
 from distilvec.modules.lora import check_lora
@@ -261,8 +262,11 @@ class Job:
         if static and self.each_info and self.recipe.task is None:
             # A table takes a while to make, and what a method can know of it is known: it has no layers.
             width = self.each_info[0].width
-            self.method.needs(StudentInfo("a static student", width, layers=None, hidden=width), self.infos)
-        needs = self.method.needs(describe(self.student_info, self.task), self.infos)
+            table = StudentInfo("a static student", width, layers=None, hidden=width)
+            check_needs(self.method, self.method.needs(table, self.infos), table)
+        info = describe(self.student_info, self.task)
+        needs = self.method.needs(info, self.infos)
+        check_needs(self.method, needs, info)
         if self.recipe.method.token_states and self.teachers:
             first, pieces = self.teachers[0], list(self._kept().tokenizer.get_vocab())
             check_pieces(pieces, first.vocabulary, first.card.name)

@@ -27,6 +27,7 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.evenly import sampled_rows
 from distilvec.files import whole
 from distilvec.methods.base import Method, Sample
+from distilvec.methods.contract import check_needs, check_terms
 from distilvec.methods.table import build_method
 from distilvec.store import SignalStore
 from distilvec.students.output import StudentOutput
@@ -95,6 +96,7 @@ class DistillationLoss(nn.Module):
                 where=self.method.name,
                 remedy="Train it with a recipe: distilvec run, or distilvec.train.",
             )
+        check_needs(self.method, self.needs, self.tap.info)
         try:
             self.method.build(self.tap.info, [teacher], self._sample(texts, teacher))
         except DataError as error:
@@ -142,7 +144,8 @@ class DistillationLoss(nn.Module):
         )
         keys = torch.from_numpy(self.store.keys(rows)).to(device)
         with self._autocast(device):
-            terms = self.method(output, [signals], Batch(keys, Batch.equal_items(keys), progress=progress))
+            batch = Batch(keys, Batch.equal_items(keys), progress=progress)
+            terms = check_terms(self.method, self.method(output, [signals], batch), output)
         # What is only looked at (weight 0) is no part of a loss.
         return {name: term.weight * mean_of(term) for name, term in terms.items() if term.weight}
 
