@@ -19,9 +19,10 @@ from distilvec.flow.bench import Bench, Scores, read_object, slug
 from distilvec.flow.job import Job
 from distilvec.flow.judge import supervises
 from distilvec.flow.pin import SAVED, pin
-from distilvec.flow.variants import changed, variants_of
+from distilvec.flow.variants import changed, row_of, variants_of
 from distilvec.flow.writing import writes
 from distilvec.locking import alone_in
+from distilvec.methods.base import Method
 from distilvec.recipe import Recipe
 from distilvec.recipe.sections import MOST_SEEDS
 from distilvec.report import CompareTable, compare_table
@@ -64,7 +65,7 @@ class Comparison:
 
 def compare(
     recipe: Recipe,
-    methods: Sequence[str | Mapping[str, Any]],
+    methods: Sequence[str | type[Method] | Mapping[str, Any]],
     seeds: int = 3,
     *,
     tune: bool = False,
@@ -76,8 +77,8 @@ def compare(
         recipe: data, student, steps and tasks. Its `output` gets the results; its `cache` (default: its `output`)
             the shared corpus and stores.
         methods: "name" or "name:key=value,key=value" with options of the method, or of the optimizer
-            ("talas:optimizer.sharpness.kind=asam"); or dictionaries with `name` and options. The recipe's own
-            method keeps the recipe's options where none are given.
+            ("talas:optimizer.sharpness.kind=asam"); or dictionaries with `name` and options. A class of one's own is
+            "module:Class", or the class. The recipe's own method keeps the recipe's options where none are given.
         seeds: runs per method, with the recipe's seed and the following ones.
         tune: choose each method's learning rate among a third of the recipe's, itself and three times it, by the
             correlation of similarities with the teacher's on held-out texts after one epoch.
@@ -87,7 +88,7 @@ def compare(
         DistilvecError: an unknown method or option, no tasks, or a folder with runs of another recipe.
     """
     variants = variants_of(recipe, methods)
-    first = reference or next(iter(variants))
+    first = row_of(reference, variants) if reference else next(iter(variants))
     if first not in variants:
         raise DistilvecError(f'no method "{first}" is compared', where="reference", remedy=nearest(first, variants))
     if both := {each.name for each in recipe.teachers} & variants.keys():

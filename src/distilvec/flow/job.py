@@ -25,6 +25,7 @@ from distilvec.judging.tasks import JudgingTask
 from distilvec.locking import locked
 from distilvec.marker import claim
 from distilvec.methods.base import Method, Needs
+from distilvec.methods.code import code_of
 from distilvec.methods.contract import check_needs
 from distilvec.methods.table import build_method, resolve
 from distilvec.methods.token_states import check_pieces
@@ -248,6 +249,11 @@ class Job:
         """Not built yet: training makes its heads."""
         section = self.recipe.method
         return build_method(section.name, section.options, section.matryoshka)
+
+    @cached_property
+    def code(self) -> str | None:
+        """What the method's text is known by, where it is not ours; read once, as it is when the job begins."""
+        return code_of(self.method)
 
     @cached_property
     def needs(self) -> Needs:

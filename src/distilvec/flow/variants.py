@@ -10,13 +10,17 @@ import yaml
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
-from distilvec.methods.table import resolve
+from distilvec.methods.own import path_of
+from distilvec.methods.table import available, called, resolve
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.training_keys import FOLLOWING
 from distilvec.training.arguments import steps_in_all, steps_per_epoch
 
+#: "module:Class" with or without options behind it; of "name:key=value" no "=" is in the way.
+_OWN = re.compile(r"([\w.]+:[^\W\d][\w.]*)(?::(.*))?", re.DOTALL)
 
-def variants_of(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> dict[str, Recipe]:
+
+def variants_of(recipe: Recipe, methods: Sequence[str | type | Mapping[str, Any]]) -> dict[str, Recipe]:
     """Label -> the recipe with that method; all of them are checked before anything is trained.
 
     Raises:
@@ -24,7 +28,10 @@ def variants_of(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> d
     """
     variants: dict[str, Recipe] = {}
     for spec in methods:
-        label, name, options, changes = _parse(spec)
+        name, told, options, changes = _parse(spec)
+        label = called(name) + told
+        if label in variants and variants[label].method.name != name:  # classes of two modules may share a name
+            label = name + told
         if label in variants:
             raise DistilvecError(f'"{label}" is given twice', where="methods")
         data = recipe.model_dump()
@@ -48,26 +55,43 @@ def variants_of(recipe: Recipe, methods: Sequence[str | Mapping[str, Any]]) -> d
     return variants
 
 
-def _parse(spec: str | Mapping[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-    """(label, method, its options, changes of the optimizer section)."""
+def row_of(reference: str, variants: Mapping[str, Recipe]) -> str:
+    """The label that is meant by one, or by a "module:Class" whose row has the class's own name.
+
+    Raises:
+        DistilvecError: there is no such class.
+    """
+    if reference in variants or ":" not in reference:
+        return reference
+    name, told, _, _ = _parse(reference)
+    label = called(name) + told if ":" in name else reference
+    return label if label in variants else reference
+
+
+def _parse(spec: str | type | Mapping[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    """(method, what its label says of options, the options, changes of the optimizer section)."""
     if isinstance(spec, str):
-        label = spec.strip()
-        name, _, given = label.partition(":")
+        name, mark, given = spec.strip().partition(":")
+        path = _OWN.fullmatch(spec.strip())
+        if path is not None and name not in available():
+            name, mark, given = path[1], "" if path[2] is None else ":", path[2] or ""
+        told = mark + given
         try:
             options = plain_yaml.read("{" + re.sub(r"\s*=\s*", ": ", given) + "}")
         except yaml.YAMLError as error:
             raise DistilvecError(
-                f'"{label}" is not of the form name:key=value,key=value', where="methods", remedy="See `methods`."
+                f'"{name}{told}" is not of the form name:key=value,key=value', where="methods", remedy="See `methods`."
             ) from error
     else:
-        options = dict(spec)
-        name = str(options.pop("name", ""))
-        label = name + (":" + ",".join(f"{key}={value}" for key, value in options.items()) if options else "")
+        options = dict(spec) if isinstance(spec, Mapping) else {"name": spec}
+        name = options.pop("name", "")
+        name = str(name) if isinstance(name, str | int | float | list | dict) else path_of(name)
+        told = ":" + ",".join(f"{key}={value}" for key, value in options.items()) if options else ""
     lost = [key for key, value in options.items() if value is None and isinstance(spec, str) and f"{key}=" not in spec]
     if lost:
-        raise DistilvecError(f'"{lost[0]}" in "{label}" has no value', where="methods", remedy="Write key=value.")
+        raise DistilvecError(f'"{lost[0]}" in "{name}{told}" has no value', where="methods", remedy="Write key=value.")
     changes = {key: value for key, value in options.items() if key.startswith("optimizer.")}
-    return label, name, {key: value for key, value in options.items() if key not in changes}, changes
+    return name, told, {key: value for key, value in options.items() if key not in changes}, changes
 
 
 def changed(
