@@ -384,6 +384,30 @@ def test_the_methods_skeleton_trains(finished: Path, tiny_bert: Path, monkeypatc
     assert '"term/squared_cosine"' in (finished / "out-skeleton/run.jsonl").read_text()
 
 
+def test_the_token_loss_of_the_page_trains_from_its_own_file(
+    finished: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import distilvec
+
+    codes = [code for page, code in (each.values for each in blocks("python")) if page.name == "extending.md"]
+    (code,) = [each for each in codes if "class LastTokens" in each]
+    (tmp_path / "docs_last_tokens.py").write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    training = {"max_steps": 6, "batch_size": 8, "logging_steps": 1}
+    distilvec.train(
+        str(tiny_bert),
+        {"shrink": {"of": "teacher", "layers": 1}},
+        str(finished / "texts.txt"),
+        "docs_last_tokens:LastTokens",
+        "out",
+        training=training,
+        optimizer={"lr": 1e-3, "heads_lr": 1e-2},
+    )
+    log = [json.loads(line) for line in Path("out/run.jsonl").read_text().splitlines()]
+    terms = [line["term/last_tokens"] for line in log if "term/last_tokens" in line]
+    assert 0 < terms[-1] < terms[0] < 2
+
+
 def test_pickled_weights_are_converted_as_the_page_says(tiny_bert: Path, tmp_path: Path) -> None:
     """The whole model, with its pooling; what was refused before is opened then."""
     pickled = tmp_path / "pickled"

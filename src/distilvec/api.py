@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from distilvec.flow.run import Run
     from distilvec.flow.variants import Spec
     from distilvec.judging import Judgement
+    from distilvec.methods.base import Method
     from distilvec.mining.outcome import Mined
     from distilvec.store import SignalStore
 
@@ -33,7 +34,7 @@ def distill(
     teacher: Any,
     student: Any,
     corpus: Any,
-    method: str | Mapping[str, Any] = "talas",
+    method: str | type[Method] | Mapping[str, Any] = "talas",
     output: str | Path = "out",
     *,
     resume: bool = False,
@@ -42,14 +43,16 @@ def distill(
     """Distil a student: teach, train, judge, report.
 
     Args:
-        teacher: folder or hub id, a function from a list of texts to vectors [n, D], a dictionary with the keys of
-            the recipe's teacher section (`vectors` and `texts` may be values), or a list of these; None for a method
-            without a teacher (simcse, mnrl, sft).
+        teacher: folder or hub id, a function from a list of texts to vectors [n, D], a dictionary with the keys of the
+            recipe's teacher section (`vectors` and `texts` may be values), or a list of these; None for a method
+            without a teacher (simcse, mnrl, sft). Of an object, a method of one or a lambda the saved recipe says that
+            it can be given from Python alone.
         student: folder or hub id, or the recipe's student section, e.g. `{"shrink": {"of": "teacher", "layers": 2}}`;
             `"auto"` chooses one before training, as `choose` does.
         corpus: file, folder or hub:NAME; a list or generator of texts or of dictionaries, a frame of pandas or polars,
             an Arrow table, a `datasets.Dataset`; or the recipe's corpus section, in which `path` may be any of these.
-        method: name, or a dictionary with `name` and its options.
+        method: name, "module:Class" or a class derived from `distilvec.methods.Method`; or a dictionary with one of
+            these as `name`, and options.
         output: folder of the run.
         resume: go on where an interrupted run in that folder stopped.
         **sections: `optimizer`, `training`, `judging` and `task` as dictionaries, `scorers` as a list of them, and
@@ -156,7 +159,7 @@ def train(
     teacher: Any,
     student: Any,
     corpus: Any,
-    method: str | Mapping[str, Any] = "talas",
+    method: str | type[Method] | Mapping[str, Any] = "talas",
     output: str | Path = "out",
     *,
     resume: bool = False,
@@ -249,7 +252,7 @@ def choose(
     *,
     keep: float = 0.95,
     output: str | Path | None = None,
-    method: str | Mapping[str, Any] | None = None,
+    method: str | type[Method] | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Choice:
     """Candidate students before any training, and the smallest that is predicted to keep enough: `distilvec plan`.

@@ -133,7 +133,7 @@ def begin(place: Path, data: dict[str, Any] | None = None) -> None:
     """Say that a run has begun in a claimed folder: what it needs to go on is not removed until `finish`.
 
     Args:
-        data: what tells its corpus from another.
+        data: what tells its corpus, and a method that is not ours, from another.
     """
     write(place, {**read(place), "finished": False, **({} if data is None else {"data": data})})
 

@@ -8,6 +8,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import MagicMock, patch
@@ -384,12 +385,17 @@ def test_side_by_side_is_as_one_after_the_other(
         assert together[row.name] == pytest.approx(row.curve, abs=5e-4), row.name  # rounding turns ranks round
 
 
-def test_what_cannot_be_pickled_stays_in_this_process(two_threads: None, tiny_bert: Path) -> None:
+def test_what_cannot_be_pickled_stays_in_this_process(
+    two_threads: None, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     student = load_student(tiny_bert)
     probes = [Probe(name, student, build_method("cosine", {})) for name in "ab"]
     lesson: Any = []
     assert Trainings(lesson, probes).workers == 2
     assert Trainings([lambda: None], probes).workers == 1  # type: ignore[arg-type]
+    own = type("Own", (type(probes[0].method),), {"__module__": "__main__"})  # which no other process could import
+    monkeypatch.setattr("__main__.Own", own, raising=False)
+    assert Trainings(lesson, [replace(each, method=own()) for each in probes]).workers == 1
 
 
 def test_a_worker_that_cannot_be_started_is_told(

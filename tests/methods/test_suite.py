@@ -15,6 +15,7 @@ from tests.methods.world import CLASSES, World, mean, total
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distilvec.methods.base import Method
+from distilvec.methods.contract import check_needs, check_terms
 from distilvec.methods.table import TABLE, build_method
 from distilvec.modules import sphere
 from distilvec.students.output import StudentInfo, StudentOutput
@@ -225,7 +226,9 @@ def test_gradients_reach_the_student_and_every_head(case) -> None:
 @EVERY
 def test_terms_have_the_shapes_of_the_contract(case) -> None:
     world, method = case.made()
-    terms = world.step(method)
+    check_needs(method, method.needs(world.student, world.teachers), world.student)
+    student, signals, batch = world.given(method, range(8))
+    terms = check_terms(method, method(student, signals, batch), student)
     assert bool(terms) == (case.name not in TERMLESS)
     for name, term in terms.items():
         assert term.values.shape in {(8,), (1, 8), (2, 8), ()}, name

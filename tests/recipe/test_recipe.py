@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.recipe import Recipe
+from distilvec.recipe.sections import TeacherSection
+from distilvec.teachers import load_teacher
 from distilvec.training.arguments import training_arguments
 
 MINIMAL = """\
@@ -213,6 +219,41 @@ def test_a_function_is_kept_and_named() -> None:
     recipe = Recipe.build(data)
     assert recipe.teachers[0].call is written
     assert f"call: {written.__module__}:written" in recipe.to_yaml()
+
+
+class Embedder:
+    """An object that answers, with a method that does."""
+
+    def __call__(self, texts: list[str]) -> list[list[float]]:
+        return self.embed(texts)
+
+    def embed(self, texts: list[str]) -> list[list[float]]:
+        return [[float(len(text)), 1.0] for text in texts]
+
+    @classmethod
+    def of_class(cls, texts: list[str]) -> list[list[float]]:
+        return cls().embed(texts)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (Embedder(), "Embedder.<object>"),
+        (Embedder().embed, "Embedder.<object>.embed"),
+        (torch.nn.Identity(), "torch.nn.modules.linear:Identity.<object>"),
+        (functools.partial(Embedder().embed), "functools:partial.<object>"),
+        (lambda texts: [[1.0] for _ in texts], "<lambda>"),
+    ],
+)
+def test_what_no_recipe_can_find_again_says_so(call: Any, named: str) -> None:
+    data = {"corpus": {"path": "x"}, "student": {"model": "m"}, "teachers": [{"call": call}]}
+    text = Recipe.build(data).to_yaml()
+    saved = Recipe.build(plain_yaml.read(text))
+    assert saved.teachers[0].call.endswith(named) and saved.to_yaml() == text
+    with pytest.raises(DistilvecError, match="given from Python .*module:function"):
+        load_teacher(call=saved.teachers[0].call)
+    found = TeacherSection(call=Embedder.of_class).model_dump(mode="json")["call"]
+    assert load_teacher(call=found).encode(["four"]).tolist() == [[4.0, 1.0]], "a class is found, and what it holds"
 
 
 def test_a_teacher_is_not_called_as_the_student_is(tmp_path: Path) -> None:

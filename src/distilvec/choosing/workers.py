@@ -33,6 +33,7 @@ from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import likeness
 from distilvec.methods.base import Method, TeacherInfo
+from distilvec.methods.code import code_of
 from distilvec.recipe.sections import OptimizerSection
 from distilvec.store import SignalStore
 from distilvec.tasks.base import Task
@@ -102,7 +103,7 @@ class Probe:
 
 class Trainings:
     """Short trainings, as many at once as torch may use threads; in this process with one thread, on a GPU, or where a
-    student or a teacher cannot be pickled (code that came with a model).
+    student or a teacher cannot be pickled (code that came with a model) or a method is not ours.
 
     Args:
         lesson: what they share.
@@ -115,7 +116,8 @@ class Trainings:
     def __init__(self, lesson: Lesson, probes: Sequence[Probe]) -> None:
         self.lesson = lesson
         on_cpu = all(next(probe.student.parameters()).device.type == "cpu" for probe in probes)
-        self.workers = min(torch.get_num_threads(), len(probes), MOST) if on_cpu else 1
+        at_home = on_cpu and all(code_of(probe.method) is None for probe in probes)
+        self.workers = min(torch.get_num_threads(), len(probes), MOST) if at_home else 1
         if self.workers > 1 and not _travels((lesson, probes)):
             self.workers = 1
         self._all: list[subprocess.Popen[bytes]] = []

@@ -251,7 +251,9 @@ def finetune(
     say(f"model       {folder}")
 
 
-def methods(name: Annotated[str | None, typer.Argument(help="show this method's options")] = None) -> None:
+def methods(
+    name: Annotated[str | None, typer.Argument(help="show this method's options; also module:Class")] = None,
+) -> None:
     """List the methods, or the options of one with defaults and where they come from."""
     from distilvec.methods.table import show_method, show_methods
 
@@ -260,9 +262,9 @@ def methods(name: Annotated[str | None, typer.Argument(help="show this method's 
 
 def new_method(
     name: Annotated[str, typer.Argument(help="the word in recipes: lower case, digits, underscores")],
-    folder: Annotated[Path, typer.Option(help="a checkout of distilvec, or your own package")] = Path("."),
+    folder: Annotated[Path, typer.Option(help="your own folder, or a checkout of distilvec")] = Path("."),
 ) -> None:
-    """Write the first files of a method of your own: code, test and page."""
+    """Write the first files of a method of your own: code, test and what installs it."""
     from distilvec.methods.skeleton import new_method as start
 
     say("\n".join(start(name, folder)))

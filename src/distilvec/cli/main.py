@@ -210,7 +210,10 @@ def train(
 @app.command()
 def compare(
     recipe: RecipeFile,
-    methods: Annotated[list[str], typer.Option("--method", "-m", help="a method, or name:key=value,key=value")],
+    methods: Annotated[
+        list[str],
+        typer.Option("--method", "-m", help="a method or module:Class, or with options name:key=value,key=value"),
+    ],
     seeds: Annotated[int, typer.Option(help="seeds per method", min=1)] = 3,
     tune: Annotated[bool, typer.Option("--tune", help="choose each method's learning rate among three")] = False,
     reference: Annotated[str | None, typer.Option(help="the method to compare with; default the first")] = None,

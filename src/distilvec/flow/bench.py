@@ -27,6 +27,7 @@ from distilvec.recipe import Recipe
 from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
 from distilvec.training.attention import FILE as ATTENTION
+from distilvec.training.checkpoint_folders import known_data, newest_checkpoint, other_code
 from distilvec.training.fit import companions_of
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Bench:
         """Refuse what cannot be done before any method is trained."""
         for each in self.jobs.values():
             check_job(each)
+            _ = each.code  # as it is now, for all seeds
 
     def forget(self) -> None:
         """Remove what a finished comparison needs no more: the untrained students of its checks.
@@ -86,15 +88,19 @@ class Bench:
     def one(self, name: str, recipe: Recipe, place: Path) -> Job:
         """The job of one training, in a folder of its own; it goes on where it was."""
         recipe = recipe.model_copy(update={"output": str(place)})
-        job = self.jobs[name].changed(recipe, *_SHARED, "taught")
+        job = self.jobs[name].changed(recipe, *_SHARED, "taught", "code")
         job.resume = True
         return job
+
+    def holds_for(self, job: Job) -> list[str]:
+        """What results of a training hold for: its recipe, all that is shared, and the code of a method not ours."""
+        return [job.recipe.to_yaml(), self.identity, *([] if job.code is None else [job.code])]
 
     def run(self, name: str, recipe: Recipe) -> Scores:
         """The scores of one method and seed; read back where the run is finished."""
         job = self.one(name, recipe, self.folder / "runs" / slug(name) / f"seed-{recipe.training.seed}")
         file = job.output / "scores.json"
-        identity = [job.recipe.to_yaml(), self.identity]
+        identity = self.holds_for(job)
         known = read_object(file)
         if known.get("identity") == identity:
             return {task: Score.from_dict(score) for task, score in known["scores"].items()}
@@ -107,6 +113,7 @@ class Bench:
                 remedy="Choose another output (-o). Evaluation sets belong to a comparison: name all of them before "
                 f"it begins; `distilvec evaluate {job.output / 'student'}` judges what is there.",
             ) from error
+        _begin_anew_with_other_code(job)
         student, fitted = train_student(job)
         ship_student(job, student, fitted.method, job.output / "student")
         self._judge_baselines(job, fitted)
@@ -199,10 +206,11 @@ class Bench:
             rate = float(f"{recipe.optimizer.lr * factor:.3g}")
             candidate = changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs), items=items)
             job = self.one(name, candidate, self.folder / "tuning" / slug(name) / f"lr-{rate:g}")
-            identity = [job.recipe.to_yaml(), self.identity]
+            identity = self.holds_for(job)
             known = read_object(job.output / "agreement.json")
             if known.get("identity") != identity:
                 output_folder(job.recipe, resume=True)
+                _begin_anew_with_other_code(job)
                 try:
                     student, _ = train_student(job)
                     known = {"identity": identity, "value": quality(student)}
@@ -242,6 +250,12 @@ def made_of_held_out(job: Job) -> bool:
     task = job.recipe.task
     tested = task is not None and task.writes and task.test is not None
     return not job.named_tasks and not supervises(job.recipe) and not tested
+
+
+def _begin_anew_with_other_code(job: Job) -> None:
+    """Where the checkpoints are of what a method that is not ours was before, they are not gone on from."""
+    newest = newest_checkpoint(job.output / "checkpoints")
+    job.resume = newest is None or not other_code(known_data(newest), {"method": job.code})
 
 
 def _forget(place: Path) -> None:

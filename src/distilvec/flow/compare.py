@@ -18,7 +18,7 @@ from distilvec.flow.bench import Bench, Scores, made_of_held_out, read_object
 from distilvec.flow.job import Job
 from distilvec.flow.judge import supervises
 from distilvec.flow.pin import SAVED, pin
-from distilvec.flow.variants import Spec, changed, slug, variants_of
+from distilvec.flow.variants import Spec, changed, row_of, slug, variants_of
 from distilvec.flow.writing import writes
 from distilvec.locking import alone_in
 from distilvec.recipe import Recipe
@@ -89,8 +89,8 @@ def compare(
             the shared corpus and stores.
         methods: "name" or "name:key=value,key=value" with options of the method, or of the optimizer
             ("talas:optimizer.sharpness.kind=asam"); or dictionaries with `name`, options, `optimizer` (a dictionary)
-            and `label`, the row's name in the table and below `runs/`. The recipe's own method keeps the recipe's
-            options where none are given.
+            and `label`, the row's name in the table and below `runs/`. A class of one's own is "module:Class", or the
+            class. The recipe's own method keeps the recipe's options where none are given.
         seeds: runs per method, with the recipe's seed and the following ones.
         tune: choose each method's learning rate among a third of the recipe's, itself and three times it, by the
             correlation of similarities with the teacher's on held-out texts after one epoch.
@@ -100,7 +100,7 @@ def compare(
         DistilvecError: an unknown method or option, no tasks, or a folder with runs of another recipe.
     """
     variants = variants_of(recipe, methods)
-    first = reference or next(iter(variants))
+    first = row_of(reference, variants) if reference else next(iter(variants))
     if first not in variants:
         raise DistilvecError(f'no method "{first}" is compared', where="reference", remedy=nearest(first, variants))
     if both := {each.name for each in recipe.teachers} & variants.keys():

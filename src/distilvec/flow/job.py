@@ -25,6 +25,8 @@ from distilvec.judging.tasks import JudgingTask
 from distilvec.locking import locked
 from distilvec.marker import claim
 from distilvec.methods.base import Method, Needs
+from distilvec.methods.code import code_of
+from distilvec.methods.contract import check_needs
 from distilvec.methods.table import build_method, resolve
 from distilvec.methods.token_states import check_pieces
 from distilvec.modules.lora import check_lora
@@ -253,6 +255,11 @@ class Job:
         return build_method(section.name, section.options, section.matryoshka)
 
     @cached_property
+    def code(self) -> str | None:
+        """What the method's text is known by, where it is not ours; read once, as it is when the job begins."""
+        return code_of(self.method)
+
+    @cached_property
     def needs(self) -> Needs:
         """What the method wants to find in a step.
 
@@ -265,8 +272,11 @@ class Job:
         if static and self.each_info and self.recipe.task is None:
             # A table takes a while to make, and what a method can know of it is known: it has no layers.
             width = self.each_info[0].width
-            self.method.needs(StudentInfo("a static student", width, layers=None, hidden=width), self.infos)
-        needs = self.method.needs(describe(self.student_info, self.task), self.infos)
+            table = StudentInfo("a static student", width, layers=None, hidden=width)
+            check_needs(self.method, self.method.needs(table, self.infos), table)
+        info = describe(self.student_info, self.task)
+        needs = self.method.needs(info, self.infos)
+        check_needs(self.method, needs, info)
         if self.recipe.method.token_states and self.teachers:
             first, pieces = self.teachers[0], list(self._kept().tokenizer.get_vocab())
             check_pieces(pieces, first.vocabulary, first.card.name)

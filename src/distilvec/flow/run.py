@@ -29,7 +29,7 @@ from distilvec.report.card import write_card
 from distilvec.showing import Shown
 from distilvec.students import check_place
 from distilvec.tasks.answering import finished_student
-from distilvec.training.checkpoint_folders import tidy
+from distilvec.training.checkpoint_folders import refuse_other_code, tidy
 from distilvec.training.distributed import launched
 from distilvec.training.fit import data_mark
 
@@ -151,7 +151,7 @@ def begin(job: Job) -> None:
 
     def look() -> dict[str, Any]:
         check_job(job)
-        return data_mark(job.corpus)
+        return data_mark(job.corpus, job.code)
 
     output_folder(job.recipe, job.resume, look)
     shutil.copyfile(job.corpus.folder / "rejected.jsonl", job.output / "rejected.jsonl")
@@ -162,11 +162,12 @@ def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any
 
     Args:
         look: refuses what can be seen to fail, before anything of an earlier run is moved, and says what tells this
-            corpus from another: under an equal recipe, a run of another corpus is another run.
+            corpus, and a method that is not ours, from another: under an equal recipe, a run of another corpus is
+            another run.
 
     Raises:
-        DistilvecError: the folder has files of somebody else's, a run of another recipe that is to go on, or the
-            recipe's own file.
+        DistilvecError: the folder has files of somebody else's, a run of another recipe or of a method's earlier code
+            that is to go on, or the recipe's own file.
     """
     out = marker.claim(recipe.output)
     saved, wanted = out / "recipe.yaml", recipe.to_yaml()
@@ -183,9 +184,10 @@ def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any
             if own
             else "Resume with the recipe that is saved there, or choose another output.",
         )
-    data = None if look is None else look()
+    data, known = None if look is None else look(), marker.read(out).get("data")
+    if resume and data is not None:
+        refuse_other_code(known, data, out)
     if not launched()[0]:
-        known = marker.read(out).get("data")
         other = other or (not resume and known is not None and data is not None and known != data)
         if other:
             marker.set_aside(out)

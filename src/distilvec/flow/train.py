@@ -63,6 +63,7 @@ def train_student(job: Job) -> tuple[SentenceTransformer, Fitted]:
             router_balance=job.student_section.router_balance,
             remember=job.student_section.remember,
             scores=scores,
+            code=job.code,
         )
     return student, fitted
 

@@ -4,20 +4,44 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
-from distilvec.methods.table import resolve
+from distilvec.methods.own import path_of
+from distilvec.methods.table import available, called, resolve
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.sections import NAME
 from distilvec.recipe.training_keys import FOLLOWING
 from distilvec.training.arguments import steps_in_all, steps_per_epoch
 
-#: What is compared: "name", "name:key=value,key=value", or a dictionary with `name`, options, and perhaps a `label`.
-Spec = str | Mapping[str, Any]
+#: What is compared: "name", "name:key=value,key=value", a class derived from `Method`, or a dictionary with one of
+#: these as `name`, options, and perhaps a `label`.
+Spec = str | type | Mapping[str, Any]
+#: "module:Class" with or without options behind it; of "name:key=value" no "=" is in the way.
+_OWN = re.compile(r"([\w.]+:[^\W\d][\w.]*)(?::(.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What a row of a comparison is.
+
+    Attributes:
+        name: of the method.
+        told: what its label says of options, ":key=value".
+        options: of the method.
+        changes: of the optimizer section.
+        label: its own; None without one.
+    """
+
+    name: str
+    told: str
+    options: dict[str, Any]
+    changes: dict[str, Any]
+    label: str | None = None
 
 
 def variants_of(recipe: Recipe, methods: Spec | Sequence[Spec]) -> dict[str, Recipe]:
@@ -29,7 +53,10 @@ def variants_of(recipe: Recipe, methods: Spec | Sequence[Spec]) -> dict[str, Rec
     variants: dict[str, Recipe] = {}
     folders: dict[str, str] = {}
     for spec in _listed(methods):
-        label, name, options, changes = _parse(spec)
+        row = _parse(spec)
+        label = row.label or called(row.name) + row.told
+        if row.label is None and label in variants and variants[label].method.name != row.name:
+            label = row.name + row.told  # classes of two modules may share a name
         if label in variants:
             raise DistilvecError(f'"{label}" is given twice', where="methods", remedy="Give one a label of its own.")
         if (other := folders.setdefault(slug(label), label)) != label:
@@ -39,14 +66,14 @@ def variants_of(recipe: Recipe, methods: Spec | Sequence[Spec]) -> dict[str, Rec
                 remedy="Give one a label.",
             )
         data = recipe.model_dump()
-        own = recipe.method.options if name == recipe.method.name else {}
-        data["method"] = {"matryoshka": recipe.method.matryoshka, **own, "name": name, **options}
+        own = recipe.method.options if row.name == recipe.method.name else {}
+        data["method"] = {"matryoshka": recipe.method.matryoshka, **own, "name": row.name, **row.options}
         data["cache"] = str(recipe.place)
         student = given(recipe.student, "student")
         data["student"]["router"] = False
         if student.space == resolve(recipe.method.name).implied_space:
             data["student"]["space"] = None  # each method ships as it implies
-        for key, value in changes.items():
+        for key, value in row.changes.items():
             section = data
             *parents, last = key.split(".")
             for parent in parents:
@@ -60,51 +87,71 @@ def variants_of(recipe: Recipe, methods: Spec | Sequence[Spec]) -> dict[str, Rec
 
 
 def _listed(methods: Any) -> Sequence[Any]:
-    if isinstance(methods, str | Mapping):
+    if isinstance(methods, str | type | Mapping):
         return [methods]
     if methods is not None and (not isinstance(methods, Sequence) or isinstance(methods, bytes)):
         what = f"a {type(methods).__name__} names no methods"
-        raise DistilvecError(what, where="methods", remedy="Give a name, a dictionary, or a list of these.")
+        raise DistilvecError(what, where="methods", remedy="Give a name, a class, a dictionary, or a list of these.")
     return methods or ()
 
 
 def slug(label: str) -> str:
     """A row's name as a folder's."""
-    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-")
+    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-").lstrip(".")
 
 
-def _parse(spec: Spec) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-    """(label, method, its options, changes of the optimizer section)."""
+def row_of(reference: str, variants: Mapping[str, Recipe]) -> str:
+    """The label that is meant by one, or by a "module:Class" whose row has the class's own name.
+
+    Raises:
+        DistilvecError: there is no such class.
+    """
+    if reference in variants or ":" not in reference:
+        return reference
+    row = _parse(reference)
+    label = called(row.name) + row.told if ":" in row.name else reference
+    return label if label in variants else reference
+
+
+def _parse(spec: Any) -> _Row:
     if isinstance(spec, str):
-        written = spec.strip()
-        name, _, given = written.partition(":")
+        name, mark, given = spec.strip().partition(":")
+        path = _OWN.fullmatch(spec.strip())
+        if path is not None and name not in available():
+            name, mark, given = path[1], "" if path[2] is None else ":", path[2] or ""
+        told = mark + given
         try:
             options = plain_yaml.read("{" + re.sub(r"\s*=\s*", ": ", given) + "}")
         except yaml.YAMLError as error:
             raise DistilvecError(
-                f'"{written}" is not of the form name:key=value,key=value', where="methods", remedy="See `methods`."
+                f'"{name}{told}" is not of the form name:key=value,key=value', where="methods", remedy="See `methods`."
             ) from error
-    elif isinstance(spec, Mapping):
-        options = {key: value for key, value in spec.items() if key not in ("name", "optimizer")}
-        options |= _dotted("optimizer", spec.get("optimizer", {}))
-        name = str(spec.get("name", ""))
+        lost = [key for key, value in options.items() if value is None and f"{key}=" not in spec]
+        if lost:
+            raise DistilvecError(
+                f'"{lost[0]}" in "{name}{told}" has no value', where="methods", remedy="Write key=value."
+            )
+    elif isinstance(spec, type | Mapping):
+        written: Mapping[str, Any] = spec if isinstance(spec, Mapping) else {"name": spec}
+        options = {key: value for key, value in written.items() if key not in ("name", "optimizer")}
+        options |= _dotted("optimizer", written.get("optimizer", {}))
+        given_name = written.get("name", "")
+        name = str(given_name) if isinstance(given_name, str | int | float | list | dict) else path_of(given_name)
         shown = ",".join(f"{key}={value}" for key, value in options.items() if key != "label")
-        written = f"{name}:{shown}" if shown else name
+        told = f":{shown}" if shown else ""
     else:
         what = f"a {type(spec).__name__} is no method"
         raise DistilvecError(what, where="methods", remedy="Give its name, or a dictionary with name and options.")
-    lost = [key for key, value in options.items() if value is None and isinstance(spec, str) and f"{key}=" not in spec]
-    if lost:
-        raise DistilvecError(f'"{lost[0]}" in "{written}" has no value', where="methods", remedy="Write key=value.")
-    label = str(options.pop("label", written))
-    if label != written and not NAME.fullmatch(label):  # it is a folder's, too
+    label = options.pop("label", None)
+    if label is not None and not NAME.fullmatch(str(label)):  # it is a folder's, too
         raise DistilvecError(
-            f'"{label[:80]}" is no name for a row',
+            f'"{str(label)[:80]}" is no name for a row',
             where="methods.label",
             remedy="Use letters, digits, dots, hyphens and underscores, and begin with a letter or digit.",
         )
     changes = {key: value for key, value in options.items() if key.startswith("optimizer.")}
-    return label, name, {key: value for key, value in options.items() if key not in changes}, changes
+    plain = {key: value for key, value in options.items() if key not in changes}
+    return _Row(name, told, plain, changes, None if label is None else str(label))
 
 
 def _dotted(key: str, value: Any) -> dict[str, Any]:

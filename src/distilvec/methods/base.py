@@ -96,8 +96,8 @@ class Term(NamedTuple):
 
     Attributes:
         values: [B] or [V, B] per item, or [] for a whole-batch value.
-        counted: of the shape of `values`: bool, False = left out of the mean; or float >= 0, how much each value weighs
-            in it. None = all count alike.
+        counted: of the shape of `values`, or [B] for all views: bool, False = left out of the mean; or float >= 0, how
+            much each value weighs in it. None = all count alike.
         weight: factor in the total loss.
         summed: whether the loss is the mean times the number of items that count, over all processes.
     """
@@ -109,8 +109,10 @@ class Term(NamedTuple):
 
     @property
     def weights(self) -> Tensor:
-        """How much each value counts, float32."""
-        return torch.ones_like(self.values).float() if self.counted is None else self.counted.float()
+        """How much each value counts, float32, of the shape of `values`."""
+        if self.counted is None:
+            return torch.ones_like(self.values).float()
+        return self.counted.float().expand_as(self.values)
 
     @property
     def items(self) -> Tensor:
@@ -170,22 +172,23 @@ class Method(nn.Module):
     """Base of all methods. Subclasses set the class attributes and implement `needs`, `build`, `forward`.
 
     Attributes:
-        name: the word in recipes and on the command line.
+        name: the word in recipes and on the command line, and in tables; the only one without a default.
         summary: one line for `distilvec methods`.
         paper: where it comes from.
+        Options: what a recipe may set.
         implied_space: the space in which its student ships where the recipe does not say.
         trains_on_pairs: whether its items are pairs or triplets, not single texts.
         needs_teacher: False where it learns nothing from a teacher, so that a recipe need not name one.
-        inside: whether it may ask the teachers for more than sentence vectors.
+        inside: whether it may ask the teachers for more than sentence vectors; without, they are not asked.
         writes: whether it can teach a student that writes.
         lookup: (teacher index, keys uint8 [n, 16]) -> [n, D] sentence vectors; set before training where the
             signals come from stores, so that a method can keep keys instead of vectors.
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    paper: ClassVar[str]
-    Options: ClassVar[type[BaseOptions]]
+    summary: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    Options: ClassVar[type[BaseOptions]] = BaseOptions
     implied_space: ClassVar[Literal["own", "teacher"]] = "own"
     trains_on_pairs: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = True

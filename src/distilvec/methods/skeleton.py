@@ -1,9 +1,10 @@
-"""The first files of a new method: its code, its test and its page, ready to run."""
+"""The first files of a new method: its code and its test, ready to run; in a checkout of ours its page too."""
 
 from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from distilvec.errors import DistilvecError
@@ -81,12 +82,34 @@ _PAGE = """# {name}
 """
 
 
+#: Of one's own: setuptools guesses no module where several files lie beside each other, so it is told which one.
+_PROJECT = """[build-system]
+requires = ["setuptools>=64"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{distribution}"
+version = "0.1.0"
+dependencies = ["distilvec"]
+
+{announced}
+
+[tool.setuptools]
+py-modules = ["{name}"]
+
+[tool.pytest.ini_options]
+pythonpath = ["."]
+"""
+_ANNOUNCED = """[project.entry-points."distilvec.methods"]
+{name} = "{name}:{title}\""""
+
+
 def new_method(name: str, folder: Path) -> list[str]:
     """Write the files of a new method into a folder; in a checkout of distilvec into their rooms, with its table line.
 
     Args:
         name: the word in recipes: lower case, digits and underscores.
-        folder: the root of a checkout, or of a package of one's own.
+        folder: the root of a checkout, or a folder of one's own, which gets a pyproject.toml where it has none.
 
     Returns:
         Lines that say what was written and what is left to do.
@@ -98,31 +121,57 @@ def new_method(name: str, folder: Path) -> list[str]:
         raise DistilvecError(f'"{name}" cannot be a method\'s name', remedy="Use lower case, digits and underscores.")
     if name in available():
         raise DistilvecError(f'there is a method "{name}" already', remedy="Choose another name.")
-    table = folder / "src" / "distilvec" / "methods" / "table.py"
-    ours = table.is_file()
     title = "".join(part.capitalize() for part in name.split("_"))
-    module = f"distilvec.methods.{name}" if ours else name
+    table = folder / "src" / "distilvec" / "methods" / "table.py"
+    return _in_checkout(name, title, folder, table) if table.is_file() else _in_own(name, title, folder)
+
+
+def _in_checkout(name: str, title: str, folder: Path, table: Path) -> list[str]:
+    module = f"distilvec.methods.{name}"
     files = {
-        table.parent / f"{name}.py" if ours else folder / f"{name}.py": _CODE,
-        folder / ("tests/methods" if ours else "") / f"test_{name}.py": _TEST,
-        folder / ("docs/methods" if ours else "") / f"{name}.md": _PAGE,
+        table.parent / f"{name}.py": _CODE,
+        folder / "tests" / "methods" / f"test_{name}.py": _TEST,
+        folder / "docs" / "methods" / f"{name}.md": _PAGE,
     }
-    there = next((file for file in files if file.exists()), None)
-    if there is not None:
-        raise DistilvecError("this file is there already", where=str(there), remedy="Choose another name.")
-    for file, content in files.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content.format(name=name, title=title, module=module), encoding="utf-8")
-    lines = [f"written  {file}" for file in files]
-    if not ours:
-        return [
-            *lines,
-            "Announce it in your pyproject.toml:",
-            '[project.entry-points."distilvec.methods"]',
-            f'{name} = "{name}:{title}"',
-        ]
+    lines = _written(files, name=name, title=title, module=module)
     source = table.read_text(encoding="utf-8")
     end = source.index("}", source.index("TABLE = {"))
     line = f'    "{name}": "{module}:{title}",\n'
     table.write_text(source[:end] + line + source[end:], encoding="utf-8")
     return [*lines, f"changed  {table}", "Then: python docs/generate.py, which also writes the navigation."]
+
+
+def _in_own(name: str, title: str, folder: Path) -> list[str]:
+    announced = _ANNOUNCED.format(name=name, title=title)
+    files = {folder / f"{name}.py": _CODE, folder / "tests" / f"test_{name}.py": _TEST}
+    project = folder / "pyproject.toml"
+    if new := not project.exists():
+        files[project] = _PROJECT
+    distribution = name.replace("_", "-")
+    lines = _written(files, name=name, title=title, module=name, announced=announced, distribution=distribution)
+    lines += [
+        f"It works in this folder as it is: method: {{name: {name}:{title}}} in a recipe, "
+        f"`distilvec methods {name}:{title}`.",
+        f"Its test: python -m pytest tests/test_{name}.py",
+    ]
+    if new:
+        return [*lines, f'Everywhere as "{name}": pip install -e .']
+    return [
+        *lines,
+        f'Everywhere as "{name}": add this to your pyproject.toml, then pip install -e .',
+        *announced.splitlines(),
+        "and, where setuptools builds it and lists no packages:",
+        "[tool.setuptools]",
+        f'py-modules = ["{name}"]',
+    ]
+
+
+def _written(files: Mapping[Path, str], **words: str) -> list[str]:
+    """Write all files or none; a line for each."""
+    there = next((file for file in files if file.exists()), None)
+    if there is not None:
+        raise DistilvecError("this file is there already", where=str(there), remedy="Choose another name.")
+    for file, content in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content.format(**words), encoding="utf-8")
+    return [f"written  {file}" for file in files]

@@ -1,7 +1,7 @@
 """The table of methods. A method is one file in this folder and one line here.
 
 Import paths are strings, so that listing the names costs nothing. Third parties add theirs through the entry
-point group `distilvec.methods`.
+point group `distilvec.methods`, or name the class itself: "module:Class".
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
 from distilvec.methods.base import Method, Options, StudentInfo, TeacherInfo
+from distilvec.methods.own import checked, find_method, said
 from distilvec.validation import refusal
 
 __all__ = ["available", "build_method", "build_options", "resolve", "show_method", "show_methods"]
@@ -59,28 +60,36 @@ def available() -> dict[str, str]:
 
 
 def resolve(name: str) -> type[Method]:
-    """The class of a method.
+    """The class of a method, by its name or as "module:Class".
 
     Raises:
-        DistilvecError: no method has this name; the nearest is named.
-        EnvironmentProblem: a third party's method cannot be imported, or is not a `Method`.
+        DistilvecError: no method has this name (the nearest is named), or there is no such class.
+        EnvironmentProblem: an installed third party's method cannot be imported, or is not a `Method` with a name.
     """
     if name in TABLE:
         module, _, attribute = TABLE[name].partition(":")
         method: type[Method] = getattr(import_module(module), attribute)
         return method
+    if ":" in name:
+        return find_method(name)
     point = next((point for point in _installed() if point.name == name), None)
     if point is None:
         raise DistilvecError(f'there is no method "{name}"', remedy=nearest(name, available()))
+    where = f"method {name} ({point.value})"
     try:
-        loaded = point.load()
+        return checked(point.load(), where)
+    except EnvironmentProblem:
+        raise
     except Exception as error:  # whatever a foreign package raises on import
-        raise EnvironmentProblem(
-            f"it cannot be imported ({type(error).__name__}: {error})", where=f"method {name} ({point.value})"
-        ) from error
-    if not (isinstance(loaded, type) and issubclass(loaded, Method)):
-        raise EnvironmentProblem("it is not a distilvec Method", where=f"method {name} ({point.value})")
-    return loaded
+        raise EnvironmentProblem(f"it cannot be imported ({type(error).__name__}: {error})", where=where) from error
+
+
+def called(name: str) -> str:
+    """The word for a method in tables and titles: of "module:Class" the class's own name, where no other has it."""
+    if ":" not in name:
+        return name
+    own = resolve(name).name
+    return name if own in available() else own
 
 
 def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
@@ -159,20 +168,31 @@ def show_methods() -> str:
     names = available()
     width = max(map(len, names))
     lines = []
-    for name in names:
+    for name, path in names.items():
         try:
             cls = resolve(name)
+            told = [cls.summary, f"needs {_asks_for(cls)}" + (f"; {cls.paper}" if cls.paper else "")]
         except EnvironmentProblem as problem:  # a third party's; the others are to be seen nevertheless
-            lines.append(f"{name:<{width}}  cannot be used\n{'':<{width}}  {problem}")
-        else:
-            lines.append(f"{name:<{width}}  {cls.summary}\n{'':<{width}}  needs {_asks_for(cls)}; {cls.paper}")
+            told = ["cannot be used", str(problem)]
+        except Exception as problem:  # what else a third party's class raises
+            if name in TABLE:
+                raise
+            told = ["cannot be used", f"method {name} ({path}): {said(problem)}"]
+        lines.append(f"{name:<{width}}  {told[0]}\n{'':<{width}}  {told[1]}")
     return "\n".join(lines)
 
 
 def show_method(name: str) -> str:
     """A method's options with defaults, what they mean and where the defaults come from; and its presets."""
     cls = resolve(name)
-    lines = [f"{name}: {cls.summary}", f"source: {cls.paper}", f"needs: {_asks_for(cls)}", "", "options:"]
+    try:
+        needs = _asks_for(cls)
+    except Exception as problem:
+        if name in TABLE:
+            raise
+        needs = f"cannot be told ({said(problem)})"
+    lines = [f"{name}: {cls.summary}" if cls.summary else name, *([f"source: {cls.paper}"] if cls.paper else [])]
+    lines += [f"needs: {needs}", "", "options:"]
     for option, field in cls.Options.model_fields.items():
         lines.append(f"  {option}: {field.get_default()!r}")
         if field.description:

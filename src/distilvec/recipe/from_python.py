@@ -2,7 +2,9 @@
 
 A run from Python leaves the same recipe.yaml as one from the command line, so values that YAML cannot hold become
 files: texts, rows, data sets and arrays are written below `output/given/` and the recipe names those files. A
-function is named as module:function; such a recipe runs again where that can be imported.
+function is named as module:function, a method's class as module:Class; such a recipe runs again where that can be
+imported. What has no such name (an object, a method of one, a lambda, what another function holds) is named with a "<",
+and the recipe is refused when it is run again: only from Python can it be given once more.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def recipe_of(
     teacher: Any,
     student: Any,
     corpus: Any,
-    method: str | Mapping[str, Any] | None,
+    method: str | type | Mapping[str, Any] | None,
     output: str | Path,
     **sections: Any,
 ) -> Recipe:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
@@ -159,18 +160,26 @@ class TeacherSection(Section):
 
 
 def name_of_function(call: Any) -> str | None:
-    """A saved recipe names a function as module:function; it runs again where that can be imported."""
+    """A saved recipe names a function as module:function; it runs again where that can be imported.
+
+    An object and a method of one have no such name: theirs, as that of a lambda or of a function within another, has
+    "<" in it, and is refused when the recipe is run again.
+    """
     if call is None or isinstance(call, str):
         return call
-    owner = call if hasattr(call, "__qualname__") else type(call)
-    return f"{owner.__module__}:{owner.__qualname__}"
+    if not hasattr(call, "__qualname__"):
+        return f"{type(call).__module__}:{type(call).__qualname__}.<object>"
+    owner = getattr(call, "__self__", None)
+    if owner is None or isinstance(owner, type | ModuleType):
+        return f"{call.__module__}:{call.__qualname__}"
+    return f"{type(owner).__module__}:{type(owner).__qualname__}.<object>.{call.__name__}"
 
 
 class MethodSection(BaseModel):
     """The method and its options; the options belong to the method's own schema."""
 
     model_config = ConfigDict(extra="allow")
-    name: str = "talas"
+    name: str = Field("talas", description="of `distilvec methods`, or module:Class; from Python also the class itself")
     matryoshka: list[int] | None = Field(None, description="also train these prefixes of the student's vector")
     token_states: float = Field(
         0.0,
@@ -182,10 +191,30 @@ class MethodSection(BaseModel):
         None, description="a second method on pairs or scores at the same time: its name, weight (1) and options"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_class(cls, given: Any) -> Any:
+        return _named(given)
+
+    @field_validator("beside", mode="before")
+    @classmethod
+    def _name_the_class_beside(cls, given: Any) -> Any:
+        return _named(given)
+
     @property
     def options(self) -> dict[str, Any]:
         held = {"token_states": self.token_states, "beside": self.beside}
         return {**(self.__pydantic_extra__ or {}), **{name: value for name, value in held.items() if value}}
+
+
+def _named(section: Any) -> Any:
+    """A method's section with the path of a class in the class's place."""
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if name is None or isinstance(name, str | int | float | list | dict):  # what YAML has, pydantic looks at
+        return section
+    from distilvec.methods.own import path_of
+
+    return {**section, "name": path_of(name)}
 
 
 class SharpnessSection(Section):

@@ -237,33 +237,55 @@ def find_function(path: str) -> Callable[[list[str]], Any]:
     Raises:
         DistilvecError: the path has no colon, there is no such module or function, or it cannot be called.
     """
-    module_name, colon, function_name = path.partition(":")
-    if not colon or not module_name or not function_name:
-        raise DistilvecError(f'"{path}" is not of the form module:function', remedy='For example "my_service:embed".')
+    function = find(path, "function", "my_service:embed")
+    if not callable(function):
+        raise DistilvecError(f"a {type(function).__name__} cannot be called", where=path)
+    found: Callable[[list[str]], Any] = function
+    return found
+
+
+def find(path: str, kind: str, example: str) -> Any:
+    """What "module:name" names; modules of the working directory are found.
+
+    Args:
+        kind, example: what is looked for, in messages.
+
+    Raises:
+        DistilvecError: the path has no colon, or there is no such module or name.
+    """
+    module_name, colon, name = path.partition(":")
+    if not colon or not module_name or not name:
+        raise DistilvecError(f'"{path}" is not of the form module:{kind}', remedy=f'For example "{example}".')
+    if "<" in name:
+        raise DistilvecError(
+            f"this {kind} was given from Python and has no name by which it could be found again",
+            where=path,
+            remedy=f"Give it from Python once more, or name a {kind} of a module: module:{kind}.",
+        )
+    found = _imported(path, module_name)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise DistilvecError(f'there is no "{part}"', where=path, remedy=nearest(part, _public(found) or [part]))
+        found = getattr(found, part)
+    return found
+
+
+def _imported(path: str, name: str) -> Any:
     try:
         with importable(str(Path.cwd())):
-            module = importlib.import_module(module_name)
+            return importlib.import_module(name)
     except ImportError as problem:
         raise DistilvecError(
-            f'the module "{module_name}" cannot be imported: {problem}',
+            f'the module "{name}" cannot be imported: {problem}',
             where=path,
             remedy="Start distilvec in the folder that holds it, or install it.",
         ) from problem
     except (Exception, SystemExit) as problem:  # what a module of somebody else's does when it is imported
         raise DistilvecError(
-            f'importing the module "{module_name}" fails with {type(problem).__name__}: {problem}',
+            f'importing the module "{name}" fails with {type(problem).__name__}: {problem}',
             where=path,
             remedy='Try `python -c "import ..."` in this folder.',
         ) from problem
-    function: Any = module
-    for part in function_name.split("."):
-        if not hasattr(function, part):
-            raise DistilvecError(f'there is no "{part}"', where=path, remedy=nearest(part, _public(function) or [part]))
-        function = getattr(function, part)
-    if not callable(function):
-        raise DistilvecError(f"a {type(function).__name__} cannot be called", where=path)
-    found: Callable[[list[str]], Any] = function
-    return found
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ def source_of(function: Any) -> str | None:
         return None
 
 
-def _own_text(value: Any) -> str | None:
+def own_text(value: Any) -> str | None:
     """The text of a function or class that is not of an installed package."""
     try:
         file = inspect.getsourcefile(value)
@@ -57,10 +57,10 @@ def _parts(value: Any, depth: int, *, outermost: bool = False) -> list[Any]:
     if isinstance(value, types.MethodType):
         return [_state(value.__self__, depth), *_parts(value.__func__, depth, outermost=outermost)]
     if isinstance(value, types.FunctionType):
-        return [*([] if outermost else [_own_text(value)]), *_of_function(value, depth)]
+        return [*([] if outermost else [own_text(value)]), *_of_function(value, depth)]
     if isinstance(value, types.BuiltinFunctionType | type):
         return []
-    return [*([_own_text(type(value))] if outermost else []), _state(value, depth)]
+    return [*([own_text(type(value))] if outermost else []), _state(value, depth)]
 
 
 def _of_function(function: types.FunctionType, depth: int) -> Iterator[Any]:

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +88,35 @@ def tidy(folder: Path, *, resume: bool) -> None:
     logger.warning("Training starts anew; the checkpoints of the run before are now in %s.", before)
 
 
+def known_data(checkpoint: Path) -> dict[str, Any]:
+    """What a checkpoint was trained on, as `data_mark` said it; empty of a version that did not write it down."""
+    file = checkpoint / DATA
+    if not file.exists():
+        return {}
+    with readable(checkpoint):
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+def other_code(known: Any, data: Mapping[str, Any]) -> bool:
+    """Whether the text of a method that is not ours is known to have changed between two marks."""
+    then = known.get("method") if isinstance(known, dict) else None
+    return bool(then and data.get("method") and then != data["method"])
+
+
+def refuse_other_code(known: Any, data: Mapping[str, Any], where: Path) -> None:
+    """Refuse to go on with another loss under the same name.
+
+    Raises:
+        DistilvecError: the text of a method that is not ours has changed.
+    """
+    if other_code(known, data):
+        raise DistilvecError(
+            "the code of the method has changed since this training was begun",
+            where=str(where),
+            remedy="Put it back as it was, or start anew: run again without --resume.",
+        )
+
+
 def refuse_other_data(checkpoint: Path, data: dict[str, Any]) -> None:
     """Refuse to go on from a checkpoint that was trained on something else.
 
@@ -97,12 +126,9 @@ def refuse_other_data(checkpoint: Path, data: dict[str, Any]) -> None:
     Raises:
         DistilvecError: it says what changed.
     """
-    file = checkpoint / DATA
-    if not file.exists():  # of a version that did not write it down
-        return
-    with readable(checkpoint):
-        known = dict(json.loads(file.read_text(encoding="utf-8")))
-    if known == data:
+    known = known_data(checkpoint)
+    refuse_other_code(known, data, checkpoint)
+    if not known or all(known.get(name) == value for name, value in data.items() if name != "method"):
         return
     changed = [
         f"{name}: {known.get(name)} then, {data[name]} now"

@@ -13,6 +13,7 @@ from distilvec.corpus.batch import Batch
 from distilvec.errors import DistilvecError
 from distilvec.functional import cosine_distance
 from distilvec.methods.base import Method, Needs, Term
+from distilvec.methods.contract import check_terms
 from distilvec.modules.blocks import find_writer
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap
@@ -137,7 +138,8 @@ class Distiller(nn.Module):
             output.logits = self.task.read(output, group, role)
         codes = labels if self.task is None or labels is None else self.task.codes(labels)
         batch = Batch(keys, Batch.equal_items(keys), codes, domain, group, role, scores, self.progress)
-        terms = self._with_task(self.method(output, signals, batch), output, labels, batch)
+        said = check_terms(self.method, self.method(output, signals, batch), output)
+        terms = self._with_task(said, output, labels, batch)
         if former is not None:
             terms["remember"] = Term(cosine_distance(output.embedding, former), None, self.remember)
         if self.router_balance and self.trains_student:
@@ -203,9 +205,11 @@ class Distiller(nn.Module):
             if term.values.dim() > 0:
                 values = term.weighed
                 if term.counted is not None and term.counted.is_floating_point():
-                    values = values * (term.counted > 0).sum() / term.counted.sum().clamp_min(1.0)
+                    values = values * (term.weights > 0).sum() / term.weights.sum().clamp_min(1.0)
                 per_row = term.weight * (values.mean(0) if values.dim() == 2 else values)
                 items = per_row if items is None else items + per_row
+        if loss is None:
+            raise DistilvecError("forward gives no term, so that there is nothing to train", where=self.method.name)
         beside = {"items": items, "domains": domain, "counting": _counting(list(terms.values()))}
         return {"loss": loss, "terms": means, "counts": counts, **beside}
 

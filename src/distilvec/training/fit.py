@@ -102,6 +102,7 @@ def fit(
     remember: float = 0.0,
     needs: Needs | None = None,
     scores: np.ndarray | None = None,
+    code: str | None = None,
 ) -> Fitted:
     """Train `student` in place.
 
@@ -121,6 +122,7 @@ def fit(
         router_balance, remember: see `Distiller`.
         needs: what the method wants, where it has been asked already.
         scores: float32 [rows of the corpus], see `Collator`.
+        code: of a method that is not ours; a checkpoint of another is not gone on from.
 
     Raises:
         DistilvecError: a method that cannot work with this student or these teachers, a refused training key, a
@@ -145,7 +147,7 @@ def fit(
     sample = make_sample(
         student, tokens, sources, corpus.train_rows, seed=training.seed, needs=needs, limit=limit, collator=collator
     )
-    data = data_mark(corpus)
+    data = data_mark(corpus, code)
     checkpoint = _open_checkpoints(folder / "checkpoints", resume, data)
     compilation = take_compilation(args)
     args.eval_on_start = args.eval_on_start and checkpoint is None
@@ -270,8 +272,13 @@ def _build(
     return Distiller(student, method, needs, former=former, **beside)
 
 
-def data_mark(corpus: Corpus) -> dict[str, Any]:
-    """What tells one corpus from another, for checkpoints; "content" is equal for the same items in any order."""
+def data_mark(corpus: Corpus, code: str | None = None) -> dict[str, Any]:
+    """What tells one training of a recipe from another, for checkpoints.
+
+    Args:
+        corpus: "content" is equal for the same items in any order.
+        code: of a method that is not ours, see `code_of`.
+    """
     words = np.ascontiguousarray(corpus.keys).view("<u8")
     return {
         "fingerprint": corpus.fingerprint,
@@ -279,6 +286,7 @@ def data_mark(corpus: Corpus) -> dict[str, Any]:
         "train": len(corpus.train_rows),
         "held_out": len(corpus.holdout_rows),
         "content": f"{int(words.sum(dtype=np.uint64)):x}",
+        **({} if code is None else {"method": code}),
     }
 
 

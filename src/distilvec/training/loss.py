@@ -27,6 +27,8 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.evenly import sampled_rows
 from distilvec.files import whole
 from distilvec.methods.base import Method, Sample
+from distilvec.methods.contract import check_needs, check_terms
+from distilvec.methods.own import path_of
 from distilvec.methods.table import build_method
 from distilvec.store import SignalStore
 from distilvec.students.output import StudentOutput
@@ -67,7 +69,7 @@ class DistillationLoss(nn.Module):
     def __init__(
         self,
         student: SentenceTransformer,
-        method: str | Mapping[str, Any] | Method,
+        method: str | type[Method] | Mapping[str, Any] | Method,
         store: SignalStore | str | Path,
         texts: Sequence[str] | None = None,
     ) -> None:
@@ -95,6 +97,7 @@ class DistillationLoss(nn.Module):
                 where=self.method.name,
                 remedy="Train it with a recipe: distilvec run, or distilvec.train.",
             )
+        check_needs(self.method, self.needs, self.tap.info)
         try:
             self.method.build(self.tap.info, [teacher], self._sample(texts, teacher))
         except DataError as error:
@@ -142,7 +145,8 @@ class DistillationLoss(nn.Module):
         )
         keys = torch.from_numpy(self.store.keys(rows)).to(device)
         with self._autocast(device):
-            terms = self.method(output, [signals], Batch(keys, Batch.equal_items(keys), progress=progress))
+            batch = Batch(keys, Batch.equal_items(keys), progress=progress)
+            terms = check_terms(self.method, self.method(output, [signals], batch), output)
         # What is only looked at (weight 0) is no part of a loss.
         return {name: term.weight * mean_of(term) for name, term in terms.items() if term.weight}
 
@@ -305,14 +309,14 @@ class DistillationLoss(nn.Module):
         return torch.from_numpy(self.store.read(self.store.rows(keys.cpu().numpy())))
 
 
-def _open_method(method: str | Mapping[str, Any] | Method) -> Method:
+def _open_method(method: str | type[Method] | Mapping[str, Any] | Method) -> Method:
     if isinstance(method, Method):
         return method
-    options: dict[str, Any] = {"name": method} if isinstance(method, str) else dict(method)
+    options: dict[str, Any] = dict(method) if isinstance(method, Mapping) else {"name": method}
     if "name" not in options:
         raise DistilvecError('the method needs a "name"', where="DistillationLoss")
     name, matryoshka = options.pop("name"), options.pop("matryoshka", None)
-    return build_method(name, options, matryoshka)
+    return build_method(name if isinstance(name, str) else path_of(name), options, matryoshka)
 
 
 def _clears_gradients(method: Method) -> Any:
