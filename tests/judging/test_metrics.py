@@ -37,7 +37,6 @@ REFERENCES: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
     "average_precision": ("binary", reference.average_precision_score),
     "auroc": ("binary", reference.roc_auc_score),
     "ndcg@10": ("numbers", lambda truth, predicted: float(np.mean(predicted))),
-    "neighbours": ("numbers", lambda truth, predicted: float(np.mean(predicted))),
     "mean": ("numbers", lambda truth, predicted: float(np.mean(predicted))),
     "rouge_l": ("numbers", lambda truth, predicted: float(np.mean(predicted))),
 }

@@ -37,12 +37,12 @@ def test_without_a_part_of_the_items_it_is_what_these_alone_would_give() -> None
 
 
 def test_equal_students_are_seldom_told_apart_and_intervals_hold_the_mean() -> None:
-    """With items drawn as if they were independent, 30 of these 200 have a winner."""
+    """With items drawn as if they were independent, about 15 of these 100 have a winner."""
     rng = np.random.default_rng(2)
-    pairs = [one(rng, 60, (0.8, 0.8)) for _ in range(200)]
+    pairs = [one(rng, 60, (0.8, 0.8)) for _ in range(100)]
     mean = np.mean([each.value for pair in pairs for each in pair])
-    assert sum(first.minus(second).supported for first, second in pairs) <= 10
-    assert sum(low <= mean <= high for low, high in (pair[0].interval for pair in pairs)) >= 188
+    assert sum(first.minus(second).supported for first, second in pairs) <= 5
+    assert sum(low <= mean <= high for low, high in (pair[0].interval for pair in pairs)) >= 93
 
 
 def test_a_better_student_is_told_apart() -> None:
