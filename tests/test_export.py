@@ -200,7 +200,7 @@ def test_a_graph_that_disagrees_is_refused_and_nothing_is_left(
         return json.loads((exported[0] / CONFIG).read_text())["inputs"]
 
     monkeypatch.setattr(convert, "write_graph", damaged)
-    with pytest.raises(DistilvecError, match=r"/model: .*'a text'.*0\.999"):
+    with pytest.raises(DistilvecError, match=r"/model: .*'(a text|another one)'.*0\.999"):
         export_onnx(student, tmp_path, quantize=False, texts=["a text", "another one"])
     assert [file.name for file in tmp_path.iterdir()] == ["kept.txt"]
 

@@ -111,7 +111,7 @@ def test_a_killed_reader_leaves_nothing_that_counts(tmp_path: Path, big_file: Pa
 
 def test_killed_between_any_two_moves(tmp_path: Path) -> None:
     output, _ = run(DYING, tmp_path / "out").communicate()
-    lines = [line.split("|") for line in output.splitlines()]
+    lines = [line.split("|") for line in output.splitlines() if "|" in line]  # a fork beside threads warns
     assert len(lines) > 4, output
     for _, killed, left, again, remains in lines[:-1]:
         assert (killed, again, remains) == ("True", "new texts here", "False")

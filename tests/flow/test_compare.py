@@ -26,7 +26,7 @@ METHODS = ["cosine", "mse:init=random", {"name": "talas", "anchored_layers": 1, 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory, sentences: list[str]) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    texts = [text for text in sentences if len(text) < 90][:130]
+    texts = [text for text in sentences if len(text) < 90][:160]
     rows = [{"text": text, "label": "long" if len(text) > 45 else "short"} for text in texts]
     (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return folder / "texts.jsonl"
@@ -190,9 +190,9 @@ def test_rates_are_not_chosen_on_the_items_that_are_judged(
     asked: list[str] = []
     whole = Job.held_out
 
-    def watched(self: Job, *given: Any, **more: Any) -> Any:
-        texts, vectors = whole(self, *given, **more)
-        asked.extend(texts)
+    def watched(self: Job, limit: int = 1000, corpus: Corpus | None = None) -> Any:
+        texts, vectors = whole(self, limit, corpus)
+        asked.extend(texts if corpus is not None else [])  # the rest is measured while training, and chooses nothing
         return texts, vectors
 
     monkeypatch.setattr(Job, "held_out", watched)
@@ -201,9 +201,13 @@ def test_rates_are_not_chosen_on_the_items_that_are_judged(
     corpus = Corpus.open(tmp_path / "cache" / "corpus")
     held = corpus.texts(corpus.holdout_rows)
     judged = {text for task in automatic_tasks(halves(corpus)[1]) for (text,) in task.test_items()}
-    assert asked and set(asked) <= set(held) and judged <= set(held) and not judged & set(asked)
+    assert asked and judged and {*asked, *judged} <= set(held) and not judged & set(asked)
     scores = json.loads((tmp_path / "out" / "runs" / "cosine" / "seed-4" / "scores.json").read_text())["scores"]
-    assert {score["n"] for score in scores.values()} <= {len(judged)}
+    assert {score["n"] for score in scores.values()} == {len(judged)}
+    few = make_recipe(data, tiny_bert, tmp_path / "few")
+    few.corpus.holdout = 0.25
+    with pytest.raises(DistilvecError, match=r"^corpus\.holdout: .*--tune"):
+        compare(few, ["cosine"], seeds=1, tune=True)
 
 
 def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:

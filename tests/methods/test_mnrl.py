@@ -141,7 +141,7 @@ def test_a_student_learns_to_find_what_belongs_to_held_out_texts(tmp_path: Path,
     from distilvec.corpus import docstring_pairs
     from distilvec.flow.run import run
 
-    rows = [{"anchor": each["summary"], "positive": each["description"][:80]} for each in docstring_pairs(120)]
+    rows = [{"anchor": each["summary"], "positive": each["description"][:80]} for each in docstring_pairs(240)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     done = run(Recipe.build(recipe(tmp_path, real_teacher_folder)))
     scores = {name: done.record.model(name).scores for name in ("student", "untrained")}

@@ -62,6 +62,13 @@ class Bench:
         if tune and made_of_held_out(job):
             self.tuned_on, judged = halves(job.corpus)
             job.tasks = job.tasks_on(judged)
+            if not job.tasks:
+                raise DistilvecError(
+                    f"one half of the {len(job.corpus.holdout_rows)} held-out items chooses rates, and the other is "
+                    "too small to judge on",
+                    where="corpus.holdout",
+                    remedy="Hold out a larger share, name tasks, or leave --tune out.",
+                )
         self.identity = comparison_identity(job)
         self.baseline_file = self.folder / "baselines" / f"{self.identity}.json"
         self.tried: dict[str, dict[float, float | None]] = {}

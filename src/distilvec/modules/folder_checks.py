@@ -5,6 +5,7 @@ A folder is somebody else's. It must not make us unpickle, import, or read what 
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,7 +189,7 @@ def _places(folder: Path, paths: list[str]) -> Iterator[Path]:
 
 def _check_inside(folder: Path, place: Path) -> None:
     try:
-        inside = place.resolve().is_relative_to(folder.resolve())
+        inside = place.resolve().is_relative_to(folder.resolve()) and not _loops(place)
     except (OSError, RuntimeError, ValueError):  # a name that is too long, a loop of links, a null byte
         inside = False
     if not inside:
@@ -197,6 +198,15 @@ def _check_inside(folder: Path, place: Path) -> None:
             where=str(folder / "modules.json"),
             remedy="Do not use this folder; whoever made it reaches for files that are not its own.",
         )
+
+
+def _loops(place: Path) -> bool:
+    """Whether links lead in a circle, which `resolve` says up to Python 3.12 alone."""
+    try:
+        place.stat()
+    except OSError as problem:
+        return problem.errno == errno.ELOOP
+    return False
 
 
 def check_links(folder: Path, place: Path) -> None:
@@ -211,7 +221,7 @@ def check_links(folder: Path, place: Path) -> None:
         if not file.is_symlink():
             continue
         try:
-            target = file.resolve()
+            target = None if _loops(file) else file.resolve()
         except (OSError, RuntimeError):
             target = None
         if target is None or not any(target.is_relative_to(each) for each in roots):
