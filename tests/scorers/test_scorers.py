@@ -242,12 +242,12 @@ def test_a_run_learns_the_scores_and_says_whose_they_are(tmp_path: Path, tiny_be
         teachers=[{"name": "tiny", "model": str(tiny_bert)}],
         student={"shrink": {"of": "tiny", "layers": 1}},
         method={"name": "cosine", "beside": {"name": "score_kl", "weight": 0.5}},
-        training={"max_steps": 12, "batch_size": 8, "use_cpu": True},
+        training={"max_steps": 24, "batch_size": 8, "use_cpu": True},
         optimizer={"lr": 3e-3},
     )  # fmt: skip
     run = run_recipe(Recipe.build(given))
     losses = [line["term/listwise"] for line in run.record.log if "term/listwise" in line]
-    assert losses[-1] < losses[0]
+    assert np.mean(losses[-4:]) < np.mean(losses[:4])
     assert {"cosine", "listwise"} <= set(run.record.held_out)
     record = Record.load(run.folder)
     (facts,) = record.scorers
