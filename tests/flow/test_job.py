@@ -14,10 +14,12 @@ from sentence_transformers import SentenceTransformer
 
 import distilvec
 from distilvec.errors import DistilvecError
+from distilvec.flow import job as job_module
 from distilvec.flow import start
 from distilvec.flow.job import REQUIRED, Job
 from distilvec.flow.run import run, train
 from distilvec.flow.train import train_student
+from distilvec.judging import MtebTask
 from distilvec.methods.table import resolve
 from distilvec.recipe import Recipe
 from distilvec.report import Record
@@ -277,6 +279,18 @@ def test_the_report_says_that_the_checkpoint_was_chosen_where_it_is_measured(
     items = record.agreement["items"]
     page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert f"by chance {1000 / (items - 1):.1f} % among {items}" in page
+
+
+def test_the_report_says_where_training_texts_were_not_looked_for(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mteb", reason="the extra mteb is not installed")
+    from mteb.mocks.mock_tasks import MockSTSTask
+
+    task = MtebTask(MockSTSTask())
+    monkeypatch.setattr(job_module, "load_tasks", lambda given: [task])
+    record = run(recipe(tmp_path, tiny_bert, sentences, judging={"speed": False})).record
+    assert any(task.name in note and "MTEB" in note for note in record.notes)
 
 
 def test_judging_asks_the_teacher_only_for_what_its_store_lacks(
