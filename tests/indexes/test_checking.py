@@ -86,7 +86,7 @@ PLANTED: dict[str, tuple[Plant, str, list[tuple[int, int]]]] = {
 
 
 def test_a_threshold_of_few_rows_accuses_seldom() -> None:
-    """Taking the deviation of 16 rows for the true one accuses about one clean index in seven."""
+    """The deviation of 16 rows is not the true one."""
     rng, texts = np.random.default_rng(0), [str(number) for number in range(500)]
 
     class Rounding:

@@ -149,7 +149,7 @@ def test_drift_of_the_same_kind_of_text_is_not_shown() -> None:
 
 
 def test_halves_of_one_corpus_seldom_seem_to_differ() -> None:
-    """Scores of five folds share what they are fitted on: with them 18 of these 150 seem to."""
+    """As those of five folds do, which share what they are fitted on."""
     rng = np.random.default_rng(0)
     vectors: dict[str, np.ndarray] = {}
     different = 0

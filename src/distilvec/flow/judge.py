@@ -41,7 +41,6 @@ from distilvec.judging import (
 )
 from distilvec.judging.bootstrap import make_score
 from distilvec.methods.base import Method
-from distilvec.methods.table import called
 from distilvec.modules.task_head import TaskHead
 from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.report.record_parts import AlignedText
@@ -251,8 +250,6 @@ def make_record(
         folder=job.output,
         scorers=[(each.scorer.card, each.filled) for each in job.scored],
     )
-    method = job.recipe.method.name
-    record.title = called(method) + record.title.removeprefix(method)
     record.slices = _slices(job, students[1], verdict)
     record.notes += _what_choosing_saw(job, [task.name for task in tasks])
     if unread := [task.name for task in tasks if not task.texts()]:

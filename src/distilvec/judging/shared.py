@@ -49,11 +49,6 @@ class SharedNeighbours:
         """The mean share, 0 to 1."""
         return float(self.shares.mean())
 
-    @property
-    def chance(self) -> float:
-        """What a model that knows nothing finds."""
-        return self.k / (len(self.rows) - 1)
-
     @cached_property
     def drawn(self) -> Array:
         """[TIMES, m], the shares without a part of the items; NaN for those left out. Equal parts for equal m."""

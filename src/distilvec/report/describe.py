@@ -9,6 +9,7 @@ from typing import Any
 from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
 from distilvec.judging.shared import SharedNeighbours
 from distilvec.judging.verdict import FEWEST
+from distilvec.methods.table import called
 from distilvec.modules.blocks import find_writer
 from distilvec.report.record import (
     CorpusFacts,
@@ -73,7 +74,7 @@ def describe_run(
     told = [*names, *(card.name for card, _ in scorers)]
     taught_by = " and ".join(told) if len(told) <= 3 else f"{len(told)} teachers"
     beside = recipe["method"].get("beside")
-    method = recipe["method"]["name"] + (f" beside {beside['name']}" if beside else "")
+    method = called(recipe["method"]["name"]) + (f" beside {called(beside['name'])}" if beside else "")
     made = f"a student of {_short(size['parameters'])}"
     first = names[0] if names else None
     filled = [each[3] for each in teachers]
