@@ -1,4 +1,4 @@
-"""Methods that nobody installed: classes of one's own modules and of a session, and what their code is known by."""
+"""Methods that nobody installed: classes of one's own modules and of a console, and what their code is known by."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_the_code_of_a_method_is_what_it_says_itself(module: Callable[[str], Non
     assert code_of(build_method("cosine", {}, [4])) is None, "ours are known by their version"
 
 
-def test_a_method_of_a_session_has_code_too() -> None:
+def test_a_method_typed_in_a_console_has_code_too() -> None:
     """What was typed has no file: it is known by what it was compiled to."""
 
     def typed(text: str) -> str | None:
