@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from machine import stem
 from torch import Tensor
 from torch.nn import functional
 
@@ -263,8 +264,9 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only write the page of the figures that are there")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
+    name = stem("dispatch", options.device)
     if options.table:
-        (options.results / "dispatch.md").write_text(table(json.loads((options.results / "dispatch.json").read_text())))
+        (options.results / f"{name}.md").write_text(table(json.loads((options.results / f"{name}.json").read_text())))
         return
     if options.quick:
         options.rounds, options.encoder = 3, "2x64"
@@ -295,8 +297,8 @@ def main() -> None:
         "aggregation": [row for shape in shapes for row in measure_aggregation(model, shape, options)],
     }
     options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / "dispatch.json").write_text(json.dumps(found, indent=1) + "\n")
-    (options.results / "dispatch.md").write_text(table(found))
+    (options.results / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (options.results / f"{name}.md").write_text(table(found))
     print(table(found))
 
 

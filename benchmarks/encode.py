@@ -29,6 +29,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
+from machine import stem
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -129,7 +130,7 @@ def write(rows: list[dict[str, Any]], texts: list[str], lengths: np.ndarray, opt
     result = {
         "command": " ".join(["python", *sys.argv]),
         "threads": torch.get_num_threads(),
-        "device": options.device,
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else options.device,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {_instructions()}",
         "torch": torch.__version__,
         "texts": len(texts),
@@ -137,7 +138,8 @@ def write(rows: list[dict[str, Any]], texts: list[str], lengths: np.ndarray, opt
         "rows": rows,
     }
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "encode.json").write_text(json.dumps(result, indent=1) + "\n")
+    name = stem("encode", options.device)
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     spread = ", ".join(f"{q} % {tokens}" for q, tokens in result["tokens"].items())  # type: ignore[attr-defined]
     table = [
         "# Encoding throughput",
@@ -153,7 +155,7 @@ def write(rows: list[dict[str, Any]], texts: list[str], lengths: np.ndarray, opt
             for row in rows
         ),
     ]
-    (RESULTS / "encode.md").write_text("\n".join(table) + "\n")
+    (RESULTS / f"{name}.md").write_text("\n".join(table) + "\n")
     print("\n".join(table))
 
 

@@ -32,6 +32,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
+from machine import stem
 from workload import real_texts
 
 from distilvec.modules.expert_head import ExpertHead
@@ -150,9 +151,10 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only write the page of the figures that are there")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
+    name = stem("expert_head", options.device)
     if options.table:
-        kept = json.loads((options.results / "expert_head.json").read_text())
-        (options.results / "expert_head.md").write_text(table(kept))
+        kept = json.loads((options.results / f"{name}.json").read_text())
+        (options.results / f"{name}.md").write_text(table(kept))
         return
     model, head = make_models(options.trunk)
     model, head = model.to(options.device), head.to(options.device)
@@ -169,8 +171,8 @@ def main() -> None:
         "rows": rows,
     }
     options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / "expert_head.json").write_text(json.dumps(found, indent=1) + "\n")
-    (options.results / "expert_head.md").write_text(table(found))
+    (options.results / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (options.results / f"{name}.md").write_text(table(found))
     print(table(found))
 
 

@@ -32,6 +32,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
+from machine import stem
 from torch import Tensor, nn
 from workload import real_texts
 
@@ -195,7 +196,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         )
         print(f"{count} teachers: {seconds:.3f} s, {100 * rows[-1]['per_teacher']:.3f} % of a step each", flush=True)
     return {
-        "device": options.device,
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else options.device,
         "dtype": options.dtype,
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
@@ -256,7 +257,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--table", action="store_true", help="only write the page of the figures that are there")
     options = parser.parse_args()
-    name = "many_teachers" if options.device == "cpu" else f"many_teachers-{options.device}"
+    name = stem("many_teachers", options.device)
     if options.table:
         (RESULTS / f"{name}.md").write_text(table(json.loads((RESULTS / f"{name}.json").read_text())))
         return

@@ -92,6 +92,7 @@ def theirs(work: Workload, steps: int, *, by_transform: bool) -> tuple[float, fl
         report_to="none",
         disable_tqdm=True,
         use_cpu=work.device.type == "cpu",
+        bf16=work.device.type == "cuda",
         dataloader_pin_memory=work.device.type == "cuda",
         batch_sampler=lambda dataset, **_: Given(work.batch_rows()),
     )

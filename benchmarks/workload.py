@@ -151,7 +151,7 @@ class Workload:
         )
 
     def _placement(self) -> dict[str, Any]:
-        return {"use_cpu": True} if self.device.type == "cpu" else {}
+        return {"use_cpu": True} if self.device.type == "cpu" else {"bf16": True}
 
     def method_step(self, name: str) -> Callable[[dict[str, Any]], None]:
         """One optimiser step of a method: what the trainer does between two batches."""
@@ -179,7 +179,9 @@ class Workload:
 
         def step(batch: dict[str, Any]) -> None:
             features = {key: value.to(self.device) for key, value in batch["features"].items()}
-            student(features)["sentence_embedding"].sum().backward()
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+                embedding = student(features)["sentence_embedding"]
+            embedding.sum().backward()
             if clipped:
                 nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()

@@ -4,7 +4,7 @@ Kinds of claims:
 
     rate      percent of one side's tokens that pair, of one set (alignment.py)
     time      what something adds to a step or to a text, as a share of the time without it, at most `limit`
-              (benchmarks/expert_head.py, benchmarks/many_teachers.py)
+              (benchmarks/expert_head.py on an H200, benchmarks/many_teachers.py on processors)
     geometry  a figure over the tokens of one checkpoint (mixtures.py)
     teachers  better, over labelled sets and seeds: a row with other teachers against one with the usual one
               (cross_tokenizer.py)
@@ -29,6 +29,8 @@ import alignment
 SIDES = ("teacher", "student")
 #: (batch, tokens) -> DistillMoE's figure in percent: its tables 17, 18 (throughput) and 19.
 HEAD = {(1, 32): 11.7, (32, 32): 3.63, (1, 128): 8.58, (1, 512): 1.44}
+#: On the device that the paper measured on.
+HEADS = "expert_head-cuda"
 _COPIES = "our experts are copies that noise has parted, so lengths and angles were put there"
 _OTHER_STEPS = "theirs a graph network on a GPU, ours 256 texts of 128 tokens on two threads"
 TWO, ONE = "two-teachers", "distillmoe layers 2"
@@ -59,7 +61,7 @@ def _head() -> tuple[Claim, ...]:
         text = f"What the head adds to {given}, % of the time"
         shape = f"{batch}x{tokens}"
         found.append(
-            Claim("DistillMoE", where, text, f"{percent:g}", "time", "expert_head", shape, percent / 100, students=NONE)
+            Claim("DistillMoE", where, text, f"{percent:g}", "time", HEADS, shape, percent / 100, students=NONE)
         )
     return tuple(found)
 
@@ -111,7 +113,7 @@ def compare_time(claim: Claim, results: Path, benchmarks: Path) -> Finding:
     """What is added, in percent, or in milliseconds."""
     file = benchmarks / f"{claim.a}.json"
     found = json.loads(file.read_text()) if file.exists() else {"rows": []}
-    value, interval, basis = (_added if claim.a == "expert_head" else _of_teachers)(found, claim.b)
+    value, interval, basis = (_added if claim.a == HEADS else _of_teachers)(found, claim.b)
     if value is None or interval is None:
         return untested(f"no {file.name} with this row")
     if claim.unlike:

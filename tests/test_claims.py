@@ -225,7 +225,7 @@ def test_what_is_added_holds_where_the_quartiles_lie_below(tmp_path: Path, part:
         for (batch, tokens), given in quartiles.items()
     ]
     told = {"rounds": 30, "machine": "m", "device": "cpu", "rows": rows}
-    (tmp_path / "expert_head.json").write_text(json.dumps(told))
+    (tmp_path / "expert_head-cuda.json").write_text(json.dumps(told))
     rows = [{"teachers": n, "seconds": 0.05 * n * n, "per_teacher": 0.004 * n} for n in (1, 2, 4)]
     (tmp_path / "many_teachers.json").write_text(json.dumps({"threads": 2, "device": "cpu", "rows": rows}))
     found = {figure: finding for figure, _, finding in of_kind(part, tmp_path, "time")}

@@ -388,7 +388,7 @@ def test_side_by_side_is_as_one_after_the_other(
 def test_what_cannot_be_pickled_stays_in_this_process(
     two_threads: None, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    student = load_student(tiny_bert)
+    student = load_student(tiny_bert, device="cpu")
     probes = [Probe(name, student, build_method("cosine", {})) for name in "ab"]
     lesson: Any = []
     assert Trainings(lesson, probes).workers == 2
@@ -403,7 +403,7 @@ def test_a_worker_that_cannot_be_started_is_told(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("sys.executable", str(tmp_path / "no python"))
-    probes = [Probe(name, load_student(tiny_bert), build_method("cosine", {})) for name in "ab"]
+    probes = [Probe(name, load_student(tiny_bert, device="cpu"), build_method("cosine", {})) for name in "ab"]
     lesson: Any = []
     with pytest.raises(EnvironmentProblem, match=r"candidates.*No such file.*OMP_NUM_THREADS=1"):
         Trainings(lesson, probes).__enter__()

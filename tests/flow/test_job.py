@@ -52,7 +52,7 @@ def recipe(place: Path, teacher: Path, texts: list[str], **sections: Any) -> Rec
 
 
 def state(model: SentenceTransformer) -> dict[str, torch.Tensor]:
-    return model.state_dict()
+    return {name: value.cpu() for name, value in model.state_dict().items()}
 
 
 @pytest.mark.parametrize("kind", STUDENTS)

@@ -364,6 +364,7 @@ def test_a_description_of_images_names_files_beside_it(tmp_path: Path, caplog: p
 
 def test_a_description_of_molecules_leaves_out_what_is_none(caplog: pytest.LogCaptureFixture) -> None:
     """Blank cells of a table of several tasks, strings that are no SMILES, and texts that are none at all."""
+    pytest.importorskip("rdkit")
     smiles = ["C" * n + "O" for n in range(1, 20)]
     rows = [{"text": text, "label": str(n % 2)} for n, text in enumerate(smiles)]
     rows += [{"text": "C1CC", "label": "1"}, {"text": "CCN", "label": ""}, {"text": "C" * 2000, "label": "0"}]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +87,26 @@ def test_bm25_beside_it() -> None:
     assert set(found) == {"ndcg@10", "recall@10", "recall@100", "mrr@10"}
     lost = RetrievalTask("r", NOT_THERE, TEXTS, {q: {q: 1.0} for q in range(3)})
     assert lost.bm25() == {"ndcg@10": 0.0, "recall@10": 0.0, "recall@100": 0.0, "mrr@10": 0.0}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="the extra bm25 is not installed")
+def test_bm25_does_not_start_jax(tmp_path: Path) -> None:
+    """It would take three quarters of a GPU's memory for itself."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("raise SystemError('started')\n")
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from distilvec.judging import RetrievalTask
+found = RetrievalTask("r", ["ship"], ["a ship", "a wave"], {{0: {{0: 1.0}}}}).bm25()
+assert found["ndcg@10"] == 1.0 and "jax" not in sys.modules, (found, sys.modules.get("jax"))
+try:
+    import jax
+except SystemError:
+    print("as before")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "as before\n", done.stderr
 
 
 @pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="the extra bm25 is not installed")

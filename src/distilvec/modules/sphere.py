@@ -20,6 +20,8 @@ _OPPOSITE, _BEHIND = 1 + math.cos(1e-3), 1 + math.cos(0.02)
 # 1 - cos(pi - 0.02) also because near pi the pull is a difference of large multiples, which float32 rounds to anything.
 # Shortest chord (squared) that is scaled up to length 1, and squared length up to which a vector counts as zero.
 _SHORTEST, _TINY = 1e-6, 1e-24
+# Instead of an angle of 0: a quotient of sines is that of its angles long before.
+_NO_ANGLE = 1e-15
 _KARCHER_STEPS, _KARCHER_TOLERANCE = 10, 1e-6
 
 
@@ -67,12 +69,26 @@ def _chord(shares: Tensor, cosines: Tensor) -> Tensor:
 
 def _slerp(shares: Tensor, cosines: Tensor) -> Tensor:
     """sin(t_i a) / sin(a) for both shares t_i; every branch gets inputs it can take."""
+    if not torch.is_grad_enabled():
+        return _slerp_without_slope(shares, cosines[..., 0, 1].unsqueeze(-1))
     x = 1 - cosines[..., 0, 1].unsqueeze(-1)
     near, opposite = x < _NEAR, x > _OPPOSITE
     middle = x.masked_fill(near | opposite, 1)
     on_arc = (shares * _angle(middle)).sin() * _inverse_sine(middle)
     close = shares * _series(shares.square(), x.masked_fill(~near, 0))
     return torch.where(near, close, torch.where(opposite, _chord(shares, cosines), on_arc))
+
+
+def _slerp_without_slope(shares: Tensor, cosine: Tensor) -> Tensor:
+    """The same for two shares of which one goes with 1 - the other, where nothing is differentiated.
+
+    The quotient of sines is exact for small angles, its slope is not: that is what the series is there for. A third of
+    the kernels, which is what a small batch on a GPU waits for.
+    """
+    angle = cosine.clamp(-1, 1).acos().clamp_min(_NO_ANGLE)
+    on_arc = (shares * angle).sin() / angle.sin()
+    chord = shares * (1 + 2 * shares.prod(-1, keepdim=True) * (cosine - 1)).clamp_min(_SHORTEST).rsqrt()
+    return torch.where(cosine < 1 - _OPPOSITE, chord, on_arc)
 
 
 def _karcher(shares: Tensor, cosines: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,17 +224,20 @@ class _VectorFilling:
                 yield rows, teacher.encode(chunk)
                 continue
             covered = 0
-            for local, vectors in teacher.stream(chunk):
-                if not len(local):  # it waits for somebody, and lets us ask whether to stop
-                    yield rows[:0], None
-                    continue
-                covered += len(local)
-                given = rows[np.asarray(local)]
-                lacks = np.isnan(vectors).all(axis=1) if getattr(teacher, "gaps", False) else np.zeros(len(given), bool)
-                if lacks.any():
-                    yield given[lacks], None
-                if not lacks.all():
-                    yield given[~lacks], vectors[~lacks]
+            stream = teacher.stream(chunk)
+            with closing(stream) if hasattr(stream, "close") else nullcontext():
+                for local, vectors in stream:
+                    if not len(local):  # it waits for somebody, and lets us ask whether to stop
+                        yield rows[:0], None
+                        continue
+                    covered += len(local)
+                    given = rows[np.asarray(local)]
+                    gaps = getattr(teacher, "gaps", False)
+                    lacks = np.isnan(vectors).all(axis=1) if gaps else np.zeros(len(given), bool)
+                    if lacks.any():
+                        yield given[lacks], None
+                    if not lacks.all():
+                        yield given[~lacks], vectors[~lacks]
             if covered != len(rows):
                 raise DistilvecError(f"the teacher gave vectors for {covered} of {len(rows)} texts")
 
