@@ -14,7 +14,13 @@ from transformers import TrainingArguments
 from distilvec.errors import DistilvecError
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.recipe.training_keys import ELSEWHERE, REFUSED
-from distilvec.training.arguments import bfloat16_pays, steps_in_all, steps_per_epoch, training_arguments
+from distilvec.training.arguments import (
+    _narrow_by_itself,
+    bfloat16_pays,
+    steps_in_all,
+    steps_per_epoch,
+    training_arguments,
+)
 
 PASSED: dict[str, Any] = {
     "max_steps": 7,
@@ -179,6 +185,25 @@ def test_steps() -> None:
     assert steps_per_epoch(four, 100) == 4
     assert steps_in_all(plain, 100) == 33
     assert steps_in_all(TrainingSection(batch_size=8, max_steps=7), 100) == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "cuda", "narrow"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"bf16": False}, True, False),
+        ({"fp16": True}, True, False),
+        ({"use_cpu": True}, True, False),
+        ({"use_cpu": False}, True, True),
+    ],
+)
+def test_on_cuda_training_is_in_bfloat16_unless_its_precision_is_named(
+    given: dict[str, bool], cuda: bool, narrow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: cuda)
+    assert _narrow_by_itself(given) is narrow
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="an accelerator answers by its kind")

@@ -57,6 +57,7 @@ def training_arguments(
         "report_to": "none",
         "disable_tqdm": True,
         "use_cpu": not _accelerator(),
+        "bf16": _narrow_by_itself(given),
         "max_grad_norm": 1.0,
         "restore_callback_states_from_checkpoint": True,
         "greater_is_better": True if training.best else None,
@@ -83,6 +84,14 @@ def training_arguments(
         return TrainingArguments(**{**defaults, **given, **fixed})
     except (ValueError, TypeError, ImportError) as error:
         raise DistilvecError(f"transformers refuses these arguments: {error}", where="training") from error
+
+
+def _narrow_by_itself(given: dict[str, Any]) -> bool:
+    """Whether training is in bfloat16 where its precision is not named: on CUDA, as a teacher is."""
+    import torch
+
+    named = {"bf16", "fp16"} & given.keys() or given.get("use_cpu")
+    return not named and torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def _save_every(training: TrainingSection, steps: int) -> int:
