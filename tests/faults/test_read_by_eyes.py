@@ -275,7 +275,7 @@ def test_a_fine_tuned_teacher_is_scored_as_it_taught(tiny_bert: Path) -> None:
     model: Any = teacher.model  # type: ignore[attr-defined]
     head = TaskHead(model.get_embedding_dimension(), labels=["a", "b"])
     texts = ["one text", "another one"]
-    plain = predictor_of(SimpleNamespace(model=model, prompt=""), head)
+    plain = predictor_of(SimpleNamespace(model=model, prompt="", wake=lambda: None), head)
     expected = plain.logits([f"query: {text}" for text in texts])
     np.testing.assert_allclose(predictor_of(teacher, head).logits(texts), expected, atol=1e-5)
 

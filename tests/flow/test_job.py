@@ -23,6 +23,7 @@ from distilvec.judging import MtebTask
 from distilvec.methods.table import resolve
 from distilvec.recipe import Recipe
 from distilvec.report import Record
+from distilvec.teachers import TextTeacher
 
 STUDENTS: dict[str, dict[str, Any]] = {
     "cut": {"shrink": {"of": "tiny", "layers": 1, "vocabulary": 200}},
@@ -209,6 +210,17 @@ def test_a_method_that_learns_from_a_teacher_wants_one(tmp_path: Path, tiny_bert
     with pytest.raises(DistilvecError, match='^teachers: .*"cosine".*simcse, mnrl, sft') as caught:
         train(recipe(tmp_path, tiny_bert, sentences, teachers=[], student=STUDENTS["model"]))
     assert caught.value.where == "teachers" and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_teacher_rests_while_its_student_trains(
+    live: bool, tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested: list[str] = []
+    monkeypatch.setattr(TextTeacher, "rest", lambda self: rested.append(self.card.name))
+    teachers = [{"name": "tiny", "model": str(tiny_bert), "live": live}]
+    train_student(Job(recipe(tmp_path, tiny_bert, sentences, teachers=teachers)))
+    assert rested == ([] if live else ["tiny"])
 
 
 def test_a_trained_job_gives_the_untrained_student_still(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:

@@ -290,3 +290,25 @@ def test_a_budget_of_tokens_bounds_what_is_read_at_once(tiny_bert: Path, sentenc
 def test_options_that_a_source_has_no_use_for(given: dict[str, Any], word: str) -> None:
     with pytest.raises(DistilvecError, match=word):
         load_teacher(name="t", **given)
+
+
+def test_a_model_leaves_its_gpu_and_comes_back_when_it_is_asked(
+    tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = TextTeacher(tiny_bert, device="cpu")
+    expected, moved = teacher.encode(["a text"]), []
+    monkeypatch.setattr(teacher.model, "to", lambda device: moved.append(str(device)))
+    teacher.rest()
+    teacher.wake()
+    assert moved == [], "there is nowhere else to go"
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: moved.append("emptied"))
+    teacher.device = torch.device("cuda")
+    teacher.rest()
+    assert moved == ["cpu", "emptied"]
+
+    def back(device: Any) -> None:
+        moved.append(str(device))
+        teacher.device = torch.device("cpu")  # there is no GPU for what follows
+
+    monkeypatch.setattr(teacher.model, "to", back)
+    assert np.array_equal(teacher.encode(["a text"]), expected) and moved[-1] == "cuda"

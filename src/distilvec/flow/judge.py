@@ -151,6 +151,7 @@ def judge_task(job: Job, folder: Path) -> dict[str, dict[str, float]]:
 
 def predictor_of(teacher: Any, head: TaskHead) -> Predictor:
     """A fine-tuned teacher that reads as it taught."""
+    teacher.wake()
     return Predictor(teacher.model, head, prompt=teacher.prompt)
 
 

@@ -19,6 +19,7 @@ from distilvec.flow.compress import compress_run
 from distilvec.flow.job import Job
 from distilvec.flow.judge import aligned_text, judge_all, judge_task, make_record, show_inside
 from distilvec.flow.pin import pin
+from distilvec.flow.ray.ranks import share_of_rank
 from distilvec.flow.train import ship_student, train_student
 from distilvec.flow.writing import open_shipped, writes
 from distilvec.judging import Verdict
@@ -125,6 +126,7 @@ def shipped_student(recipe: Recipe) -> SentenceTransformer:
 
 def train(recipe: Recipe, *, resume: bool = False) -> Path:
     """Teach what is missing, train, save the student; no judging. Returns the student's folder."""
+    share_of_rank()  # and its GPU, before any model is opened
     job = opened("train", recipe, resume)
     # Of a distributed run the first process holds the folder for all.
     with nullcontext() if launched()[0] else alone_in(marker.claim(job.output)):

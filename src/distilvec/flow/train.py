@@ -22,6 +22,7 @@ from distilvec.modules.opening import locate_adapters
 from distilvec.store import SignalStore
 from distilvec.students import fold_head, load_student, router, ship
 from distilvec.students.writing import ship_writer
+from distilvec.teachers.text import TextTeacher
 from distilvec.training import Fitted, fit
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ def train_student(job: Job) -> tuple[SentenceTransformer, Fitted]:
         Interrupted: Ctrl-C or SIGTERM, after a checkpoint is saved.
     """
     taught, scores, student, recipe = job.taught, job.scores, job.student(), job.recipe
+    for teacher, section in zip(job.teachers, recipe.teachers, strict=True):
+        if isinstance(teacher, TextTeacher) and not section.live:
+            teacher.rest()
 
     def save(folder: Path, method: Method) -> None:
         ship_student(job, student, method, folder)
@@ -118,7 +122,8 @@ def ship_student(job: Job, student: SentenceTransformer, method: Method, folder:
     if job.task is not None and job.task.head is not None:
         job.task.head.save(folder)
     if section.router:
-        own = load_student(str(folder), trust_remote_code=section.trust_remote_code)
+        # On the CPU: a large teacher, in float32, is only put together and saved here.
+        own = load_student(str(folder), trust_remote_code=section.trust_remote_code, device="cpu")
         ship(router(own, _documents(job)), folder.parent / "router")
     return kept
 
@@ -134,6 +139,7 @@ def _documents(job: Job) -> SentenceTransformer:
         max_length=section.max_length,
         pooling=section.pooling,
         trust_remote_code=section.trust_remote_code,
+        device="cpu",
     )
     if section.adapters:
         merge_adapters(model, [locate_adapters(each) for each in section.adapters])

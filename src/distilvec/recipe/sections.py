@@ -41,12 +41,18 @@ class CorpusSection(Section):
     role: str | None = Field(
         None,
         description="column telling queries (query, question, anchor or 0) from documents (document, passage, positive "
-        "or 1) and negatives (negative or 2); with one text column only",
+        "or 1) and negatives (negative or 2), which teachers read alike; with one text column only",
     )
     teacher_text: str | None = Field(
         None, description="column the teacher reads instead, for all text columns (translation)"
     )
-    holdout: float = Field(0.02, ge=0, lt=0.5, description="share kept out of training, by content hash")
+    holdout: float = Field(
+        0.02,
+        ge=0,
+        lt=0.5,
+        description="share kept out of training, by content hash; of millions of "
+        "texts a smaller one is enough: some thousands are looked at, and the teacher reads all",
+    )
     limit: int | None = Field(None, gt=0, description="stop after so many rows")
     revision: str | None = Field(
         None, description="of hub:NAME: commit, branch or tag; the saved recipe names the commit that was read"
@@ -116,7 +122,9 @@ class TeacherSection(Section):
     batch_size: int = Field(64, gt=0, description="texts per call of a function or request to a service")
     rate_limit: float | None = Field(None, gt=0, description="calls or requests per second")
     dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
-        None, description="computation of a model; null = bfloat16 on CUDA, float32 elsewhere"
+        None,
+        description="computation of a model, whose weights stay in the precision of its files; null = bfloat16 on "
+        "CUDA, float32 elsewhere",
     )
     token_budget: int | None = Field(
         None, gt=0, description="padded tokens that a model reads at once: fewer take less memory; null = by the device"

@@ -104,6 +104,18 @@ class TextTeacher(SentenceTeacher):
         beside = [parts, causal] if parts or causal is False else []  # without them the fingerprint is as it always was
         self.card = self._make_card(name, str(model), folder, dtype_name, beside)
 
+    def rest(self) -> None:
+        """Leave the memory of a GPU to others; asked again, the model goes back there by itself."""
+        if self.device.type != "cpu":
+            self.model.to("cpu")
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """Bring the model back to its device, where it rests elsewhere."""
+        if self.model.device.type != self.device.type:
+            self.model.to(self.device)
+
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]) until every text was given once, longest first."""
         yield from stream_batches(texts, self._prepare, self._forward)
@@ -127,6 +139,7 @@ class TextTeacher(SentenceTeacher):
 
     @torch.no_grad()  # not inference mode: what it gives goes into training steps
     def _observe(self, features: dict[str, Any], wanted: Wanted) -> TeacherSignals:
+        self.wake()
         features = {key: self._move(value) for key, value in features.items()}
         return self.observer(features, wanted, self._autocast())
 
@@ -153,6 +166,7 @@ class TextTeacher(SentenceTeacher):
     @functools.cached_property
     def final_norm(self) -> bool:  # type: ignore[override]
         """Whether its last states have passed a norm after the last block, as those of decoders and ModernBERT."""
+        self.wake()
         features = {key: self._move(value) for key, value in self._preprocess(["A probe."]).items()}
         with self._autocast():
             return self.hidden is not None and self.observer.final_norm(features)
@@ -225,6 +239,7 @@ class TextTeacher(SentenceTeacher):
     @torch.inference_mode()
     def _forward(self, features: dict[str, Any]) -> Tensor:
         """Sentence vectors [b, D] of one batch. Pooling and what follows it run in float32."""
+        self.wake()
         features = {key: self._move(value) for key, value in features.items()}
         first, *rest = self.model.children()
         with self._autocast():

@@ -69,6 +69,9 @@ class WritingTeacher(TextTeacher):
         self._budget = token_budget or BUDGET.get(self.device.type, BUDGET["cuda"])
         self.card = self._make_card(name, str(model), folder, dtype_name, ["writes", separator])
 
+    def rest(self) -> None:
+        """Stays where it is: what it writes is judged with its model itself."""
+
     @functools.cached_property
     def pieces(self) -> Pieces:
         """The entries of its tokenizer."""

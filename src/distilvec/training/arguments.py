@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from distilvec.recipe.sections import OptimizerSection, TrainingSection
 
+_DAY = 24 * 60 * 60
+
 
 def training_arguments(
     training: TrainingSection, optimizer: OptimizerSection, folder: Path, items: int
@@ -57,6 +59,7 @@ def training_arguments(
         "report_to": "none",
         "disable_tqdm": True,
         "use_cpu": not _accelerator(),
+        "ddp_timeout": _DAY,  # the others wait while the first process reads and tokenises millions of texts
         "bf16": _narrow_by_itself(given),
         "max_grad_norm": 1.0,
         "restore_callback_states_from_checkpoint": True,

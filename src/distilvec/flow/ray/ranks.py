@@ -43,7 +43,7 @@ def teach_alone(recipe: Recipe, shard: tuple[int, int] | None = None) -> list[tu
 def share_of_rank() -> tuple[int, int] | None:
     """(rank, processes) where torchrun started several processes, else None.
 
-    The process takes the device of its local rank then, as `sentence_transformers` does by itself.
+    The process takes the GPU of its local rank then: models that it opens go there.
 
     Raises:
         DistilvecError: there are fewer GPUs than processes on this machine.
