@@ -104,6 +104,21 @@ def test_retrieval_files_in_beir_style(tmp_path: Path) -> None:
         load_task(spec, tmp_path)
 
 
+def test_columns_of_retrieval_files_can_be_named(tmp_path: Path) -> None:
+    """A log has no column called text."""
+    _write(tmp_path / "corpus.jsonl", [{"id": i, "body": f"body {i}", "text": f"text {i}"} for i in range(3)])
+    _write(tmp_path / "queries.jsonl", [{"id": i, "query": f"asked {i}", "said": f"said {i}"} for i in range(3)])
+    _write(tmp_path / "qrels.jsonl", [{"query_id": i, "doc_id": i, "relevance": 2} for i in range(3)])
+    files = {name: f"{name}.jsonl" for name in ("queries", "corpus", "qrels")}
+    spec: dict[str, Any] = {"name": "r", "kind": "retrieval", **files}
+    task = load_task(spec, tmp_path)
+    assert isinstance(task, RetrievalTask)
+    assert (task.queries[1], task.documents[1]) == ("asked 1", "text 1")
+    task = load_task({**spec, "query": "said", "document": "body"}, tmp_path)
+    assert isinstance(task, RetrievalTask)
+    assert (task.queries[1], task.documents[1]) == ("said 1", "body 1")
+
+
 def test_a_query_of_the_corpus_is_not_its_own_answer(tmp_path: Path) -> None:
     """As in ArguAna: without it every model finds the query itself first. A number on both sides says nothing."""
     documents = topic_texts(30)[0]

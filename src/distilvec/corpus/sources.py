@@ -73,6 +73,12 @@ def find_source(
         raise DistilvecError(
             "only a data set of the hub (hub:NAME) has revisions", where="corpus.revision", remedy="Leave it out."
         )
+    if isinstance(source, str) and "://" in source:
+        raise DistilvecError(
+            "texts are read from files of this machine",
+            where=source,
+            remedy="Copy them here first, or give their rows from Python. (`remote` is for stores.)",
+        )
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
         if not _exists(path) and set("*?") & set(str(path)):

@@ -174,7 +174,12 @@ def _retrieval(spec: TaskSpec, files: _Files) -> JudgingTask:
             if name not in known:
                 raise DataError(f'there is no item with the id "{name}"', where=qrels.where(row, column))
         relevance.setdefault(query_row[query], {})[document_row[document]] = grade
-    documents, asked = corpus.texts(spec.text, before="title"), queries.texts(spec.text)
+    # "text" is BEIR's; a column that is named goes before it, and one called as in a single file is found without it.
+    columns = [
+        (named, spec.text) if key in spec.model_fields_set else (spec.text, named)
+        for key, named in (("query", spec.query), ("document", spec.document))
+    ]
+    asked, documents = _texts(queries, *columns[0]), corpus.texts(_column(corpus, *columns[1]), before="title")
     own = _own(asked, documents, relevance, [document_row.get(name, -1) for name in query_row])
     return RetrievalTask(spec.name, asked, documents, relevance, own=own, **_common(spec))
 
@@ -224,9 +229,13 @@ def _neighbours(spec: TaskSpec, files: _Files) -> JudgingTask:
     )
 
 
+def _column(table: Table, *columns: str) -> str:
+    """The first of the columns that the table has; where it has none, the first."""
+    return next((column for column in columns if table.has(column)), columns[0])
+
+
 def _texts(table: Table, *columns: str) -> list[str]:
-    """The first of the columns that the table has."""
-    return table.texts(next((column for column in columns if table.has(column)), columns[0]))
+    return table.texts(_column(table, *columns))
 
 
 def _generation(spec: TaskSpec, files: _Files) -> JudgingTask:

@@ -65,7 +65,7 @@ class TaskSpec(BaseModel):
     label: str = Field("label", description="column of the label")
     score: str = Field("score", description="regression, similarity: column of the number")
     query: str = Field("query", description="retrieval, neighbours: column of the query")
-    document: str = Field("document", description="retrieval from one file: column of the document")
+    document: str = Field("document", description="retrieval: column of the document")
     positive: str | int | bool | None = Field(
         None, description="pairs: the label that means alike; null = labels are 0 and 1, or true and false"
     )
