@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.teach import open_teacher
 from distilvec.judging import CachedEncoder
 from distilvec.recipe import TeacherSection
 from distilvec.teachers import TeacherCard, TextTeacher, load_teacher
 from distilvec.teachers.encoding import cut_batches
+from distilvec.teachers.signals import Wanted
 
 KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]
 
@@ -312,3 +314,28 @@ def test_a_model_leaves_its_gpu_and_comes_back_when_it_is_asked(
 
     monkeypatch.setattr(teacher.model, "to", back)
     assert np.array_equal(teacher.encode(["a text"]), expected) and moved[-1] == "cuda"
+
+
+def test_modules_behind_the_transformer_in_half_precision(
+    tiny_bert: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    """As EmbeddingGemma's: held in the files' precision on a GPU, between states in float32."""
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    model.append(Dense(model.get_embedding_dimension() or 0, 16))
+    model.to(torch.bfloat16).save(str(tmp_path))
+    teacher = TextTeacher(tmp_path, device="cpu", dtype="bfloat16")
+    assert {each.dtype for each in teacher.model[-1].parameters()} == {torch.bfloat16}
+    own = SentenceTransformer(str(tmp_path), device="cpu", model_kwargs={"dtype": "float32"}).encode(sentences)
+    for found in (teacher.encode(sentences), teacher.signals(sentences, Wanted(tokens=(1,))).sentence):
+        assert found is not None and found.dtype in (np.float32, torch.float32)
+        cosines = (own * np.asarray(found)).sum(1) / np.linalg.norm(own, axis=1) / np.linalg.norm(found, axis=1)
+        assert cosines.min() > 0.999
+
+
+def test_a_model_that_is_too_large_for_the_gpu(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+
+    monkeypatch.setattr("distilvec.modules.opening.open_pipeline", full)
+    with pytest.raises(EnvironmentProblem, match=r"does not fit into the memory that is left on the GPU.*dtype"):
+        TextTeacher(tiny_bert, device="cpu")

@@ -79,6 +79,7 @@ class Bench:
         for each in self.jobs.values():
             check_job(each)
             _ = each.code  # as it is now, for all seeds
+            each.let_go()
 
     def forget(self) -> None:
         """Remove what a finished comparison needs no more: the untrained students of its checks.

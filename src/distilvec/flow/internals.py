@@ -135,6 +135,8 @@ def mixture_facts(job: Job, student: SentenceTransformer) -> list[MixtureFacts]:
     rows = np.asarray(corpus.holdout_rows if len(corpus.holdout_rows) >= 20 else corpus.train_rows)
     rows = rows[evenly_spaced(len(rows), MIXTURE_TEXTS)]
     teachers = [each.teacher for each in job.taught if isinstance(each.teacher, TextTeacher)]
+    for each in teachers:
+        each.wake()
     models = [(each.card.name, each.model, each.prompt, corpus.teacher_texts) for each in teachers]
     facts = []
     for name, model, prompt, read in [*models, (TRAINED, student, None, corpus.texts)]:

@@ -216,6 +216,10 @@ class Job:
         spare, self._spare = self._spare, None
         return spare if spare is not None else self.start.open()
 
+    def let_go(self) -> None:
+        """Of the copy that was looked at, where nobody takes it."""
+        self._spare = None
+
     @cached_property
     def student_info(self) -> StudentInfo:
         """What a method may know of the student.

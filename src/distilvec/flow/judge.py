@@ -46,6 +46,7 @@ from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.report.record_parts import AlignedText
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
+from distilvec.teachers.text import TextTeacher
 from distilvec.training import Fitted
 
 logger = logging.getLogger(__name__)
@@ -189,6 +190,8 @@ def judge_all(job: Job, shipped: SentenceTransformer, untrained: SentenceTransfo
     texts, vectors = job.held_out()
     shared = job.student_section.space == "teacher"
     head = fitted.method.teacher_map()
+    if first is not None and isinstance(first.teacher, TextTeacher):
+        first.teacher.wake()  # it is timed where it works
     timed = (
         {}
         if first is None or not runs_here(first.teacher)

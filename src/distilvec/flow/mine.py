@@ -123,6 +123,7 @@ def mining_cost(job: Job) -> SearchCost:
     queries, documents = int((roles == 0).sum()), int((roles != 0).sum()) + (0 if further is None else len(further))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     one, other = (torch.rand(size, job.teachers[0].card.width, device=device) for size in (1024, DOCUMENTS))
+    float((one @ one.T).sum())  # a GPU loads what multiplies at the first product
     begun = time.perf_counter()
     float((one @ other.T).sum())
     rate = 1024 * DOCUMENTS / max(time.perf_counter() - begun, 1e-9)

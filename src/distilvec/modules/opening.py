@@ -10,6 +10,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders
 from distilvec.modules.guarded import (
@@ -153,6 +155,8 @@ def open_model(
         raise DataError(
             f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
         ) from problem
+    except torch.OutOfMemoryError as problem:
+        raise _too_large(name) from problem
     except Exception as problem:  # whatever libraries raise over files that are not what they expect
         raise explain_opening(name, problem) from problem
     if not len(opened) or not (hasattr(opened[0], "preprocess") or hasattr(opened[0], "tokenize")):
@@ -222,6 +226,15 @@ def check_table(model: SentenceTransformer, name: str) -> None:
         )
 
 
+def _too_large(name: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        "the model does not fit into the memory that is left on the GPU",
+        where=name,
+        remedy="See with nvidia-smi who else is there, name a `dtype` of half precision, or hide the GPU with "
+        "CUDA_VISIBLE_DEVICES=.",
+    )
+
+
 def _try(model: SentenceTransformer, name: str) -> None:
     """Read one text: sizes that do not fit each other are known now, not after an hour of preparation."""
     tokenizer: Any = getattr(model[0], "tokenizer", None)
@@ -232,6 +245,8 @@ def _try(model: SentenceTransformer, name: str) -> None:
         return
     try:
         model.encode(["a text"], show_progress_bar=False)
+    except torch.OutOfMemoryError as problem:
+        raise _too_large(name) from problem
     except Exception as problem:  # whatever libraries raise over configurations that contradict the weights
         raise DataError(
             f"it opens and cannot read a text: {_first_line(problem)}",

@@ -17,6 +17,8 @@ from distilvec.teachers.signals import CANDIDATES, TeacherSignals, Wanted
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+_VECTORS = ("token_embeddings", "sentence_embedding")
+
 
 class Observer:
     """Looks inside a text model while it runs.
@@ -67,7 +69,7 @@ class Observer:
         features["token_embeddings"] = features["token_embeddings"].float()
         vector = None
         for module in rest:
-            features = module(features)
+            features = followed(module, features)
             # A task head reads the vector before it is normalised.
             vector = vector if isinstance(module, Normalize) else features.get("sentence_embedding")
         ids, mask = ids.cpu(), mask.cpu()
@@ -96,6 +98,17 @@ class Observer:
     def content(self, ids: Tensor, mask: Tensor) -> Tensor:
         """bool [B, T]: neither padding nor special nor a part of the prompt."""
         return self._contents.mask(ids, mask)
+
+
+def followed(module: Any, features: dict[str, Any]) -> dict[str, Any]:
+    """A module behind the transformer: from float32 to float32, in between as its weights are held."""
+    held = next((each.dtype for each in module.parameters() if each.is_floating_point()), torch.float32)
+    return _as(module(_as(features, held)), torch.float32)
+
+
+def _as(features: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    vectors = {name: features[name].to(dtype) for name in _VECTORS if isinstance(features.get(name), Tensor)}
+    return {**features, **vectors}
 
 
 def candidates(logits: Tensor, count: int = CANDIDATES) -> dict[str, Tensor]:

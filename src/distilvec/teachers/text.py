@@ -23,7 +23,7 @@ from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, hash_files, licence_of
 from distilvec.teachers.encoding import Batch, cut_batches, prepared_batches, stream_batches
-from distilvec.teachers.observing import Observer
+from distilvec.teachers.observing import Observer, followed
 from distilvec.teachers.padding import quick_tokens
 from distilvec.teachers.signals import NOTHING, TeacherSignals, Wanted
 
@@ -111,6 +111,7 @@ class TextTeacher(SentenceTeacher):
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
 
+    @torch.inference_mode(False)  # what moves within it are tensors that nothing else may use
     def wake(self) -> None:
         """Bring the model back to its device, where it rests elsewhere."""
         if self.model.device.type != self.device.type:
@@ -247,7 +248,7 @@ class TextTeacher(SentenceTeacher):
         if isinstance(features.get("token_embeddings"), Tensor):
             features["token_embeddings"] = features["token_embeddings"].float()
         for module in rest:
-            features = module(features)
+            features = followed(module, features)
         return features["sentence_embedding"]
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -318,7 +319,7 @@ def best_device() -> str:
 def best_dtype(device: torch.device) -> str:
     if device.type != "cuda":
         return "float32"
-    return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+    return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
 
 
 def stored_dtype(folder: Path, wanted: torch.dtype) -> torch.dtype:

@@ -141,6 +141,8 @@ def fit(
         )
     # First, because it also joins the other processes of a distributed run.
     args = training_arguments(training, optimizer, folder / "checkpoints", len(rows))
+    if args.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(args.device)  # what teaching needed is not training's
     tokens = _tokens(student, needs, corpus, sources, seed=training.seed, device=args.device, cache=cache or folder)
     collator = Collator(corpus, tokens, sources, companions, scores)
     limit = SAMPLE if find_writer(student) is None else TOKEN_SAMPLE  # an answer's vector is nobody's embedding

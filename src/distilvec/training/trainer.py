@@ -237,6 +237,11 @@ class DistillationTrainer(CheckpointedTrainer):
         self._shares = iter((counted / counted.sum()).tolist())
         return batches, count
 
+    def _prepare_input(self, data: Any) -> Any:
+        if isinstance(data, Tensor) and self.args.device.type == "cuda":  # from pinned memory: nothing waits for it
+            return data.to(self.args.device, non_blocking=True)
+        return super()._prepare_input(data)
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         model.train()
         self.share = next(self._shares, 1.0)
@@ -357,7 +362,11 @@ class DistillationTrainer(CheckpointedTrainer):
             return {}
         training = self.distiller.training
         self.distiller.eval()
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.evaluate_student().items()}
+        found = self.evaluate_student()
+        if world_size() > 1:  # a best step, or the end of patience, is one for all
+            values = torch.tensor(list(found.values()), dtype=torch.float64).to(self.args.device)
+            found = dict(zip(found, mean_over_ranks(values).tolist(), strict=True))
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         self.distiller.train(training)
         metric = self.args.metric_for_best_model
         if metric and f"eval_{metric.removeprefix('eval_')}" not in metrics:
