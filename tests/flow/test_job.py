@@ -16,6 +16,7 @@ import distilvec
 from distilvec.errors import DistilvecError
 from distilvec.flow import job as job_module
 from distilvec.flow import start
+from distilvec.flow.checks import check_job
 from distilvec.flow.job import REQUIRED, Job
 from distilvec.flow.run import run, train
 from distilvec.flow.train import train_student
@@ -365,3 +366,16 @@ def test_joint_pairs_are_not_given_to_teachers_of_plain_texts(
     }
     with pytest.raises(DistilvecError, match="encoding: separate"):
         run(recipe(tmp_path, tiny_bert, sentences, **given))
+
+
+def test_prompts_that_a_student_is_not_trained_with_are_told(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = SentenceTransformer(str(tiny_bert), device="cpu", prompts={"query": "query: ", "document": ""})
+    model.save(str(tmp_path / "prompted"))
+    made = recipe(tmp_path, tiny_bert, sentences, student={"shrink": {"of": str(tmp_path / "prompted"), "layers": 1}})
+    check_job(Job(made))
+    assert "('query: '), with which it is judged and served" in caplog.text
+    caplog.clear()
+    check_job(Job(recipe(tmp_path, tiny_bert, sentences, output=str(tmp_path / "other"))))
+    assert "prompts of its own" not in caplog.text

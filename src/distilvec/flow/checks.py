@@ -13,6 +13,7 @@ from distilvec.flow.writing import METRICS, read_items, writes
 from distilvec.judging import NeighbourTask, agreement
 from distilvec.methods.base import Method
 from distilvec.methods.table import resolve
+from distilvec.modules.pipeline import default_prompt, side_prompt
 from distilvec.recipe import Recipe, TeacherSection
 from distilvec.tasks.scores import metric_names
 from distilvec.tasks.table import build_task
@@ -42,6 +43,8 @@ def check_job(job: Job) -> None:
     if recipe.training.best is not None:
         _check_best(recipe.training.best.removeprefix("eval_"), measured)
     _check_truth(job)
+    if not writes(recipe):
+        _tell_prompts(job)
     if not job.needs.sentence and recipe.student is not None and recipe.student.space == "teacher":
         raise DistilvecError(
             f"with these options {recipe.method.name} has no map into the teacher's space",
@@ -52,6 +55,19 @@ def check_job(job: Job) -> None:
     check_training(corpus.train_rows, corpus, recipe.training, recipe.optimizer, blind=blind)
     if launched()[1] == 1:  # of several processes, making them joins the others
         training_arguments(recipe.training, recipe.optimizer, job.output / "checkpoints", len(corpus.train_rows))
+
+
+def _tell_prompts(job: Job) -> None:
+    """Say where a student would be judged, and used, with words before its texts that it is not trained with."""
+    student = job.looked_at()
+    plain = default_prompt(student)
+    others = {prompt for side in ("query", "document") if (prompt := side_prompt(student, side)) != plain}
+    if others:
+        logger.warning(
+            "The student has prompts of its own for queries or documents (%s), with which it is judged and served, and "
+            "is trained without. Where that is not meant, empty `prompts` in its config_sentence_transformers.json.",
+            ", ".join(repr(each) for each in sorted(others)),
+        )
 
 
 def _check_truth(job: Job) -> None:

@@ -229,7 +229,7 @@ class Job:
             experts that are asked for.
             EnvironmentProblem: peft, which makes adapters, is not installed.
         """
-        student = self._kept()
+        student = self.looked_at()
         check_modality(student, self.corpus.modality, "student")
         if self.student_section.lora is not None:
             check_lora(student)
@@ -237,7 +237,7 @@ class Job:
             hand_out_routing(student).remove()
         return StudentTap(student).info
 
-    def _kept(self) -> SentenceTransformer:
+    def looked_at(self) -> SentenceTransformer:
         """A copy to look at, which goes to the next who asks for one."""
         if self._spare is None:
             self._spare = self.start.open()
@@ -282,10 +282,10 @@ class Job:
         needs = self.method.needs(info, self.infos)
         check_needs(self.method, needs, info)
         if self.recipe.method.token_states and self.teachers:
-            first, pieces = self.teachers[0], list(self._kept().tokenizer.get_vocab())
+            first, pieces = self.teachers[0], list(self.looked_at().tokenizer.get_vocab())
             check_pieces(pieces, first.vocabulary, first.card.name)
         cached = self.recipe.training.mini_batch_size
-        check_caching(self.method, needs, cached, None if cached is None else self._kept())
+        check_caching(self.method, needs, cached, None if cached is None else self.looked_at())
         if needs.scores and not self.recipe.scorers:
             raise DistilvecError(
                 f'method "{self.recipe.method.name}" learns from scores, and there is no scorer',
