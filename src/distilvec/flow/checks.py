@@ -43,8 +43,6 @@ def check_job(job: Job) -> None:
     if recipe.training.best is not None:
         _check_best(recipe.training.best.removeprefix("eval_"), measured)
     _check_truth(job)
-    if not writes(recipe):
-        _tell_prompts(job)
     if not job.needs.sentence and recipe.student is not None and recipe.student.space == "teacher":
         raise DistilvecError(
             f"with these options {recipe.method.name} has no map into the teacher's space",
@@ -55,6 +53,8 @@ def check_job(job: Job) -> None:
     check_training(corpus.train_rows, corpus, recipe.training, recipe.optimizer, blind=blind)
     if launched()[1] == 1:  # of several processes, making them joins the others
         training_arguments(recipe.training, recipe.optimizer, job.output / "checkpoints", len(corpus.train_rows))
+    if not writes(recipe):
+        _tell_prompts(job)
 
 
 def _tell_prompts(job: Job) -> None:
