@@ -77,7 +77,7 @@ def find_source(
         raise DistilvecError(
             "texts are read from files of this machine",
             where=source,
-            remedy="Copy them here first, or give their rows from Python. (`remote` is for stores.)",
+            remedy="Copy them here first, or give their rows from Python; `remote` is for stores.",
         )
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
