@@ -2,6 +2,7 @@
 
     python experiments/quarter.py --sizes quarter --seeds 0     # half an hour of one core, and to judge
     python experiments/quarter.py --sizes quarter --all --muon --compiled --epochs 8 --seeds 0 1    # four hours each
+    python experiments/quarter.py --sizes quarter --shape "quarter, 26,000 pieces" --made 1 --all --muon --compiled
     python experiments/quarter.py --probe                       # the shapes beside others, 40,000 texts each
     python experiments/quarter.py --rivals                      # tables of the same sizes: ours, and model2vec's
     python experiments/quarter.py --pieces                      # more word pieces, half a reading of all texts each

@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+#: Of quarter.py: every text, in the way that was fastest.
+ALL = ("--sizes", "quarter", "--all", "--muon", "--compiled")
 #: Script, its arguments, and whether it takes --device.
 SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("talas_table.py", ("--student", "bpe", "--rows", "main", "--seeds", "3"), True),
@@ -30,6 +32,13 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("quarter.py", ("--sizes", "twentieth", "--epochs", "8", "--seeds", "0", "1", "2"), False),
     ("quarter.py", ("--larger", "--sizes", "quarter", "--seeds", "0", "1", "2"), False),
     ("quarter.py", ("--larger", "--sizes", "eighth", "twentieth", "--epochs", "8", "--seeds", "0", "1", "2"), False),
+    ("quarter.py", (*ALL, "--epochs", "8", "--seeds", "0", "1"), False),
+    (
+        "quarter.py",
+        ("--shape", "quarter, 26,000 pieces", *ALL, "--made", "1", "--epochs", "4", "--seeds", "0", "1", "2"),
+        False,
+    ),
+    ("quarter.py", ("--pieces",), False),
     ("quarter.py", ("--probe",), False),
     ("quarter.py", ("--rates",), False),
     ("quarter.py", ("--rivals",), False),

@@ -45,8 +45,8 @@ def distill(
     Args:
         teacher: folder or hub id, a function from a list of texts to vectors [n, D], a dictionary with the keys of the
             recipe's teacher section (`vectors` and `texts` may be values), or a list of these; None for a method
-            without a teacher (simcse, mnrl, sft). Of an object, a method of one or a lambda the saved recipe says that
-            it can be given from Python alone.
+            without a teacher (simcse, mnrl, sft, margin_mse, score_kl). Of an object, a method of one or a lambda the
+            saved recipe says that it can be given from Python alone.
         student: folder or hub id, or the recipe's student section, e.g. `{"shrink": {"of": "teacher", "layers": 2}}`;
             `"auto"` chooses one before training, as `choose` does.
         corpus: file, folder or hub:NAME; a list or generator of texts or of dictionaries, a frame of pandas or polars,

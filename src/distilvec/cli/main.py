@@ -116,7 +116,10 @@ def demo(
     ),
     teacher: Annotated[str | None, typer.Option(help="another teacher: folder or hub id")] = None,
     method: Annotated[
-        str | None, typer.Option(help="another; default cosine with token states, talas where another part is named")
+        str | None,
+        typer.Option(
+            help="another; default cosine (with token states), talas where another teacher or student is named"
+        ),
     ] = None,
     student: Annotated[str | None, typer.Option(help="another student: folder, hub id, or the word static")] = None,
     cross_tokenizer: Annotated[
@@ -158,7 +161,7 @@ def teach(
     address: Annotated[str | None, typer.Option(help="of a Ray cluster; default one on this machine")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say bytes per text and in all; do nothing")] = False,
 ) -> None:
-    """Fill the stores of a recipe's teachers, and nothing else."""
+    """Fill the stores of a recipe's teachers and scorers, and nothing else."""
     share = _shard(shard)
     if engine is Engine.process and (workers or address):
         raise DistilvecError("--workers and --address are Ray's", remedy="Add --engine ray.")

@@ -28,8 +28,12 @@ def plan(
         str | None, typer.Option(help="the best student with float32 weights of at most so many")
     ] = None,
     latency: Annotated[str | None, typer.Option(help="the best student that reads a text in so many ms: 5ms")] = None,
-    sample: Annotated[int | None, typer.Option(help="texts that the teacher encodes; default 4000 or 30000")] = None,
-    probe_steps: Annotated[int | None, typer.Option(help="train every candidate for so many steps", min=0)] = None,
+    sample: Annotated[
+        int | None, typer.Option(help="texts that the teacher encodes; default 4000, within a budget 30000")
+    ] = None,
+    probe_steps: Annotated[
+        int | None, typer.Option(help="train every candidate for so many steps; default 0, within a budget 200", min=0)
+    ] = None,
     layers: Annotated[str | None, typer.Option(help="numbers of layers to try: 1,2,3")] = None,
     vocabulary: Annotated[str | None, typer.Option(help="numbers of word pieces to try: 5000,10000")] = None,
     rows: Annotated[float | None, typer.Option(help="instead: time, disk and cost for so many texts, e.g. 1e9")] = None,

@@ -99,7 +99,7 @@ class Job:
             raise DistilvecError(
                 f'this key is missing, and method "{self.recipe.method.name}" learns from a teacher',
                 where="teachers",
-                remedy="Add one, or take a method without a teacher (simcse, mnrl, sft).",
+                remedy="Add one, or take a method without a teacher (simcse, mnrl, sft, margin_mse, score_kl).",
             )
 
     def changed(self, recipe: Recipe, *keep: str) -> Job:
