@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import datasets
@@ -20,6 +22,7 @@ from distilvec.errors import DistilvecError
 from distilvec.flow.combine import CombinedTeacher
 from distilvec.flow.job import Job
 from distilvec.flow.run import run
+from distilvec.locking import locked
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of
@@ -382,6 +385,22 @@ def test_combined_teachers_are_one_teacher(tmp_path, how, texts_file, tiny_stude
     if how == "concatenate":
         assert found[0] @ found[1] == pytest.approx(0.75 * a[0] @ a[1] + 0.25 * b[0] @ b[1], abs=1e-5)
     assert finished.student.encode(texts).shape[0] == 2
+
+
+def test_what_another_process_combines_is_not_combined_again(tmp_path, texts_file, tiny_student) -> None:
+    job = Job(Recipe.build(text_recipe(texts_file, tiny_student, tmp_path / "out", combine="concatenate")))
+    (first,) = job.taught
+    for part in first.store.path.glob("sentence-*"):
+        part.rename(tmp_path / part.name)
+    with ThreadPoolExecutor() as pool:
+        with locked(first.store.path / "teaching.lock", wait=False):
+            waiting = pool.submit(job.teach)
+            time.sleep(0.5)
+            assert not waiting.done()
+            for part in tmp_path.glob("sentence-*"):
+                part.rename(first.store.path / part.name)
+        (second,) = waiting.result(60)
+    assert second.filled.taught == 0 and second.filled.present == first.filled.taught
 
 
 @pytest.mark.parametrize("method", ["talas", "relational", "leaf"])

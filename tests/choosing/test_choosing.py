@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,12 @@ def test_a_training_shorter_than_every_committed_one_is_told() -> None:
 def test_a_sample_is_the_same_texts_under_new_numbers(tmp_path: Path, texts: list[str]) -> None:
     corpus = read_corpus([{"text": text} for text in texts], tmp_path / "corpus", holdout=0.3)
     few = sampled(corpus, 100)
+    again = pickle.loads(pickle.dumps(few))  # as workers get it
+    assert again.texts() == few.texts() and again.fingerprint == few.fingerprint
+    sent = pickle.dumps(few)
+    read_corpus([{"text": text} for text in texts[:150]], tmp_path / "corpus", holdout=0.3)
+    with pytest.raises(DataError, match=r"/corpus: another run .*caches of their own"):
+        pickle.loads(sent)
     assert len(few) == 100 and len(few.holdout_rows) == 20 and len(few.train_rows) == 80
     whole = {key.tobytes(): text for key, text in zip(corpus.keys, corpus.texts())}
     assert [whole[key.tobytes()] for key in few.keys] == few.texts()

@@ -132,6 +132,26 @@ def test_a_run_that_began_before_a_key_existed_goes_on(tmp_path: Path) -> None:
             output_folder(recipe, resume=True)
 
 
+def test_what_decides_nothing_may_change_before_a_run_goes_on(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    first = recipe(tmp_path, sentences, {"model": str(tiny_bert)}, {"model": str(tiny_bert)})
+    train(first)
+    weights = (tmp_path / "out/student/model.safetensors").read_bytes()
+    data = first.model_dump()
+    data["teachers"][0] |= {"token_budget": 512}
+    data["training"] |= {"save_every": 2, "logging_steps": 3}
+    data["judging"] |= {"speed": False}
+    done = run(Recipe.build(data), resume=True)
+    assert (tmp_path / "out/student/model.safetensors").read_bytes() == weights and done.record.cost is not None
+    assert "token_budget: 512" in (tmp_path / "out/recipe.yaml").read_text()
+    data["optimizer"] |= {"lr": 1.0}
+    data["teachers"][0] |= {"prompt": "query: "}
+    said = r"teachers\.0\.prompt: None there, query:  here; optimizer\.lr: .* there, 1\.0 here"
+    with pytest.raises(DistilvecError, match=said):
+        run(Recipe.build(data), resume=True)
+
+
 def test_the_router_opens_without_poolers(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     part = {"model": str(tiny_bert), "router": True}
     train(recipe(tmp_path, sentences, {"model": str(tiny_bert)}, part))

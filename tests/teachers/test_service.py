@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from email.utils import formatdate
@@ -17,6 +18,7 @@ from distilvec.choosing.dry_run import plan
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.flow.ray import teach_alone
+from distilvec.flow.run import run
 from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
 from distilvec.teachers import endpoint, load_teacher
@@ -100,25 +102,67 @@ def test_what_stays_wrong_is_said(fault: Any, kind: type, said: str, monkeypatch
     assert len(service.bodies) == (3 if fault in ("html", "missing", "nan", "drop", 500) else 1)
 
 
-def test_the_one_text_that_is_refused_is_named() -> None:
+def test_it_has_nothing_for_the_one_text_that_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     with serving(lambda number, texts: 413 if TEXTS[37] in texts else None) as service:
-        with pytest.raises(DistilvecError, match=rf"'{TEXTS[37]}' \(HTTP 413"):
-            teacher_of(service, batch_size=64).encode(TEXTS[:64])
-        assert service.answered[TEXTS[0]] == 1 and len(service.bodies) <= 2 + 2 * 6
+        found = teacher_of(service, batch_size=64).encode(TEXTS[:64])
+        assert service.answered[TEXTS[0]] == 1 and len(service.bodies) <= 3 + 2 * 6
+    assert np.flatnonzero(np.isnan(found).all(axis=1)).tolist() == [37]
+    assert same(np.delete(found, 37, axis=0), [*TEXTS[:37], *TEXTS[38:64]])
+    assert f"{TEXTS[37]!r} (HTTP 413" in caplog.text
 
 
-def test_halves_that_came_beside_a_refused_text_are_not_paid_for_again(tmp_path: Path, tiny_bert: Path) -> None:
+@pytest.mark.parametrize("fault", ["many", "all"])
+def test_it_stops_where_the_service_refuses_more_than_some_texts(fault: str) -> None:
+    """Many: the texts are none for this service. All, by now: the account or the model is no longer what it was."""
+    refused = {*TEXTS[::3]} if fault == "many" else {*TEXTS, "A probe."}
+    with serving(lambda number, texts: 400 if number and refused & {*texts} else None) as service:
+        said = r"^big: .*as 20 of \d+ before it" if fault == "many" else r"^big: .*'A probe\.' \(HTTP 400"
+        with pytest.raises(DistilvecError, match=said):
+            teacher_of(service, batch_size=8, concurrency=1).encode(TEXTS)
+
+
+def test_teaching_goes_on_without_a_refused_text_and_asks_for_it_the_next_time(tmp_path: Path, tiny_bert: Path) -> None:
     texts = [f"row {number} says {'so' * number}" for number in range(8)]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     refused = {texts[6]}
     with serving(lambda number, asked: 413 if refused & set(asked) else None) as service:
         for _ in range(2):
-            with pytest.raises(DistilvecError, match=r"HTTP 413"):
-                teach_alone(recipe_of(tmp_path, tiny_bert, service))
+            ((_, filled),) = teach_alone(recipe_of(tmp_path, tiny_bert, service))
+            assert filled.absent == 1
         refused.clear()
         teach_alone(recipe_of(tmp_path, tiny_bert, service))
     assert max(service.answered[text] for text in texts) == 1
+    assert len(SignalStore.open(tmp_path / "out/stores/big")) == 8
     assert not (tmp_path / "out/stores/big/answers").exists()
+
+
+def test_halves_that_came_beside_a_broken_one_are_not_paid_for_again(tmp_path: Path, tiny_bert: Path) -> None:
+    texts = [f"row {number} says {'so' * number}" for number in range(8)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    broken = {texts[6]}
+    with serving(lambda number, asked: (413 if len(asked) > 4 else 500) if broken & {*asked} else None) as service:
+        for _ in range(2):
+            with pytest.raises(EnvironmentProblem, match=r"HTTP 500"):
+                teach_alone(recipe_of(tmp_path, tiny_bert, service, attempts=2))
+        broken.clear()
+        teach_alone(recipe_of(tmp_path, tiny_bert, service))
+    assert max(service.answered[text] for text in texts) == 1
+    assert not (tmp_path / "out/stores/big/answers").exists()
+
+
+def test_what_judging_asks_is_paid_for_once(tmp_path: Path, tiny_bert: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:60]))
+    rows = [
+        {"text1": f"{text} here", "text2": f"{text} there", "score": place} for place, text in enumerate(TEXTS[:30])
+    ]
+    (tmp_path / "sts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with serving() as service:
+        for _ in range(2):
+            recipe = recipe_of(tmp_path, tiny_bert, service)
+            recipe.judging.tasks = [{"name": "sts", "kind": "similarity", "test": str(tmp_path / "sts.jsonl")}]
+            assert "sts" in run(recipe).record.model("teacher").scores
+        assert max(service.answered[row["text1"]] for row in rows) == 1
+    assert len(SignalStore.open(tmp_path / "out/stores/big")) == 60
 
 
 def test_batches_hold_so_many_texts_and_tokens() -> None:

@@ -54,14 +54,14 @@ class SampledCorpus:
         return self._corpus.teacher_texts(self._rows if rows is None else self._rows[np.asarray(rows, np.int64)])
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self._corpus.folder, *self._parts)
+        return _reopened, (self._corpus.folder, self._corpus.fingerprint, *self._parts)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._corpus, name)
 
 
-def _reopened(folder: Path, train: np.ndarray, holdout: np.ndarray) -> SampledCorpus:
-    return SampledCorpus(Corpus.open(folder), train, holdout)
+def _reopened(folder: Path, fingerprint: str, train: np.ndarray, holdout: np.ndarray) -> SampledCorpus:
+    return SampledCorpus(Corpus.open(folder, fingerprint), train, holdout)
 
 
 def whole_groups(corpus: Corpus, rows: np.ndarray, of: np.ndarray) -> np.ndarray:

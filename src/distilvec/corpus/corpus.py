@@ -80,11 +80,14 @@ class Corpus:
         self._teacher_texts = self._texts if teacher_keys is None else TextColumn(batches, "teacher_text")
 
     @classmethod
-    def open(cls, folder: str | Path) -> Corpus:
+    def open(cls, folder: str | Path, fingerprint: str | None = None) -> Corpus:
         """Open a prepared corpus.
 
+        Args:
+            fingerprint: of the one that is meant; None = whichever lies there.
+
         Raises:
-            DataError: there is none, or a file of it is missing or damaged.
+            DataError: there is none, it is another one, or a file of it is missing or damaged.
         """
         import pyarrow as pa
 
@@ -93,13 +96,21 @@ class Corpus:
         try:
             file = pa.ipc.open_file(pa.memory_map(str(folder / ITEMS)))
             batches = [file.get_batch(number) for number in range(file.num_record_batches)]
-            return cls(folder, manifest, batches)
+            found = cls(folder, manifest, batches)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"the prepared corpus is damaged ({error})",
                 where=str(folder),
                 remedy="Remove the folder and read the corpus again.",
             ) from error
+        if fingerprint not in (None, found.fingerprint):
+            raise DataError(
+                "another run has prepared another corpus in this folder meanwhile",
+                where=str(folder),
+                remedy="Run the same command again; give recipes with different corpora that run at once caches of "
+                "their own.",
+            )
+        return found
 
     def __len__(self) -> int:
         return len(self._texts)

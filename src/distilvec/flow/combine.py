@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, Interrupted
+from distilvec.interruption import StopSignals
 from distilvec.store import FillReport, SignalStore
+from distilvec.store.fill import distinct_positions
+from distilvec.store.layout import key_words
+from distilvec.store.turns import alone
 from distilvec.teachers import Teacher, TeacherReport
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
@@ -106,35 +110,47 @@ def combine(
     Raises:
         DistilvecError: as `CombinedTeacher`.
         EnvironmentProblem: the disk is full.
+        Interrupted: Ctrl-C or SIGTERM; what was combined is kept.
     """
     teacher = CombinedTeacher([each.teacher for each in taught], [each.weight for each in taught], how)
     # Teachers or weights that change make another store.
     folder = stores / f"{teacher.card.name}-{how}-{teacher.card.fingerprint[:8]}"
     store = SignalStore.create(folder, teacher.card, teacher.card.width, dtype)
-    store.refresh()
     store.verify(changed=True)
-    _, first = np.unique(np.asarray(corpus.teacher_keys), axis=0, return_index=True)
-    keys = np.asarray(corpus.teacher_keys)[np.sort(first)]
-    todo = keys[store.missing(keys)]
+    keys = corpus.teacher_keys
+    distinct = distinct_positions(key_words(keys), None)
     began, written, absent = time.monotonic(), 0, 0
-    if len(todo):
-        with store.writer() as writer:
-            for start in range(0, len(todo), _CHUNK):
-                part = todo[start : start + _CHUNK]
-                rows = np.stack([each.store.rows(part) for each in taught])
-                here = (rows >= 0).all(0)
-                if here.any():
-                    vectors = [each.store.read(row[here]) for each, row in zip(taught, rows, strict=True)]
-                    writer.add(part[here], teacher.combined(vectors))
-                written, absent = written + int(here.sum()), absent + int((~here).sum())
-                if progress:
-                    progress(len(keys) - len(todo) + start + len(part), len(keys))
+    # Of the processes of a distributed training the first makes it, the others find it.
+    with StopSignals() as signals, alone(store.path, signals):
         store.refresh()
-    store.build_index()
+        todo = distinct[store.missing_at(keys, distinct)]
+        if len(todo):
+            with store.writer() as writer:
+                for start in range(0, len(todo), _CHUNK):
+                    part = keys[todo[start : start + _CHUNK]]
+                    rows = np.stack([each.store.rows(part) for each in taught])
+                    here = (rows >= 0).all(0)
+                    if here.any():
+                        vectors = [each.store.read(row[here]) for each, row in zip(taught, rows, strict=True)]
+                        writer.add(part[here], teacher.combined(vectors))
+                    written, absent = written + int(here.sum()), absent + int((~here).sum())
+                    if progress:
+                        progress(len(distinct) - len(todo) + start + len(part), len(distinct))
+                    if signals.number is not None:
+                        break
+        store.refresh()
+        store.build_index()
+    if signals.number is not None:
+        raise Interrupted(
+            f"stopped by {signals.name} while the teachers were combined; {written:,} more vectors are kept",
+            where=str(store.path),
+            remedy="Run the same command again to go on.",
+            number=signals.number,
+        )
     filled = FillReport(
         items=len(corpus),
-        distinct=len(keys),
-        present=len(keys) - len(todo),
+        distinct=len(distinct),
+        present=len(distinct) - len(todo),
         taught=written,
         seconds=sum(each.filled.seconds for each in taught) + time.monotonic() - began,
         parts=store.parts,

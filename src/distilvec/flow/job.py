@@ -43,7 +43,6 @@ from distilvec.teachers import Teacher, TeacherInfo
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training import SignalSource, Ticker
 from distilvec.training.distiller import check_caching, describe
-from distilvec.training.distributed import launched
 from distilvec.training.items import check_modality
 
 if TYPE_CHECKING:
@@ -134,9 +133,8 @@ class Job:
         options = section.model_dump(exclude={"path"})
         if task is not None:
             options |= {"label": task.label or section.label, "joint": task.joint}
-        # Of several processes the first prepares it, the others find it.
-        turns = locked(self.place / "corpus.lock", wait=True) if launched()[1] > 1 else nullcontext()
-        with turns:
+        # Of several processes the first prepares it, the others find it; and no other recipe's moves in meanwhile.
+        with locked(self.place / "corpus.lock", wait=True):
             return read_corpus(section.path, self.place / "corpus", **options)
 
     @cached_property

@@ -218,12 +218,13 @@ def runs_here(teacher: Any) -> bool:
 
 
 def knows_tasks(taught: Taught, encoder: CachedEncoder, tasks: Sequence[Any]) -> bool:
-    """Whether a teacher can be asked about the tasks' items: not one that lacks some of them, or of the corpus."""
+    """Whether a teacher can be asked about the tasks' items: not one that lacks some of them."""
     parts = getattr(taught.teacher, "teachers", [taught.teacher])
     if any(each.card.kind == "vectors" for each in parts):
         return False
-    lacks = bool(taught.filled.absent)
-    if any(each.gaps for each in parts) and not lacks:
+    gaps = any(each.gaps for each in parts)
+    lacks = bool(taught.filled.absent) and not gaps
+    if gaps:
         try:
             encoder([text for task in tasks if not isinstance(task, MtebTask) for text in task.texts()])
         except DataError as problem:

@@ -25,6 +25,7 @@ from distilvec.flow.writing import open_shipped, writes
 from distilvec.judging import Verdict
 from distilvec.locking import alone_in
 from distilvec.recipe import Recipe, given
+from distilvec.recipe.same_student import differences
 from distilvec.report import write_report
 from distilvec.report.card import write_card
 from distilvec.showing import Shown
@@ -174,18 +175,24 @@ def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any
     out = marker.claim(recipe.output)
     saved, wanted = out / "recipe.yaml", recipe.to_yaml()
     check_place(out / "student")  # now, not when hours of training are to be saved there
-    other = saved.is_file() and _resolved(saved) != wanted
+    before = _read(saved)
+    other = saved.is_file() and (before is None or before.to_yaml() != wanted)
     own = recipe.source is not None and saved.exists() and recipe.source.samefile(saved)
-    if other and (resume or own):
+    if other and own:
         raise DistilvecError(
-            "the resolved recipe would replace the file that it was read from"
-            if own
-            else "this folder holds a run of another recipe",
+            "the resolved recipe would replace the file that it was read from",
             where=str(saved),
-            remedy="Choose another output."
-            if own
-            else "Resume with the recipe that is saved there, or choose another output.",
+            remedy="Choose another output.",
         )
+    if other and resume:
+        changed = ["the saved one cannot be read"] if before is None else differences(before, recipe)
+        if changed:
+            raise DistilvecError(
+                f"this folder holds a run of another recipe ({'; '.join(changed[:3])})",
+                where=str(saved),
+                remedy="Resume with the recipe that is saved there, or choose another output.",
+            )
+        other = False  # it goes on, and is judged, asked or logged in another way
     data, known = None if look is None else look(), marker.read(out).get("data")
     if resume and data is not None:
         refuse_other_code(known, data, out)
@@ -202,9 +209,9 @@ def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any
     return out
 
 
-def _resolved(saved: Path) -> str | None:
+def _read(saved: Path) -> Recipe | None:
     """A saved recipe as it reads today: keys that are newer than it have their defaults. None where it is none."""
     try:
-        return Recipe.build(plain_yaml.read(saved.read_text(encoding="utf-8"))).to_yaml()
-    except (DistilvecError, yaml.YAMLError, AttributeError, TypeError, ValueError):  # UnicodeDecodeError is of these
+        return Recipe.build(plain_yaml.read(saved.read_text(encoding="utf-8")))
+    except (OSError, DistilvecError, yaml.YAMLError, AttributeError, TypeError, ValueError):  # as UnicodeDecodeError
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,16 @@ from distilvec.corpus.keys import Modality, content_keys
 from distilvec.errors import DataError
 from distilvec.store import SignalStore
 
+#: Kinds of teachers whose answers may cost money, and the folder in their store where those to judging are kept.
+_PAID, _BESIDE = ("service", "callable"), "judging"
+
 
 class StoredTeacher:
     """A teacher behind its store: the corpus' own items, which judging asks for, are neither encoded nor paid again.
 
     What the store lacks (all, where the corpus tells roles apart), and the sides of queries and documents where the
-    teacher has them, are asked of the teacher.
+    teacher has them, are asked of the teacher. What a service or a function says of them is kept too, in a store inside
+    its own: it may cost money, and the statistics of what is taught are of the corpus alone.
 
     Args:
         teacher: with `encode`; everything else is its own, too.
@@ -33,15 +37,43 @@ class StoredTeacher:
     def encode(self, items: Sequence[str]) -> np.ndarray:
         """float32 [n, D]."""
         try:
-            rows = self.store.rows(content_keys(items, modality=self.modality))
+            keys = content_keys(items, modality=self.modality)
         except DataError:  # an item of a task that is no molecule, which a model of texts reads all the same
-            rows = np.full(len(items), -1)
+            return np.asarray(self.teacher.encode(items))
+        if self.teacher.card.kind not in _PAID:
+            return self._known(self.store, items, keys, self.teacher.encode)
+        return self._known(self.store, items, keys, self._kept)
+
+    def _known(
+        self,
+        store: SignalStore,
+        items: Sequence[str],
+        keys: np.ndarray,
+        ask: Callable[[Sequence[str]], np.ndarray],
+    ) -> np.ndarray:
+        """What a store has, and what is said of the others."""
+        rows = store.rows(keys)
         known = rows >= 0
         if not known.any():
-            return np.asarray(self.teacher.encode(items))
+            return np.asarray(ask(items))
         vectors = np.empty((len(items), self.teacher.card.width), np.float32)
-        vectors[known] = self.store.read(rows[known])
+        vectors[known] = store.read(rows[known])
         if not known.all():
-            asked = [item for item, there in zip(items, known, strict=True) if not there]
-            vectors[~known] = self.teacher.encode(asked)
+            vectors[~known] = ask([item for item, there in zip(items, known, strict=True) if not there])
         return vectors
+
+    def _kept(self, items: Sequence[str]) -> np.ndarray:
+        """What is kept of items that the store lacks; what is not is asked, and kept."""
+        card = self.teacher.card
+        kept = SignalStore.create(self.store.path / _BESIDE, card, card.width, "float32")
+        keys = content_keys(items, modality=self.modality)
+
+        def ask(asked: Sequence[str]) -> np.ndarray:
+            vectors = np.asarray(self.teacher.encode(asked))
+            there = np.isfinite(vectors).all(axis=1)
+            if there.any():
+                with kept.writer() as writer:
+                    writer.add(content_keys(asked, modality=self.modality)[there], vectors[there])
+            return vectors
+
+        return self._known(kept, items, keys, ask)

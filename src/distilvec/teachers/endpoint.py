@@ -80,6 +80,7 @@ class Endpoint:
 
     Attributes:
         tokens: that the service counted so far.
+        width: of the vectors that came; None = none came yet.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class Endpoint:
         self._wait = wait or _sleep
         self._lock = threading.Lock()
         self._bytes = self.tokens = 0
+        self.width: int | None = None
         self._failures, self._told = 0, -math.inf
 
     def estimated_tokens(self, texts: Sequence[str]) -> float:
@@ -160,12 +162,16 @@ class Endpoint:
         return rate * sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
     def embed(
-        self, texts: Sequence[str], came: Callable[[Sequence[str], np.ndarray], None] | None = None
+        self,
+        texts: Sequence[str],
+        came: Callable[[Sequence[str], np.ndarray], None] | None = None,
+        refused: Callable[[DistilvecError], None] | None = None,
     ) -> np.ndarray:
         """float32 [n, D]. A request that the service finds unfit is halved, until the text is found that is at fault.
 
         Args:
             came: told the texts and vectors of a half whose other half fails: they are paid for.
+            refused: told of a text that the service refuses, whose row is then NaN; None = it is an error.
 
         Raises:
             DistilvecError: the service refuses a text, or the request.
@@ -176,9 +182,15 @@ class Endpoint:
         for attempt in range(1, self._attempts + 1):
             try:
                 status, content, headers = self._post(texts)
-                if status in _UNFIT and len(texts) > 1:
-                    return self._halved(texts, came)
-                self._refuse(status, content, texts)
+                if status in _UNFIT:
+                    if len(texts) > 1:
+                        return self._halved(texts, came, refused)
+                    problem = self._unfit(status, content, texts[0])
+                    if refused is None or self.width is None:
+                        raise problem
+                    refused(problem)
+                    return np.full((1, self.width), np.nan, np.float32)
+                self._refuse(status, content)
                 if status in _BUSY:
                     wait = _retry_after(headers)
                     if wait is not None:
@@ -199,11 +211,16 @@ class Endpoint:
                 self._patiently(patience)
         raise AssertionError("the last attempt raises")
 
-    def _halved(self, texts: Sequence[str], came: Callable[[Sequence[str], np.ndarray], None] | None) -> np.ndarray:
+    def _halved(
+        self,
+        texts: Sequence[str],
+        came: Callable[[Sequence[str], np.ndarray], None] | None,
+        refused: Callable[[DistilvecError], None] | None,
+    ) -> np.ndarray:
         half = len(texts) // 2
-        first = self.embed(texts[:half], came)
+        first = self.embed(texts[:half], came, refused)
         try:
-            return np.concatenate([first, self.embed(texts[half:], came)])
+            return np.concatenate([first, self.embed(texts[half:], came, refused)])
         except (DistilvecError, StoppedError):
             if came is not None:
                 came(texts[:half], first)
@@ -242,19 +259,20 @@ class Endpoint:
                 f"a text cannot be sent: {problem}", where=self._where, remedy="Remove lone surrogates."
             ) from problem
 
-    def _refuse(self, status: int, content: bytes, texts: Sequence[str]) -> None:
+    def _unfit(self, status: int, content: bytes, text: str) -> DistilvecError:
+        return DistilvecError(
+            f"the service refuses the text {text[:80]!r} (HTTP {status}: {self._said(content)})",
+            where=self._where,
+            remedy="Is it too long or empty? Leave it out of the corpus, or check api.model and api.dimensions.",
+        )
+
+    def _refuse(self, status: int, content: bytes) -> None:
         """Raise what no other try would change."""
         if status in _CLOSED:
             raise EnvironmentProblem(
                 f"the service lets nobody in with this key (HTTP {status}: {self._said(content)})",
                 where=self._where,
                 remedy="Check the environment variable that api.key_env names.",
-            )
-        if status in _UNFIT:
-            raise DistilvecError(
-                f"the service refuses the text {texts[0][:80]!r} (HTTP {status}: {self._said(content)})",
-                where=self._where,
-                remedy="Is it too long or empty? Leave it out of the corpus, or check api.model and api.dimensions.",
             )
         if status not in _BUSY and not 200 <= status < 300:
             raise EnvironmentProblem(
@@ -289,6 +307,7 @@ class Endpoint:
                 remedy="Does this model know `dimensions`? Leave api.dimensions out.",
             )
         self._count(answer, texts)
+        self.width = vectors.shape[1]
         return vectors
 
     def _count(self, answer: Any, texts: Sequence[str]) -> None:

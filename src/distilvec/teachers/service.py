@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import logging
 import math
 import queue
 import threading
@@ -20,18 +21,22 @@ from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.endpoint import Endpoint, StoppedError
 
+logger = logging.getLogger(__name__)
 #: Of `api`: what an endpoint takes, but what the teacher itself decides, and what it keeps for itself.
 _OPTIONS = {*inspect.signature(Endpoint).parameters} - {"rate_limit", "connections", "where", "wait"}
 _OPTIONS |= {"concurrency", "tokens_per_request", "price"}
 #: Seconds between two looks at whether to stop.
 _PAUSE = 0.5
+#: So many refused texts are the texts' own fault, and so is this share of them.
+_FEW, _MANY = 20, 0.05
 
 
 class ServiceTeacher(SentenceTeacher):
     """A teacher behind HTTP, in the shape of OpenAI's `/embeddings`.
 
     Its fingerprint covers the model's name, dimensions, further fields and prompt, not the address: the same model
-    behind another address is the same teacher. What a service changes on its side cannot be seen.
+    behind another address is the same teacher. What a service changes on its side cannot be seen. It has nothing for a
+    text that it refuses (because it is too long, say).
 
     Attributes:
         card: who it is.
@@ -41,6 +46,7 @@ class ServiceTeacher(SentenceTeacher):
     """
 
     chunk = 65_536
+    gaps = True
 
     def __init__(
         self,
@@ -83,7 +89,9 @@ class ServiceTeacher(SentenceTeacher):
         self._endpoint = Endpoint(
             **given, rate_limit=rate_limit, connections=concurrency, where=name, wait=self._stop.wait
         )
-        seen = self._endpoint.embed([self._prompt + probe])
+        self._probe, self._asked, self._unread = self._prompt + probe, 0, 0
+        self._counting = threading.Lock()
+        seen = self._endpoint.embed([self._probe])
         self.card = TeacherCard(
             name=name,
             kind="service",
@@ -105,7 +113,8 @@ class ServiceTeacher(SentenceTeacher):
         """Pairs (positions int64 [b], vectors float32 [b, D]) as answers come, those first that were kept.
 
         Raises:
-            DistilvecError, EnvironmentProblem, DataError: as `Endpoint.embed`; what came is kept.
+            DistilvecError: it refuses many texts, or by now the probe too.
+            EnvironmentProblem, DataError: as `Endpoint.embed`; what came is kept.
         """
         todo = np.arange(len(texts))
         if self.answers is not None and len(self.answers):
@@ -169,7 +178,9 @@ class ServiceTeacher(SentenceTeacher):
             try:
                 asked = [texts[int(row)] for row in rows]
                 came = None if self.answers is None else functools.partial(self._keep_half, keeping)
-                vectors = self._checked(self._endpoint.embed([self._prompt + text for text in asked], came))
+                prompted = [self._prompt + text for text in asked]
+                vectors = self._checked(self._endpoint.embed(prompted, came, self._refused))
+                self._asked += len(rows)
                 with keeping:
                     if self.answers is not None:
                         self._keep(self.answers, asked, vectors)
@@ -208,6 +219,23 @@ class ServiceTeacher(SentenceTeacher):
             yield _given(answer)
             return
 
+    def _refused(self, problem: DistilvecError) -> None:
+        """Hear of a text that the service refuses.
+
+        Raises:
+            DistilvecError: it refuses many, or the probe too: then it is not the text that is wrong.
+        """
+        with self._counting:
+            self._unread += 1
+            count, asked = self._unread, self._asked
+        if count > _FEW and count > _MANY * asked:
+            raise DistilvecError(
+                f"{problem.what}, as {count - 1:,} of {asked:,} before it", where=problem.where, remedy=problem.remedy
+            )
+        if not count & (count - 1):  # the 1st, 2nd, 4th ...
+            self._endpoint.embed([self._probe])
+            logger.warning("%s; the teacher has nothing for it (%s so far)", problem.what, f"{count:,}")
+
     def _checked(self, vectors: np.ndarray) -> np.ndarray:
         if vectors.shape[1] != self.card.width:
             raise DataError(
@@ -225,8 +253,10 @@ class ServiceTeacher(SentenceTeacher):
                 self._keep(self.answers, texts, self._checked(vectors))
 
     def _keep(self, answers: Answers, texts: list[str], vectors: np.ndarray) -> None:
+        there = ~np.isnan(vectors).all(axis=1)
         try:
-            answers.add([self.key(text) for text in texts], vectors)
+            answers.add([self.key(text) for text, here in zip(texts, there, strict=True) if here], vectors[there])
+            answers.given(int((~there).sum()))
         except OSError as problem:
             raise EnvironmentProblem(
                 f"the answers cannot be written ({problem.strerror or problem})",

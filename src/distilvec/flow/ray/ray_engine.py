@@ -78,9 +78,10 @@ def teach_with_ray(
         pool = pool_of(ray, workers)
         logger.info("%s", pool)
         folder = corpus.folder.absolute()
-        places = _waited(ray, ray.remote(prepare).options(**pool.each).remote(recipe, folder), signals)
+        prepared = ray.remote(prepare).options(**pool.each).remote(recipe, folder, corpus.fingerprint)
+        places = _waited(ray, prepared, signals)
         for number, (section, store_place) in enumerate(zip(recipe.teachers, places, strict=True)):
-            work = Work(recipe, folder, number, store_place)
+            work = Work(recipe, folder, corpus.fingerprint, number, store_place)
             ticker = Ticker(f"teaching with {section.name}, {pool.size} workers", f"{corpus.modality}s")
             with copied(recipe, section), alone(store_place.path, signals):
                 store, filled = _Teaching(ray, pool, work, ticker, signals).run(corpus.teacher_keys, chunk)

@@ -33,21 +33,23 @@ class Work:
     """What workers have to know; all paths are absolute and mean the same on every machine.
 
     Attributes:
+        corpus, fingerprint: the folder of the prepared corpus, and which one it is.
         number: of the teacher in the recipe.
     """
 
     recipe: Recipe
     corpus: Path
+    fingerprint: str
     number: int
     place: Place
 
 
-def prepare(recipe: Recipe, corpus_folder: Path) -> list[Place]:
+def prepare(recipe: Recipe, corpus_folder: Path, fingerprint: str) -> list[Place]:
     """Look at all teachers and make their stores; needs what a worker needs, so a worker does it."""
     from distilvec.flow.job import Job
 
     job = Job(recipe)
-    job.corpus = corpus = open_corpus(corpus_folder)
+    job.corpus = corpus = open_corpus(corpus_folder, fingerprint)
     places = []
     for section, teacher, wanted in zip(recipe.teachers, job.teachers, job.wanted, strict=True):
         _, store = open_store(section, corpus, recipe.place / "stores", teacher)
@@ -60,14 +62,14 @@ def prepare(recipe: Recipe, corpus_folder: Path) -> list[Place]:
     return places
 
 
-def open_corpus(folder: Path) -> Corpus:
+def open_corpus(folder: Path, fingerprint: str) -> Corpus:
     """The prepared corpus, as this machine sees it.
 
     Raises:
-        DataError: it does not.
+        DataError: it does not, or by now another one lies there.
     """
     try:
-        return Corpus.open(folder)
+        return Corpus.open(folder, fingerprint)
     except DataError as error:
         raise DataError(
             f"a worker does not find the prepared corpus ({error.what})",
@@ -124,7 +126,7 @@ class Worker:
         return filled.absent
 
     def _open(self) -> tuple[Any, Corpus, SignalStore]:
-        corpus = open_corpus(self.job.corpus)
+        corpus = open_corpus(self.job.corpus, self.job.fingerprint)
         section = self.job.recipe.teachers[self.job.number]
         molecules = given(self.job.recipe.corpus, "corpus").components
         task = self.job.recipe.task
