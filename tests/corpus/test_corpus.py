@@ -139,6 +139,8 @@ def test_overlap_counts_distinct_training_texts(tmp_path: Path) -> None:
     corpus = read_corpus(texts, tmp_path / "a", holdout=0.0)
     assert corpus.overlap(["one TEXT ", "another text", "third", "third", "none of these"]) == 3
     assert corpus.overlap([]) == 0
+    lists = {"one": ["Third", "fourth"], "none": ["fifth"], "two": ["third"], "empty": []}
+    assert corpus.overlaps(lists) == {"one": 2, "none": 0, "two": 1, "empty": 0}
     many = [f"text {number}" for number in range(1000)]
     corpus = read_corpus(many, tmp_path / "b", holdout=0.3)
     assert corpus.overlap(many) == len(corpus.train_rows) < 1000

@@ -176,3 +176,14 @@ def test_maps_that_do_not_come_are_an_error(tiny_bert: Path) -> None:
     inner.forward = deaf.__get__(inner)
     with pytest.raises(DistilvecError, match=r"^BertModel: .*layer 1 \(of 3\)"):
         StudentTap(model)(features, views=1, attention=(1,))
+
+
+def test_states_of_other_layers_are_not_held(tiny_bert: Path) -> None:
+    model, features = model_and_features(tiny_bert)
+    watch = Watch(model[0].model, find_blocks(model[0].model)[1])
+    with watch.watching() as every:
+        model[0](dict(features))
+    with watch.watching((0, 2)) as seen:
+        model[0](dict(features))
+    assert [state.numel() > 0 for state in seen.states] == [True, False, True, False]
+    assert all(torch.equal(seen.states[layer], every.states[layer]) for layer in (0, 2))

@@ -332,10 +332,47 @@ def test_modules_behind_the_transformer_in_half_precision(
         assert cosines.min() > 0.999
 
 
-def test_a_model_that_is_too_large_for_the_gpu(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+def full(*_: Any, **__: Any) -> Any:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
 
+
+def test_what_a_gpu_has_no_room_for_is_read_in_halves(
+    tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    teacher, plain = TextTeacher(tiny_bert, device="cpu"), TextTeacher(tiny_bert, device="cpu")
+    wanted, first = Wanted(tokens=(1,), attention=(2,)), sentences[:60]
+    read: list[int] = []
+
+    def small(module: Any, given: Any) -> None:
+        if given[0]["input_ids"].numel() > 300:
+            full()
+        read.append(len(given[0]["input_ids"]))
+
+    teacher.model[0].register_forward_pre_hook(small)
+    np.testing.assert_allclose(teacher.encode(first), plain.encode(first), atol=1e-5)
+    assert sum(read) == 60 and "no room for" in caplog.text
+    teacher._budget, read[:] = 10_000, []
+    (tokens,) = (
+        {
+            int(row): seen.tokens[1][place]
+            for rows, seen in plain.observe(first[:1], wanted)
+            for place, row in enumerate(rows)
+        },
+    )
+    found = {
+        int(row): seen.tokens[1][place]
+        for rows, seen in teacher.observe(first, wanted)
+        for place, row in enumerate(rows)
+    }
+    assert len(found) == 60 == sum(read)
+    real = tokens[0].abs().sum(-1) > 0
+    torch.testing.assert_close(found[0][: len(real)][real], tokens[0][real], atol=1e-5, rtol=1e-5)
+    monkeypatch.setattr(teacher, "_forward", full)
+    with pytest.raises(EnvironmentProblem, match=r"no room for a single text .*max_length"):
+        teacher.encode(first)
+
+
+def test_a_model_that_is_too_large_for_the_gpu(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distilvec.modules.opening.open_pipeline", full)
     with pytest.raises(EnvironmentProblem, match=r"does not fit into the memory that is left on the GPU.*dtype"):
         TextTeacher(tiny_bert, device="cpu")

@@ -199,6 +199,27 @@ def test_a_teacher_s_nan_is_named_with_its_row(home: Path, tmp_path: Path, metho
         assert all(torch.isfinite(value).all() for value in load_file(checkpoint / "model.safetensors").values())
 
 
+def test_a_step_that_the_device_has_no_room_for_is_named(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.\nmore")
+
+    monkeypatch.setattr("distilvec.training.trainer.DistillationTrainer.training_step", full)
+    with pytest.raises(EnvironmentProblem, match=r"^training: .*step 1 \(.* 2\.00 MiB\.\).*mini_batch_size"):
+        run(home, tmp_path)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.0, [16, 32, 40]), (1000.0, [40])])
+def test_a_long_epoch_is_saved_by_time(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, expected: list[int]
+) -> None:
+    monkeypatch.setattr("distilvec.training.callbacks.SaveByTime.__init__.__defaults__", (seconds,))
+    run(home, tmp_path, batch_size=1, save_total_limit=9)
+    steps = sorted(int(each.name.rpartition("-")[2]) for each in (tmp_path / "checkpoints").glob("checkpoint-*"))
+    assert steps == expected
+
+
 def test_a_gradient_that_is_not_finite_stops_before_it_reaches_the_weights(home: Path, tmp_path: Path) -> None:
     made = assemble(home, "cosine")
     trainer = made.trainer(tmp_path, {})

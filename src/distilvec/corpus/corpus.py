@@ -7,7 +7,8 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -133,15 +134,23 @@ class Corpus:
         Texts are compared without case and surrounding white space, of a joint pair each of the two; images and
         molecules by their keys.
         """
+        return self.overlaps({"": texts})[""]
+
+    def overlaps(self, texts: Mapping[str, Iterable[str]]) -> dict[str, int]:
+        """`overlap` of each of several lists by name, in one reading of what is trained on."""
         if self.modality != "text":
-            return self._overlap_by_key(texts)
-        wanted = {folded(text) for text in texts}
-        rows = self.train_rows
+            return {name: self._overlap_by_key(items) for name, items in texts.items()}
+        lists: dict[str, set[str]] = {}
+        for name, items in texts.items():
+            for text in items:
+                lists.setdefault(folded(text), set()).add(name)
+        rows = self.train_rows if lists else self.train_rows[:0]
         shared: set[str] = set()
         for start in range(0, len(rows), 10_000):
             for text in map(str.casefold, self.texts(rows[start : start + 10_000])):
-                shared |= {text, *text.split(PAIR)} & wanted
-        return len(shared)
+                shared |= {text, *text.split(PAIR)} & lists.keys()
+        counts = Counter(name for text in shared for name in lists[text])
+        return {name: counts[name] for name in texts}
 
     def _overlap_by_key(self, items: Iterable[str]) -> int:
         known: list[str] = []

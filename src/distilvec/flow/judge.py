@@ -250,7 +250,7 @@ def make_record(
         student=students[1],
         fitted=fitted,
         verdict=verdict,
-        overlap={task.name: job.corpus.overlap(_judged_texts(task)) for task in tasks} | _file_overlap(job),
+        overlap=_overlap(job, tasks),
         held_out=job.held_out_rows(),
         folder=job.output,
         scorers=[(each.scorer.card, each.filled) for each in job.scored],
@@ -274,9 +274,19 @@ def _what_choosing_saw(job: Job, tasks: Sequence[str]) -> list[str]:
     return notes
 
 
-def _file_overlap(job: Job) -> dict[str, int]:
-    """Labelled file of the recipe's task -> training texts that are in it too, which is said at once."""
-    task, found = job.recipe.task, dict[str, int]()
+def _overlap(job: Job, tasks: Sequence[Any]) -> dict[str, int]:
+    """Task, or labelled file of the recipe's task -> training texts that are in it too; of files said at once."""
+    files = _labelled_texts(job)
+    found = job.corpus.overlaps({task.name: _judged_texts(task) for task in tasks} | files)
+    for name in files:
+        if found[name]:
+            logger.warning("%d training texts are in %s too: scores on them may flatter", found[name], name)
+    return found
+
+
+def _labelled_texts(job: Job) -> dict[str, list[str]]:
+    """Labelled file of the recipe's task -> its texts."""
+    task, found = job.recipe.task, dict[str, list[str]]()
     if task is None or task.writes:
         return found
     for key in ("test", "validation"):
@@ -285,10 +295,7 @@ def _file_overlap(job: Job) -> dict[str, int]:
             inputs = task_examples(job.recipe, file).inputs
             if task.joint:  # the whole pair: that two pairs share a text is as it should be
                 inputs = [each if isinstance(each, str) else join_pair(*each) for each in inputs]
-            texts = [text for each in inputs for text in ((each,) if isinstance(each, str) else each)]
-            found[f"task.{key}"] = count = job.corpus.overlap(texts)
-            if count:
-                logger.warning("%d training texts are in task.%s too: scores on them may flatter", count, key)
+            found[f"task.{key}"] = [text for each in inputs for text in ((each,) if isinstance(each, str) else each)]
     return found
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,17 +69,17 @@ class Watch:
     def __init__(self, model: nn.Module, blocks: nn.ModuleList) -> None:
         self._model, self._count = model, len(blocks)
         self._seen: Seen | None = None
-        self._asked: frozenset[int] = frozenset()
+        self._kept: frozenset[int] | None = None
         self._handles = [blocks[0].register_forward_pre_hook(self._before_first, with_kwargs=True)]
         self._handles += [block.register_forward_hook(self._after) for block in blocks]
         self._layer_of = {id(module): layer for layer, block in enumerate(blocks, 1) for module in block.modules()}
 
     @contextlib.contextmanager
-    def watching(self, states: bool = True, maps: Sequence[int] = ()) -> Iterator[Seen]:
+    def watching(self, states: bool | Collection[int] = True, maps: Sequence[int] = ()) -> Iterator[Seen]:
         """Collect what a forward pass within the block shows.
 
         Args:
-            states: whether to keep the states of the blocks.
+            states: whether to keep the states of the blocks; or of which, 0 to L: the others are empty.
             maps: layers, 1 to L, whose attention maps are wanted.
 
         Raises:
@@ -87,7 +87,7 @@ class Watch:
         """
         seen = Seen()
         with self._maps(seen, maps) if maps else contextlib.nullcontext():
-            self._seen = seen if states else None
+            self._seen, self._kept = seen if states else None, None if isinstance(states, bool) else frozenset(states)
             try:
                 yield seen
             finally:
@@ -106,12 +106,15 @@ class Watch:
             handle.remove()
 
     def _before_first(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._seen is not None:
-            self._seen.states.append(args[0] if args else kwargs["hidden_states"])
+        self._keep(args[0] if args else kwargs["hidden_states"])
 
     def _after(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._keep(output[0] if isinstance(output, tuple) else output)
+
+    def _keep(self, state: Tensor) -> None:
         if self._seen is not None:
-            self._seen.states.append(output[0] if isinstance(output, tuple) else output)
+            wanted = self._kept is None or len(self._seen.states) in self._kept
+            self._seen.states.append(state if wanted else state.new_empty(0))
 
     @contextlib.contextmanager
     def _maps(self, seen: Seen, layers: Sequence[int]) -> Iterator[None]:

@@ -281,7 +281,10 @@ class TrainingSection(BaseModel):
     seed: int = Field(0, ge=0, lt=MOST_SEEDS)
     evaluate_every: int | None = Field(None, gt=0, description="held-out agreement every so many steps")
     save_every: int | None = Field(
-        None, gt=0, description="checkpoint every so many steps; null = at each evaluation with `best`, else each epoch"
+        None,
+        gt=0,
+        description="checkpoint every so many steps; null = at each evaluation with `best`, else each epoch and each "
+        "half hour",
     )
     patience: int | None = Field(None, gt=0, description="stop after so many evaluations without a better metric")
     best: str | None = Field(None, description="metric of the best checkpoint, e.g. agreement_cosine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Sequence
@@ -136,6 +137,11 @@ def _write(file: Path, axes: TokenAxes) -> None:
             os.link(partial, file)
         except FileExistsError:
             pass
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP):
+                raise
+            if not file.exists():  # a file system without hard links
+                os.replace(partial, file)
         finally:
             partial.unlink(missing_ok=True)
 

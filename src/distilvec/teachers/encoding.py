@@ -8,13 +8,17 @@ batches that hold about the same number of padded tokens each: many short texts 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from distilvec.errors import EnvironmentProblem
+
+Given = TypeVar("Given")
 Batch = tuple[np.ndarray, dict[str, Any]]  # int64 [b] positions of the texts, features of the model
 Prepare = Callable[[Sequence[str]], list[Batch]]  # positions count within the slice
 Forward = Callable[[dict[str, Any]], Tensor]  # features -> [b, D]
@@ -23,7 +27,9 @@ _SLICE = 2048
 _AHEAD = 2
 
 
-def stream_batches(texts: Sequence[str], prepare: Prepare, forward: Forward) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def stream_batches(
+    texts: Sequence[str], prepare: Prepare, forward: Forward, too_large: Callable[[int], None]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Positions int64 [b] and vectors float32 [b, D], batch by batch.
 
     One batch is always under way on the device while the one before is handed out.
@@ -31,15 +37,57 @@ def stream_batches(texts: Sequence[str], prepare: Prepare, forward: Forward) -> 
     Args:
         prepare: tokenises a slice of texts and cuts it into batches; runs in the background thread.
         forward: runs a batch; may return before the device is done.
+        too_large: as of `in_room`.
     """
     waiting: tuple[np.ndarray, Tensor] | None = None
-    for rows, features in prepared_batches(texts, prepare):
-        vectors = forward(features)
+    for rows, vectors in in_room(prepared_batches(texts, prepare), forward, too_large):
         if waiting is not None:
             yield waiting[0], waiting[1].float().cpu().numpy()
         waiting = (rows, vectors)
     if waiting is not None:
         yield waiting[0], waiting[1].float().cpu().numpy()
+
+
+def in_room(
+    batches: Iterable[Batch], act: Callable[[dict[str, Any]], Given], too_large: Callable[[int], None]
+) -> Iterator[tuple[np.ndarray, Given]]:
+    """Positions int64 [b] and what `act` gives of each batch; of its halves, where the device has no room for it.
+
+    Args:
+        too_large: told the number of padded tokens that there was no room for.
+
+    Raises:
+        EnvironmentProblem: there is no room for a single text.
+    """
+    for batch in batches:
+        todo = [batch]
+        while todo:
+            rows, features = todo.pop()
+            try:
+                found = act(features)
+            except torch.OutOfMemoryError as problem:
+                if len(rows) == 1:
+                    raise EnvironmentProblem(
+                        f"the device has no room for a single text ({str(problem).splitlines()[0]})",
+                        remedy="Give the teacher a smaller max_length, a narrower dtype, or a larger device.",
+                    ) from problem
+            else:
+                yield rows, found
+                continue
+            # Only now, without the traceback, nothing holds on to what the failed pass had made.
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            too_large(max(each.numel() for each in features.values() if isinstance(each, Tensor)))
+            half = len(rows) // 2
+            todo += [(rows[part], _part(features, part, len(rows))) for part in (slice(half, None), slice(half))]
+
+
+def _part(features: dict[str, Any], part: slice, count: int) -> dict[str, Any]:
+    """Some rows of a batch of `count`; what is not about rows stays."""
+    return {
+        name: value[part] if isinstance(value, Tensor | list) and len(value) == count else value
+        for name, value in features.items()
+    }
 
 
 def prepared_batches(texts: Sequence[str], prepare: Prepare) -> Iterator[Batch]:

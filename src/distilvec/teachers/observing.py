@@ -63,7 +63,7 @@ class Observer:
         ids, mask, special = features["input_ids"], features["attention_mask"].bool(), None
         if self._writer is not None:
             special, self._writer.next_logits = features["special_tokens_mask"].cpu(), wanted.next
-        with autocast, self._watch.watching(bool(wanted.tokens), wanted.attention) as seen:
+        with autocast, self._watch.watching(wanted.tokens, wanted.attention) as seen:
             features = first(features)
             seen.close(features["token_embeddings"])
         features["token_embeddings"] = features["token_embeddings"].float()

@@ -22,7 +22,7 @@ from distilvec.modules.pipeline import PoolingChoice, set_length, set_pooling, s
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, hash_files, licence_of
-from distilvec.teachers.encoding import Batch, cut_batches, prepared_batches, stream_batches
+from distilvec.teachers.encoding import Batch, cut_batches, in_room, prepared_batches, stream_batches
 from distilvec.teachers.observing import Observer, followed
 from distilvec.teachers.padding import quick_tokens
 from distilvec.teachers.signals import NOTHING, TeacherSignals, Wanted
@@ -119,7 +119,7 @@ class TextTeacher(SentenceTeacher):
 
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]) until every text was given once, longest first."""
-        yield from stream_batches(texts, self._prepare, self._forward)
+        yield from stream_batches(texts, self._prepare, self._forward, self._too_large)
 
     def observe(self, texts: Sequence[str], wanted: Wanted) -> Iterator[tuple[np.ndarray, TeacherSignals]]:
         """Pairs (positions int64 [b], their signals on the CPU) until every text was given once, longest first."""
@@ -127,8 +127,8 @@ class TextTeacher(SentenceTeacher):
         if not wanted.signals:
             yield from super().observe(texts, wanted)
             return
-        for rows, features in prepared_batches(texts, self._prepare):
-            yield rows, self._observe(features, wanted)
+        batches = prepared_batches(texts, self._prepare)
+        yield from in_room(batches, functools.partial(self._observe, wanted=wanted), self._too_large)
 
     def signals(self, texts: Sequence[str], wanted: Wanted = NOTHING) -> TeacherSignals:
         """What it says about B texts, all in one forward pass where more than sentence vectors is wanted."""
@@ -236,6 +236,11 @@ class TextTeacher(SentenceTeacher):
         lengths = np.fromiter((len(each) for each in found), np.int64, len(found))
         batches = cut_batches(lengths, self._budget)
         return [(rows, self.tokens.features([found[row] for row in rows])) for rows in batches]
+
+    def _too_large(self, tokens: int) -> None:
+        """Read less at once from now on: the device had no room for so many padded tokens."""
+        self._budget = min(self._budget, max(1, tokens // 2))
+        logger.warning("%s: no room for %d padded tokens, reading %d at once", self.card.name, tokens, self._budget)
 
     @torch.inference_mode()
     def _forward(self, features: dict[str, Any]) -> Tensor:

@@ -117,6 +117,26 @@ class StopPolitely(TrainerCallback):
             self.stopped = control.should_save = control.should_training_stop = True
 
 
+class SaveByTime(TrainerCallback):
+    """Save a checkpoint where the last one, or the start, is longer ago than `seconds`.
+
+    Asked at every sixteenth step, because several processes have to agree on it.
+    """
+
+    def __init__(self, seconds: float = 1800.0) -> None:
+        self.seconds, self.last = seconds, time.monotonic()
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.last = time.monotonic()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.last = time.monotonic()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if state.global_step % 16 == 0 and any_rank(time.monotonic() - self.last > self.seconds):
+            control.should_save = True
+
+
 class Ticker:
     """Prints progress: a rewritten line on a terminal, otherwise one line every `every` seconds.
 

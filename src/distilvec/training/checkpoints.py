@@ -102,6 +102,8 @@ class CheckpointedTrainer(Trainer):
                 seal(partial / name, "checkpoint")
                 shutil.rmtree(home / name, ignore_errors=True)
                 os.replace(partial / name, home / name)
+        except torch.OutOfMemoryError:
+            raise
         except (OSError, RuntimeError, SafetensorError) as error:
             raise EnvironmentProblem(
                 f"the checkpoint cannot be written ({error})",

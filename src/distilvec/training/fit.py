@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import resource
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 
 from distilvec.allocator import keep_freed_memory
 from distilvec.corpus.groups import rows_with_companions
-from distilvec.errors import DataError, DistilvecError, DivergedError, Interrupted
+from distilvec.errors import DataError, DistilvecError, DivergedError, EnvironmentProblem, Interrupted
 from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs, Sample
@@ -25,7 +25,7 @@ from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training.arguments import training_arguments
 from distilvec.training.attention import attention, choose_attention
-from distilvec.training.callbacks import Progress, RunLog, StopPolitely, Ticker
+from distilvec.training.callbacks import Progress, RunLog, SaveByTime, StopPolitely, Ticker
 from distilvec.training.checkpoint_folders import newest_checkpoint, refuse_other_data, tidy
 from distilvec.training.compiling import compiled, take_compilation
 from distilvec.training.data import Collator, SignalSource
@@ -308,12 +308,21 @@ def _train(trainer: DistillationTrainer, checkpoint: Path | None, folder: Path) 
 
     Raises:
         Interrupted: after the checkpoint is saved.
+        EnvironmentProblem: the device has no room for a step.
     """
     trainer.start_clock()
     with StopSignals() as signals:
         polite = StopPolitely(signals)
         trainer.add_callback(polite)
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except torch.OutOfMemoryError as problem:
+            raise EnvironmentProblem(
+                f"the device has no room for step {trainer.state.global_step + 1} ({str(problem).splitlines()[0]})",
+                where="training",
+                remedy="Set training.mini_batch_size, which changes no loss, or lower training.batch_size or "
+                "student.max_length.",
+            ) from problem
     if polite.stopped or signals.number is not None:
         raise Interrupted(
             f"stopped by {signals.name or 'a signal to another process'} at step {trainer.state.global_step} of "
@@ -372,6 +381,8 @@ def _callbacks(training: TrainingSection, folder: Path, checkpoint: Path | None)
     callbacks: list[Any] = [Progress(Ticker("training", "steps"))]
     if rank() == 0:
         callbacks.append(RunLog(folder / "run.jsonl", step))
+    if training.save_every is None and training.best is None:  # an epoch can be days
+        callbacks.append(SaveByTime())
     if training.patience:
         callbacks.append(EarlyStoppingCallback(training.patience))
     return callbacks
@@ -405,4 +416,7 @@ def _outcome(
 def _peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
