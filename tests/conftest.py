@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import os
+import shutil
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -31,8 +33,18 @@ def _two_threads() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_pass() -> None:
-    """Speed is told after one pass over the texts: nothing here looks at how sure it is, but its own tests."""
-    importlib.import_module("distilvec.judging.speed").MOST_PASSES = 1  # type: ignore[attr-defined]
+    """Speed is told after one pass over the texts and five single ones: only its own tests look at how sure it is."""
+    judged: Any = importlib.import_module("distilvec.judging.speed")
+    judged.MOST_PASSES = 1
+    judged.speed.__kwdefaults__["singles"] = 5
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _looked_up_once() -> None:
+    """What stays as it is while tests run: the commit that a report names, and the files of installed packages."""
+    for module, name in (("distilvec.report.describe", "git_state"), ("distilvec.corpus.docstrings", "_files")):
+        found = importlib.import_module(module)
+        setattr(found, name, functools.cache(getattr(found, name)))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,9 +66,12 @@ def _heap_at_rest() -> None:
 
 
 #: Files that take half a minute, started first: a worker that is left with one at the end keeps the other waiting.
-LONGEST = ("flow/ray/test_ray", "training/test_processes", "training/test_resume", "flow/test_internals",
-           "training/test_trainer", "flow/test_demo", "flow/ray/test_ranks", "faults/test_attack", "test_export",
-           "tasks/test_finetune", "cli/test_cli", "choosing/test_choosing", "faults/test_jobs")  # fmt: skip
+LONGEST = (
+    *("flow/ray/test_ray", "training/test_processes", "training/test_resume", "methods/test_suite"),
+    *("flow/test_internals", "choosing/test_budget", "test_docs", "training/test_trainer", "flow/test_demo"),
+    *("flow/ray/test_ranks", "faults/test_attack", "test_export", "tasks/test_finetune", "cli/test_cli"),
+    *("choosing/test_choosing", "faults/test_jobs"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -122,6 +137,30 @@ def one_layer_bert(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) ->
     folder = tmp_path_factory.mktemp("one-layer") / "bert"
     ship(shrink(load_student(tiny_bert, device="cpu"), layers=[1])[0], folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def _exported(tmp_path_factory: pytest.TempPathFactory, one_layer_bert: Path) -> tuple[Path, list[str]]:
+    """The graph of the one-layer BERT, and the names of its inputs."""
+    from distilvec.export.graph import write_graph
+    from distilvec.students import load_student
+
+    file = tmp_path_factory.mktemp("graph") / "model.onnx"
+    return file, write_graph(load_student(one_layer_bert, device="cpu").eval(), file)
+
+
+@pytest.fixture
+def exported_once(_exported: tuple[Path, list[str]], one_layer_bert: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`one_layer_bert`, whose export copies the graph that was exported once: what follows the exporter is real."""
+    from distilvec.export import convert
+
+    def copied(student: Any, file: Path, *, states: bool = False) -> list[str]:
+        assert not states
+        shutil.copyfile(_exported[0], file)
+        return _exported[1]
+
+    monkeypatch.setattr(convert, "write_graph", copied)
+    return one_layer_bert
 
 
 @pytest.fixture(scope="session")

@@ -111,8 +111,8 @@ print(*(set(sys.modules) - before))
 
 
 def test_a_reader_that_has_enough_is_no_fault() -> None:
-    """As `distilvec methods | head -1`."""
-    command = [sys.executable, "-m", "distilvec", "methods"]
+    """As `distilvec recipes | head -1`."""
+    command = [sys.executable, "-m", "distilvec", "recipes"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None and child.stderr is not None
     child.stdout.close()

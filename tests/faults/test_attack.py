@@ -140,8 +140,8 @@ def test_the_attack_notices(
         return (lambda: act(folder)) if folder.name == "2" else lambda: None
 
     monkeypatch.setitem(kinds.KINDS, "third", third)
-    monkeypatch.setattr(feeding, "SECONDS", 1.0)
-    monkeypatch.setattr(children, "IDLE", 4.0)
+    monkeypatch.setattr(feeding, "SECONDS", 0.5)
+    monkeypatch.setattr(children, "IDLE", 1.5 if act is waits else 4.0)
     found = feeding.block("third", "seed", 4, tmp_path, tmp_path / "cases")
     assert (found["tried"], found["accepted"]) == (4, 3)
     assert [each["case"] for each in found["broken"]] == [2] and said in found["broken"][0]["what"]

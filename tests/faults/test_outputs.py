@@ -66,24 +66,24 @@ def test_files_of_somebody_elses_are_not_replaced(command: str, tiny_bert: Path,
 
 
 @pytest.mark.parametrize("command", ["evaluate", "compress", "geometry"])
-def test_its_own_results_are_replaced(command: str, one_layer_bert: Path, data: Path, tmp_path: Path) -> None:
+def test_its_own_results_are_replaced(command: str, exported_once: Path, data: Path, tmp_path: Path) -> None:
     write, name = WRITING[command]
     (tmp_path / "out").mkdir()
     (tmp_path / "out/notes.txt").write_text("mine")
-    write(one_layer_bert, data, tmp_path / "out")
+    write(exported_once, data, tmp_path / "out")
     (tmp_path / "out" / name).touch()
-    write(one_layer_bert, data, tmp_path / "out")
+    write(exported_once, data, tmp_path / "out")
     assert (tmp_path / "out/notes.txt").read_text() == "mine"
 
 
-def test_an_export_is_replaced_and_goes_on_after_a_kill(one_layer_bert: Path, tmp_path: Path) -> None:
+def test_an_export_is_replaced_and_goes_on_after_a_kill(exported_once: Path, tmp_path: Path) -> None:
     out, half = tmp_path / "out", tmp_path / "half"
     out.mkdir()
     (out / "model.onnx.notes").write_text("mine")
-    export_onnx(one_layer_bert, out, quantize=False)
+    export_onnx(exported_once, out, quantize=False)
     names = set(contents(out))
     (out / "distilvec_onnx.json").unlink()  # a kill between two files
-    export_onnx(one_layer_bert, out, quantize=False)
+    export_onnx(exported_once, out, quantize=False)
     assert set(contents(out)) == names and (out / "model.onnx.notes").read_text() == "mine"
     assert load_onnx(out).encode(["a text"]).shape == (1, 32)
     half.mkdir()

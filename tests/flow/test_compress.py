@@ -56,8 +56,8 @@ def test_a_static_student(student: SentenceTransformer, texts: list[str]) -> Non
 
 
 @onnx
-def test_a_transformer_also_as_onnx(one_layer_bert: Path, texts: list[str]) -> None:
-    model = load_student(one_layer_bert, device="cpu")
+def test_a_transformer_also_as_onnx(exported_once: Path, texts: list[str]) -> None:
+    model = load_student(exported_once, device="cpu")
     found = compress(model, texts[:40], texts[40:80], widths=[])
     assert [row.name for row in found.rows][3:] == ["float16 weights", "onnx float32", "onnx int8"]
     graph, small = found.rows[-2:]

@@ -37,6 +37,15 @@ def data(tmp_path_factory: pytest.TempPathFactory, sentences: Sequence[str]) -> 
     return folder
 
 
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
+    """A teacher of another task, with as many classes of other names."""
+    folder = tmp_path_factory.mktemp("other")
+    rows = [json.dumps({"text": f"text {n}", "label": "xy"[n % 2]}) + "\n" for n in range(16)]
+    (folder / "other.jsonl").write_text("".join(rows))
+    return finetune(tiny_bert, folder / "other.jsonl", folder / "teacher", training={"epochs": 1, "use_cpu": True})
+
+
 def recipe(data: Path, out: Path, models: dict[str, Path], method: dict[str, Any], **changes: Any) -> Recipe:
     sections: dict[str, Any] = {
         "corpus": {"path": str(data / "train.jsonl"), "holdout": 0.0},
@@ -61,7 +70,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     }
 
 
-EMO, MOE, DSKD = {"name": "emo"}, {"name": "distillmoe", "layers": 2}, {"name": "dskd"}
+EMO, MOE = {"name": "emo"}, {"name": "distillmoe", "layers": 2}
 
 
 @pytest.mark.parametrize("method", [EMO, MOE], ids=lambda method: method["name"])
@@ -83,11 +92,9 @@ def test_a_live_teacher_and_a_store_train_the_same_student(
     assert difference.mean() < 1e-5  # a step moves a weight by 1e-3, and there are four
 
 
-@pytest.mark.parametrize("method", [EMO, MOE, DSKD], ids=lambda method: method["name"])
-def test_resumed_equals_uninterrupted(
-    method: dict[str, Any], data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
-) -> None:
-    half = recipe(data, tmp_path / "half", tiny_model_folders, method)
+def test_resumed_equals_uninterrupted(data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]) -> None:
+    """From a store; with live teachers, and by other methods: tests/training/test_resume."""
+    half = recipe(data, tmp_path / "half", tiny_model_folders, MOE)
     whole = weights(train(half))
     checkpoints = tmp_path / "half" / "checkpoints"
     for folder in checkpoints.glob("checkpoint-*"):
@@ -235,18 +242,15 @@ def test_what_is_wrong_with_the_tasks_test_file_is_said_before_teaching(
 
 
 def test_a_teacher_of_another_task_teaches_and_is_not_scored(
-    data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path], caplog: pytest.LogCaptureFixture
+    other: Path, data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = tmp_path / "other.jsonl"
-    other.write_text("".join(json.dumps({"text": f"text {n}", "label": "xy"[n % 2]}) + "\n" for n in range(16)))
-    teacher = finetune(tiny_model_folders["bert"], other, tmp_path / "teacher", training={"epochs": 1, "use_cpu": True})
     done = run(
         recipe(
             data,
             tmp_path / "out",
             tiny_model_folders,
             {"name": "cosine"},
-            teachers=[{"name": "teacher", "model": str(teacher)}],
+            teachers=[{"name": "teacher", "model": str(other)}],
             task={"kind": "classification", "label": "label", "test": str(data / "test.jsonl")},
         )
     )
@@ -256,18 +260,15 @@ def test_a_teacher_of_another_task_teaches_and_is_not_scored(
 
 @pytest.mark.parametrize("method", ["dskd", "uld", "multilevel_ot"])
 def test_a_teacher_of_other_classes(
-    method: str, data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
+    method: str, other: Path, data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
 ) -> None:
-    """Of as many classes with other names: refused before teaching, but by methods that sort classes."""
-    other = tmp_path / "other.jsonl"
-    other.write_text("".join(json.dumps({"text": f"text {n}", "label": "xy"[n % 2]}) + "\n" for n in range(16)))
-    teacher = finetune(tiny_model_folders["bert"], other, tmp_path / "teacher", training={"epochs": 1, "use_cpu": True})
+    """Refused before teaching, but by methods that sort classes."""
     given = recipe(
         data,
         tmp_path / "out",
         tiny_model_folders,
         {"name": method},
-        teachers=[{"name": "teacher", "model": str(teacher)}],
+        teachers=[{"name": "teacher", "model": str(other)}],
         task={"kind": "classification", "label": "label"},
     )
     if method == "dskd":

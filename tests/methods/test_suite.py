@@ -228,7 +228,9 @@ def test_terms_have_the_shapes_of_the_contract(case) -> None:
     world, method = case.made()
     check_needs(method, method.needs(world.student, world.teachers), world.student)
     student, signals, batch = world.given(method, range(8))
+    state = torch.get_rng_state()
     terms = check_terms(method, method(student, signals, batch), student)
+    assert torch.equal(torch.get_rng_state(), state), "the global generator is not touched by a step"
     assert bool(terms) == (case.name not in TERMLESS)
     for name, term in terms.items():
         assert term.values.shape in {(8,), (1, 8), (2, 8), ()}, name
@@ -294,7 +296,7 @@ def test_padding_does_not_matter(case, float64) -> None:
     method.eval()
     world.encoder.eval()
     before = world.step(copy.deepcopy(method))
-    for padding in ({"pad": 5}, {"left": True}, {"pad": 3, "left": True}):
+    for padding in ({"pad": 5}, {"pad": 3, "left": True}):
         after = world.step(copy.deepcopy(method), **padding)
         for key, term in before.items():
             torch.testing.assert_close(after[key].values, term.values, rtol=1e-5, atol=1e-6)
@@ -363,22 +365,15 @@ def test_state_survives_a_strict_load(case) -> None:
 
 
 @TERMS
-def test_autocast_agrees_loosely_with_float32(case) -> None:
+def test_autocast_and_half_precision_signals_of_a_store_are_close_to_float32(case) -> None:
     world, method = case.made()
-    given = world.given(method)
+    student, signals, batch = given = world.given(method)
     exact = copy.deepcopy(method)(*given)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loose = method(*given)
+        loose = copy.deepcopy(method)(*given)
     for key, term in exact.items():
         assert loose[key].values.dtype == torch.float32
         torch.testing.assert_close(mean(loose[key]), mean(term), rtol=0.08, atol=0.03)
-
-
-@TERMS
-def test_half_precision_signals_of_a_store_are_close(case) -> None:
-    world, method = case.made()
-    exact = copy.deepcopy(method)(*world.given(method))
-    student, signals, batch = world.given(method)
     for one in signals:
         one.sentence = None if one.sentence is None else one.sentence.half().float()
         one.logits = None if one.logits is None else one.logits.half().float()
@@ -395,15 +390,6 @@ def test_a_second_pass_over_the_same_batch_is_the_same_objective(case) -> None:
     first, second = world.step(method), world.step(method)
     for key, term in first.items():
         torch.testing.assert_close(second[key].values, term.values, rtol=0, atol=0)
-
-
-@EVERY
-def test_the_global_generator_is_not_touched_by_a_step(case) -> None:
-    world, method = case.made()
-    given = world.given(method)
-    state = torch.get_rng_state()
-    method(*given)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def of_the_first(method: Method, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -457,11 +443,11 @@ def test_a_step_takes_as_many_operations_for_many_items_as_for_few(case, monkeyp
     found = []
     world = case.world()
     built = case._replace(options={**case.options, **fixed}).method(world)
-    for items, pad in ((24, 0), (36, 0), (48, 20)):
+    for items, pad in ((24, 0), (48, 20)):
         method = copy.deepcopy(built)  # a queue is empty at first
         given = world.given(method, range(items), pad=pad)
         found.append(operations(lambda: method(*given)))  # noqa: B023
-    assert found[0] == found[1] == found[2] > 5
+    assert found[0] == found[1] > 5
 
 
 PERFECT = [

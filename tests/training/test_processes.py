@@ -63,16 +63,8 @@ JOBS: dict[str, dict[str, Any]] = {
         "sharpness": {"kind": "disam", "rho": 0.5, "domains": 0.5},
     },
     "distilcse": {"method": "distilcse", "options": {"queue": 20}, "lr": SMALL_LR, "training": TRAINING},
-    "distilcse-asam": {
-        "method": "distilcse",
-        "options": {"queue": 20},
-        "lr": SMALL_LR,
-        "training": TRAINING,
-        "sharpness": ASAM,
-    },
     "gaussian": {"method": "gaussian", "options": {"width": 16, "depth": 2}, "training": TRAINING},
     "cosine-remember": {"method": "cosine", "training": TRAINING, "remember": 1.0},
-    "talas-remember": {"method": "talas", "training": TRAINING, "remember": 1.0},
     # Triplets: 16 of them in 4 batches.
     "mnrl": {"method": "mnrl", "corpus": "triplets", "training": TRAINING | {"batch_size": 4}},
     "cosine-mixture": {"method": "cosine", "student": "still-mixture", "router_balance": 1.0, "training": TRAINING},
