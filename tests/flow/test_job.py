@@ -379,3 +379,20 @@ def test_prompts_that_a_student_is_not_trained_with_are_told(
     caplog.clear()
     check_job(Job(recipe(tmp_path, tiny_bert, sentences, output=str(tmp_path / "other"))))
     assert "prompts of its own" not in caplog.text
+
+
+def test_what_else_was_taught_decides_nothing(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    """Mean and deviation are those of the corpus, not of all that is in a store that recipes share."""
+    many, few = (
+        recipe(tmp_path / name, tiny_bert, texts, cache=str(tmp_path / "cache"))
+        for name, texts in (("many", sentences), ("few", sentences[:40]))
+    )
+    (whole,), job = Job(many).taught, Job(few)
+    (part,) = job.taught
+    assert len(part.store) == len(whole.store) > len(job.corpus)
+    found = part.info_on(job.corpus)
+    vectors = part.store.read(part.store.rows(job.corpus.teacher_keys))
+    np.testing.assert_allclose(found.mean, vectors.mean(0), atol=1e-6)
+    np.testing.assert_allclose(found.std, vectors.std(0), atol=1e-6)
+    assert not np.allclose(found.mean, part.info.mean, atol=1e-4)
+    assert torch.equal(whole.info_on(Job(many).corpus).mean, whole.info.mean)

@@ -19,11 +19,12 @@ from distilvec.corpus.keys import Modality
 from distilvec.corpus.lazy import BLOCK, LazyTexts
 from distilvec.corpus.molecules import Components
 from distilvec.errors import DataError, Interrupted
-from distilvec.evenly import sampled_rows
+from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.recipe import TeacherSection
 from distilvec.store import FillReport, SignalStore, fill
 from distilvec.store.axes import axes_of
+from distilvec.store.statistics import Statistics
 from distilvec.store.turns import alone
 from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
 from distilvec.teachers.answers import Answers
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from distilvec.judging import CachedEncoder
     from distilvec.tasks.base import Task
     from distilvec.training import SignalSource
+
+
+#: Of a corpus that is a part of a store so many texts are looked at, for mean and deviation.
+_MEASURED = 200_000
 
 
 @dataclass
@@ -69,10 +74,22 @@ class Taught:
             self.teacher if rounded else StoredTeacher(self.teacher, self.store, modality), name=card.name
         )
 
+    def info_on(self, corpus: Corpus) -> TeacherInfo:
+        """As `info`, with the statistics of this corpus' vectors: what else was ever taught into the store (by another
+        recipe with the same cache, or of texts that have left the corpus) decides nothing.
+        """
+        if self.filled.present + self.filled.taught == len(self.store):
+            return self.info
+        places = evenly_spaced(len(corpus), _MEASURED)
+        rows = np.unique(self.store.rows(corpus.teacher_keys[places]))
+        return self._info(self.store.statistics(rows[rows >= 0]) if rows[-1] >= 0 else self.store.statistics())
+
     @property
     def info(self) -> TeacherInfo:
         """What a method may know of it."""
-        statistics = self.store.statistics()
+        return self._info(self.store.statistics())
+
+    def _info(self, statistics: Statistics) -> TeacherInfo:
         return replace(
             teacher_info(self.teacher, self.wanted.axes),
             mean=torch.from_numpy(np.asarray(statistics.mean)).float(),

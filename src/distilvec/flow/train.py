@@ -51,7 +51,7 @@ def train_student(job: Job) -> tuple[SentenceTransformer, Fitted]:
         fitted = fit(
             student,
             job.method,
-            [each.info for each in taught],
+            [each.info_on(job.corpus) for each in taught],
             job.corpus,
             job.sources(),
             needs=job.needs,

@@ -28,6 +28,8 @@ from distilvec.store.statistics import Moments, Statistics
 from distilvec.store.writer import StoreWriter
 
 _CHUNK = 1 << 18
+#: Vectors that are measured at once, in float64.
+_MEASURED = 1 << 13
 
 
 class SignalStore(KeyedParts[StorePart]):
@@ -146,8 +148,11 @@ class SignalStore(KeyedParts[StorePart]):
         """The teacher's card."""
         return self._format.teacher
 
-    def statistics(self) -> Statistics:
+    def statistics(self, rows: np.ndarray | None = None) -> Statistics:
         """Mean, deviation, mean norm and rounding error over all rows, from the parts' moments.
+
+        Args:
+            rows: int [n], n >= 1, of these alone instead, as they are stored: without a rounding error.
 
         Raises:
             DataError: where the store is empty.
@@ -155,8 +160,13 @@ class SignalStore(KeyedParts[StorePart]):
         if not self._parts:
             raise DataError("the store is empty", where=str(self.path), remedy="Teach into it first.")
         moments = Moments.empty(self.width)
-        for number in self._by_name:
-            moments += self._parts[number].moments
+        if rows is None:
+            for number in self._by_name:
+                moments += self._parts[number].moments
+            return moments.statistics()
+        for start in range(0, len(rows), _MEASURED):
+            vectors = self.read(rows[start : start + _MEASURED])
+            moments += Moments.of(vectors, vectors)
         return moments.statistics()
 
     def read(self, rows: np.ndarray) -> np.ndarray:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 
 from distilvec.errors import DistilvecError
 from distilvec.flow.job import Job
 from distilvec.recipe import Recipe
 from distilvec.store import FillReport, SignalStore
-from distilvec.store.files import locked
 from distilvec.training.distributed import launched
 
 
@@ -33,8 +30,6 @@ def teach_alone(recipe: Recipe, shard: tuple[int, int] | None = None) -> list[tu
         )
     job = Job(recipe)
     job.require("teach")
-    with taking_turns(recipe) if shard else nullcontext():  # torchrun's processes take turns by themselves
-        _ = job.corpus
     taught = job.teach(shard=own or shard) if recipe.teachers else []
     scored = job.score(shard=own or shard)
     return [(each.store, each.filled) for each in taught] + [(each.store, each.filled) for each in scored]
@@ -63,11 +58,3 @@ def share_of_rank() -> tuple[int, int] | None:
             )
         torch.cuda.set_device(local)
     return rank, processes
-
-
-@contextmanager
-def taking_turns(recipe: Recipe) -> Iterator[None]:
-    """One process of the recipe at a time: the first prepares the corpus, the others find it."""
-    recipe.place.mkdir(parents=True, exist_ok=True)
-    with locked(recipe.place / "corpus.lock", wait=True):
-        yield
