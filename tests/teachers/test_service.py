@@ -15,6 +15,7 @@ from tests.teachers.serving import WIDTH, Service, serving, vector
 from tests.training.starting import Starter
 
 from distilvec.choosing.dry_run import plan
+from distilvec.cli.disk import pieces
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.flow.ray import teach_alone
@@ -114,7 +115,7 @@ def test_it_has_nothing_for_the_one_text_that_is_refused(caplog: pytest.LogCaptu
 @pytest.mark.parametrize("fault", ["many", "all"])
 def test_it_stops_where_the_service_refuses_more_than_some_texts(fault: str) -> None:
     """Many: the texts are none for this service. All, by now: the account or the model is no longer what it was."""
-    refused = {*TEXTS[::3]} if fault == "many" else {*TEXTS, "A probe."}
+    refused = {*TEXTS[::2]} if fault == "many" else {*TEXTS, "A probe."}
     with serving(lambda number, texts: 400 if number and refused & {*texts} else None) as service:
         said = r"^big: .*as 20 of \d+ before it" if fault == "many" else r"^big: .*'A probe\.' \(HTTP 400"
         with pytest.raises(DistilvecError, match=said):
@@ -162,7 +163,9 @@ def test_what_judging_asks_is_paid_for_once(tmp_path: Path, tiny_bert: Path) -> 
             recipe.judging.tasks = [{"name": "sts", "kind": "similarity", "test": str(tmp_path / "sts.jsonl")}]
             assert "sts" in run(recipe).record.model("teacher").scores
         assert max(service.answered[row["text1"]] for row in rows) == 1
-    assert len(SignalStore.open(tmp_path / "out/stores/big")) == 60
+    place = tmp_path / "out/stores/big"
+    assert len(SignalStore.open(place)) == 60
+    assert {piece.path for piece in pieces(place) if piece.kind == "store"} == {place, place / "judging"}
 
 
 def test_batches_hold_so_many_texts_and_tokens() -> None:

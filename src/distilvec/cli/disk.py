@@ -315,9 +315,11 @@ def _start(folder: Path) -> Iterator[Piece]:
 
 
 def _store(folder: Path) -> Iterator[Piece]:
-    """A store without what is derived from it and what was set aside in it."""
+    """A store without what is derived from it and what was set aside in it, and the one inside it of judged texts."""
     for path in _files(folder, _BAD):
         yield _left_over(path, (path,))
+    if is_store(folder / "judging"):
+        yield from _store(folder / "judging")
     derived = folder / "derived"
     if derived.is_dir() and not derived.is_symlink():
         yield _piece("derived", derived, _DERIVED)
