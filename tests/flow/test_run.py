@@ -150,6 +150,9 @@ def test_what_decides_nothing_may_change_before_a_run_goes_on(
     said = r"teachers\.0\.prompt: None there, query:  here; optimizer\.lr: .* there, 1\.0 here"
     with pytest.raises(DistilvecError, match=said):
         run(Recipe.build(data), resume=True)
+    with pytest.raises(DistilvecError) as refused:
+        run(Recipe.build(data | {"corpus": {"path": sentences}}), resume=True)
+    assert len(refused.value.what) < 600, "texts are not told in full"
 
 
 def test_the_router_opens_without_poolers(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:

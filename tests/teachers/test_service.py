@@ -117,7 +117,7 @@ def test_it_stops_where_the_service_refuses_more_than_some_texts(fault: str) -> 
     """Many: the texts are none for this service. All, by now: the account or the model is no longer what it was."""
     refused = {*TEXTS[::2]} if fault == "many" else {*TEXTS, "A probe."}
     with serving(lambda number, texts: 400 if number and refused & {*texts} else None) as service:
-        said = r"^big: .*as 20 of \d+ before it" if fault == "many" else r"^big: .*'A probe\.' \(HTTP 400"
+        said = r"^big: .*as 20 of \d+ so far" if fault == "many" else r"^big: .*'A probe\.' \(HTTP 400"
         with pytest.raises(DistilvecError, match=said):
             teacher_of(service, batch_size=8, concurrency=1).encode(TEXTS)
 

@@ -13,6 +13,8 @@ _SERVICE |= {"tokens_per_request", "tokens_per_minute"}
 #: Where things lie, and what is done with a student that is trained.
 _AROUND = {"cache", "output", "remote", "judging"}
 _TRAINING = {"logging_steps", "report_to", "run_name", "project", "dataloader_num_workers", "save_total_limit"}
+#: Characters of a value in a message.
+_LONGEST = 80
 
 
 def differences(one: Recipe, other: Recipe) -> list[str]:
@@ -20,8 +22,16 @@ def differences(one: Recipe, other: Recipe) -> list[str]:
     first, second = _deciding(one), _deciding(other)
     keys = dict.fromkeys([*first, *second])
     return [
-        f"{key}: {first.get(key)} there, {second.get(key)} here" for key in keys if first.get(key) != second.get(key)
+        f"{key}: {_shown(first.get(key))} there, {_shown(second.get(key))} here"
+        for key in keys
+        if first.get(key) != second.get(key)
     ]
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: the beginning of a long one (texts that are given from Python, say)."""
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _deciding(recipe: Recipe) -> dict[str, Any]:

@@ -179,8 +179,9 @@ class ServiceTeacher(SentenceTeacher):
                 asked = [texts[int(row)] for row in rows]
                 came = None if self.answers is None else functools.partial(self._keep_half, keeping)
                 prompted = [self._prompt + text for text in asked]
+                with self._counting:
+                    self._asked += len(rows)
                 vectors = self._checked(self._endpoint.embed(prompted, came, self._refused))
-                self._asked += len(rows)
                 with keeping:
                     if self.answers is not None:
                         self._keep(self.answers, asked, vectors)
@@ -230,7 +231,7 @@ class ServiceTeacher(SentenceTeacher):
             count, asked = self._unread, self._asked
         if count > _FEW and count > _MANY * asked:
             raise DistilvecError(
-                f"{problem.what}, as {count - 1:,} of {asked:,} before it", where=problem.where, remedy=problem.remedy
+                f"{problem.what}, as {count - 1:,} of {asked:,} so far", where=problem.where, remedy=problem.remedy
             )
         if not count & (count - 1):  # the 1st, 2nd, 4th ...
             self._endpoint.embed([self._probe])
