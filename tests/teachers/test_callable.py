@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from distilvec.corpus import read_corpus
+from distilvec.corpus import content_keys, read_corpus
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.store import SignalStore, fill
 from distilvec.teachers import CallTeacher, batch_invariance, load_teacher
@@ -187,6 +187,27 @@ def test_fingerprint_follows_source_and_prompt() -> None:
     seen.add(load_teacher(call=embed, prompt="query: ").card.fingerprint)
     assert len(seen) == 3
     assert load_teacher(call=embed).card.fingerprint in seen
+
+
+def test_an_edited_function_keeps_its_store_where_it_says_that_its_answers_are_the_same(tmp_path: Path) -> None:
+    def edited(texts: list[str]) -> list[list[float]]:
+        return [list(row) for row in embed(texts)]
+
+    def store_of(function: Any) -> SignalStore:
+        teacher = load_teacher(call=function)
+        return SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width)
+
+    first = store_of(embed)
+    fill(first, load_teacher(call=embed), ["a", "bc"], content_keys(["a", "bc"]))
+    told = first.card["fingerprint"]
+    with pytest.raises(DistilvecError, match=f'answers as before says so: `function.fingerprint = "{told}"`'):
+        store_of(edited)
+    edited.fingerprint = told  # type: ignore[attr-defined]
+    assert len(store_of(edited)) == 2
+    edited.fingerprint = "another"  # type: ignore[attr-defined]
+    assert load_teacher(call=edited).card.fingerprint == "another"
+    edited.fingerprint = ""  # type: ignore[attr-defined]
+    assert len(load_teacher(call=edited).card.fingerprint) == 32
 
 
 class Network(torch.nn.Module):

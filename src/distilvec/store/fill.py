@@ -90,7 +90,8 @@ def fill(
         DataError: where the teacher gives what is not finite or does not fit into float16, naming the text.
         EnvironmentProblem: where the disk is full. What was complete stays.
     """
-    check_same_teacher(str(store.card["fingerprint"]), card_dict(teacher.card)["fingerprint"], store.path)
+    card = card_dict(teacher.card)
+    check_same_teacher(str(store.card["fingerprint"]), card["fingerprint"], store.path, card.get("kind"))
     if len(texts) != len(keys):
         raise DistilvecError(f"expected one key per text, found {len(texts)} texts and {len(keys)} keys")
     filling: SignalFilling | _VectorFilling

@@ -89,18 +89,25 @@ def make_format(card: Any, width: int, dtype: str) -> StoreFormat:
     return StoreFormat(card_dict(card), int(width), dtype)
 
 
-def check_same_teacher(existing: str, other: str, where: Path) -> None:
+def check_same_teacher(existing: str, other: str, where: Path, kind: str | None = None) -> None:
     """Refuse another teacher's vectors.
+
+    Args:
+        existing, other: fingerprint of the store, and of the teacher that comes to it.
+        kind: of that teacher, as its card says it.
 
     Raises:
         DistilvecError: with both fingerprints, where they differ.
     """
     if existing != other:
+        remedy = "Use another folder for this teacher, or the teacher that filled this one."
+        if kind in ("callable", "scorer"):
+            remedy += f' An edited function that answers as before says so: `function.fingerprint = "{existing}"`.'
         raise DistilvecError(
             f"the store holds vectors of the teacher with fingerprint {existing}, "
             f"but this teacher's fingerprint is {other}",
             where=str(where),
-            remedy="Use another folder for this teacher, or the teacher that filled this one.",
+            remedy=remedy,
         )
 
 

@@ -41,7 +41,8 @@ class CallTeacher(SentenceTeacher):
     `attempts` times in all, and every attempt counts for the rate limit.
 
     Its fingerprint covers the function's name and source text, the prompt, the width, and what a Python value carries
-    along (see `carried`); what a service changes on its side cannot be seen.
+    along (see `carried`); what a service changes on its side cannot be seen. A function with an attribute
+    `fingerprint`, a text, has that one, and whoever wrote it answers for it.
 
     Attributes:
         card: who it is.
@@ -98,17 +99,23 @@ class CallTeacher(SentenceTeacher):
         if self._knows_all and np.isnan(seen).any():
             raise DataError(f"it has no vector for {probe!r}, which it is tried with", where=name)
         source = call if isinstance(call, str) else _name_of(call)
-        own = [carried(self._function)]
-        own = own if any(own) else []  # that of a plain function is as it always was
         self.card = TeacherCard(
             name=name,
             kind="callable",
             source=source,
-            fingerprint=fingerprint(source, source_of(self._function), self._prompt, seen.shape[1], *own),
+            fingerprint=self._fingerprint(source, seen.shape[1]),
             width=int(seen.shape[1]),
             prompt=prompt or None,
             normalized=bool(abs(float(np.linalg.norm(seen[0])) - 1) < 1e-3),
         )
+
+    def _fingerprint(self, source: str, width: int) -> str:
+        told = getattr(self._function, "fingerprint", None)
+        if isinstance(told, str) and told:
+            return told
+        own = [carried(self._function)]
+        own = own if any(own) else []  # that of a plain function is as it always was
+        return fingerprint(source, source_of(self._function), self._prompt, width, *own)
 
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the texts, one call each."""
