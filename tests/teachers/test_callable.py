@@ -206,6 +206,7 @@ def test_an_edited_function_keeps_its_store_where_it_says_that_its_answers_are_t
     assert len(store_of(edited)) == 2
     edited.fingerprint = "another"  # type: ignore[attr-defined]
     assert load_teacher(call=edited).card.fingerprint == "another"
+    assert load_teacher(call=edited, prompt="query: ").card.fingerprint != "another"
     edited.fingerprint = ""  # type: ignore[attr-defined]
     assert len(load_teacher(call=edited).card.fingerprint) == 32
 

@@ -91,7 +91,7 @@ def fill(
         EnvironmentProblem: where the disk is full. What was complete stays.
     """
     card = card_dict(teacher.card)
-    check_same_teacher(str(store.card["fingerprint"]), card["fingerprint"], store.path, card.get("kind"))
+    check_same_teacher(str(store.card["fingerprint"]), card["fingerprint"], store.path, card)
     if len(texts) != len(keys):
         raise DistilvecError(f"expected one key per text, found {len(texts)} texts and {len(keys)} keys")
     filling: SignalFilling | _VectorFilling

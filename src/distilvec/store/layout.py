@@ -89,19 +89,19 @@ def make_format(card: Any, width: int, dtype: str) -> StoreFormat:
     return StoreFormat(card_dict(card), int(width), dtype)
 
 
-def check_same_teacher(existing: str, other: str, where: Path, kind: str | None = None) -> None:
+def check_same_teacher(existing: str, other: str, where: Path, card: Mapping[str, Any] | None = None) -> None:
     """Refuse another teacher's vectors.
 
     Args:
         existing, other: fingerprint of the store, and of the teacher that comes to it.
-        kind: of that teacher, as its card says it.
+        card: of that teacher; None = not known.
 
     Raises:
         DistilvecError: with both fingerprints, where they differ.
     """
     if existing != other:
         remedy = "Use another folder for this teacher, or the teacher that filled this one."
-        if kind in ("callable", "scorer"):
+        if card and card.get("kind") in ("callable", "scorer") and not card.get("prompt"):
             remedy += f' An edited function that answers as before says so: `function.fingerprint = "{existing}"`.'
         raise DistilvecError(
             f"the store holds vectors of the teacher with fingerprint {existing}, "

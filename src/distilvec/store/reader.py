@@ -62,7 +62,7 @@ class SignalStore(KeyedParts[StorePart]):
                     raise DistilvecError("a store is a folder, here is a file", where=str(folder)) from error
             write_format(folder, wanted)
         store = cls.open(folder)
-        check_same_teacher(store._format.fingerprint, wanted.fingerprint, folder, wanted.teacher.get("kind"))
+        check_same_teacher(store._format.fingerprint, wanted.fingerprint, folder, wanted.teacher)
         if not len(store) and store._format != wanted:  # nothing is lost by making it anew
             write_format(folder, wanted, anew=True)
             store = cls.open(folder)

@@ -42,7 +42,7 @@ class CallTeacher(SentenceTeacher):
 
     Its fingerprint covers the function's name and source text, the prompt, the width, and what a Python value carries
     along (see `carried`); what a service changes on its side cannot be seen. A function with an attribute
-    `fingerprint`, a text, has that one, and whoever wrote it answers for it.
+    `fingerprint`, a text, has that one (with the prompt, where there is one), and whoever wrote it answers for it.
 
     Attributes:
         card: who it is.
@@ -112,7 +112,7 @@ class CallTeacher(SentenceTeacher):
     def _fingerprint(self, source: str, width: int) -> str:
         told = getattr(self._function, "fingerprint", None)
         if isinstance(told, str) and told:
-            return told
+            return fingerprint(told, self._prompt) if self._prompt else told
         own = [carried(self._function)]
         own = own if any(own) else []  # that of a plain function is as it always was
         return fingerprint(source, source_of(self._function), self._prompt, width, *own)
