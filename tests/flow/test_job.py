@@ -13,6 +13,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import distilvec
+from distilvec.choosing.choose import source_of
 from distilvec.errors import DistilvecError
 from distilvec.flow import job as job_module
 from distilvec.flow import start
@@ -75,6 +76,21 @@ def test_copies_of_the_untrained_student_are_equal_and_separate(
     with torch.no_grad():
         next(first.parameters()).add_(1.0)
     assert torch.equal(next(second.parameters()), next(job.student().parameters())), "nobody sees another's changes"
+
+
+@pytest.mark.parametrize("kind", ["cut", "static", "auto"])
+def test_a_name_that_is_nobodys_names_the_teachers(
+    kind: str, tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    section = {"auto": {"of": "teacher"}} if kind == "auto" else _named(STUDENTS[kind], "teacher")
+    given = recipe(tmp_path, tiny_bert, sentences[:60], student=section)
+    with pytest.raises(DistilvecError, match=r"^teacher: .* Teachers of this recipe: tiny\.$"):
+        source_of(given) if kind == "auto" else Job(given).student()
+
+
+def _named(section: dict[str, Any], name: str) -> dict[str, Any]:
+    return {kind: {**sizes, "of": name} for kind, sizes in section.items()}
 
 
 def test_a_run_makes_each_part_once(

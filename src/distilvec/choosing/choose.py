@@ -15,13 +15,11 @@ from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.flow.job import Job
 from distilvec.flow.judge import knows_tasks
-from distilvec.flow.start import teacher_model
+from distilvec.flow.start import source_model, teacher_model
 from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, JudgingTask, judge, settle_tasks
 from distilvec.methods.table import on_pairs
 from distilvec.recipe import Recipe
-from distilvec.recipe.places import at_revision
-from distilvec.students import load_student
 from distilvec.training.arguments import steps_in_all
 
 if TYPE_CHECKING:
@@ -161,14 +159,10 @@ def source_of(recipe: Recipe) -> tuple[str | None, SentenceTransformer | None]:
     named = None
     if student is not None:
         named = student.auto.of if student.auto else student.shrink.of if student.shrink else None
-    pooling = None if student is None else student.pooling
     of = named or next(iter(teachers), None)
     if of is None:
         return None, None
-    section = teachers.get(of)
-    if section is None:
-        return of, load_student(at_revision(of, None if student is None else student.revision), pooling=pooling)
-    return of, teacher_model(section, pooling)
+    return of, teacher_model(teachers[of]) if student is None else source_model(of, student, recipe.teachers)
 
 
 def _measure_all(wanted: Sequence[Candidate], bench: Bench) -> tuple[list[Measured], list[str]]:

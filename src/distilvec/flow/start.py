@@ -173,6 +173,27 @@ def teacher_model(section: TeacherSection, pooling: PoolingChoice | None = None)
     )
 
 
+def source_model(name: str, section: StudentSection, teachers: Sequence[TeacherSection]) -> SentenceTransformer:
+    """What students are made of: the model of a teacher of this recipe, of a folder, or of the hub.
+
+    Raises:
+        DistilvecError: there is no such model; teachers that could have been meant are named.
+    """
+    named = {teacher.name: teacher for teacher in teachers if teacher.model}
+    if name in named:
+        return teacher_model(named[name], section.pooling)
+    try:
+        return load_student(
+            at_revision(name, section.revision), pooling=section.pooling, trust_remote_code=section.trust_remote_code
+        )
+    except DistilvecError as error:
+        if not named or Path(name).expanduser().exists():
+            raise
+        known = f"Teachers of this recipe: {', '.join(sorted(named))}."
+        remedy = known if error.remedy is None else f"{error.remedy} {known}"
+        raise type(error)(error.what, where=error.where, remedy=remedy) from error
+
+
 def make_student(
     section: StudentSection,
     teachers: Sequence[TeacherSection],
@@ -188,14 +209,10 @@ def make_student(
     Raises:
         DistilvecError: it has not been chosen yet, or cannot be made of what the section names.
     """
-    named = {teacher.name: teacher for teacher in teachers if teacher.model}
     seen = Seen() if seen is None else seen
 
     def source(name: str) -> SentenceTransformer:
-        if name in named:
-            return teacher_model(named[name], section.pooling)
-        named_by_itself = at_revision(name, section.revision)
-        return load_student(named_by_itself, pooling=section.pooling, trust_remote_code=section.trust_remote_code)
+        return source_model(name, section, teachers)
 
     texts = LazyTexts(corpus.texts, corpus.train_rows)
     torch.manual_seed(seed)
