@@ -1,16 +1,18 @@
 """Teachers of similar strength, one student: likelihood, squared error and cosine, in the paper's own form and in ours.
 
     python experiments/similar_teachers.py --teachers          # builds three of the teachers: half an hour of a core
-    python experiments/similar_teachers.py --tune              # rates, at full length; some hours
-    python experiments/similar_teachers.py --seeds 0 1 2
+    python experiments/similar_teachers.py --student static --seeds 0 1 2 3 4
+    python experiments/similar_teachers.py --student embedder --tune    # rates, at full length: some 20 hours of a core
+    python experiments/similar_teachers.py --student embedder --seeds 0 1 2
     python experiments/similar_teachers.py --table
 
 many_text.py's teachers differ by 20 points and more, and its students learn to read while they are compared. Here:
 Teachers: all-MiniLM-L6-v2 (`minilm`); the same fine-tuned with `mnrl` on a half of the shared pairs (`pairs`) and on
 the shared triplets of NLI, whose negatives are contradictions (`nli`); and with its first token's state beside the mean
-(`wide`, 768 numbers). Student: `embedder-bpe` (embedder.py). Corpus: the 176,000 shared sentences, without labels, a
-hundredth of them held out. Batches of 32, 20,000 steps, linear schedule, gradients not clipped, kernels 1.4 times as
-wide as a teacher's vector from random weights in the rows of the paper's form.
+(`wide`, 768 numbers). Two students that are embedders already: `embedder`, that is `embedder-bpe` (embedder.py), and
+`static`, a table of 8,192 of MiniLM's word pieces with 256 numbers each, which costs a tenth of it. Corpus: the 176,000
+shared sentences, without labels, a hundredth of them held out. Batches of 32, 20,000 steps, linear schedule, gradients
+not clipped, kernels 1.4 times as wide as a teacher's vector from random weights in the rows of the paper's form.
 
 Each row has its own rate: the best of three, or of more where the best would be at an end, at full length, by the
 validation splits of Emotion, TweetEval and SST-2; rows that vary another take its rate. Judged: six classification sets
@@ -30,11 +32,12 @@ from typing import Any
 
 from common import WORK, Results, arguments, finished, shared
 from embedder import DTYPE, embedder
-from rates import RatedRows
+from rates import GRID, RatedRows
 from similar_teachers_table import NEIGHBOURS, write_page
 
 from distilvec.corpus import read_corpus
 from distilvec.flow.demo import demo_teacher
+from distilvec.flow.job import Job
 from distilvec.flow.run import run
 from distilvec.judging import CachedEncoder, JudgingTask, judge, load_task, talas_tasks
 from distilvec.recipe import Recipe
@@ -47,6 +50,7 @@ FOLDER = WORK / EXPERIMENT
 STEPS, BATCH, HOLDOUT = 20_000, 32, 0.01
 VALIDATION = ("emotion", "tweeteval_sentiment")
 NLI = ("mnli", "snli")
+STUDENTS = ("static", "embedder")
 
 
 @dataclass(frozen=True)
@@ -143,9 +147,22 @@ def wide() -> str:
     return str(folder)
 
 
+def student_section(student: str) -> dict[str, Any]:
+    """One of STUDENTS."""
+    if student == "static":
+        return {"static": {"of": demo_teacher(), "dimensions": 256, "vocabulary": 8192}, "max_length": 128}
+    return {"model": str(embedder()), "max_length": 128, "dropout": 0.0}
+
+
+def row_of(name: str) -> tuple[str, Row]:
+    """The student and the row of "STUDENT/ROW"."""
+    student, _, row = name.partition("/")
+    return student, ROWS[row]
+
+
 def recipe(name: str, lr: float, seed: int) -> Recipe:
     """The run of a row; its folder is named after all that it is made of."""
-    row, there = ROWS[name], teachers()
+    (student, row), there = row_of(name), teachers()
     made: dict[str, Any] = {
         "corpus": {"path": str(shared() / "data" / "sentences.jsonl.gz"), "domain": "source", "holdout": HOLDOUT},
         "teachers": [
@@ -153,7 +170,7 @@ def recipe(name: str, lr: float, seed: int) -> Recipe:
             for each, folder in there.items()
             if row.only in (None, each)
         ],
-        "student": {"model": str(embedder()), "max_length": 128, "dropout": 0.0},
+        "student": student_section(student),
         "method": {"name": row.method, **row.options},
         "optimizer": {"lr": lr, "heads_lr": lr},
         "training": {
@@ -244,15 +261,23 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
 
 
 def references(results: Results) -> None:
-    """The teachers, and the student before."""
-    for name, folder in {**teachers(), "embedder-bpe": str(embedder())}.items():
-        results.run(f"references/{name}", functools.partial(judged_model, folder), model=name, steps=STEPS)
+    """The teachers."""
+    for name, folder in teachers().items():
+        results.run(f"references/{name}", functools.partial(judged_model, folder), model=name)
+
+
+def judged_before(student: str) -> dict[str, Any]:
+    """The student as every row finds it."""
+    folder = FOLDER / f"before-{student}"
+    Job(recipe(f"{student}/likelihood, ours", GRID[0], 0)).student().save_pretrained(str(folder))
+    return judged_model(folder)
 
 
 def main() -> None:
     parser = arguments(__doc__, device=False)
     parser.add_argument("--teachers", action="store_true", help="only build and judge the teachers")
     parser.add_argument("--tune", action="store_true", help="only choose rates")
+    parser.add_argument("--student", choices=STUDENTS, default="static")
     parser.add_argument("--rows", default=";".join(ROWS), help="names, separated by semicolons")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     options = parser.parse_args()
@@ -260,12 +285,18 @@ def main() -> None:
     if finished(options, results, write_page):
         return
     rated = RatedRows(
-        results, recipe=recipe, validated=validated, judged=judged_run, like=lambda name: ROWS[name].like or name
+        results,
+        recipe=recipe,
+        validated=validated,
+        judged=judged_run,
+        like=lambda name: f"{options.student}/{row_of(name)[1].like}" if row_of(name)[1].like else name,
     )
-    references(results)
-    names = [] if options.teachers else options.rows.split(";")
+    if options.teachers:
+        references(results)
+        return
+    results.run(f"references/{options.student}", functools.partial(judged_before, options.student))
     for seed in options.seeds:
-        for name in names:
+        for name in (f"{options.student}/{row}" for row in options.rows.split(";")):
             if options.tune:
                 print(name, rated.rate(name))
             else:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from layout import cell, head, line
 from rates import rates_table
-from records import Rows, below, seeds
+from records import Rows, below, folders, seeds
 from verdicts import judge
 
 HEADER = """# Teachers of similar strength
@@ -34,7 +34,7 @@ COMPARED = (
 
 
 def trained(rows: Rows) -> list[str]:
-    """Names of the rows of which there is a seed, in the order in which they came."""
+    """Names of the rows ("STUDENT/ROW") of which there is a seed, in the order in which they came."""
     names = (name.rpartition("-")[0] for name in rows if not name.startswith(("tuning/", "references/")))
     return list(dict.fromkeys(names))
 
@@ -45,30 +45,39 @@ def write_page(rows: Rows, folder: Path) -> str:
     sets = list(next(iter(references.values()))["clean"])
     lines = [HEADER, *head("model", "seeds", "rate", "six sets", *sets)]
     for name, found in references.items():
-        lines.append(line(name, "", "", f"{100 * found['clean_averages']['all']:.2f}", *_values([found], sets)))
+        called = f"{name}, before" if name in folders(rows) else f"teacher `{name}`"
+        lines.append(line(called, "", "", f"{100 * found['clean_averages']['all']:.2f}", *_values([found], sets)))
     for name in trained(rows):
         runs = list(seeds(rows, name).values())
         averages = cell([run["clean_averages"]["all"] for run in runs])
-        lines.append(line(name, len(runs), f"{runs[0]['lr']:g}", averages, *_values(runs, sets)))
+        lines.append(line(name.replace("/", ": "), len(runs), f"{runs[0]['lr']:g}", averages, *_values(runs, sets)))
     lines += ["", "## Differences", "", "Points, with the wider interval of that over sets and that over seeds.", ""]
-    lines += head("first", "second", "difference", "interval", "of")
-    for first, second in COMPARED:
-        one, other = seeds(rows, first), seeds(rows, second)
-        differences = {
-            name: {seed: 100 * (one[seed]["clean"][name] - other[seed]["clean"][name]) for seed in one if seed in other}
-            for name in sets
-        }
-        if any(differences.values()):
-            found = judge("better", differences)
-            assert found.value is not None
-            between = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found.interval else ""
-            lines.append(line(first, second, f"{found.value:+.2f}", between, found.basis))
+    lines += head("student", "first", "second", "difference", "interval", "of")
+    lines += _compared(rows, sets)
     lines += ["", "## Rates", "", "Average over validation splits, at full length, seed 0.", "", *rates_table(rows)]
     lines += ["", "## On the way", "", ABOUT_STEPS, "", *_on_the_way(rows)]
     page = "\n".join(lines) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(page, encoding="utf-8")
     return page
+
+
+def _compared(rows: Rows, sets: list[str]) -> list[str]:
+    lines = []
+    for student in dict.fromkeys(name.partition("/")[0] for name in trained(rows)):
+        for first, second in COMPARED:
+            one, other = (seeds(rows, f"{student}/{each}") for each in (first, second))
+            both = one.keys() & other.keys()
+            if both:
+                differences = {
+                    name: {seed: 100 * (one[seed]["clean"][name] - other[seed]["clean"][name]) for seed in sorted(both)}
+                    for name in sets
+                }
+                found = judge("better", differences)
+                assert found.value is not None
+                between = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found.interval else ""
+                lines.append(line(student, first, second, f"{found.value:+.2f}", between, found.basis))
+    return lines
 
 
 def _values(runs: list[dict[str, Any]], sets: list[str]) -> list[str]:
