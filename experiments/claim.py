@@ -9,6 +9,8 @@ STUDENTS = ("bpe", "cut")
 MOLECULES = "molecules"
 IMAGES = "images"
 TEXTS = "texts"
+#: Of teachers of similar strength; after the slash a student of similar_teachers.py.
+SIMILAR = ("similar/static",)
 LABELLED = "labelled"
 OUT_OF_DOMAIN = "out-of-domain"
 MIXTURES = "mixtures"

@@ -18,6 +18,7 @@ here is written by hand. A paper's figures are of its own students, teachers and
 - `bpe`: 4 layers x 256 with a tokenizer of its own; `cut`: two layers kept from the teacher (talas_table.py).
 - `labelled`, `out-of-domain`: the student `bpe` (cross_tokenizer.py).
 - `texts`: the student `bpe` of five teachers (many_text.py). The paper's figures are of twelve classification sets.
+- `similar/static`: a table of word pieces, of four teachers of similar strength (similar_teachers.py).
 - `molecules`: GINE, 5 layers x 128, on 20,000 molecules (molecules.py).
 - `images`: a residual network of 8 layers on 9,000 images (images.py). The paper's figures are averages over CIFAR-10,
   Fashion-MNIST and MNIST.

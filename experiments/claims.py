@@ -21,8 +21,9 @@ import measured
 import mixture_table
 import molecule_tables
 import numpy as np
+import similar_teachers_table
 import writing_table
-from claim import MOLECULES, OUT_OF_DOMAIN, PLAIN_KINDS, TEXTS, Claim
+from claim import MOLECULES, OUT_OF_DOMAIN, PLAIN_KINDS, SIMILAR, TEXTS, Claim
 from claim_rules import MISSING, RULES, changes
 from claimed import CLAIMS, PARTS
 from cross_rows import ROWS
@@ -46,6 +47,8 @@ def task_scores(results: Path, student: str, row: str) -> Scores:
     if student == TEXTS:
         found = many_text_table.task_scores(below(committed("many_text", results), "talas"), row)
         return {seed: _chosen(each, many_text_table.CLEAN) for seed, each in found.items()}
+    if student in SIMILAR:
+        return _trained(committed("similar_teachers", results), f"{student.partition('/')[2]}/{row}")
     crossed = committed("cross_tokenizer", results)
     if student == OUT_OF_DOMAIN:
         return _trained(crossed, f"{OUT_OF_DOMAIN}/bpe/{row}")
@@ -70,6 +73,11 @@ def compare_scores(claim: Claim, results: Path, student: str) -> Finding:
     other = claim.b
     if other == many_text_table.BEST_SINGLE:
         other = many_text_table.best_single(below(committed("many_text", results), "talas")) or other
+    if other == similar_teachers_table.BEST_SINGLE:
+        other = (
+            similar_teachers_table.best_single(committed("similar_teachers", results), student.partition("/")[2])
+            or other
+        )
     first, second = (task_scores(results, student, row) for row in (claim.a, other))
     missing = [row for row, found in ((claim.a, first), (other, second)) if not found]
     if missing:

@@ -32,6 +32,7 @@ from typing import Any
 
 from common import WORK, Results, arguments, finished, shared
 from embedder import DTYPE, embedder
+from embedder import FOLDER as STORES
 from rates import GRID, RatedRows
 from similar_teachers_table import NEIGHBOURS, write_page
 
@@ -166,7 +167,7 @@ def recipe(name: str, lr: float, seed: int) -> Recipe:
     made: dict[str, Any] = {
         "corpus": {"path": str(shared() / "data" / "sentences.jsonl.gz"), "domain": "source", "holdout": HOLDOUT},
         "teachers": [
-            {"name": each, "model": folder, "dtype": DTYPE, "max_length": 128}
+            {"name": each, "model": folder, "dtype": DTYPE}
             for each, folder in there.items()
             if row.only in (None, each)
         ],
@@ -185,7 +186,7 @@ def recipe(name: str, lr: float, seed: int) -> Recipe:
             "bf16": bfloat16_pays(),
         },
         "judging": {"tasks": [], "agreement": True, "speed": False},
-        "cache": str(FOLDER),
+        "cache": str(STORES),  # MiniLM has taught the same corpus there
     }
     digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
     return Recipe.build({**made, "output": str(FOLDER / f"run-{digest}")})

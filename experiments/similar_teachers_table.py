@@ -19,6 +19,9 @@ percent, without test rows that are in the corpus; over seeds the mean and the s
 ABOUT_STEPS = "Steps: share of the first teacher's ten nearest that held-out texts find, in percent; seed 0."
 #: What of it a run logs.
 NEIGHBOURS = "eval_agreement_neighbours"
+#: Rows of one teacher each, and that which is best on the six sets with seed 0.
+SINGLE = {f"likelihood, ours, from {name}" for name in ("minilm", "pairs", "nli", "wide")}
+BEST_SINGLE = "likelihood, ours, from the best"
 #: First and second side of a difference.
 COMPARED = (
     ("likelihood, raw", "squared error, raw"),
@@ -60,6 +63,13 @@ def write_page(rows: Rows, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(page, encoding="utf-8")
     return page
+
+
+def best_single(rows: Rows, student: str) -> str | None:
+    """The single-teacher row with the highest average at seed 0; None before all are there."""
+    found = {row: seeds(rows, f"{student}/{row}").get(0) for row in sorted(SINGLE)}
+    means = {row: run["clean_averages"]["all"] for row, run in found.items() if run}
+    return max(means, key=means.__getitem__) if len(means) == len(SINGLE) else None
 
 
 def _compared(rows: Rows, sets: list[str]) -> list[str]:
