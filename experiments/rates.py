@@ -14,7 +14,7 @@ from distilvec.recipe import Recipe
 
 GRID = (1e-4, 3e-4, 1e-3)
 #: Beyond either end, where the best is there.
-LOWER, HIGHER = (3e-5, 1e-5), (3e-3, 1e-2)
+LOWER, HIGHER = (1e-4, 3e-5, 1e-5), (3e-3, 1e-2, 3e-2)
 
 
 def best_rate(score: Callable[[float], float], grid: tuple[float, ...], *, extended: bool = True) -> float:
@@ -26,7 +26,7 @@ def best_rate(score: Callable[[float], float], grid: tuple[float, ...], *, exten
     """
     scores = {lr: score(lr) for lr in grid}
     for further, end in ((LOWER, min), (HIGHER, max)) if extended else ():
-        for lr in further:
+        for lr in (each for each in further if each not in scores):
             if max(scores, key=scores.__getitem__) != end(scores):
                 break
             scores[lr] = score(lr)
@@ -41,6 +41,7 @@ class RatedRows:
         validated: a row at a rate on validation data, at full length with seed 0; "validation" is what counts.
         judged: the row's result at a rate, with a seed.
         like: the row whose rate a row takes.
+        grid: rates that every row is tried at.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class RatedRows:
         validated: Callable[[str, float], dict[str, Any]],
         judged: Callable[[str, float, int], dict[str, Any]],
         like: Callable[[str], str],
+        grid: tuple[float, ...] = GRID,
     ) -> None:
+        self.grid = grid
         self.results, self.recipe, self.validated, self.judged, self.like = results, recipe, validated, judged, like
 
     def rate(self, name: str) -> float:
         """The best rate of a row, or of that which it is like."""
-        return best_rate(functools.partial(self._score, self.like(name)), GRID)
+        return best_rate(functools.partial(self._score, self.like(name)), self.grid)
 
     def _score(self, name: str, lr: float) -> float:
         make = functools.partial(self.validated, name, lr)
