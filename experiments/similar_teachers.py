@@ -152,7 +152,7 @@ def wide() -> str:
 def student_section(student: str) -> dict[str, Any]:
     """One of STUDENTS."""
     if student == "static":
-        return {"static": {"of": demo_teacher(), "dimensions": 256, "vocabulary": 8192}, "max_length": 128}
+        return {"static": {"of": demo_teacher(), "dimensions": 256, "vocabulary": 8192}}
     return {"model": str(embedder()), "max_length": 128, "dropout": 0.0}
 
 
@@ -201,7 +201,7 @@ def trained(made: Recipe) -> Path:
 
 
 def encoder(folder: str | Path) -> CachedEncoder:
-    return CachedEncoder(load_teacher(model=folder, dtype=DTYPE, max_length=128))
+    return CachedEncoder(load_teacher(model=folder, dtype=DTYPE))
 
 
 def tests() -> list[JudgingTask]:
