@@ -12,6 +12,7 @@ import pytest
 from distilvec.corpus import hub
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.pin import pin
+from distilvec.flow.score import open_scorer
 from distilvec.modules.opening import locate
 from distilvec.recipe import Recipe
 
@@ -75,6 +76,22 @@ def test_what_was_read_is_read_again(cache: Path, tmp_path: Path) -> None:
     assert pin(recipe(tmp_path)).teachers[0].revision == NEW
 
 
+def test_scorers_are_pinned_to_commits(cache: Path, tmp_path: Path) -> None:
+    scorers = [{"model": "me/tiny", "revision": "v1"}, {"name": "own", "scores": "scores.csv"}]
+    sections = {"corpus": {"path": "pairs.csv", "text": ["query", "document"]}, "method": {"name": "margin_mse"}}
+    asked = recipe(tmp_path, scorers=scorers, **sections)
+    found = pin(asked)
+    assert [each.revision for each in found.scorers] == [OLD, None]
+    assert asked.scorers[0].revision == "v1", "the recipe that was given stays as it is"
+    (tmp_path / "recipe.yaml").write_text(found.to_yaml())
+    again = recipe(tmp_path, scorers=[{"model": "me/tiny"}, scorers[1]], **sections)
+    assert pin(again).scorers[0].address == f"me/tiny@{OLD}"
+    with pytest.raises(DistilvecError, match=f"^me/tiny@{OLD}: "):  # it judges no pairs, but it was opened
+        open_scorer(pin(again).scorers[0])
+    with pytest.raises(DistilvecError, match=r"scorers\.0: .*revision is of a model"):
+        recipe(tmp_path, scorers=[{"scores": "scores.csv", "revision": "v1"}], **sections)
+
+
 def test_a_pinned_teacher_and_student_open(cache: Path, tmp_path: Path) -> None:
     from distilvec.flow.start import make_student
     from distilvec.flow.teach import open_teacher
@@ -115,6 +132,10 @@ def test_data_are_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         hub.Address.read("hub:me/texts@de", DATA)
     )
     assert pin(found).corpus == found.corpus
+    monkeypatch.setattr(hub, "_builder", lambda address: _Builder())
+    further = {"documents": {"path": "hub:me/texts", "text": "body"}}
+    mined = pin(recipe(tmp_path, teachers=[], student=None, method={"name": "simcse"}, mining=further))
+    assert mined.mining.documents is not None and mined.mining.documents.revision == DATA
     with pytest.raises(DistilvecError, match=r"^corpus\.revision: "):
         from distilvec.corpus import read_corpus
 

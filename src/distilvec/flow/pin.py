@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from distilvec import plain_yaml
 from distilvec.corpus import hub
 from distilvec.errors import DistilvecError
 from distilvec.modules.opening import commit_of
-from distilvec.recipe import Recipe
+from distilvec.recipe import CorpusSection, Recipe
 from distilvec.recipe.places import at_revision
 
 SAVED = "recipe.yaml"
@@ -32,14 +34,18 @@ def pin(recipe: Recipe, saved: Path | None = None) -> Recipe:
         update={
             "corpus": recipe.corpus and recipe.corpus.model_copy(),
             "teachers": [each.model_copy() for each in recipe.teachers],
+            "scorers": [each.model_copy() for each in recipe.scorers],
+            "mining": recipe.mining.model_copy(
+                update={"documents": recipe.mining.documents and recipe.mining.documents.model_copy()}
+            ),
             "student": recipe.student and recipe.student.model_copy(),
         }
     )
     before = _saved(saved or Path(recipe.output) / SAVED)
-    _pin_corpus(wanted, before)
-    for number, teacher in enumerate(wanted.teachers):
-        known = before.teachers[number] if before is not None and number < len(before.teachers) else None
-        _pin_model(teacher, teacher.model, None if known is None else (known.model, known.revision))
+    _pin_data(wanted.corpus, before.corpus if before else None)
+    _pin_data(wanted.mining.documents, before.mining.documents if before else None)
+    _pin_models(wanted.teachers, before.teachers if before else [])
+    _pin_models(wanted.scorers, before.scorers if before else [])
     student = wanted.student
     if student is not None:
         of = _made_of(student, {teacher.name for teacher in wanted.teachers})
@@ -48,15 +54,20 @@ def pin(recipe: Recipe, saved: Path | None = None) -> Recipe:
     return wanted
 
 
-def _pin_corpus(wanted: Recipe, before: Recipe | None) -> None:
-    corpus = wanted.corpus
-    if corpus is None or not isinstance(corpus.path, str) or not corpus.path.startswith(hub.HUB):
+def _pin_data(data: CorpusSection | None, known: CorpusSection | None) -> None:
+    """Set a section's revision, where its data are the hub's."""
+    if data is None or not isinstance(data.path, str) or not data.path.startswith(hub.HUB):
         return
-    known = None if before is None else before.corpus
-    if corpus.revision is None and known is not None and known.path == corpus.path and known.revision:
-        corpus.revision = known.revision
+    if data.revision is None and known is not None and known.path == data.path and known.revision:
+        data.revision = known.revision
         return
-    corpus.revision = hub.commit_of(hub.Address.read(corpus.path, corpus.revision)) or corpus.revision
+    data.revision = hub.commit_of(hub.Address.read(data.path, data.revision)) or data.revision
+
+
+def _pin_models(sections: Sequence[Any], kept: Sequence[Any]) -> None:
+    """The same for teachers or scorers, whose places in the saved recipe are their places here."""
+    for section, known in zip_longest(sections, kept[: len(sections)]):
+        _pin_model(section, section.model, None if known is None else (known.model, known.revision))
 
 
 def _pin_model(section: Any, model: str | None, known: tuple[str | None, str | None] | None) -> None:

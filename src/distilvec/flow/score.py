@@ -90,7 +90,7 @@ class QueryDocuments:
 
 def open_scorer(section: ScorerSection) -> Scorer:
     """The scorer of a section."""
-    return load_scorer(**section.model_dump())
+    return load_scorer(**section.model_dump(exclude={"revision"}) | {"model": section.address})
 
 
 def score_one(

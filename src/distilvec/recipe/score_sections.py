@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
+from distilvec.recipe.places import at_revision
 from distilvec.recipe.sections import NAME, CorpusSection, Section, name_of_function
 
 
@@ -16,6 +17,9 @@ class ScorerSection(Section):
     name: str = Field("scorer", pattern=NAME.pattern)
     model: str | None = Field(
         None, description="folder or hub id of a cross-encoder, or of what `distilvec finetune` made on pairs"
+    )
+    revision: str | None = Field(
+        None, description="of a hub id: commit, branch or tag; the saved recipe names the commit that was read"
     )
     call: str | Callable[[list[tuple[str, str]]], Any] | None = Field(
         None, description="module:function from a list of (query, document) to as many numbers"
@@ -33,7 +37,14 @@ class ScorerSection(Section):
     def _one_source(self) -> ScorerSection:
         if sum(source is not None for source in (self.model, self.call, self.scores)) != 1:
             raise ValueError("give exactly one of model, call and scores")
+        if self.revision is not None and self.model is None:
+            raise ValueError("revision is of a model of the hub")
         return self
+
+    @property
+    def address(self) -> str | None:
+        """The model with its revision, as whatever opens models takes it."""
+        return None if self.model is None else at_revision(self.model, self.revision)
 
     @field_serializer("call", when_used="json")
     def _name_the_function(self, call: Any) -> str | None:
