@@ -39,7 +39,11 @@ FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE
 GENERATED = re.compile(r"<!-- generated: [^>]+? -->\n.*?<!-- /generated -->", re.DOTALL)
 MACHINE = re.compile(r"(?<![\w.])/(work|root|home|tmp|mnt|Users)/")
 #: Hub ids in blocks that are run; a tiny model stands in for them.
-HUB_IDS = ("BAAI/bge-base-en-v1.5", "sentence-transformers/all-MiniLM-L6-v2")
+HUB_IDS = (
+    "BAAI/bge-base-en-v1.5",
+    "sentence-transformers/all-mpnet-base-v2",
+    "sentence-transformers/all-MiniLM-L6-v2",
+)
 
 
 def blocks(language: str) -> Iterator[Any]:

@@ -38,6 +38,7 @@ OUTPUT = {
     "mining",
     "mining.json",
     "mining.md",
+    "mining.yaml",
     "plan.json",
     "plan.svg",
     "recipe.yaml",

@@ -325,9 +325,13 @@ def test_auto_is_chosen_trained_and_saved(tmp_path: Path, tiny_bert: Path, texts
     assert chosen["parameters"] == sum(p.numel() for p in finished.student.parameters())
     assert set(chosen["kept"]) == {"untrained", "free", "probe"}
     assert any("chosen (student: auto) by agreement" in note for note in finished.record.notes)
-    (tmp_path / "out/plan.json").unlink()
-    assert settle_student(recipe, resume=True) == saved and not (tmp_path / "out/plan.json").exists()
+    written = (tmp_path / "out/plan.json").stat().st_mtime_ns
+    assert settle_student(recipe, resume=True) == saved, "nothing is measured again"
+    assert (tmp_path / "out/plan.json").stat().st_mtime_ns == written
     assert run(settle_student(recipe, resume=True), resume=True).folder == finished.folder
+    more = recipe_for(tmp_path, tiny_bert, texts, student=auto | {"auto": {"keep": 0.9}}, training={"max_steps": 2})
+    with pytest.raises(DistilvecError, match=r"plan\.json: the student .* chosen for something else"):
+        settle_student(more, resume=True)
 
 
 def test_auto_has_to_be_chosen_before_anything_is_made_of_it(

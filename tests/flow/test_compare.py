@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,34 @@ def test_finished_runs_are_read_back_and_lost_ones_made_again(
     baselines.write_text(content)
     other = compare(recipe, METHODS[:2], seeds=1, reference="mse:init=random")
     assert len(trained) == 1 and other.compared.reference == "mse:init=random"
+
+
+def test_what_does_not_decide_the_student_trains_nothing_again(
+    compared: tuple[Recipe, comparison.Comparison], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder was moved, nobody times anything, and batches are read by another process."""
+    recipe, found = compared
+    shutil.copytree(recipe.output, tmp_path / "moved")
+    monkeypatch.setattr(bench, "train_student", lambda job: pytest.fail(f"{job.output} is trained again"))
+    changes = {
+        "output": str(tmp_path / "moved"),
+        "judging": recipe.judging.model_copy(update={"speed": False}),
+        "training": recipe.training.model_copy(update={"dataloader_num_workers": 1}),
+    }
+    again = compare(recipe.model_copy(update=changes), METHODS, seeds=2)
+    assert again.compared.to_dict() == found.compared.to_dict()
+
+
+def test_another_set_belongs_to_another_comparison(
+    compared: tuple[Recipe, comparison.Comparison], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused, where every method and seed was trained again and replaced without a word."""
+    recipe, _ = compared
+    monkeypatch.setattr(bench, "train_student", lambda job: pytest.fail(f"{job.output} is trained again"))
+    task = {"name": "more", "kind": "neighbours", "corpus": str(data), "depth": 3}
+    more = recipe.model_copy(update={"judging": recipe.judging.model_copy(update={"tasks": [task]})})
+    with pytest.raises(DistilvecError, match=r"/out: this comparison was begun with .* other tasks"):
+        compare(Recipe.build(more.model_dump()), METHODS, seeds=2)
 
 
 def test_another_recipe_in_the_same_folder_is_refused(compared: tuple[Recipe, comparison.Comparison]) -> None:

@@ -170,7 +170,7 @@ def test_clean_takes_the_untrained_student_of_a_finished_run(
     (kept / "mine.txt").write_text("mine")
     clean(tmp_path, dry_run=False)
     assert [file.name for file in kept.iterdir()] == ["mine.txt"]
-    assert run(given, resume=True).student.encode(["a"]).shape == (1, 32), "it is made again"
+    assert run(given).student.encode(["a"]).shape == (1, 32), "it is made again"
 
 
 def test_what_was_taught_first_is_trained_in_the_same_folder(

@@ -52,7 +52,7 @@ def test_the_teacher_finds_everything_and_noise_costs() -> None:
     values = [found.scores[name]["search"].value for name in models]
     assert values[0] == 1.0
     assert values[0] > values[1] > values[2] > values[3] - 0.05 and values[3] < 0.4
-    assert found.scores["near"]["search"].kind == "retrieval"
+    assert found.scores["near"]["search"].kind == "neighbours"
     assert found.scores["near"]["search"].details["documents"] == 60
     assert "retrieval" in found.averages("near") and "all" not in found.averages("near")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 from distilvec import marker
 from distilvec.choosing.budget import Budget
@@ -12,7 +13,7 @@ from distilvec.choosing.choice import Choice
 from distilvec.choosing.choose import KEEP, choose
 from distilvec.choosing.compiled import Compiled, compile_budget, write_figure
 from distilvec.errors import DistilvecError
-from distilvec.files import write_text
+from distilvec.files import read_object, write_text
 from distilvec.flow.judge import PLAN
 from distilvec.locking import alone_in
 from distilvec.recipe import AutoSection, Recipe
@@ -30,7 +31,8 @@ def settle_student(recipe: Recipe, *, resume: bool = False) -> Recipe:
     student of the run that is there is taken, and nothing is measured again.
 
     Raises:
-        DistilvecError: whatever `choose` or `compile_budget` refuse, or there are several processes.
+        DistilvecError: whatever `choose` or `compile_budget` refuse, there are several processes, or a run that is to
+            go on did not choose its student, or chose it for something else.
     """
     auto = None if recipe.student is None else recipe.student.auto
     if auto is None:
@@ -43,11 +45,13 @@ def settle_student(recipe: Recipe, *, resume: bool = False) -> Recipe:
             remedy="Run `distilvec plan RECIPE` first, and write the student that it names into the recipe.",
         )
     out = Path(recipe.output)
+    asked = {"auto": auto.model_dump(mode="json"), "tasks": recipe.judging.model_dump(mode="json")["tasks"]}
     if resume and (out / "recipe.yaml").is_file():
+        _refuse_other_choice(out, asked)
         return recipe.model_copy(update={"student": Recipe.load(out / "recipe.yaml").student})
     with alone_in(marker.claim(out)):  # now, not when the choice has been measured
         choice = _chosen(recipe, auto)
-        write_plan(choice, out)
+        write_plan(choice, out, asked)
     row = choice.best
     logger.info("%s", choice.text())
     assert row.section is not None
@@ -56,6 +60,19 @@ def settle_student(recipe: Recipe, *, resume: bool = False) -> Recipe:
     # Through the recipe's own validation, so that a saved recipe is one that loads.
     settled = Recipe.build(recipe.model_dump() | {"student": row.section})
     return recipe.model_copy(update={name: getattr(settled, name) for name in Recipe.model_fields})
+
+
+def _refuse_other_choice(out: Path, asked: dict[str, Any]) -> None:
+    """Refuse to go on with a student that was not chosen, or was chosen for another `auto` or by other tasks."""
+    known = read_object(out / PLAN)
+    if known and known.get("asked", asked) == asked:
+        return
+    what = "was chosen for something else" if known else "was not chosen, but named"
+    raise DistilvecError(
+        f"the student of the run in this folder {what}",
+        where=str(out / (PLAN if known else "recipe.yaml")),
+        remedy="Choose another output, or resume with the recipe of that run (recipe.yaml there names its student).",
+    )
 
 
 def _chosen(recipe: Recipe, auto: AutoSection) -> Choice | Compiled:
@@ -69,13 +86,17 @@ def budget_of(auto: AutoSection) -> Budget:
     return Budget(None if auto.parameters is None else int(auto.parameters), auto.megabytes, auto.latency)
 
 
-def write_plan(choice: Choice | Compiled, folder: Path) -> Path:
+def write_plan(choice: Choice | Compiled, folder: Path, asked: dict[str, Any] | None = None) -> Path:
     """Write what was measured into a folder, and within a budget the picture; returns the last of them.
+
+    Args:
+        asked: what it was chosen for.
 
     Raises:
         EnvironmentProblem: the folder cannot be written.
     """
-    write_text(folder / PLAN, json.dumps(choice.to_dict(), indent=1) + "\n")
+    content = choice.to_dict() | ({} if asked is None else {"asked": asked})
+    write_text(folder / PLAN, json.dumps(content, indent=1) + "\n")
     if not isinstance(choice, Compiled):
         return folder / PLAN
     write_figure(choice, folder / PICTURE)

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distilvec import sealing
+import yaml
+
+from distilvec import plain_yaml, sealing
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError, DivergedError
-from distilvec.files import write_text
+from distilvec.files import read_object, write_text
 from distilvec.flow.checks import check_job
 from distilvec.flow.identity import comparison_identity
 from distilvec.flow.job import Job
@@ -24,6 +26,7 @@ from distilvec.flow.writing import MEASURED, answer_metrics, held_out_items, ope
 from distilvec.judging import FREE, TRAINED, UNTRAINED, CachedEncoder, RidgeMapped, Score, agreement, judge
 from distilvec.judging.automatic import halves
 from distilvec.recipe import Recipe
+from distilvec.recipe.same_student import differences
 from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
 from distilvec.training.attention import FILE as ATTENTION
@@ -104,33 +107,49 @@ class Bench:
         """What results of a training hold for: its recipe, all that is shared, and the code of a method not ours."""
         return [job.recipe.to_yaml(), self.identity, *([] if job.code is None else [job.code])]
 
+    def known(self, file: Path, job: Job) -> dict[str, Any]:
+        """What a finished training left in `file`; empty where it is not finished, or its method's code is another now.
+
+        Keys that do not decide the student (where things lie, how a teacher is asked) may have changed.
+
+        Raises:
+            DistilvecError: it was finished for another recipe, or for other data or tasks.
+        """
+        found = read_object(file)
+        if not found:
+            return {}
+        recipe, *holds_for = found.get("identity") or [""]
+        wanted = self.holds_for(job)
+        if holds_for[:1] != wanted[1:2] or (recipe != wanted[0] and _differs(recipe, job.recipe)):
+            raise self._refusal(job)
+        return found if holds_for == wanted[1:] else {}
+
+    def _refusal(self, job: Job) -> DistilvecError:
+        return DistilvecError(
+            "this comparison was begun with other data, another student, other steps or other tasks",
+            where=str(self.folder),
+            remedy="Choose another output (-o). Evaluation sets belong to a comparison: name all of them before "
+            f"it begins; `distilvec evaluate {job.output / 'student'}` judges what is there.",
+        )
+
     def run(self, name: str, recipe: Recipe) -> Scores:
         """The scores of one method and seed; read back where the run is finished."""
         job = self.one(name, recipe, self.folder / "runs" / slug(name) / f"seed-{recipe.training.seed}")
         file = job.output / "scores.json"
-        identity = self.holds_for(job)
-        known = read_object(file)
-        if known.get("identity") == identity:
+        if known := self.known(file, job):
             return {task: Score.from_dict(score) for task, score in known["scores"].items()}
         try:
             output_folder(job.recipe, resume=True)
         except DistilvecError as error:
-            raise DistilvecError(
-                "this comparison was begun with other data, another student, other steps or other tasks",
-                where=str(self.folder),
-                remedy="Choose another output (-o). Evaluation sets belong to a comparison: name all of them before "
-                f"it begins; `distilvec evaluate {job.output / 'student'}` judges what is there.",
-            ) from error
+            raise self._refusal(job) from error
         _begin_anew_with_other_code(job)
         student, fitted = train_student(job)
         ship_student(job, student, fitted.method, job.output / "student")
         self._judge_baselines(job, fitted)
         judged = self._judged({TRAINED: self._opened(job)})[TRAINED]
         judged |= self._task_score(job) if supervises(job.recipe) else {}
-        write_text(
-            file,
-            json.dumps({"identity": identity, "scores": {task: s.to_dict(outputs=True) for task, s in judged.items()}}),
-        )
+        scores = {task: score.to_dict(outputs=True) for task, score in judged.items()}
+        write_text(file, json.dumps({"identity": self.holds_for(job), "scores": scores}))
         _forget(job.output)
         shown = ", ".join(f"{task} {100 * score.value:.1f}" for task, score in judged.items())
         logger.info("%s, seed %d: %s", name, recipe.training.seed, shown)
@@ -215,8 +234,8 @@ class Bench:
             candidate = changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs), items=items)
             job = self.one(name, candidate, self.folder / "tuning" / slug(name) / f"lr-{rate:g}")
             identity = self.holds_for(job)
-            known = read_object(job.output / "agreement.json")
-            if known.get("identity") != identity:
+            known = self.known(job.output / "agreement.json", job)
+            if not known:
                 output_folder(job.recipe, resume=True)
                 _begin_anew_with_other_code(job)
                 try:
@@ -260,6 +279,14 @@ def made_of_held_out(job: Job) -> bool:
     return not job.named_tasks and not supervises(job.recipe) and not tested
 
 
+def _differs(saved: str, recipe: Recipe) -> bool:
+    """Whether a recipe that was written down would have made another student."""
+    try:
+        return bool(differences(Recipe.build(plain_yaml.read(saved)), recipe))
+    except (DistilvecError, yaml.YAMLError):
+        return True
+
+
 def _begin_anew_with_other_code(job: Job) -> None:
     """Where the checkpoints are of what a method that is not ours was before, they are not gone on from."""
     newest = newest_checkpoint(job.output / "checkpoints")
@@ -275,12 +302,3 @@ def _forget(place: Path) -> None:
         (place / name / ATTENTION).unlink(missing_ok=True)
         if (place / name).is_dir() and not any((place / name).iterdir()):
             (place / name).rmdir()
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """A JSON object; empty where the file is missing or cut short."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -13,6 +13,7 @@ from distilvec.flow.writing import METRICS, read_items, writes
 from distilvec.judging import NeighbourTask, agreement
 from distilvec.methods.base import Method
 from distilvec.methods.table import resolve
+from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import default_prompt, side_prompt
 from distilvec.recipe import Recipe, TeacherSection
 from distilvec.tasks.scores import metric_names
@@ -22,6 +23,8 @@ from distilvec.training.distributed import launched
 from distilvec.training.fit import check_training
 
 logger = logging.getLogger(__name__)
+#: Methods that learn nothing from a query with one document.
+ORDERS = ("margin_mse", "score_kl")
 
 
 def check_job(job: Job) -> None:
@@ -43,6 +46,9 @@ def check_job(job: Job) -> None:
     if recipe.training.best is not None:
         _check_best(recipe.training.best.removeprefix("eval_"), measured)
     _check_truth(job)
+    if job.needs.scores:
+        check_scorers(job)
+        _check_negatives(job)
     if not job.needs.sentence and recipe.student is not None and recipe.student.space == "teacher":
         raise DistilvecError(
             f"with these options {recipe.method.name} has no map into the teacher's space",
@@ -83,6 +89,31 @@ def _check_truth(job: Job) -> None:
     )
 
 
+def check_scorers(job: Job) -> None:
+    """See, before teachers are asked (and paid), that the scorers can be.
+
+    A model is only found: its weights would lie beside the teacher's in memory while that one teaches.
+    """
+    models = [section for section in job.recipe.scorers if section.model is not None]
+    for section in models:
+        locate(str(section.address), section.trust_remote_code)
+    if not models:
+        _ = job.scorers
+
+
+def _check_negatives(job: Job) -> None:
+    """See that some query has two documents: of one alone there is no margin and no order to learn."""
+    beside, queries = job.recipe.method.beside or {}, job.pairs.queries
+    named = [name for name in (job.recipe.method.name, beside.get("name")) if name in ORDERS]
+    if not named or len(np.unique(queries)) < len(queries):
+        return
+    raise DistilvecError(
+        f"{named[0]} learns how the documents of one query differ, and no query of the corpus has two",
+        where="corpus.text",
+        remedy="Add a column of negatives: `distilvec mine` finds them.",
+    )
+
+
 def _judge_of(recipe: Recipe) -> list[TeacherSection]:
     """The teacher whose search it is: the first, or all as one."""
     return recipe.teachers if recipe.combine != "separate" else recipe.teachers[:1]
@@ -108,7 +139,7 @@ def _measured(job: Job) -> list[str]:
     """Names of what can be measured while training."""
     recipe = job.recipe
     known: list[str] = []
-    if recipe.teachers and not writes(recipe) and len(job.corpus.holdout_rows) >= FEWEST_HELD_OUT:
+    if recipe.teachers and not writes(recipe) and _held_out_vectors(job) >= FEWEST_HELD_OUT:
         alone = len(recipe.teachers) == 1 or job.combines  # a student has no map into the spaces of several
         mapped = alone and resolve(recipe.method.name).teacher_map is not Method.teacher_map
         probe = np.eye(4)
@@ -118,6 +149,14 @@ def _measured(job: Job) -> list[str]:
         names = METRICS[:1] if writes(recipe) else metric_names(recipe.task.kind)
         known += [f"task_{name}" for name in names]
     return known
+
+
+def _held_out_vectors(job: Job) -> int:
+    """How many held-out items the first teacher has, or will have, a vector for."""
+    corpus, teacher = job.corpus, job.teachers[0]
+    if teacher.card.kind != "vectors" or job.combines:
+        return len(corpus.holdout_rows)
+    return int(teacher.has(corpus.teacher_texts(corpus.holdout_rows)).sum())
 
 
 def _check_best(asked: str, known: list[str]) -> None:

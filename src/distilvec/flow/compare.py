@@ -13,8 +13,8 @@ from pathlib import Path
 
 from distilvec import marker
 from distilvec.errors import DistilvecError, nearest
-from distilvec.files import write_text
-from distilvec.flow.bench import Bench, Scores, made_of_held_out, read_object
+from distilvec.files import read_object, write_text
+from distilvec.flow.bench import Bench, Scores, made_of_held_out
 from distilvec.flow.job import Job
 from distilvec.flow.judge import supervises
 from distilvec.flow.pin import SAVED, pin

@@ -20,6 +20,7 @@ from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.files import whole, write_text
 from distilvec.flow.job import Job
+from distilvec.flow.pin import pin
 from distilvec.interruption import StopSignals
 from distilvec.marker import claim
 from distilvec.mining.choosing import Chooser, Chosen, grouped
@@ -36,6 +37,8 @@ from distilvec.training import Ticker
 logger = logging.getLogger(__name__)
 #: Queries of a block; fewer where many neighbours of each are wanted. Neighbours that are held at once.
 QUERIES, _NEIGHBOURS = 4096, 1 << 20
+#: The recipe with the commits of what was mined, so that a mining that goes on reads the same.
+SAVED = "mining.yaml"
 
 
 def mine_recipe(recipe: Recipe) -> Mined:
@@ -47,12 +50,14 @@ def mine_recipe(recipe: Recipe) -> Mined:
         Interrupted: Ctrl-C or SIGTERM; the blocks that are done are kept.
     """
     Job(recipe).require("mine")
-    job = Job(recipe.model_copy(update={"teachers": recipe.teachers[:1]}))
-    folder = claim(job.output)
+    folder = claim(Job(recipe).output)
     work = folder / "mining"
     with locked(folder / "mining.lock", wait=False) as alone:
         if not alone:
             raise DistilvecError("another process is mining in this folder", where=str(folder), remedy="Wait for it.")
+        recipe = pin(recipe, folder / SAVED, mining=True)
+        job = Job(recipe.model_copy(update={"teachers": recipe.teachers[:1]}))
+        write_text(folder / SAVED, recipe.to_yaml())
         for left in folder.glob(f".{PAIRS}.*.tmp"):  # by a call that was killed
             left.unlink(missing_ok=True)
         corpus, further = job.corpus, _further(job, work)

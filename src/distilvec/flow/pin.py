@@ -19,7 +19,7 @@ from distilvec.recipe.places import at_revision
 SAVED = "recipe.yaml"
 
 
-def pin(recipe: Recipe, saved: Path | None = None) -> Recipe:
+def pin(recipe: Recipe, saved: Path | None = None, *, mining: bool = False) -> Recipe:
     """A recipe whose models and data from the hub name their commits; one without any is given back as it is.
 
     Where the output (or the file `saved`) holds the same recipe with commits, they are taken from there, whatever is
@@ -43,7 +43,8 @@ def pin(recipe: Recipe, saved: Path | None = None) -> Recipe:
     )
     before = _saved(saved or Path(recipe.output) / SAVED)
     _pin_data(wanted.corpus, before.corpus if before else None)
-    _pin_data(wanted.mining.documents, before.mining.documents if before else None)
+    if mining:
+        _pin_data(wanted.mining.documents, before.mining.documents if before else None)
     _pin_models(wanted.teachers, before.teachers if before else [])
     _pin_models(wanted.scorers, before.scorers if before else [])
     student = wanted.student

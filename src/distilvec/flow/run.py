@@ -31,7 +31,7 @@ from distilvec.report.card import write_card
 from distilvec.showing import Shown
 from distilvec.students import check_place
 from distilvec.tasks.answering import finished_student
-from distilvec.training.checkpoint_folders import refuse_other_code, tidy
+from distilvec.training.checkpoint_folders import newest_checkpoint, refuse_other_code, tidy
 from distilvec.training.distributed import launched
 from distilvec.training.fit import data_mark
 
@@ -193,11 +193,19 @@ def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any
                 remedy="Resume with the recipe that is saved there, or choose another output.",
             )
         other = False  # it goes on, and is judged, asked or logged in another way
+    anew = not resume or newest_checkpoint(out / "checkpoints") is None
+    if resume and anew and marker.is_finished(out):
+        raise DistilvecError(
+            "this run is finished, and its checkpoints are gone, so that going on would train it anew",
+            where=str(out),
+            remedy=f"`distilvec evaluate {out / 'student'}` judges the student that is there; without --resume it is "
+            "trained anew.",
+        )
     data, known = None if look is None else look(), marker.read(out).get("data")
     if resume and data is not None:
         refuse_other_code(known, data, out)
     if not launched()[0]:
-        other = other or (not resume and known is not None and data is not None and known != data)
+        other = other or (anew and known is not None and data is not None and known != data)
         if other:
             marker.set_aside(out)
         if not resume and (other or not saved.is_file()):

@@ -15,6 +15,11 @@ from distilvec.store import SignalStore
 _PAID, _BESIDE = ("service", "callable"), "judging"
 
 
+def may_be_paid(teacher: Any) -> bool:
+    """Whether its answers, or those of one that it is combined of, may cost money."""
+    return any(each.card.kind in _PAID for each in getattr(teacher, "teachers", [teacher]))
+
+
 class StoredTeacher:
     """A teacher behind its store: the corpus' own items, which judging asks for, are neither encoded nor paid again.
 
@@ -40,7 +45,7 @@ class StoredTeacher:
             keys = content_keys(items, modality=self.modality)
         except DataError:  # an item of a task that is no molecule, which a model of texts reads all the same
             return np.asarray(self.teacher.encode(items))
-        if self.teacher.card.kind not in _PAID:
+        if not may_be_paid(self.teacher):
             return self._known(self.store, items, keys, self.teacher.encode)
         return self._known(self.store, items, keys, self._kept)
 

@@ -65,11 +65,11 @@ class Taught:
 
         But for what a model's store holds rounded to eight bits, which is encoded again.
         """
-        from distilvec.flow.stored import StoredTeacher
+        from distilvec.flow.stored import StoredTeacher, may_be_paid
         from distilvec.judging import CachedEncoder
 
         card = self.teacher.card
-        rounded = self.store.dtype == "int8" and card.kind not in ("callable", "service")
+        rounded = self.store.dtype == "int8" and not may_be_paid(self.teacher)
         return CachedEncoder(
             self.teacher if rounded else StoredTeacher(self.teacher, self.store, modality), name=card.name
         )
@@ -266,6 +266,8 @@ def finish(
             remedy="Do its texts name the items as the corpus does? Paths of images start where the file lies that "
             "names them.",
         )
+    if not len(store):  # a share of a small corpus may be empty
+        return
     statistics = store.statistics()
     if statistics.count > 1 and not np.asarray(statistics.std).any():
         raise DataError(

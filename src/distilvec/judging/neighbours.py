@@ -37,6 +37,8 @@ class NeighbourTask(RetrievalTask):
         DistilvecError: a depth of less than 1, or of more than 100.
     """
 
+    kind = "neighbours"
+
     def __init__(
         self,
         name: str,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import zlib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ from distilvec.errors import DataError
 
 #: Items of a task below which two models are not compared: of five nobody knows the scatter, and one has no interval.
 FEWEST_PAIRED = 6
+#: Kinds of tasks whose scores make the group "retrieval", and are in no other.
+SEARCHES = ("retrieval", "neighbours")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,22 @@ class Outputs:
     def from_dict(cls, data: dict[str, Any]) -> Outputs:
         """The inverse of `to_dict`."""
         return cls(data["metric"], _unpack(data["truth"]), _unpack(data["predicted"]))
+
+
+class _Kinded(Protocol):
+    kind: str
+
+
+ScoreT = TypeVar("ScoreT", bound=_Kinded)
+
+
+def searches(scores: Iterable[ScoreT]) -> list[ScoreT]:
+    """The scores that make the group "retrieval": of searches whose right answers somebody judged; where there are
+    none, of those whose right answers are what the teacher finds. The teacher has 100 there, which would flatter it,
+    and not the student, in a mean of both."""
+    every = list(scores)
+    judged = [score for score in every if score.kind == "retrieval"]
+    return judged or [score for score in every if score.kind == "neighbours"]
 
 
 @dataclass

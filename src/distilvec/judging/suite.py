@@ -14,7 +14,7 @@ from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.judging.encoder import CachedEncoder
 from distilvec.judging.loading import unique
-from distilvec.judging.scores import Score
+from distilvec.judging.scores import SEARCHES, Score, searches
 from distilvec.judging.tasks import JudgingTask
 from distilvec.showing import Shown
 from distilvec.words import points
@@ -146,10 +146,10 @@ class Judgement(Shown):
     def _groups(self, model: str) -> dict[str, list[Score]]:
         scores = list(self._of(model).values())
         groups = {
-            "in": [s for s in scores if s.domain == "in" and s.kind != "retrieval"],
-            "out": [s for s in scores if s.domain == "out" and s.kind != "retrieval"],
-            "all": [s for s in scores if s.kind != "retrieval"],
-            "retrieval": [s for s in scores if s.kind == "retrieval"],
+            "in": [s for s in scores if s.domain == "in" and s.kind not in SEARCHES],
+            "out": [s for s in scores if s.domain == "out" and s.kind not in SEARCHES],
+            "all": [s for s in scores if s.kind not in SEARCHES],
+            "retrieval": searches(scores),
         }
         return {name: group for name, group in groups.items() if group}
 

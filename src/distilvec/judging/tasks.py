@@ -21,7 +21,7 @@ class JudgingTask(ABC):
 
     Attributes:
         name: unique among the tasks of a run; the bootstrap's draws depend on it.
-        kind: classification, regression, pairs, similarity, clustering, retrieval, perceptron, generation.
+        kind: classification, regression, pairs, similarity, clustering, retrieval, neighbours, perceptron, generation.
         domain: "in" or "out" of the training corpus's domain, None where the distinction makes no sense.
         items: name of the test items, where several tasks of a run are asked about the same; else empty.
     """

@@ -229,11 +229,13 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         method = resolve(self.method.name)
         several = len(self.teachers) > 1 and self.combine == "separate"
         if self.student.space is None:
-            own = several or not self.teachers or self.task is not None  # a task's head reads the student's own space
+            # A task's head reads the student's own space, and prefixes are those of its own vector.
+            own = several or not self.teachers or self.task is not None or self.method.matryoshka is not None
             self.student.space = "own" if own else method.implied_space
         if self.student.space != "teacher":
             return
         self._check_router(where, lines)
+        self._check_prefixes(where, lines)
         if self.teachers and not several and method.teacher_map is not Method.teacher_map:
             return
         line = lines.get(("student", "space"), lines.get(("student",)))
@@ -252,6 +254,18 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             f'method "{self.method.name}" has no linear map into its teacher\'s space',
             where=place,
             remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas, distilcse).",
+        )
+
+    def _check_prefixes(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
+        """Refuse prefixes where the teacher's map comes behind them: what is cut then is not what was trained."""
+        if self.method.matryoshka is None:
+            return
+        line = lines.get(("method", "matryoshka"), lines.get(("method",)))
+        raise DistilvecError(
+            "it trains prefixes of the student's own vector, and space: teacher puts a map behind that vector, which "
+            "mixes them",
+            where=", ".join(part for part in (where, f"line {line}" if line else None, "method.matryoshka") if part),
+            remedy="Use space: own, or leave matryoshka out.",
         )
 
     def _check_router(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
+from distilvec.judging.scores import SEARCHES
 from distilvec.judging.shared import SharedNeighbours
 from distilvec.judging.verdict import FEWEST
 from distilvec.methods.table import called
@@ -204,8 +205,8 @@ def _bm25(judged: Judgement | None) -> ModelRow | None:
         for task, score in (judged.scores[TRAINED] if judged else {}).items()
         if score.details.get("bm25")
     }
-    retrieval = [score for score in (judged.scores[TRAINED] if judged else {}).values() if score.kind == "retrieval"]
-    if not scores or len(scores) < len(retrieval):
+    found = [score for score in (judged.scores[TRAINED] if judged else {}).values() if score.kind in SEARCHES]
+    if not scores or len(scores) < len(found):
         return None
     return ModelRow(name="BM25", role="other", scores=scores, note="words only, no model")
 

@@ -20,6 +20,7 @@ _KINDS = {
     "pairs": "PairClassification",
     "similarity": "STS",
     "retrieval": "Retrieval",
+    "neighbours": "Retrieval",
     "supervised": "Classification",
     "generation": "text-generation",
 }

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distilvec.alignment.drawing import DrawnText, alignment_figure
+from distilvec.judging.scores import SEARCHES
 from distilvec.report.inside_plots import experts_figure, token_maps_figure
 from distilvec.report.record import Record
 from distilvec.report.record_parts import AlignedText, LayerSimilarity, ModelRow, ScoreEntry, SpaceMap, clip
@@ -337,7 +338,7 @@ def _dots(axes: Axes, row: ModelRow, tasks: list[str], offset: float) -> None:
 
 
 def _section(score: ScoreEntry) -> str:
-    return GROUP_NAMES["retrieval"] if score.kind == "retrieval" else GROUP_NAMES.get(score.domain or "", "")
+    return GROUP_NAMES["retrieval"] if score.kind in SEARCHES else GROUP_NAMES.get(score.domain or "", "")
 
 
 def _divide(axes: Axes, height: float, name: str) -> None:

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import Slice
+from distilvec.judging.scores import SEARCHES
 from distilvec.report.compressed import Compression
 from distilvec.report.mixtures import MixtureFacts
 from distilvec.report.record_parts import (
@@ -124,7 +125,7 @@ class Record(Part):
             for task, score in row.scores.items():
                 first.setdefault(task, score)
         rank = {"in": 0, "out": 1}
-        return sorted(first, key=lambda t: 3 if first[t].kind == "retrieval" else rank.get(first[t].domain or "", 2))
+        return sorted(first, key=lambda t: 3 if first[t].kind in SEARCHES else rank.get(first[t].domain or "", 2))
 
     def retention(self, row: ModelRow, name: str) -> float | None:
         """A task's or group's score in percent of the teacher's; None without a positive teacher's score."""

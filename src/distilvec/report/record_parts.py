@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from distilvec.judging.scores import SEARCHES, searches
+
 MAP_POINTS = 400
 MAP_TEXT = 200
 #: Averages in the order they are shown. Retrieval is never mixed into the others.
@@ -314,13 +316,13 @@ class LayerSimilarity(Part):
 
 
 def grouped(scores: dict[str, ScoreEntry]) -> dict[str, list[ScoreEntry]]:
-    """Group -> its scores; groups without any are left out. Retrieval is in no other group."""
-    rest = [score for score in scores.values() if score.kind != "retrieval"]
+    """Group -> its scores; groups without any are left out. Searches are in no other group than retrieval."""
+    rest = [score for score in scores.values() if score.kind not in SEARCHES]
     groups = {
         "in": [score for score in rest if score.domain == "in"],
         "out": [score for score in rest if score.domain == "out"],
         "all": rest,
-        "retrieval": [score for score in scores.values() if score.kind == "retrieval"],
+        "retrieval": searches(scores.values()),
     }
     return {name: members for name, members in groups.items() if members}
 

@@ -361,9 +361,10 @@ def check_training(
         )
     if blind:
         raise DistilvecError(
-            f"there is nothing to evaluate on: {len(corpus.holdout_rows)} texts are held out, and 20 are needed",
+            f"there is nothing to evaluate on: of {len(corpus.holdout_rows)} held-out texts fewer than 20 have a "
+            "vector of the first teacher",
             where="training.evaluate_every",
-            remedy="Raise corpus.holdout, or leave evaluate_every out.",
+            remedy="Raise corpus.holdout, give vectors of its texts too, or leave evaluate_every out.",
         )
     if optimizer.sharpness is not None and optimizer.sharpness.kind == "disam" and corpus.domains is None:
         raise DistilvecError(

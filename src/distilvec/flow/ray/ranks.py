@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from distilvec.errors import DistilvecError
+from distilvec.flow.checks import check_scorers
 from distilvec.flow.job import Job
 from distilvec.recipe import Recipe
 from distilvec.store import FillReport, SignalStore
@@ -30,6 +31,7 @@ def teach_alone(recipe: Recipe, shard: tuple[int, int] | None = None) -> list[tu
         )
     job = Job(recipe)
     job.require("teach")
+    check_scorers(job)
     taught = job.teach(shard=own or shard) if recipe.teachers else []
     scored = job.score(shard=own or shard)
     return [(each.store, each.filled) for each in taught] + [(each.store, each.filled) for each in scored]
