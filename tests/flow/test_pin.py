@@ -134,7 +134,7 @@ def test_data_are_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert pin(found).corpus == found.corpus
     monkeypatch.setattr(hub, "_builder", lambda address: _Builder())
     further = {"documents": {"path": "hub:me/texts", "text": "body"}}
-    mined = pin(recipe(tmp_path, teachers=[], student=None, method={"name": "simcse"}, mining=further))
+    mined = pin(recipe(tmp_path, teachers=[], student=None, method={"name": "simcse"}, mining=further), mining=True)
     assert mined.mining.documents is not None and mined.mining.documents.revision == DATA
     with pytest.raises(DistilvecError, match=r"^corpus\.revision: "):
         from distilvec.corpus import read_corpus

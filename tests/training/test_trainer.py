@@ -371,7 +371,7 @@ def test_what_the_machine_lacks_is_said(home: Path, tmp_path: Path) -> None:
 
 
 def test_evaluating_without_held_out_texts_is_said(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(DistilvecError, match=r"^training\.evaluate_every: .*\b7 texts.*\b20\b.*corpus\.holdout"):
+    with pytest.raises(DistilvecError, match=r"^training\.evaluate_every: .*of 7 held-out .*\b20\b.*corpus\.holdout"):
         run(home, tmp_path, evaluate_every=1)
 
 
