@@ -161,10 +161,27 @@ def test_decoder_with_left_padding_last_token_and_prompts(
     np.testing.assert_allclose(encoder.encode_document(sentences[:8]), documents, atol=5e-6)
     judged = CachedEncoder(encoder)  # by whom it is evaluated
     np.testing.assert_allclose(judged.query(sentences[:8]), asked, atol=5e-6)
+    assert encoder.prompts == load_student(source, device="cpu").prompts
     with pytest.raises(DistilvecError, match='"querry".*"query"'):
         encoder.encode(["x"], prompt_name="querry")
     with pytest.raises(DistilvecError, match=re.escape(f"{out}: ") + r".*model_int8\.onnx.*`distilvec export`"):
         load_onnx(out, precision="int8")
+
+
+def test_documents_have_no_prompt_where_the_student_puts_none(
+    tmp_path: Path, one_layer_bert: Path, sentences: list[str]
+) -> None:
+    """sentence-transformers gives every model an empty prompt for documents, and puts that before them."""
+    model = load_student(one_layer_bert, device="cpu")
+    model.prompts = {"query": "query: ", "passage": "passage: "}
+    model.save(str(tmp_path / "source"), create_model_card=False)
+    student = load_student(tmp_path / "source", device="cpu")
+    export_onnx(tmp_path / "source", tmp_path / "out", quantize=False, texts=sentences[:12])
+    encoder = load_onnx(tmp_path / "out")
+    told = np.asarray(student.encode_document(sentences[:8], show_progress_bar=False))
+    np.testing.assert_allclose(encoder.encode_document(sentences[:8]), told, atol=5e-6)
+    own, exported = (CachedEncoder(each) for each in (student, encoder))
+    assert own.has_side("document") == exported.has_side("document")
 
 
 def test_real_teacher(tmp_path: Path, real_teacher_folder: Path, sentences: list[str]) -> None:

@@ -87,6 +87,9 @@ def test_a_name_that_is_nobodys_names_the_teachers(
     given = recipe(tmp_path, tiny_bert, sentences[:60], student=section)
     with pytest.raises(DistilvecError, match=r"^teacher: .* Teachers of this recipe: tiny\.$"):
         source_of(given) if kind == "auto" else Job(given).student()
+    if kind != "auto":
+        with pytest.raises(DistilvecError, match=r"^teacher: .* Teachers of this recipe: tiny\.$"):
+            run(given)
 
 
 def _named(section: dict[str, Any], name: str) -> dict[str, Any]:

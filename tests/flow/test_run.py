@@ -163,11 +163,15 @@ def test_the_router_opens_without_poolers(tmp_path: Path, tiny_bert: Path, sente
     assert both.encode_query(["a cat"]).shape == both.encode_document(["a cat"]).shape
 
 
-@pytest.mark.parametrize(("given", "before"), [("passage: ", "passage: "), ("", ""), (None, "")])
+@pytest.mark.parametrize(
+    ("given", "before"),
+    [("passage: ", "passage: "), ("", ""), (None, ""), ("mine", "own: "), ("query", "")],  # the last: of queries alone
+)
 def test_the_router_reads_documents_as_the_teacher_read(
     tmp_path: Path, tiny_bert: Path, sentences: list[str], given: str | None, before: str
 ) -> None:
-    model = SentenceTransformer(str(tiny_bert), device="cpu", prompts={"mine": "own: "}, default_prompt_name="mine")
+    model = SentenceTransformer(str(tiny_bert), device="cpu", prompts={"mine": "own: ", "query": "q: "})
+    model.default_prompt_name = "mine"
     # sentence-transformers gives every model an empty prompt for documents, and its `encode_document` puts that before
     # them, not the default.
     assert model.prompts["document"] == ""

@@ -138,6 +138,15 @@ def test_without_the_overlap(judged: Judgement) -> None:
         judged.without(_tasks()[:3], seen)
 
 
+def test_a_task_of_which_nothing_is_left_costs_no_other(judged: Judgement, caplog: pytest.LogCaptureFixture) -> None:
+    rest = judged.without(_tasks(), topic_texts(50, 2)[0])
+    assert set(rest.scores["words"]) == {"s", "p", "r"} and "c is left out: all 50" in caplog.text
+    assert all(np.isfinite(value) for value in rest.averages("words").values())
+    everything = [text for task in _tasks() for item in task.test_items() for text in item]
+    with pytest.raises(DistilvecError, match="test items are left out"):
+        judged.without(_tasks(), everything)
+
+
 def test_a_judgement_survives_json(judged: Judgement) -> None:
     again = Judgement.from_dict(json.loads(json.dumps(judged.to_dict(outputs=True))))
     assert again == judged

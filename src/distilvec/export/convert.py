@@ -135,7 +135,7 @@ def _write_companions(student: SentenceTransformer, source: Path, made: Path, in
         raise OSError(str(problem)) from problem
     bare = tokenizer is backend_tokenizer(student)
     # An empty prompt says something where another is the default.
-    prompts = {name: text or "" for name, text in student.prompts.items() if text or student.default_prompt_name}
+    prompts = {name: text or "" for name, text in student.prompts.items()}  # an empty one stands before others, too
     config = {
         "inputs": list(inputs),
         "output": OUTPUT,

@@ -14,7 +14,7 @@ from distilvec.corpus import hub
 from distilvec.errors import DistilvecError
 from distilvec.modules.opening import commit_of
 from distilvec.recipe import CorpusSection, Recipe
-from distilvec.recipe.places import at_revision
+from distilvec.recipe.places import at_revision, or_a_teacher
 
 SAVED = "recipe.yaml"
 
@@ -51,7 +51,8 @@ def pin(recipe: Recipe, saved: Path | None = None, *, mining: bool = False) -> R
     if student is not None:
         of = _made_of(student, {teacher.name for teacher in wanted.teachers})
         other = None if before is None else before.student
-        _pin_model(student, of, None if other is None else (_made_of(other, ()), other.revision))
+        with or_a_teacher(of or "", wanted.teachers):
+            _pin_model(student, of, None if other is None else (_made_of(other, ()), other.revision))
     return wanted
 
 

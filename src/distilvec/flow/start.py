@@ -24,7 +24,7 @@ from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import PoolingChoice, limit_length
 from distilvec.recipe import StudentSection, TeacherSection
-from distilvec.recipe.places import at_revision
+from distilvec.recipe.places import at_revision, or_a_teacher
 from distilvec.students import Seen, fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
 from distilvec.students.fresh import FRESH_LENGTH
 from distilvec.students.ship import say_without_pooler
@@ -182,16 +182,10 @@ def source_model(name: str, section: StudentSection, teachers: Sequence[TeacherS
     named = {teacher.name: teacher for teacher in teachers if teacher.model}
     if name in named:
         return teacher_model(named[name], section.pooling)
-    try:
+    with or_a_teacher(name, teachers):
         return load_student(
             at_revision(name, section.revision), pooling=section.pooling, trust_remote_code=section.trust_remote_code
         )
-    except DistilvecError as error:
-        if not named or Path(name).expanduser().exists():
-            raise
-        known = f"Teachers of this recipe: {', '.join(sorted(named))}."
-        remedy = known if error.remedy is None else f"{error.remedy} {known}"
-        raise type(error)(error.what, where=error.where, remedy=remedy) from error
 
 
 def make_student(

@@ -131,7 +131,8 @@ def ship_student(job: Job, student: SentenceTransformer, method: Method, folder:
 def _documents(job: Job) -> SentenceTransformer:
     """The teacher as it read the corpus, for the side of the documents.
 
-    Before a document stands the model's own prompt for one, or the text that the recipe puts before all.
+    Before a document stands the model's own prompt for one, or what the recipe puts before all: its text, or a prompt
+    of the model by its name. That of queries is not for documents.
     """
     section = job.recipe.teachers[0]
     model = load_student(
@@ -143,6 +144,7 @@ def _documents(job: Job) -> SentenceTransformer:
     )
     if section.adapters:
         merge_adapters(model, [locate_adapters(each) for each in section.adapters])
-    if section.prompt is not None and section.prompt not in model.prompts:
-        model.prompts, model.default_prompt_name = {"document": section.prompt}, None
+    if section.prompt is not None and section.prompt != "query":
+        put = model.prompts.get(section.prompt, section.prompt)
+        model.prompts, model.default_prompt_name = {"document": put or ""}, None
     return model

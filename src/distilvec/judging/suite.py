@@ -83,22 +83,40 @@ class Judgement(Shown):
     def without(self, tasks: Sequence[JudgingTask], texts: Iterable[str]) -> Judgement:
         """The same scores on the test items none of whose texts is in `texts`, without encoding again.
 
+        A task of which nothing is left that its metric could be taken of, or that keeps no per-item results, is left
+        out of all models' scores, and a warning names it.
+
         Args:
             tasks: the tasks that were judged on.
             texts: for example the training corpus; compared case-folded.
 
         Raises:
-            DistilvecError: a task is missing, or keeps no per-item results.
+            DistilvecError: a task is missing, or nothing is left of any.
         """
         by_name = {task.name: task for task in tasks}
         left_out = list(texts)
         missing = sorted({name for by_task in self.scores.values() for name in by_task} - set(by_name))
         if missing:
             raise DistilvecError(f"the tasks {', '.join(missing)} were judged but not given")
-        scores = {
-            model: {name: by_name[name].without(score, left_out) for name, score in by_task.items()}
-            for model, by_task in self.scores.items()
-        }
+        scores: dict[str, dict[str, Score]] = {model: {} for model in self.scores}
+        reasons: dict[str, str] = {}
+        for model, by_task in self.scores.items():
+            for name, score in by_task.items():
+                try:
+                    found = by_name[name].without(score, left_out)
+                except DistilvecError as error:
+                    reasons[name] = error.what
+                    continue
+                if np.isfinite(found.value):
+                    scores[model][name] = found
+                else:
+                    reasons[name] = f"of the items that are left {found.metric} is not defined"
+        if reasons and all(reasons.keys() >= by_task.keys() for by_task in self.scores.values()):
+            raise DistilvecError("; ".join(f"{name}: {why}" for name, why in reasons.items()), where="without")
+        for name, why in reasons.items():
+            logger.warning("%s is left out: %s", name, why)
+            for by_task in scores.values():
+                by_task.pop(name, None)
         return Judgement(scores, dict(self.seconds), dict(self.texts))
 
     def text(self) -> str:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from distilvec.errors import DistilvecError
 
 TASK_FILES = ("train", "validation", "test", "queries", "corpus", "qrels", "teacher")
 
@@ -22,6 +26,27 @@ def home(path: str) -> str:
         return str(Path(path).expanduser())
     except RuntimeError:
         return path
+
+
+class _Named(Protocol):
+    name: str
+    model: str | None
+
+
+@contextmanager
+def or_a_teacher(name: str, teachers: Iterable[_Named]) -> Iterator[None]:
+    """While the block opens what a student is made of: an error about a name that is nobody's says which teachers the
+    recipe has, because one of them may have been meant.
+    """
+    names = sorted(each.name for each in teachers if each.model)
+    try:
+        yield
+    except DistilvecError as error:
+        if not names or name in names or Path(name).expanduser().exists():
+            raise
+        known = f"Teachers of this recipe: {', '.join(names)}."
+        remedy = known if error.remedy is None else f"{error.remedy} {known}"
+        raise type(error)(error.what, where=error.where, remedy=remedy) from error
 
 
 def at_revision(model: str, revision: str | None) -> str:
