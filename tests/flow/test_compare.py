@@ -18,6 +18,7 @@ from distilvec.flow import compare as comparison
 from distilvec.flow.compare import compare
 from distilvec.flow.job import Job
 from distilvec.flow.variants import variants_of
+from distilvec.judging import NeighbourTask
 from distilvec.judging.automatic import automatic_tasks, halves
 from distilvec.recipe import Recipe
 
@@ -145,7 +146,7 @@ def test_finished_runs_are_read_back_and_lost_ones_made_again(
     again = compare(recipe, METHODS, seeds=2)
     assert trained == [str(lost.parent)]
     assert again.compared.to_dict() == found.compared.to_dict(), "the same run gives the same scores"
-    (baselines,) = (Path(recipe.output) / "baselines").glob("*.json")
+    (baselines,) = (each for each in (Path(recipe.output) / "baselines").glob("*.json") if "-found" not in each.name)
     content = baselines.read_text()
     baselines.unlink()
     without = compare(recipe, METHODS, seeds=2)
@@ -169,6 +170,24 @@ def test_what_does_not_decide_the_student_trains_nothing_again(
     }
     again = compare(recipe.model_copy(update=changes), METHODS, seeds=2)
     assert again.compared.to_dict() == found.compared.to_dict()
+
+
+def test_what_the_teacher_found_first_holds_for_seeds_that_are_added(
+    data: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A teacher that rounds otherwise on another device finds other documents, and the scores could not be compared."""
+    task = {"name": "near", "kind": "neighbours", "corpus": str(data), "depth": 3}
+    sections: dict[str, Any] = {"judging": {"tasks": [task], "speed": False}, "training": {"max_steps": 2}}
+    first = compare(make_recipe(data, tiny_bert, tmp_path, **sections), ["cosine", "mse"], seeds=1)
+    take = NeighbourTask._take_truth
+
+    def elsewhere(self: NeighbourTask, teacher: Any) -> None:
+        take(self, lambda texts: -(teacher(texts)[:, ::-1] ** 3))
+
+    monkeypatch.setattr(NeighbourTask, "_take_truth", elsewhere)
+    again = compare(make_recipe(data, tiny_bert, tmp_path, **sections), ["cosine", "mse"], seeds=2)
+    values = [each.compared.entries["cosine"]["near"].values for each in (first, again)]
+    assert len(values[1]) == 2 and values[1][0] == values[0][0]
 
 
 def test_another_set_belongs_to_another_comparison(

@@ -106,6 +106,17 @@ def test_random_splits_are_70_10_20_and_differ_by_seed() -> None:
         assert own == pytest.approx(score.details["values"][row])
 
 
+def test_items_that_are_there_twice_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """One of them may be trained on and the other tested."""
+    world = World(100)
+    task = PerceptronTask(
+        "a", ([*world.items, "3", "4"], np.append(world.curve, [0, 1]) > 1), target="binary", settings=FEW
+    )
+    assert "task a: 2 of 102 items are there before" in caplog.text
+    assert task.score(world.encode).details["repeated"] == 2
+    assert PerceptronTask("b", (world.items, world.curve > 1), target="binary", settings=FEW).repeated == 0
+
+
 def test_given_splits() -> None:
     world = World(300)
     labels = (world.curve > 1).astype(int)

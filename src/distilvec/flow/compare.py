@@ -146,7 +146,7 @@ def _compared(job: Job, variants: Mapping[str, Recipe], first: str, seeds: int, 
     bench.check()
     for each in bench.jobs.values():
         _ = each.taught
-    next(iter(bench.jobs.values())).settle_tasks()
+    bench.settle()
     rates = {name: bench.tuned_rate(name) for name in variants} if tune else {}
     results: dict[str, list[Scores]] = {name: [] for name in variants}
     for seed in range(recipe.training.seed, recipe.training.seed + seeds):

@@ -73,6 +73,18 @@ class NeighbourTask(RetrievalTask):
             return
         self._take_truth(teacher)
 
+    @property
+    def found(self) -> list[list[int]] | None:
+        """Per query the rows of the documents that are right; None before a teacher has said so."""
+        return [sorted(each) for each in self.relevance] if self._settled else None
+
+    def remember(self, found: Sequence[Sequence[int]]) -> None:
+        """Take what a teacher found earlier: on another machine it may round otherwise, and find another tenth."""
+        if len(found) != len(self.relevance):
+            raise DataError(f"{len(found)} queries were asked, not {len(self.relevance)}", where=f"task {self.name}")
+        self.relevance = [{int(row): 1.0 for row in rows} for rows in found]
+        self._bm25, self._settled = None, True
+
     def score(self, encode: Encode) -> Score:
         """Score an encoder.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from distilvec.judging.probes import Columns, numbers, plain_label
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.tasks import JudgingTask, distinct, same_length
 
+logger = logging.getLogger(__name__)
 __all__ = ["IMAGES", "MOLECULES", "PerceptronSettings", "PerceptronTask", "disagreement"]
 
 METRIC: dict[str, str] = {"classification": "accuracy", "binary": "auroc", "regression": "r2"}
@@ -95,6 +97,16 @@ class PerceptronTask(JudgingTask):
         sizes = [len(columns[0]) for columns in given]
         if sizes[0] < _FEWEST:
             raise DataError(f"{sizes[0]} items are too few for a probe", where=f"task {name}")
+        named = self._contents if len(self._contents) == len(self._items) else self._items
+        self.repeated = sizes[0] - len(set(named[: sizes[0]])) if len(sizes) == 1 else 0
+        if self.repeated:
+            logger.warning(
+                "task %s: %d of %d items are there before; where one is trained on and the other tested, the score "
+                "flatters. Remove them, or give a test file.",
+                name,
+                self.repeated,
+                sizes[0],
+            )
         self.skipped: dict[int, str] = {}
         parts: dict[int, tuple[npt.NDArray[np.int64], ...]] = {}
         for one in seeds:
@@ -145,6 +157,7 @@ class PerceptronTask(JudgingTask):
             "train_rows": self._parts.train.shape[1],
             "skipped": {str(key): reason for key, reason in self.skipped.items()},
             "rejected": self.rejected,
+            **({"repeated": self.repeated} if self.repeated else {}),
         }
         return self._scored(outputs, details)
 
