@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.faults.test_read_by_eyes import recipe
+from tests.faults.test_read_by_eyes_again import Counted
 from tests.scorers.test_scorers import settings
 
 from distilvec import marker, sealing
@@ -22,17 +23,6 @@ from distilvec.flow.run import output_folder, run, train
 from distilvec.judging import Judgement, Score
 from distilvec.recipe import Recipe
 from distilvec.report.record_parts import ScoreEntry, grouped
-
-
-class Counted:
-    """A teacher that counts what it is asked."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def embed(self, texts: list[str]) -> np.ndarray:
-        self.asked += len(texts)
-        return np.array([[len(text), text.count("e"), text.count("a"), 1.0] for text in texts], np.float32)
 
 
 # runs and their folders

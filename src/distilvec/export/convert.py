@@ -134,8 +134,8 @@ def _write_companions(student: SentenceTransformer, source: Path, made: Path, in
     except Exception as problem:  # tokenizers wraps what the system says in an error without a kind
         raise OSError(str(problem)) from problem
     bare = tokenizer is backend_tokenizer(student)
-    # An empty prompt says something where another is the default.
-    prompts = {name: text or "" for name, text in student.prompts.items()}  # an empty one stands before others, too
+    # An empty prompt says something where another is the default, or would be taken for documents.
+    prompts = {name: text or "" for name, text in student.prompts.items()}
     config = {
         "inputs": list(inputs),
         "output": OUTPUT,
