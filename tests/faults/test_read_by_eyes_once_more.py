@@ -24,7 +24,6 @@ from distilvec.judging import Judgement, Score
 from distilvec.recipe import Recipe
 from distilvec.report.record_parts import ScoreEntry, grouped
 
-
 # runs and their folders
 
 
