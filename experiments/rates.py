@@ -59,9 +59,10 @@ class RatedRows:
 
     def rate(self, name: str) -> float:
         """The best rate of a row, or of that which it is like."""
-        return best_rate(functools.partial(self._score, self.like(name)), self.grid)
+        return best_rate(functools.partial(self.score, self.like(name)), self.grid)
 
-    def _score(self, name: str, lr: float) -> float:
+    def score(self, name: str, lr: float) -> float:
+        """What a row reaches at a rate, on validation data."""
         make = functools.partial(self.validated, name, lr)
         found = self.results.run(f"tuning/{name}, {lr:g}-0", make, recipe=settings_of(self.recipe(name, lr, 0)))
         return float(found["validation"])

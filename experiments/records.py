@@ -30,6 +30,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from distilvec.locking import locked
+
 #: Name -> what came out.
 Rows = Mapping[str, dict[str, Any]]
 Record = dict[str, Any]
@@ -152,11 +154,12 @@ class Results:
 
     def _append(self, record: Record) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        if self.file.exists():  # what a stopped run left of a line goes
-            whole = self.file.read_bytes().rpartition(b"\n")
-            os.truncate(self.file, len(whole[0]) + len(whole[1]))
-        with self.file.open("a", encoding="utf-8") as file:
-            file.write(_line(record))
+        with locked(self.file.with_suffix(".lock"), wait=True):  # trainings run beside each other
+            if self.file.exists():  # what a stopped run left of a line goes
+                whole = self.file.read_bytes().rpartition(b"\n")
+                os.truncate(self.file, len(whole[0]) + len(whole[1]))
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(_line(record))
 
     def record(self, results: Path = RESULTS) -> list[str]:
         """Write these rows over the committed ones of the same names; returns their names."""

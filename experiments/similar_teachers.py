@@ -4,6 +4,7 @@
     python experiments/similar_teachers.py --student static --seeds 0 1 2 3 4
     python experiments/similar_teachers.py --student embedder --tune    # rates, at full length: some 20 hours of a core
     python experiments/similar_teachers.py --student embedder --seeds 0 1 2
+    python experiments/similar_teachers.py --student embedder --seeds 0 1 2 --beside 16    # with an accelerator
     python experiments/similar_teachers.py --table
 
 many_text.py's teachers differ by 20 points and more, and its students learn to read while they are compared. Here:
@@ -14,10 +15,10 @@ the shared triplets of NLI, whose negatives are contradictions (`nli`); and with
 shared sentences, without labels, a hundredth of them held out. Batches of 32, 20,000 steps, linear schedule, gradients
 not clipped, kernels 1.4 times as wide as a teacher's vector from random weights in the rows of the paper's form.
 
-Each row has its own rate: the best of three, and of more for as long as the best is at an end, at full length, by the
-validation splits of Emotion, TweetEval and SST-2; rows that vary another take its rate. Judged: six classification sets
-(Banking77, Emotion, TweetEval, SST-2, IMDb, AG News), test rows apart that are in the corpus. Every row is kept as soon
-as it is there, and trainings that were interrupted go on.
+Each row has its own rate: the best of three or four, and of more for as long as the best is at an end, at full length,
+by the validation splits of Emotion, TweetEval and SST-2; rows that vary another take its rate. Judged: six
+classification sets (Banking77, Emotion, TweetEval, SST-2, IMDb, AG News), test rows apart that are in the corpus. Every
+row is kept as soon as it is there, and trainings that were interrupted go on.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ import functools
 import gzip
 import hashlib
 import json
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +55,7 @@ STEPS, BATCH, HOLDOUT = 20_000, 32, 0.01
 VALIDATION = ("emotion", "tweeteval_sentiment")
 NLI = ("mnli", "snli")
 #: Student -> rates that every row is tried at; a table wants larger ones.
-STUDENTS = {"static": (3e-4, 1e-3, 3e-3), "embedder": GRID}
+STUDENTS = {"static": (3e-4, 1e-3, 3e-3), "embedder": (*GRID, 3e-3)}
 
 
 @dataclass(frozen=True)
@@ -101,16 +104,8 @@ def teachers() -> dict[str, str]:
 
 def tuned(kind: str) -> str:
     """The folder of MiniLM after pairs (every second of them) or triplets of NLI."""
-    pairs = rows_of("pairs")
-    if kind == "nli":
-        columns = ["anchor", "positive", "negative"]
-        chosen = [row for row in pairs if row["source"] in NLI and row.get("negative")]
-    else:
-        columns = ["anchor", "positive"]
-        chosen = [row for row in pairs if row["source"] not in NLI][::2]
+    columns = ["anchor", "positive", "negative"] if kind == "nli" else ["anchor", "positive"]
     file = FOLDER / f"{kind}.jsonl"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(json.dumps({key: row[key] for key in columns}) + "\n" for row in chosen), encoding="utf-8")
     made = Recipe.build(
         {
             "corpus": {"path": str(file), "text": columns, "holdout": 0.02},
@@ -132,6 +127,14 @@ def tuned(kind: str) -> str:
         }
     )
     if not (Path(made.output) / "report.json").exists():
+        pairs = rows_of("pairs")
+        if kind == "nli":
+            chosen = [row for row in pairs if row["source"] in NLI and row.get("negative")]
+        else:
+            chosen = [row for row in pairs if row["source"] not in NLI][::2]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lines = (json.dumps({key: row[key] for key in columns}) + "\n" for row in chosen)
+        file.write_text("".join(lines), encoding="utf-8")
         run(made, resume=True)
     return str(Path(made.output) / "student")
 
@@ -275,10 +278,57 @@ def judged_before(student: str) -> dict[str, Any]:
     return judged_model(folder)
 
 
+def rated_rows(student: str) -> RatedRows:
+    """The rows of a student."""
+    return RatedRows(
+        Results(EXPERIMENT),
+        recipe=recipe,
+        validated=validated,
+        judged=judged_run,
+        like=lambda name: f"{student}/{row_of(name)[1].like}" if row_of(name)[1].like else name,
+        grid=STUDENTS[student],
+    )
+
+
+def taught(student: str, row: str) -> None:
+    Job(recipe(f"{student}/{row}", GRID[0], 0)).teach()
+
+
+def at_rate(student: str, name: str, lr: float) -> None:
+    rated_rows(student).score(name, lr)
+
+
+def at_best(student: str, name: str) -> None:
+    rated_rows(student).rate(name)
+
+
+def with_seed(student: str, name: str, seed: int) -> None:
+    rated_rows(student).run(name, seed)
+
+
+def beside(student: str, names: list[str], seeds: list[int], *, tune: bool, processes: int) -> None:
+    """Make the rows in processes beside each other, which an accelerator has room for: the teachers' stores, all rates
+    of the grid, those beyond it, the seeds."""
+    _ = Job(recipe(f"{student}/likelihood, ours", GRID[0], 0)).corpus  # once, before all ask for it
+    rated = rated_rows(student)
+    tuned_names = dict.fromkeys(map(rated.like, names))
+    tasks: list[list[tuple[Any, ...]]] = [
+        [(taught, student, name) for name, row in ROWS.items() if row.only],
+        [(at_rate, student, name, lr) for lr in rated.grid for name in tuned_names],
+        [(at_best, student, name) for name in tuned_names],
+        [] if tune else [(with_seed, student, name, seed) for seed in seeds for name in names],
+    ]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        for each in tasks:
+            for done in [pool.submit(*task) for task in each]:
+                done.result()
+
+
 def main() -> None:
     parser = arguments(__doc__, device=False)
     parser.add_argument("--teachers", action="store_true", help="only build and judge the teachers")
     parser.add_argument("--tune", action="store_true", help="only choose rates")
+    parser.add_argument("--beside", type=int, default=1, help="trainings beside each other")
     parser.add_argument("--student", choices=STUDENTS, default="static")
     parser.add_argument("--rows", default=";".join(ROWS), help="names, separated by semicolons")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
@@ -286,20 +336,16 @@ def main() -> None:
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):
         return
-    rated = RatedRows(
-        results,
-        recipe=recipe,
-        validated=validated,
-        judged=judged_run,
-        like=lambda name: f"{options.student}/{row_of(name)[1].like}" if row_of(name)[1].like else name,
-        grid=STUDENTS[options.student],
-    )
     if options.teachers:
         references(results)
         return
+    rated = rated_rows(options.student)
+    names = [f"{options.student}/{row}" for row in options.rows.split(";")]
+    if options.beside > 1:
+        beside(options.student, names, options.seeds, tune=options.tune, processes=options.beside)
     results.run(f"references/{options.student}", functools.partial(judged_before, options.student))
     for seed in options.seeds:
-        for name in (f"{options.student}/{row}" for row in options.rows.split(";")):
+        for name in names:
             if options.tune:
                 print(name, rated.rate(name))
             else:

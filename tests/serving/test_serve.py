@@ -186,6 +186,12 @@ def test_without_the_key_nobody_is_answered(address: str, headers: dict[str, str
     assert httpx2.get(f"{address}/health").json() == {"status": "ok", "model": "small"}
 
 
+def test_the_scheme_of_a_key_is_written_in_either_case(address: str) -> None:
+    for scheme, status in (("bearer", 200), ("BEARER", 200), ("Basic", 401)):
+        headers = {"Authorization": f"{scheme} {KEY}"}
+        assert httpx2.get(f"{address}/v1/models", headers=headers).status_code == status
+
+
 def test_other_paths(address: str) -> None:
     assert httpx2.get(f"{address}/v1/chat/completions").status_code == 404
     assert httpx2.get(f"{address}/v1/embeddings").status_code in (404, 405)

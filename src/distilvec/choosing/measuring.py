@@ -116,9 +116,8 @@ def measure_teacher(bench: Bench) -> Measured:
     """The row that the others are compared with."""
     teacher = bench.taught[0].teacher
     card, model = teacher.card, getattr(teacher, "model", None)
-    size = getattr(card, "size_bytes", None) or (card.parameters * 4 if card.parameters else None)
     timed = speed(model or teacher, bench.timed(), singles=30, seconds=SECONDS) if runs_here(teacher) else {}
-    return Measured(card.name, card.parameters, size, timed, 1.0)
+    return Measured(card.name, card.parameters, card.size_bytes, timed, 1.0)
 
 
 def measure(candidate: Candidate, bench: Bench) -> Measured:

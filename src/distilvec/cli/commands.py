@@ -80,7 +80,7 @@ def _layers(text: str | None) -> int | list[int] | None:
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="student folder")],
+    model: Annotated[str, typer.Argument(help="student folder, or hub id")],
     output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder for the ONNX files")],
     quantize: Annotated[bool, typer.Option(help="also int8")] = True,
     web: Annotated[bool, typer.Option("--web", help="in the layout that transformers.js opens")] = False,

@@ -95,7 +95,7 @@ def look_at_drift(model: str, old: Path, new: Path, *, text: str = "text", limit
 
 
 def export_student(
-    model: Path,
+    model: str,
     output: Path,
     *,
     quantize: bool = True,

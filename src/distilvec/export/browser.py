@@ -15,6 +15,7 @@ from distilvec.export.graph import INSIDE_LIMIT, backend_tokenizer, is_static, w
 from distilvec.export.library import fetch_library
 from distilvec.export.outcome import ExportReport
 from distilvec.export.page import PAGE, write_page
+from distilvec.modules.opening import locate
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -65,7 +66,7 @@ def export_web(
             fetch_library(Path(place), None if library is None else Path(library))
 
         def beside(student: SentenceTransformer, made: Path) -> None:
-            _write_layout(student, Path(model_folder).expanduser(), made)
+            _write_layout(student, locate(model_folder), made)
             if search is not None:
                 write_page(made, student, search, title, Path(place))
 

@@ -20,6 +20,7 @@ from distilvec.export.graph import OPSET, OUTPUT, backend_tokenizer, check_model
 from distilvec.export.outcome import ExportReport, Variant
 from distilvec.files import read_object, refuse_foreign
 from distilvec.modules.kernel_head import has_kernels
+from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
 from distilvec.modules.task_head import has_head
 from distilvec.sealing import SEAL, remove, seal, sealed
@@ -56,7 +57,7 @@ def export_onnx(
     and sequence axes are free. Nothing is written unless the float model agrees with torch.
 
     Args:
-        model_folder: a sentence-transformers folder that starts with a transformer, or with a static table.
+        model_folder: a sentence-transformers folder, or hub id, that starts with a transformer or a static table.
         out_folder: where the files go; files of an older export there are replaced.
         quantize: also make the int8 model (weights only, dynamically scaled activations).
         texts: what agreement and speed are measured on; default are sentences of many lengths.
@@ -90,12 +91,12 @@ def write_export(
         beside: writes these further files into the unfinished folder, once the graphs are checked.
     """
     need("onnx", "onnxscript", "onnxruntime")
-    out = Path(out_folder).expanduser()
-    refuse_itself(model_folder, out)
+    out, source = Path(out_folder).expanduser(), locate(model_folder)
+    refuse_itself(source, out)
     refuse_foreign(out, (*_NAMES, *names), _is_export)
     from distilvec.students import load_student
 
-    student = load_student(model_folder, device="cpu").eval()
+    student = load_student(source, device="cpu").eval()
     check_model(student, str(model_folder))
     chosen = list(texts) if texts is not None else check_texts(student)
     if not chosen:
@@ -107,16 +108,16 @@ def write_export(
             made = Path(name)
             (made / files["float32"]).parent.mkdir(exist_ok=True)
             inputs = write_graph(student, made / files["float32"], states=states(student))
-            _write_companions(student, Path(model_folder).expanduser(), made, inputs)
+            _write_companions(student, source, made, inputs)
             if quantized:
                 quantize(made / files["float32"], made / files["int8"])
-            variants, notes = _measure(student, Path(model_folder).expanduser(), made, chosen, files, quantized)
+            variants, notes = _measure(student, source, made, chosen, files, quantized)
             beside(student, made)
             seal(made, "export")
             _move(made, out)
     except OSError as error:
         raise EnvironmentProblem(f"the export cannot be written ({error.strerror or error})", where=str(out)) from error
-    return ExportReport(out, variants, len(chosen), [*notes, *left_behind(model_folder)])
+    return ExportReport(out, variants, len(chosen), [*notes, *left_behind(source)])
 
 
 def _write_companions(student: SentenceTransformer, source: Path, made: Path, inputs: Sequence[str]) -> None:
@@ -197,21 +198,20 @@ def _measure(
     return variants, notes
 
 
-def refuse_itself(model_folder: str | Path, out: Path) -> None:
+def refuse_itself(source: Path, out: Path) -> None:
     """An export replaces what an earlier one left, and must not replace what it is made of.
 
     Raises:
         DistilvecError: both are one folder.
     """
-    if Path(model_folder).expanduser().resolve() == out.resolve():
+    if source.resolve() == out.resolve():
         raise DistilvecError(
             "the export would replace the model that it is made of", where=str(out), remedy="Name another folder (-o)."
         )
 
 
-def left_behind(model_folder: str | Path) -> list[str]:
+def left_behind(folder: Path) -> list[str]:
     """What lies beside a student and is no part of its vectors, so that no export has it."""
-    folder = Path(model_folder).expanduser()
     parts = [("task head stays", "predict")] * has_head(folder) + [("kernels stay", "explain")] * has_kernels(folder)
     return [f"The {part} behind: {use}() needs the student's own folder." for part, use in parts]
 

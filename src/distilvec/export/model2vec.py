@@ -21,6 +21,7 @@ from distilvec.export.convert import check_texts, left_behind, refuse_itself, ro
 from distilvec.export.graph import is_static
 from distilvec.files import refuse_foreign
 from distilvec.modules.model2vec import ROWS, WEIGHTS, unknown_piece
+from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
 from distilvec.sealing import SEAL, remove, seal, sealed
 
@@ -73,7 +74,7 @@ def export_model2vec(
     model2vec also cuts a text after as many characters as `max_length` median pieces have, before it reads pieces.
 
     Args:
-        model_folder: a sentence-transformers folder that starts with `StaticEmbedding`.
+        model_folder: a sentence-transformers folder, or hub id, that starts with `StaticEmbedding`.
         out_folder: where it goes; an older export there is replaced.
         texts: what agreement is measured on; default are sentences of many lengths and other scripts.
 
@@ -89,17 +90,17 @@ def export_model2vec(
         )
     from distilvec.students import load_student
 
-    out = Path(out_folder).expanduser()
-    refuse_itself(model_folder, out)
+    out, source = Path(out_folder).expanduser(), locate(model_folder)
+    refuse_itself(source, out)
     refuse_foreign(out, _NAMES, lambda folder: sealed(folder, "model2vec") is not None)
-    student = load_student(model_folder, device="cpu").eval()
+    student = load_student(source, device="cpu").eval()
     table, normalized, folded = _parts(student, str(model_folder))
     chosen = list(texts) if texts is not None else [*check_texts(student), *_STRANGE]
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
             made = Path(name)
-            _write(student, table, normalized, Path(model_folder).expanduser(), made)
+            _write(student, table, normalized, source, made)
             least = _agreement(student, made, chosen, str(model_folder))
             seal(made, "model2vec")
             remove(out)
@@ -107,7 +108,7 @@ def export_model2vec(
                 os.replace(file, out / file.name)
     except OSError as error:
         raise EnvironmentProblem(f"the export cannot be written ({error.strerror or error})", where=str(out)) from error
-    return Model2VecReport(out, len(table), table.shape[1], least, len(chosen), folded, left_behind(model_folder))
+    return Model2VecReport(out, len(table), table.shape[1], least, len(chosen), folded, left_behind(source))
 
 
 def _parts(student: SentenceTransformer, where: str) -> tuple[npt.NDArray[np.float32], bool, bool]:

@@ -27,11 +27,11 @@ def push(
         Where it is now.
 
     Raises:
-        DistilvecError: there is no student in the folder, or it has no card.
+        DistilvecError: there is no student in the folder, it has no card, or `repository` is no name.
         EnvironmentProblem: the Hub cannot be reached, or refuses.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     student = _student(Path(folder))
     api = HfApi(token=token)
@@ -43,6 +43,10 @@ def push(
             commit_message=message or "Student distilled with distilvec",
             ignore_patterns=LEFT_OUT,
         )
+    except HFValidationError as error:
+        raise DistilvecError(
+            "this is no name of a repository", where=repository[:200], remedy="Give NAME or ORGANISATION/NAME."
+        ) from error
     except OfflineModeIsEnabled as error:
         raise EnvironmentProblem(
             "the Hub is switched off", where="HF_HUB_OFFLINE", remedy="Unset this environment variable."

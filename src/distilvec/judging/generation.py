@@ -13,7 +13,7 @@ from distilvec.corpus.keys import join_pair
 from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.tasks import JudgingTask, same_length
-from distilvec.judging.writing import asked, likelihood, rouge_l, write, writer_of
+from distilvec.judging.writing import asked, likelihood, need_rouge, rouge_l, write, writer_of
 
 #: Written answers that a score brings along, to be looked at.
 SHOWN = 3
@@ -32,6 +32,9 @@ class GenerationTask(JudgingTask):
         separator: between the two; None = the model's own.
         longest: tokens of an answer, at most.
         samples: how many answers are drawn for each prompt, with the seeds `seed`, `seed` + 1, ...
+
+    Raises:
+        EnvironmentProblem: rouge-score is not installed.
     """
 
     kind: ClassVar[str] = "generation"
@@ -48,6 +51,7 @@ class GenerationTask(JudgingTask):
         domain: str | None = None,
         seed: int = 0,
     ) -> None:
+        need_rouge()
         super().__init__(name, domain, seed)
         same_length(name, prompts=prompts, answers=answers)
         self.prompts, self.answers = list(prompts), list(answers)

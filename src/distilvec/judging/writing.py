@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
 
 #: Prompts that are continued together.
 BATCH = 32
+#: Characters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
 
 
 @dataclass(frozen=True)
@@ -141,23 +148,55 @@ def _own_defaults(model: Any, config: Any) -> Iterator[None]:
         model.generation_config = before
 
 
-def rouge_l(answers: Sequence[str], written: Sequence[str]) -> npt.NDArray[np.float32]:
-    """[n] F-measure of the longest common subsequence of words, Porter-stemmed, in [0, 1] (Lin 2004; rouge-score).
+def need_rouge() -> None:
+    """See that ROUGE-L can be measured.
 
     Raises:
         EnvironmentProblem: rouge-score is not installed.
     """
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError as error:
+    if importlib.util.find_spec("rouge_score") is None:
         raise EnvironmentProblem(
             "ROUGE-L needs the package rouge-score",
             where="judging",
             remedy="Install it: pip install 'distilvec[writing]'",
-        ) from error
-    scorer = RougeScorer(["rougeL"], use_stemmer=True)
+        )
+
+
+def rouge_l(answers: Sequence[str], written: Sequence[str]) -> npt.NDArray[np.float32]:
+    """[n] F-measure of the longest common subsequence of words, in [0, 1] (Lin 2004; rouge-score).
+
+    English words are Porter-stemmed as in rouge-score, whose own tokenizer knows no letters but a to z. In scripts that
+    put no spaces between words every character is one.
+
+    Raises:
+        EnvironmentProblem: rouge-score is not installed.
+    """
+    need_rouge()
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer(["rougeL"], tokenizer=_Words())
     pairs = zip(answers, written, strict=True)
     return np.array([scorer.score(answer, own)["rougeL"].fmeasure for answer, own in pairs], np.float32)
+
+
+class _Words:
+    """What rouge-score calls a tokenizer."""
+
+    def __init__(self) -> None:
+        from rouge_score.tokenizers import DefaultTokenizer
+
+        self._english = DefaultTokenizer(use_stemmer=True)
+
+    def tokenize(self, text: str) -> list[str]:
+        plain = unicodedata.normalize("NFC", text.lower())
+        words: list[str] = []
+        for word in "".join(each if _is_of_a_word(each) else " " for each in plain).split():
+            words += self._english.tokenize(word) if word.isascii() else _UNSPACED.sub(r" \g<0> ", word).split()
+        return words or plain.split()  # an answer of signs alone
+
+
+def _is_of_a_word(character: str) -> bool:
+    return character.isalnum() or unicodedata.category(character)[0] == "M"
 
 
 def _batches(lengths: Sequence[int], size: int) -> Iterator[npt.NDArray[np.int64]]:

@@ -39,7 +39,38 @@ def open_modules(source: str, **arguments: Any) -> SentenceTransformer:
     import_module("distilvec.modules.moe_encoder")  # registers its type with transformers
     # The method is private, and the only way to name classes; both ends of the supported range have it.
     arguments.setdefault("trust_remote_code", False)
-    return SentenceTransformer._load_with_module_classes(source, _own_modules(source), **arguments)
+    return _really_cut(SentenceTransformer._load_with_module_classes(source, _own_modules(source), **arguments))
+
+
+def cut_in(folder: Path) -> int | None:
+    """The `truncate_dim` that a saved model states: its vectors are cut to so many numbers."""
+    try:
+        stated = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    size = stated.get("truncate_dim") if isinstance(stated, dict) else None
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _really_cut(model: SentenceTransformer) -> SentenceTransformer:
+    """Cut by a module where a model's configuration cuts (`truncate_dim`), which only `encode` would see.
+
+    The module is a stock linear map that keeps the first numbers as they are, so that teaching, training, export and
+    saving all mean the same vectors.
+    """
+    size, width = model.truncate_dim, None
+    model.truncate_dim = None
+    if size:
+        width = model.get_embedding_dimension()
+    if size and width and size < width:
+        import torch
+        from sentence_transformers.base.modules import Dense
+
+        kept = Dense(width, size, bias=False, activation_function=torch.nn.Identity())
+        kept.linear.weight.data = torch.eye(size, width)
+        like = next((each for each in model.parameters() if each.is_floating_point()), kept.linear.weight)
+        model.append(kept.to(device=like.device, dtype=like.dtype))
+    return model
 
 
 def open_transformer(folder: str | Path, model_kwargs: dict[str, Any], **options: Any) -> Any:

@@ -37,7 +37,7 @@ class Table:
     """A grid; its notes stand below it.
 
     Attributes:
-        kind: "wide", "texts" where cells are sentences, or "".
+        kind: "wide", "texts" where cells are sentences ("texts hardest": with a share in the second), or "".
         roles: of the rows' models, for their colours.
         folded: on the page it opens under this line.
     """

@@ -121,7 +121,8 @@ def _use(record: Record) -> str:
 def _writing_use(record: Record) -> str:
     """How to write with a causal language model."""
     task = record.recipe.get("task")
-    separator = str(task.get("separator") or "\n") if isinstance(task, dict) else "\n"
+    chosen = task.get("separator") if isinstance(task, dict) else None
+    separator = "\n" if chosen is None else str(chosen)
     lines = [
         "```python",
         "from transformers import pipeline",
@@ -153,5 +154,10 @@ def _licences(record: Record) -> Sequence[str]:
         lines.append(
             f"> **Warning:** the model that this student was trained from is licensed as {escape_markdown(own)}, which "
             "forbids commercial use."
+        )
+    elif record.student is not None and record.student.derived and not own:
+        lines.append(
+            "> The licence of the model that this student was trained from is not known. Find out before you publish "
+            "or sell this student."
         )
     return lines

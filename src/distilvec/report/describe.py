@@ -93,7 +93,7 @@ def describe_run(
         scorers=[_scorer_facts(card, scored) for card, scored in scorers],
         student=StudentFacts(
             provenance=_provenance(recipe["student"]),
-            **_origin(recipe["student"]["model"]),
+            **_origin(recipe["student"], {card.name for card, *_ in teachers}),
             parameters=size["parameters"],
             size_bytes=on_disk,
             layers=size["layers"],
@@ -166,7 +166,7 @@ def _rows(
             verdict.judged,
             parameters=card.parameters,
             width=card.width,
-            size_bytes=getattr(card, "size_bytes", None) or (card.parameters * 4 if card.parameters else None),
+            size_bytes=card.size_bytes,
             speed=verdict.speed.get(card.name),
         )
         for card in cards
@@ -293,16 +293,37 @@ def _provenance(student: Mapping[str, Any]) -> str:
     return short_source(str(student["model"])) + trained
 
 
-def _origin(model: str | None) -> dict[str, str | None]:
-    """Hub id or licence of the model that a student was trained from, where it was a whole one."""
+def _origin(student: Mapping[str, Any], teachers: set[str]) -> dict[str, Any]:
+    """Hub id, licence and whether there is one, of the model that a student was made from; a teacher says its own."""
+    parts = (student.get("shrink"), student.get("static"))
+    names = [part["of"] for part in parts if part]
+    if student.get("fresh"):
+        names.append(student["fresh"]["embeddings_from"])
+    model = student["model"] or next((name for name in names if name and name not in teachers), None)
     if model is None:
         return {}
     folder = Path(model).expanduser()
     if folder.is_dir():
-        return {"licence": licence_of(folder)}
-    return (
-        {} if folder.exists() or folder.suffix == ".safetensors" else {"base": model}
-    )  # a place on a disk is nobody's base
+        return {"licence": licence_of(folder), "derived": True}
+    if folder.exists() or folder.suffix == ".safetensors":  # a place on a disk is nobody's base
+        return {"derived": True}
+    return {"base": model, "licence": _licence_on_hub(model, student.get("revision")), "derived": True}
+
+
+def _licence_on_hub(model: str, revision: str | None) -> str | None:
+    """As the files say that the run has fetched; nothing is asked of the network."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    name, _, behind = model.partition("@")
+    for file in ("README.md", "config.json"):
+        try:
+            kept = try_to_load_from_cache(name, file, revision=behind or revision)
+        except HFValidationError:
+            return None
+        if isinstance(kept, str):
+            return licence_of(Path(kept).parent)
+    return None
 
 
 def _notes(

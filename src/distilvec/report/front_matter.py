@@ -36,11 +36,8 @@ lgpl-3.0 lgpl-lr llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 lppl-1.3c mit m
 open-mdw openrail openrail++ osl-3.0 pddl postgresql unlicense wtfpl zlib
 """
 _HUB = "hub:"
-_EMBEDDER = {
-    "library_name": "sentence-transformers",
-    "pipeline_tag": "sentence-similarity",
-    "tags": ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec"],
-}
+#: Modality -> the task that hubs know its embedders by.
+_TASKS = {"text": "sentence-similarity", "image": "image-feature-extraction"}
 _WRITER = {
     "library_name": "transformers",
     "pipeline_tag": "text-generation",
@@ -51,10 +48,11 @@ _WRITER = {
 def front_matter(record: Record) -> str:
     """The YAML block that a new card begins with.
 
-    A licence is only given where all teachers and scorers state the same; without any, that of the model that was
-    trained.
+    A licence is only given where all teachers, scorers and the model that the student was made from state the same.
     """
-    data: dict[str, Any] = dict(_WRITER if record.student is not None and record.student.writes else _EMBEDDER)
+    modality = record.corpus.modality if record.corpus is not None else "text"
+    writes = record.student is not None and record.student.writes
+    data: dict[str, Any] = dict(_WRITER) if writes else _embedder(modality)
     if record.student is not None and record.student.base:
         data["base_model"] = record.student.base
     data |= _licence(record)
@@ -66,6 +64,13 @@ def front_matter(record: Record) -> str:
 
         data["model-index"] = eval_results_to_model_index(record.title, results)
     return f"---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}---\n"
+
+
+def _embedder(modality: str) -> dict[str, Any]:
+    task = _TASKS.get(modality)
+    named = {"pipeline_tag": task} if task else {}
+    tags = ["sentence-transformers", "feature-extraction", *([task] if task else []), "distilvec"]
+    return {"library_name": "sentence-transformers", **named, "tags": tags}
 
 
 def evaluations(record: Record) -> list[Any]:
@@ -95,7 +100,7 @@ def _is_told(score: ScoreEntry) -> bool:
 
 def _licence(record: Record) -> dict[str, str]:
     stated = [each.licence for each in record.teachers] + [each.licence for each in record.scorers]
-    if record.student is not None and (record.student.licence or not stated):
+    if record.student is not None and (record.student.licence or record.student.derived or not stated):
         stated.append(record.student.licence)
     licences = {(licence or "").lower() for licence in stated}
     if len(licences) != 1 or "" in licences:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+#: Columns of a table as plain text, at most: beyond any that is read.
+_WIDEST = 100_000
 _LATEX = str.maketrans(
     {mark: f"\\{mark}" for mark in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -57,10 +59,13 @@ class Grid:
     def text(self) -> str:
         """Plain text, as wide as it needs to be."""
         from rich.console import Console
+        from rich.measure import Measurement
 
-        console = Console(file=io.StringIO(), width=240, color_system=None)
+        table = self.rich()
+        console = Console(file=io.StringIO(), width=_WIDEST, color_system=None)
+        console.width = max(1, Measurement.get(console, console.options, table).maximum)
         with console.capture() as captured:
-            console.print(self.rich())
+            console.print(table)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
     def rich(self, title: str | None = None) -> Table:

@@ -10,7 +10,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,8 @@ CURVE_POINTS = 400
 PANELS = 36
 TASKS = 60
 LAYERS = 48
+#: Characters of a model's name in a legend, and of all that stand beside each other in it.
+NAME, LEGEND_WIDTH = 30, 84
 
 
 def make_figures(record: Record) -> dict[str, Figure]:
@@ -132,7 +134,8 @@ def scores_figure(record: Record) -> Figure | None:
         return None
     models = record.models
     step = 0.16 * len(models) + 0.34
-    figure = _figure(9.2, 1.0 + step * 0.62 * len(tasks))
+    lines = math.ceil(len(models) / _beside(models))
+    figure = _figure(9.2, 0.8 + 0.2 * lines + step * 0.62 * len(tasks))
     axes = figure.add_subplot()
     for position, row in enumerate(models):
         offset = (position - (len(models) - 1) / 2) * 0.62 / max(len(models), 1)
@@ -147,8 +150,14 @@ def scores_figure(record: Record) -> Figure | None:
     for line, name in enumerate(names):
         if line == 0 or name != names[line - 1]:
             _divide(axes, line - 0.5, name)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(models), handletextpad=0.3, columnspacing=1.4)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=_beside(models), handletextpad=0.3, columnspacing=1.4)
     return figure
+
+
+def _beside(models: Sequence[ModelRow]) -> int:
+    """How many names of a legend stand beside each other without being wider than a figure."""
+    longest = max(len(clip(row.name, NAME)) for row in models)
+    return max(1, min(len(models), LEGEND_WIDTH // (longest + 4)))
 
 
 def training_figure(record: Record) -> Figure | None:
@@ -333,7 +342,7 @@ def _dots(axes: Axes, row: ModelRow, tasks: list[str], offset: float) -> None:
         color=colour,
         marker=ROLE_MARKERS[row.role],
         markersize=5.5,
-        label=_label(row.name, 30),
+        label=_label(row.name, NAME),
     )
 
 

@@ -190,8 +190,8 @@ class ScorerFacts(Part):
 class StudentFacts(Part):
     """What was built: sizes, and where its weights and vocabulary come from.
 
-    `writes`: whether it is a causal language model. `base` is the hub id, and `licence` the licence, of the model that
-    it was trained from, where there is one.
+    `writes`: whether it is a causal language model. `derived`: whether it was made from a model that is none of the
+    teachers; `base` is that model's hub id, `licence` its licence as far as known.
     """
 
     provenance: str = ""
@@ -206,6 +206,7 @@ class StudentFacts(Part):
     writes: bool = False
     base: str | None = None
     licence: str | None = None
+    derived: bool = False
 
 
 class CostFacts(Part):

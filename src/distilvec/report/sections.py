@@ -143,7 +143,7 @@ def _agreement(record: Record, drawn: Collection[str]) -> list[Block]:
             blocks.append(Bullets(remedies))
     if record.hardest:
         lead = f"Held-out {record.items} whose nearest neighbours among the others are not those that the teacher sees."
-        blocks += [Heading("Where they differ most"), Text(lead), Table(hardest_grid(record), "texts")]
+        blocks += [Heading("Where they differ most"), Text(lead), Table(hardest_grid(record), "texts hardest")]
     if record.collapse:
         blocks += [Heading("Is the space in use?"), *_collapse(record.collapse, record.items)]
     if record.spaces is not None and record.spaces.texts:

@@ -160,8 +160,9 @@ class _Server:
     def _admit(self, request: Request) -> None:
         if self.key is None:
             return
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
-        if not hmac.compare_digest(given, self.key.encode()):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        known = hmac.compare_digest(given.strip().encode(), self.key.encode())
+        if not known or scheme.lower() != "bearer":
             raise _Refusal(401, "the key is missing or wrong", "invalid_api_key")
 
     def _refuse_places(self, texts: Sequence[str]) -> None:

@@ -49,6 +49,7 @@ class TeacherCard:
         dtype: of the computation.
         licence: as the model's files state it.
         parameters: number of weights.
+        size_bytes: of the files that they lie in; None where there are none here.
     """
 
     name: str
@@ -64,6 +65,7 @@ class TeacherCard:
     dtype: str = "float32"
     licence: str | None = None
     parameters: int | None = None
+    size_bytes: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dictionary that `from_dict` and JSON understand."""
@@ -124,6 +126,13 @@ def describe_folder(folder: Path, modules: Iterable[str], further: Iterable[str]
             if file.name in told
         },
     }
+
+
+def bytes_of(folder: Path, modules: Iterable[str] = ()) -> int | None:
+    """Size of the weights' files of a model folder and of its modules' folders; None where there are none."""
+    places = {folder / module for module in {"", *modules}}
+    sizes = [file.stat().st_size for place in places for file in place.glob("*.safetensors")]
+    return sum(sizes) or None
 
 
 def licence_of(folder: Path) -> str | None:

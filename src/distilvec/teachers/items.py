@@ -14,7 +14,7 @@ from torch import Tensor
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.opening import inner_folders
 from distilvec.teachers.base import SentenceTeacher
-from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, licence_of
+from distilvec.teachers.cards import TeacherCard, bytes_of, describe_folder, fingerprint, licence_of
 
 #: What decides how an image is cut, scaled and normalised before the network sees it.
 _PREPARING = ("preprocessor_config.json", "processor_config.json")
@@ -59,6 +59,7 @@ class ItemTeacher(SentenceTeacher):
             normalized=isinstance(list(model.children())[-1], Normalize),
             licence=licence_of(source) if source.is_dir() else None,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
+            size_bytes=bytes_of(source, inner_folders(source)) if source.is_dir() else source.stat().st_size,
         )
 
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

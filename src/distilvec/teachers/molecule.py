@@ -114,6 +114,7 @@ class MoleculeTeacher(SentenceTeacher):
             pooling=None if self._network.kind == "chemvae" else "mean",
             normalized=False,
             parameters=self._network.parameters,
+            size_bytes=Path(path).stat().st_size,
         )
 
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

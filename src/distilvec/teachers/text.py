@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError, nearest
 from distilvec.modules.adapters import CONFIG, WEIGHTS, leave_out_prompt, merge_adapters, read_both_ways
+from distilvec.modules.guarded import cut_in
 from distilvec.modules.opening import inner_folders, locate, locate_adapters, open_model
 from distilvec.modules.pipeline import PoolingChoice, set_length, set_pooling, side_prompt
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.teachers.base import SentenceTeacher
-from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, hash_files, licence_of
+from distilvec.teachers.cards import TeacherCard, bytes_of, describe_folder, fingerprint, hash_files, licence_of
 from distilvec.teachers.encoding import Batch, cut_batches, in_room, prepared_batches, stream_batches
 from distilvec.teachers.observing import Observer, followed
 from distilvec.teachers.padding import quick_tokens
@@ -101,7 +102,8 @@ class TextTeacher(SentenceTeacher):
         self.tokens = quick_tokens(self.model, self.prompt)
         self._budget = token_budget or BUDGET.get(self.device.type, BUDGET["cuda"])
         parts = [hash_files(each, [each / CONFIG, each / WEIGHTS]) for each in added]
-        beside = [parts, causal] if parts or causal is False else []  # without them the fingerprint is as it always was
+        beside: list[Any] = [parts, causal] if parts or causal is False else []  # else fingerprints are as they were
+        beside += [["first", size] for size in [cut_in(folder)] if size]
         self.card = self._make_card(name, str(model), folder, dtype_name, beside)
 
     def rest(self) -> None:
@@ -312,6 +314,7 @@ class TextTeacher(SentenceTeacher):
             dtype=dtype,
             licence=licence_of(folder),
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            size_bytes=bytes_of(folder, parts),
         )
 
 
