@@ -264,6 +264,10 @@ def make_student(
     return _with_dropout(student, section.dropout)
 
 
+#: How transformers' blocks call the share of what they drop.
+_DROPOUTS = ("dropout", "attention_dropout", "activation_dropout", "hidden_dropout")
+
+
 def _with_dropout(student: SentenceTransformer, share: float | None) -> SentenceTransformer:
     """The student with another dropout while it is trained; the configuration that ships stays as it is."""
     if share is None:
@@ -271,6 +275,9 @@ def _with_dropout(student: SentenceTransformer, share: float | None) -> Sentence
     for module in student.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = share
-        elif isinstance(getattr(module, "attention_dropout", None), float):  # of Qwen's and Mistral's attention
-            module.attention_dropout = share  # type: ignore[assignment]
+    transformer = find_transformer(student)
+    for module in () if transformer is None else transformer.model.modules():
+        for name in _DROPOUTS:  # blocks that drop out by a function: Qwen's and Mistral's attention, OPT, BLOOM
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, share)
     return student

@@ -65,6 +65,7 @@ def top_tokens(scores: Tensor, mask: Tensor, share: float, minimum: int) -> Tens
     ranked = scores.clamp_min(lowest).masked_fill(~mask, -math.inf)
     order = ranked.argsort(dim=-1, descending=True, stable=True)
     real = mask.sum(-1, keepdim=True)
-    wanted = (real.double() * share).floor().long().clamp_min(minimum).minimum(real)
+    exact = real.float() if real.device.type == "mps" else real.double()  # which has no float64
+    wanted = (exact * share).floor().long().clamp_min(minimum).minimum(real)
     chosen = torch.arange(scores.shape[-1], device=scores.device) < wanted
     return torch.zeros_like(chosen).scatter(-1, order, chosen)

@@ -95,7 +95,8 @@ class ExpertHead(Module):
         states = functional.dropout(functional.relu(self.first(read)), self.dropout, self.training)
         by_expert = states.unflatten(-1, (self.experts, self.hidden)).transpose(0, 1)
         outputs = torch.baddbmm(self.bias, by_expert, self.second).transpose(0, 1)
-        gate = self.router(read).softmax(-1)
+        scores = self.router(read)  # in half precision the weights of a softmax do not add up to one
+        gate = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
         if self.aggregation == "linear":
             mixed = (gate.to(outputs.dtype).unsqueeze(-2) @ outputs).squeeze(-2)
         else:

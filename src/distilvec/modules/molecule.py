@@ -23,7 +23,7 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["KINDS", "Graph", "MoleculeEncoder", "MoleculeModule", "collate", "graphs_of", "repeat"]
+__all__ = ["KINDS", "Graph", "MoleculeEncoder", "MoleculeModule", "collate", "graphs_of", "normed", "repeat"]
 
 KINDS = ("gine", "gin", "gcn", "sage", "gat", "tag")
 _ATOMS, _CHIRALITIES, _BONDS = 119, 3, 4  # the last atom is what has no atomic number ("*")
@@ -150,7 +150,7 @@ class MoleculeEncoder(MoleculeModule):
                 states = message(states, edges, one_hot)
             else:
                 states = message(states, edges)
-            states = norm(states)
+            states = normed(norm, states)
             if layer < self.layers - 1:
                 states = states.relu()
             states = functional.dropout(states, self.dropout, self.training)
@@ -169,6 +169,16 @@ class MoleculeEncoder(MoleculeModule):
     def __reduce__(self) -> tuple[Any, ...]:
         # By this file's own name: that of the class, `molecule`, is none that another process can import.
         return _empty, (), self.__getstate__()
+
+
+def normed(norm: nn.Module, states: Tensor) -> Tensor:
+    """[N, width] by the spread of these rows while training; one row has none, and that of others stands for it."""
+    alone = norm.training and len(states) == 1
+    if not alone or not isinstance(norm, nn.BatchNorm1d):
+        made: Tensor = norm(states)
+        return made
+    known = norm.running_mean, norm.running_var
+    return functional.batch_norm(states, *known, norm.weight, norm.bias, False, 0.0, norm.eps)
 
 
 def _empty() -> MoleculeEncoder:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .molecule import MoleculeModule, collate, graphs_of
+from .molecule import MoleculeModule, collate, graphs_of, normed
 
 __all__ = ["GRAPHS", "GraphEncoder", "GraphNetwork"]
 
@@ -81,7 +81,7 @@ class GraphNetwork(nn.Module):
         bonds = torch.cat([graph["bonds"], own])
         states = self.x_embedding1(nodes[:, 0]) + self.x_embedding2(nodes[:, 1])
         for layer, (message, norm) in enumerate(zip(self.gnns, self.batch_norms)):
-            states = norm(message(states, source, target, bonds))
+            states = normed(norm, message(states, source, target, bonds))
             if layer < len(self.gnns) - 1:
                 states = states.relu()
         pooled = _sum(states, graph["graph"], len(sizes)) / sizes

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .molecule import MoleculeModule
+from .molecule import MoleculeModule, normed
 
 __all__ = ["SmilesEncoder", "SmilesNetwork"]
 
@@ -58,11 +58,7 @@ class SmilesNetwork(nn.Module):
         for convolution, norm in ((self.conv0, self.bn0), (self.conv1, self.bn1), (self.conv2, self.bn2)):
             states = norm(convolution(states).tanh())
         dense = self.dense(states.transpose(1, 2).flatten(1)).tanh()
-        norm = self.bn_dense
-        if self.training and len(dense) == 1:  # one string has no spread: what is known of the others stands for it
-            known = norm.running_mean, norm.running_var
-            return self.z_mean(functional.batch_norm(dense, *known, norm.weight, norm.bias, False, 0.0, norm.eps))
-        return self.z_mean(norm(dense))
+        return self.z_mean(normed(self.bn_dense, dense))
 
 
 class SmilesEncoder(MoleculeModule):

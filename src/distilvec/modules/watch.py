@@ -49,13 +49,30 @@ class Seen:
         """Put the model's last hidden states [N, S, H] in the place of what block L gives.
 
         sentence-transformers runs a model past the hooks on it, so whoever calls it hands them over. What is of another
-        shape (a model that projects its states) leaves the block's.
+        width (a model that projects its states) leaves the block's.
+
+        Raises:
+            DistilvecError: a block works on other places than the model's tokens, or on states of another width than
+                other blocks: padding of its own, stages, another order of the axes.
         """
         if not self.states:
             return
+        self._refuse_other_places(last)
         self.last_block = self.states[-1]
         if isinstance(last, Tensor) and last.shape == self.last_block.shape:
             self.states[-1] = last
+
+    def _refuse_other_places(self, last: Any) -> None:
+        kept = [state for state in self.states if state.numel()]
+        places = last.shape[:2] if isinstance(last, Tensor) and last.dim() == 3 else None
+        other = next((state for state in kept if places is not None and state.shape[:2] != places), None)
+        other = other if other is not None else next((each for each in kept if each.shape != kept[0].shape), None)
+        if other is not None:
+            raise DistilvecError(
+                f"this architecture has blocks whose states ({list(other.shape)}) are not those of its tokens "
+                f"({list(kept[0].shape if places is None else last.shape)}), so its layers cannot be read",
+                remedy="Choose a method that needs the final embedding only: cosine, mse, gaussian.",
+            )
 
 
 class Watch:

@@ -60,8 +60,8 @@ def factorise(
         lengths: int [T], tokens of its texts.
         seed: of the draws.
     """
-    words, positions, types = (table.detach().double().cpu() for table in tables)
-    gain, bias, eps = norm[0].detach().double().cpu(), norm[1].detach().double().cpu(), norm[2]
+    words, positions, types = (table.detach().cpu().double() for table in tables)
+    gain, bias, eps = norm[0].detach().cpu().double(), norm[1].detach().cpu().double(), norm[2]
     draw = _Draws((words, positions, types), use, lengths, seed)
     width = words.shape[1]
     second = torch.zeros(width, width, dtype=torch.float64)

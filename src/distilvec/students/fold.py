@@ -72,8 +72,8 @@ def _observe(
     after: list[Tensor] = []
 
     def keep(module: nn.Module, args: Any, features: dict[str, Tensor]) -> None:
-        before.append(features["sentence_vector"].double().cpu())
-        after.append(features["sentence_embedding"].double().cpu())
+        before.append(features["sentence_vector"].cpu().double())
+        after.append(features["sentence_embedding"].cpu().double())
 
     handle = head.register_forward_hook(keep)
     training = student.training

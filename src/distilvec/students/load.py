@@ -62,6 +62,7 @@ def load_student(
         folder, name=str(model), device=device, dtype=torch.float32, trust_remote_code=trust_remote_code
     )
     if vision:
+        _leave_out_unused(find_transformer(student))
         return student
     student.float()
     transformer = find_transformer(student)
@@ -71,6 +72,16 @@ def load_student(
         set_length(student, max_length, str(model))
     set_pooling(student, pooling, bare=not (folder / "modules.json").is_file(), name=str(model))
     return student
+
+
+def _leave_out_unused(transformer: Any) -> None:
+    """Parameters of a vision model that no vector comes of: processes that train together wait for their gradients."""
+    if transformer is None:
+        return
+    drop_pooler(transformer)
+    for name, parameter in transformer.model.named_parameters():
+        if name.rpartition(".")[2] == "mask_token":
+            parameter.requires_grad_(False)
 
 
 def drop_pooler(transformer: Any) -> bool:

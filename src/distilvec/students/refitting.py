@@ -34,7 +34,7 @@ class StateMoments:
 
 
 def _squared(rows: Tensor) -> Tensor:
-    return (rows.T @ rows).double().cpu()
+    return (rows.T @ rows).cpu().double()
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def refit(moments: StateMoments, weight: Tensor, bias: Tensor | None, kept: Tens
         kept: int64 [k], the coordinates that stay.
     """
     end = weight.new_zeros(len(weight), 1) if bias is None else bias[:, None]
-    whole = torch.cat([weight, end], 1).detach().double().cpu()
+    whole = torch.cat([weight, end], 1).detach().cpu().double()
     constant = torch.tensor([whole.shape[1] - 1] if bias is not None else [], dtype=torch.long)
     inputs = torch.cat([kept.cpu(), constant])
     second = moments.fitted[inputs][:, inputs]
@@ -76,7 +76,7 @@ def refit(moments: StateMoments, weight: Tensor, bias: Tensor | None, kept: Tens
 
 def contributions(seen: StateMoments, weight: Tensor, size: int) -> Tensor:
     """float64 [groups], mean squared norm of what each group of `size` columns adds to a layer's output."""
-    products = weight.detach().double().cpu()
+    products = weight.detach().cpu().double()
     products = (products.T @ products) * seen.fitted[:-1, :-1]
     groups = len(products) // size
     return torch.stack([products[n * size : (n + 1) * size, n * size : (n + 1) * size].sum() for n in range(groups)])

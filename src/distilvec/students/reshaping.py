@@ -119,7 +119,7 @@ class Reshaping:
         moments = self._inner_moments()
         explained = []
         for number, (network, seen) in enumerate(zip(networks, moments, strict=True)):
-            worth = seen.variance() * network.output.weight.detach().double().cpu().square().sum(0)
+            worth = seen.variance() * network.output.weight.detach().cpu().double().square().sum(0)
             kept = worth.topk(self.shape.inner).indices.sort().values
             fitted = refit(seen, network.output.weight, network.output.bias, kept)
             prefix = f"{self.path}.{number}."

@@ -116,5 +116,5 @@ def candidates(logits: Tensor, count: int = CANDIDATES) -> dict[str, Tensor]:
     logs = logits.float().log_softmax(-1)
     best = logs.topk(min(count, logs.shape[-1]), -1)
     # Float32 has no mass of a billionth beside one: what rounds to nothing is of no account.
-    rest = (1 - best.values.double().exp().sum(-1)).clamp_min(1e-12).log().float()
-    return {"ids": best.indices.cpu(), "logs": best.values.cpu(), "rest": rest.cpu()}
+    rest = (1 - best.values.cpu().double().exp().sum(-1)).clamp_min(1e-12).log().float()
+    return {"ids": best.indices.cpu(), "logs": best.values.cpu(), "rest": rest}

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from distilvec.training.distiller import Distiller
 
 logger = logging.getLogger(__name__)
+#: Torch says by these names, in errors without a kind, that a file cannot be written.
+_WRITERS = ("PytorchStreamWriter", "inline_container")
 
 
 class CheckpointedTrainer(Trainer):
@@ -105,6 +107,8 @@ class CheckpointedTrainer(Trainer):
         except torch.OutOfMemoryError:
             raise
         except (OSError, RuntimeError, SafetensorError) as error:
+            if isinstance(error, RuntimeError) and not any(each in str(error) for each in _WRITERS):
+                raise  # of a GPU, or of other processes
             raise EnvironmentProblem(
                 f"the checkpoint cannot be written ({error})",
                 where=str(home / name),
@@ -290,7 +294,7 @@ class CheckpointedTrainer(Trainer):
                 revision=self.args.hub_revision,
                 **kwargs,
             )
-        except OSError as error:
+        except Exception as error:  # of whatever client the hub's package uses
             raise EnvironmentProblem(
                 f"the hub did not take the upload ({error})",
                 where=str(self.hub_model_id),

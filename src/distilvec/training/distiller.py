@@ -151,6 +151,8 @@ class Distiller(nn.Module):
         """[B, d], what the student said of these items before training."""
         if not self._former or not self.trains_student:
             return None
+        if self.mini_batch_size is not None:
+            return in_mini_batches(self._former[0], features, self.mini_batch_size).embedding[0]
         return self._former[0](features, views=1).embedding[0]
 
     def _balance(self, output: StudentOutput) -> Tensor:
@@ -205,7 +207,7 @@ class Distiller(nn.Module):
             if term.values.dim() > 0:
                 values = term.weighed
                 if term.counted is not None and term.counted.is_floating_point():
-                    values = values * (term.weights > 0).sum() / term.weights.sum().clamp_min(1.0)
+                    values = values * (term.weights > 0).sum() / _or_one(term.weights.sum())
                 per_row = term.weight * (values.mean(0) if values.dim() == 2 else values)
                 items = per_row if items is None else items + per_row
         if loss is None:
@@ -261,6 +263,11 @@ def describe(info: StudentInfo, task: Task | None) -> StudentInfo:
     return replace(info, classes=task.head.classes, regression=task.head.classes is None)
 
 
+def _or_one(count: Tensor) -> Tensor:
+    """What to divide by: of no weights at all, one."""
+    return count.where(count > 0, 1.0)
+
+
 def mean_of(term: Term, local: bool = False) -> Tensor:
     """The mean of a term's values, each weighed by how much it counts: over these rows, or over those of all ranks."""
     return mean_and_count(term, local)[0]
@@ -278,5 +285,5 @@ def mean_and_count(term: Term, local: bool = False) -> tuple[Tensor, Tensor]:
     if local and world_size() > 1:
         total = total * world_size()
         count, items = sum_over_ranks(torch.stack([count, items]))
-    mean = total / count.clamp_min(1.0)
+    mean = total / _or_one(count)
     return mean * items if term.summed else mean, count

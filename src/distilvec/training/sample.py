@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SAMPLE = 10_000
 TOKEN_SAMPLE = 1024
 TOKEN_BATCH = 32
+#: What a sample's token signals may take of the memory.
+TOKEN_BYTES = 4 << 30
 #: Batches from which a fresh batch norm takes its statistics.
 SETTLING = 32
 
@@ -120,14 +122,14 @@ def token_batches(
     needs: Needs,
     device: torch.device,
 ) -> list[tuple[StudentOutput, list[TeacherSignals]]]:
-    """At most 1,024 of the chosen rows with all signals, in batches of similar length; empty where none are needed."""
+    """At most 1,024 of the chosen rows with all signals, in batches of similar length; empty where none are needed.
+
+    Fewer where they would not fit into `TOKEN_BYTES`, as long texts of wide teachers do not.
+    """
     if not (needs.inside or needs.logits or needs.student.tokens or needs.student.attention):
         return []
-    # Evenly spaced over the lengths, by which the rows are sorted.
-    rows = chosen[evenly_spaced(len(chosen), TOKEN_SAMPLE)]
-    batches = []
-    for start in range(0, len(rows), TOKEN_BATCH):
-        part = rows[start : start + TOKEN_BATCH]
+
+    def read(part: np.ndarray) -> tuple[StudentOutput, list[TeacherSignals]]:
         features = tokens.features(part)
         output = tap(
             on_device(features, device),
@@ -136,9 +138,27 @@ def token_batches(
             tokens=needs.student.tokens,
             attention=needs.student.attention,
         )
-        signals = [TeacherSignals(**each) for each in fetch_all(sources, part, features)]
-        batches.append((_on_cpu(output), signals))
-    return batches
+        return _on_cpu(output), [TeacherSignals(**each) for each in fetch_all(sources, part, features)]
+
+    # Evenly spaced over the lengths, by which the rows are sorted.
+    rows = chosen[evenly_spaced(len(chosen), TOKEN_SAMPLE)]
+    if len(rows) > 3 * TOKEN_BATCH:
+        middle = len(rows) // 2
+        few = [rows[:TOKEN_BATCH], rows[middle : middle + TOKEN_BATCH], rows[-TOKEN_BATCH:]]
+        of_a_row = sum(_bytes_of(each) for part in few for each in read(part)) / (3 * TOKEN_BATCH)
+        if of_a_row * len(rows) > TOKEN_BYTES:
+            rows = chosen[evenly_spaced(len(chosen), max(TOKEN_BATCH, int(TOKEN_BYTES / of_a_row)))]
+    return [read(rows[start : start + TOKEN_BATCH]) for start in range(0, len(rows), TOKEN_BATCH)]
+
+
+def _bytes_of(value: Any) -> int:
+    """Of all tensors within it."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, StudentOutput | TeacherSignals):
+        value = vars(value)
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return sum(map(_bytes_of, inside))
 
 
 def paired_batches(

@@ -97,8 +97,11 @@ class DistillationTrainer(CheckpointedTrainer):
                 eval_dataset=Rows(rows[:1]) if evaluate else None,
                 callbacks=callbacks,
             )
-        except (ImportError, RuntimeError, ValueError, OSError) as error:
-            # A tracker that is not installed, a precision that the device lacks, a hub that does not answer.
+        except Exception as error:
+            # A tracker that is not installed, a precision that the device lacks; a hub that does not answer, of which
+            # the hub's package says so by whatever client it uses.
+            if not (args.push_to_hub or isinstance(error, ImportError | RuntimeError | ValueError | OSError)):
+                raise
             raise EnvironmentProblem(f"training cannot be set up ({error})", where="training") from error
         self.model_accepts_loss_kwargs = False
         self.remove_callback(PrinterCallback)

@@ -1,0 +1,198 @@
+"""What a reading of modules, students and training has found, each once seen to fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+from transformers import AutoTokenizer, LongformerConfig, LongformerModel, OPTConfig, OPTModel, SwinConfig, SwinModel
+
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.flow.start import _with_dropout
+from distilvec.methods.base import Term
+from distilvec.modules.expert_head import ExpertHead
+from distilvec.modules.molecule import normed
+from distilvec.modules.watch import Seen
+from distilvec.students import load_student
+from distilvec.students.tap import StudentTap
+from distilvec.training.distiller import mean_and_count
+
+
+def saved(model: Any, tokenizer: Path, folder: Path) -> SentenceTransformer:
+    model.save_pretrained(str(folder))
+    AutoTokenizer.from_pretrained(str(tokenizer)).save_pretrained(str(folder))
+    transformer = Transformer(str(folder))
+    return SentenceTransformer(modules=[transformer, Pooling(32, pooling_mode="mean")], device="cpu")
+
+
+def test_blocks_that_pad_by_themselves_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    size = len(AutoTokenizer.from_pretrained(str(tiny_bert)))
+    config = LongformerConfig(
+        vocab_size=size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        attention_window=16,
+        max_position_embeddings=80,
+        pad_token_id=0,
+    )
+    tap = StudentTap(saved(LongformerModel(config), tiny_bert, tmp_path / "long"))
+    student = SentenceTransformer(modules=list(tap._modules), device="cpu")
+    features = student.preprocess(["one short text", "two"])
+    with pytest.raises(DistilvecError, match="its layers cannot be read"):
+        tap(features, 1, layers=True)
+    assert tap(features, 1).embedding.shape == (1, 2, 32), "its vector can"
+
+
+def test_states_of_stages_are_refused() -> None:
+    config = SwinConfig(
+        image_size=32, patch_size=4, embed_dim=16, depths=[1, 1, 1], num_heads=[1, 2, 4], window_size=2, num_labels=2
+    )
+    model, seen = SwinModel(config).eval(), Seen()
+    for block in model.encoder.layers:
+        block.register_forward_hook(lambda module, args, output: seen.states.append(output[0]))
+    last = model(torch.zeros(2, 3, 32, 32)).last_hidden_state
+    with pytest.raises(DistilvecError, match="its layers cannot be read"):
+        seen.close(last)
+
+
+def test_a_vision_student_has_no_parameter_that_nothing_comes_of(tmp_path: Path) -> None:
+    from transformers import ViTConfig, ViTImageProcessor, ViTModel
+
+    config = ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4
+    )
+    ViTModel(config, use_mask_token=True).save_pretrained(str(tmp_path))
+    ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(str(tmp_path))
+    student = load_student(tmp_path, device="cpu").train()
+    from PIL import Image
+
+    features = student.preprocess([Image.new("RGB", (8, 8), "red")])
+    student(features)["sentence_embedding"].square().sum().backward()
+    left = [name for name, each in student.named_parameters() if each.requires_grad and each.grad is None]
+    assert left == []
+
+
+def test_dropout_by_a_function_is_chosen_too(tiny_bert: Path, tmp_path: Path) -> None:
+    size = len(AutoTokenizer.from_pretrained(str(tiny_bert)))
+    config = OPTConfig(
+        vocab_size=size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        ffn_dim=64,
+        word_embed_proj_dim=32,
+        max_position_embeddings=64,
+        dropout=0.5,
+        attention_dropout=0.5,
+        pad_token_id=0,
+        bos_token_id=2,
+        eos_token_id=3,
+    )
+    student = saved(OPTModel(config), tiny_bert, tmp_path / "opt").train()
+
+    def twice() -> float:
+        features = student.preprocess(["one short text", "two"])
+        first, second = (student(dict(features))["sentence_embedding"] for _ in range(2))
+        return float((first - second).abs().max())
+
+    assert twice() > 0.01
+    _with_dropout(student, 0.0)
+    assert twice() == 0.0
+
+
+def test_small_weights_weigh_as_they_say() -> None:
+    for weights, expected in (([0.1, 0.1], 2.0), ([0.01, 0.03], 2.5), ([0.0, 0.0], 0.0), ([2.0, 6.0], 2.5)):
+        term = Term(torch.tensor([1.0, 3.0]), torch.tensor(weights), 1.0)
+        assert float(mean_and_count(term)[0]) == pytest.approx(expected)
+
+
+def test_the_weights_of_a_gate_add_up_to_one_in_half_precision() -> None:
+    torch.manual_seed(0)
+    head = ExpertHead(16, 3, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        gate = head({"sentence_embedding": torch.randn(64, 16)})["gate"]
+    assert gate.dtype == torch.float32
+    assert torch.allclose(gate.sum(-1), torch.ones(64), atol=1e-6)
+
+
+def test_one_row_alone_is_brought_to_the_spread_of_others() -> None:
+    norm = torch.nn.BatchNorm1d(4)
+    norm.running_mean.fill_(1.0)
+    assert torch.allclose(normed(norm, torch.ones(1, 4)), torch.zeros(1, 4), atol=1e-6)
+    assert torch.equal(normed(norm, torch.eye(4)), torch.nn.BatchNorm1d(4)(torch.eye(4)))
+
+
+def test_a_former_student_is_read_in_mini_batches_too(tiny_bert: Path, tmp_path: Path) -> None:
+    import distilvec
+
+    sizes = []
+    run = StudentTap.__call__
+
+    def counted(self: StudentTap, features: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        sizes.append(len(next(iter(features.values()))))
+        return run(self, features, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StudentTap, "__call__", counted)
+        distilvec.distill(
+            str(tiny_bert),
+            {"model": str(tiny_bert), "remember": 0.5},
+            {"path": [f"text number {number} of them" for number in range(60)], "holdout": 0.0},
+            "cosine",
+            tmp_path / "out",
+            training={"max_steps": 2, "batch_size": 25, "mini_batch_size": 4},
+            judging={"tasks": [], "agreement": False, "speed": False},
+        )
+    assert sizes and sizes.count(25) == 0
+
+
+def test_a_hub_out_of_reach_is_told_as_such(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import distilvec
+
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with pytest.raises(EnvironmentProblem, match="cannot be set up"):
+        distilvec.distill(
+            str(tiny_bert),
+            str(tiny_bert),
+            [f"text number {number} of them" for number in range(60)],
+            "cosine",
+            tmp_path / "out",
+            training={"max_steps": 2, "batch_size": 8, "push_to_hub": True, "hub_model_id": "me/small"},
+            judging={"tasks": [], "agreement": False, "speed": False},
+        )
+
+
+@pytest.mark.parametrize(("room", "batches"), [(4 << 30, 7), (1 << 16, 1)])
+def test_a_sample_of_tokens_takes_no_more_memory_than_there_is_for_it(
+    room: int, batches: int, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import distilvec
+    from distilvec.training import sample
+
+    made, take = [], sample.token_batches
+
+    def counted(*args: Any) -> Any:
+        made.append(take(*args))
+        return made[-1]
+
+    monkeypatch.setattr(sample, "TOKEN_BYTES", room)
+    monkeypatch.setattr(sample, "token_batches", counted)
+    distilvec.distill(
+        str(tiny_bert),
+        {"shrink": {"of": "teacher", "layers": 1}},
+        {"path": [f"text number {number} of them" for number in range(200)], "holdout": 0.0},
+        {"name": "emo", "layers": 1},
+        tmp_path / "out",
+        training={"max_steps": 1, "batch_size": 8},
+        judging={"tasks": [], "agreement": False, "speed": False},
+    )
+    assert [len(each) for each in made] == [batches]
