@@ -15,7 +15,7 @@ the shared triplets of NLI, whose negatives are contradictions (`nli`); and with
 shared sentences, without labels, a hundredth of them held out. Batches of 32, 20,000 steps, linear schedule, gradients
 not clipped, kernels 1.4 times as wide as a teacher's vector from random weights in the rows of the paper's form.
 
-Each row has its own rate: the best of three or four, and of more for as long as the best is at an end, at full length,
+Each row has its own rate: the best of three, and of more for as long as the best is at an end, at full length,
 by the validation splits of Emotion, TweetEval and SST-2; rows that vary another take its rate. Judged: six
 classification sets (Banking77, Emotion, TweetEval, SST-2, IMDb, AG News), test rows apart that are in the corpus. Every
 row is kept as soon as it is there, and trainings that were interrupted go on.
@@ -27,7 +27,7 @@ import functools
 import gzip
 import hashlib
 import json
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -36,7 +36,7 @@ from typing import Any
 from common import WORK, Results, arguments, finished, shared
 from embedder import DTYPE, embedder
 from embedder import FOLDER as STORES
-from rates import GRID, RatedRows
+from rates import RatedRows
 from similar_teachers_table import NEIGHBOURS, write_page
 
 from distilvec.corpus import read_corpus
@@ -54,8 +54,9 @@ FOLDER = WORK / EXPERIMENT
 STEPS, BATCH, HOLDOUT = 20_000, 32, 0.01
 VALIDATION = ("emotion", "tweeteval_sentiment")
 NLI = ("mnli", "snli")
-#: Student -> rates that every row is tried at; a table wants larger ones.
-STUDENTS = {"static": (3e-4, 1e-3, 3e-3), "embedder": (*GRID, 3e-3)}
+STUDENTS = ("static", "embedder")
+#: That every row is tried at.
+RATES = (3e-4, 1e-3, 3e-3)
 
 
 @dataclass(frozen=True)
@@ -274,7 +275,7 @@ def references(results: Results) -> None:
 def judged_before(student: str) -> dict[str, Any]:
     """The student as every row finds it."""
     folder = FOLDER / f"before-{student}"
-    Job(recipe(f"{student}/likelihood, ours", GRID[0], 0)).student().save_pretrained(str(folder))
+    Job(recipe(f"{student}/likelihood, ours", RATES[0], 0)).student().save_pretrained(str(folder))
     return judged_model(folder)
 
 
@@ -286,12 +287,12 @@ def rated_rows(student: str) -> RatedRows:
         validated=validated,
         judged=judged_run,
         like=lambda name: f"{student}/{row_of(name)[1].like}" if row_of(name)[1].like else name,
-        grid=STUDENTS[student],
+        grid=RATES,
     )
 
 
 def taught(student: str, row: str) -> None:
-    Job(recipe(f"{student}/{row}", GRID[0], 0)).teach()
+    Job(recipe(f"{student}/{row}", RATES[0], 0)).teach()
 
 
 def at_rate(student: str, name: str, lr: float) -> None:
@@ -307,21 +308,25 @@ def with_seed(student: str, name: str, seed: int) -> None:
 
 
 def beside(student: str, names: list[str], seeds: list[int], *, tune: bool, processes: int) -> None:
-    """Make the rows in processes beside each other, which an accelerator has room for: the teachers' stores, all rates
-    of the grid, those beyond it, the seeds."""
-    _ = Job(recipe(f"{student}/likelihood, ours", GRID[0], 0)).corpus  # once, before all ask for it
-    rated = rated_rows(student)
-    tuned_names = dict.fromkeys(map(rated.like, names))
-    tasks: list[list[tuple[Any, ...]]] = [
-        [(taught, student, name) for name, row in ROWS.items() if row.only],
-        [(at_rate, student, name, lr) for lr in rated.grid for name in tuned_names],
-        [(at_best, student, name) for name in tuned_names],
-        [] if tune else [(with_seed, student, name, seed) for seed in seeds for name in names],
-    ]
+    """Make the rows in processes beside each other, which an accelerator has room for: the teachers' stores, then of
+    each row the rates and the seeds."""
+    _ = Job(recipe(f"{student}/likelihood, ours", RATES[0], 0)).corpus  # once, before all ask for it
+    like = rated_rows(student).like
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        for each in tasks:
-            for done in [pool.submit(*task) for task in each]:
+
+        def made(*tasks: tuple[Any, ...]) -> None:
+            for done in [pool.submit(*task) for task in tasks]:
                 done.result()
+
+        def row(first: str) -> None:
+            made(*((at_rate, student, first, lr) for lr in RATES))
+            made((at_best, student, first))
+            if not tune:
+                made(*((with_seed, student, name, seed) for name in names if like(name) == first for seed in seeds))
+
+        made(*((taught, student, name) for name, each in ROWS.items() if each.only))
+        with ThreadPoolExecutor() as rows:
+            list(rows.map(row, dict.fromkeys(map(like, names))))
 
 
 def main() -> None:
