@@ -2,6 +2,7 @@
 
     python experiments/image_starts.py --tune           # rates, at full length: some six hours of a core
     python experiments/image_starts.py --seeds 0 1 2
+    python experiments/image_starts.py --seeds 0 1 2 --beside 16    # with an accelerator
     python experiments/image_starts.py --table
 
 The students of images.py start from random weights and learn to see while they are compared, at one rate. Here, as in
@@ -11,7 +12,7 @@ images of CIFAR-10 and its further ones from JPEG files, of MNIST and of Fashion
 pixels, a twentieth held out. 50 epochs in batches of 128, linear schedule, gradients and targets not clipped; kernels
 have three hidden layers of 256 from random weights in the rows of the paper's form.
 
-Each row has its own rate: the best of three, or of more where the best would be at an end, at full length, by the
+Each row has its own rate: the best of four, or of more where the best would be at an end, at full length, by the
 accuracy on a fifth of each data set's training images of probes that learn from the others; rows that vary another take
 its rate. Judged on the test images, with the probes of images.py. Every row is kept as soon as it is there, and
 trainings that were interrupted go on.
@@ -32,21 +33,23 @@ from image_data import SETS, data, read_tasks, write_pool
 from image_starts_table import LIKE, write_page
 from images import FUNCTIONS, PROBE_SEEDS
 from PIL import Image
-from rates import RatedRows
+from rates import RatedRows, beside
 
 from distilvec.corpus.images import data_uri
+from distilvec.flow.job import Job
 from distilvec.flow.run import run
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import IMAGES, PerceptronTask
 from distilvec.recipe import Recipe
 from distilvec.report import Record
 from distilvec.teachers import load_teacher
-from distilvec.training import bfloat16_pays
 
 EXPERIMENT = "image_starts"
 FOLDER = WORK / EXPERIMENT
 TEACHERS = ("resnet56", "mlperf", "imagenet", "birds")
 EPOCHS, BATCH, HOLDOUT = 50, 128, 0.05
+#: That every row is tried at.
+RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def recipe(name: str, lr: float, seed: int) -> Recipe:
             "lr_scheduler_type": "linear",
             "max_grad_norm": 0.0,
             "save_every": 1000,
-            "bf16": bfloat16_pays(),
+            "bf16": False,  # so small a network gains nothing by it
         },
         "judging": {"tasks": [], "agreement": False, "speed": False},
         "cache": str(FOLDER),
@@ -199,25 +202,38 @@ def judged_start() -> dict[str, Any]:
     return {"tasks": scores(start(), read_tasks(None, PROBE_SEEDS)), "validation": scores(start(), validation())}
 
 
+def rated_rows() -> RatedRows:
+    """All rows."""
+    return RatedRows(
+        Results(EXPERIMENT),
+        recipe=recipe,
+        validated=validated,
+        judged=judged_run,
+        like=lambda name: LIKE if name.startswith(f"{LIKE} from") else name,
+        grid=RATES,
+    )
+
+
+def taught() -> None:
+    Job(recipe(LIKE, RATES[0], 0)).teach()
+
+
 def main() -> None:
     parser = arguments(__doc__, device=False)
     parser.add_argument("--tune", action="store_true", help="only choose rates")
+    parser.add_argument("--beside", type=int, default=1, help="trainings beside each other")
     parser.add_argument("--rows", default=";".join(ROWS), help="names, separated by semicolons")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     options = parser.parse_args()
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):
         return
-    rated = RatedRows(
-        results,
-        recipe=recipe,
-        validated=validated,
-        judged=judged_run,
-        like=lambda name: LIKE if name.startswith(f"{LIKE} from") else name,
-    )
+    rated, names = rated_rows(), options.rows.split(";")
+    if options.beside > 1:
+        beside(rated_rows, names, options.seeds, tune=options.tune, processes=options.beside, before=[taught])
     results.run("start-0", judged_start, model="cifar10_resnet20")
     for seed in options.seeds:
-        for name in options.rows.split(";"):
+        for name in names:
             if options.tune:
                 print(name, rated.rate(name))
             else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 from common import settings_of
@@ -72,6 +74,55 @@ class RatedRows:
         lr = self.rate(name)
         make = functools.partial(self.judged, name, lr, seed)
         self.results.run(f"{name}-{seed}", make, recipe=settings_of(self.recipe(name, lr, seed)))
+
+
+def beside(
+    make: Callable[[], RatedRows],
+    names: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    tune: bool,
+    processes: int,
+    before: Sequence[Callable[[], Any]] = (),
+) -> None:
+    """Make rows in processes beside each other, which an accelerator has room for: of each row the rates, then the
+    seeds. What is made is read by whoever asks for the rows afterwards.
+
+    Args:
+        make: gives the rows; known by its name, as all that goes to another process.
+        tune: only the rates.
+        processes: how many there are.
+        before: what is done first.
+    """
+    like = make().like
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+
+        def done(*tasks: Callable[[], Any]) -> None:
+            for each in [pool.submit(task) for task in tasks]:
+                each.result()
+
+        def row(first: str) -> None:
+            done(*(functools.partial(_at_rate, make, first, lr) for lr in make().grid))
+            done(functools.partial(_at_best, make, first))
+            if not tune:
+                alike = [name for name in names if like(name) == first]
+                done(*(functools.partial(_with_seed, make, name, seed) for name in alike for seed in seeds))
+
+        done(*before)
+        with ThreadPoolExecutor(len(names)) as rows:
+            list(rows.map(row, dict.fromkeys(map(like, names))))
+
+
+def _at_rate(make: Callable[[], RatedRows], name: str, lr: float) -> None:
+    make().score(name, lr)
+
+
+def _at_best(make: Callable[[], RatedRows], name: str) -> None:
+    make().rate(name)
+
+
+def _with_seed(make: Callable[[], RatedRows], name: str, seed: int) -> None:
+    make().run(name, seed)
 
 
 def rates_table(rows: Rows) -> list[str]:

@@ -27,16 +27,14 @@ import functools
 import gzip
 import hashlib
 import json
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from common import WORK, Results, arguments, finished, shared
 from embedder import DTYPE, embedder
 from embedder import FOLDER as STORES
-from rates import RatedRows
+from rates import RatedRows, beside
 from similar_teachers_table import NEIGHBOURS, write_page
 
 from distilvec.corpus import read_corpus
@@ -295,40 +293,6 @@ def taught(student: str, row: str) -> None:
     Job(recipe(f"{student}/{row}", RATES[0], 0)).teach()
 
 
-def at_rate(student: str, name: str, lr: float) -> None:
-    rated_rows(student).score(name, lr)
-
-
-def at_best(student: str, name: str) -> None:
-    rated_rows(student).rate(name)
-
-
-def with_seed(student: str, name: str, seed: int) -> None:
-    rated_rows(student).run(name, seed)
-
-
-def beside(student: str, names: list[str], seeds: list[int], *, tune: bool, processes: int) -> None:
-    """Make the rows in processes beside each other, which an accelerator has room for: the teachers' stores, then of
-    each row the rates and the seeds."""
-    _ = Job(recipe(f"{student}/likelihood, ours", RATES[0], 0)).corpus  # once, before all ask for it
-    like = rated_rows(student).like
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-
-        def made(*tasks: tuple[Any, ...]) -> None:
-            for done in [pool.submit(*task) for task in tasks]:
-                done.result()
-
-        def row(first: str) -> None:
-            made(*((at_rate, student, first, lr) for lr in RATES))
-            made((at_best, student, first))
-            if not tune:
-                made(*((with_seed, student, name, seed) for name in names if like(name) == first for seed in seeds))
-
-        made(*((taught, student, name) for name, each in ROWS.items() if each.only))
-        with ThreadPoolExecutor() as rows:
-            list(rows.map(row, dict.fromkeys(map(like, names))))
-
-
 def main() -> None:
     parser = arguments(__doc__, device=False)
     parser.add_argument("--teachers", action="store_true", help="only build and judge the teachers")
@@ -347,7 +311,10 @@ def main() -> None:
     rated = rated_rows(options.student)
     names = [f"{options.student}/{row}" for row in options.rows.split(";")]
     if options.beside > 1:
-        beside(options.student, names, options.seeds, tune=options.tune, processes=options.beside)
+        _ = Job(recipe(f"{options.student}/likelihood, ours", RATES[0], 0)).corpus  # once, before all ask for it
+        teaching = [functools.partial(taught, options.student, name) for name, row in ROWS.items() if row.only]
+        make = functools.partial(rated_rows, options.student)
+        beside(make, names, options.seeds, tune=options.tune, processes=options.beside, before=teaching)
     results.run(f"references/{options.student}", functools.partial(judged_before, options.student))
     for seed in options.seeds:
         for name in names:
