@@ -8,6 +8,8 @@ from typing import Literal
 STUDENTS = ("bpe", "cut")
 MOLECULES = "molecules"
 IMAGES = "images"
+#: A trained image network as the student, see image_starts.py.
+STARTS = "images/pretrained"
 TEXTS = "texts"
 #: Of teachers of similar strength; after the slash a student of similar_teachers.py.
 SIMILAR = ("similar/static",)

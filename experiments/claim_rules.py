@@ -22,6 +22,7 @@ here is written by hand. A paper's figures are of its own students, teachers and
 - `molecules`: GINE, 5 layers x 128, on 20,000 molecules (molecules.py).
 - `images`: a residual network of 8 layers on 9,000 images (images.py). The paper's figures are averages over CIFAR-10,
   Fashion-MNIST and MNIST.
+- `images/pretrained`: CIFAR-10's resnet20, trained on (image_starts.py).
 - `mixtures`: an upcycled teacher (mixtures.py).
 - `none`: counts and times, for which nothing was trained.
 - `writing`: a causal language model of 2.6 M parameters, judged by ROUGE-L on seven sets (writing.py). The paper's

@@ -10,8 +10,10 @@ import many_text_table
 import molecule_rows
 import molecule_tables
 import talas_table
-from claim import IMAGES, LABELLED, MIXTURES, MOLECULES, OUT_OF_DOMAIN, SIMILAR, STUDENTS, TEXTS, WRITING, Claim
+from claim import IMAGES, LABELLED, MIXTURES, MOLECULES, OUT_OF_DOMAIN, SIMILAR, STARTS, STUDENTS, TEXTS, WRITING, Claim
 from cross_rows import FIXED
+from image_starts_table import BEST_SINGLE as BEST_OF_STARTS
+from image_starts_table import START
 from measured import MEASURED
 from similar_teachers_table import BEST_SINGLE as BEST_OF_SIMILAR
 
@@ -59,6 +61,11 @@ def _texts(where: str, text: str, figure: str, b: str, a: str = "gaussian", part
 def _similar(where: str, text: str, figure: str, a: str, b: str) -> Claim:
     """About students of teachers of similar strength, each row with a rate of its own."""
     return Claim("Many teachers", where, f"Similar teachers: {text}", figure, "better", a, b, students=SIMILAR)
+
+
+def _starts(where: str, text: str, figure: str, a: str, b: str) -> Claim:
+    """About a trained image network as the student, each row with a rate of its own."""
+    return Claim("Many teachers", where, f"Pretrained: {text}", figure, "better", a, b, students=(STARTS,))
 
 
 def _cross(paper: str, where: str, text: str, figure: str, a: str, b: str) -> tuple[Claim, ...]:
@@ -213,6 +220,11 @@ _EACH: tuple[Claim, ...] = (
     _similar("ours", "our likelihood beats our cosine", "not given", "likelihood, ours", "cosine, ours"),
     _similar("ours", "our likelihood beats the paper's", "not given", "likelihood, ours", "likelihood, standardised"),
     _similar("ours", "all beat the best single one", "not given", "likelihood, ours", BEST_OF_SIMILAR),
+    _starts("Table 1", "likelihood beats squared error", "92.43 > 90.30", "likelihood", "squared error"),
+    _starts("Table 1", "likelihood beats cosine", "92.43 > 91.02", "likelihood", "cosine"),
+    _starts("Table 1", "the student beats itself without distillation", "92.43 > 88.48", "likelihood", START),
+    _starts("Table 21", "all teachers beat the best single one", "92.21 > 91.78", "likelihood", BEST_OF_STARTS),
+    _starts("ours", "our likelihood beats the paper's", "not given", "likelihood, ours", "likelihood"),
     _images("Table 21", "All teachers beat the best single one", "92.21 > 91.78", image_tables.BEST_SINGLE),
     _images("Table 1", "Likelihood beats squared error", "92.43 > 90.30", "multi_mse"),
     _images("Table 1", "Plain likelihood beats squared error", "92.43 > 90.30", PLAIN_ERROR, a=PLAIN),

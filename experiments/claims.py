@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import cross_table
+import image_starts_table
 import image_tables
 import many_text_table
 import measured
@@ -23,7 +24,7 @@ import molecule_tables
 import numpy as np
 import similar_teachers_table
 import writing_table
-from claim import MOLECULES, OUT_OF_DOMAIN, PLAIN_KINDS, SIMILAR, TEXTS, Claim
+from claim import MOLECULES, OUT_OF_DOMAIN, PLAIN_KINDS, SIMILAR, STARTS, TEXTS, Claim
 from claim_rules import MISSING, RULES, changes
 from claimed import CLAIMS, PARTS
 from cross_rows import ROWS
@@ -47,6 +48,8 @@ def task_scores(results: Path, student: str, row: str) -> Scores:
     if student == TEXTS:
         found = many_text_table.task_scores(below(committed("many_text", results), "talas"), row)
         return {seed: _chosen(each, many_text_table.CLEAN) for seed, each in found.items()}
+    if student == STARTS:
+        return image_starts_table.scores(committed("image_starts", results), row)
     if student in SIMILAR:
         return _trained(committed("similar_teachers", results), f"{student.partition('/')[2]}/{row}")
     crossed = committed("cross_tokenizer", results)
@@ -78,6 +81,8 @@ def compare_scores(claim: Claim, results: Path, student: str) -> Finding:
             similar_teachers_table.best_single(committed("similar_teachers", results), student.partition("/")[2])
             or other
         )
+    if other == image_starts_table.BEST_SINGLE:
+        other = image_starts_table.best_single(committed("image_starts", results)) or other
     first, second = (task_scores(results, student, row) for row in (claim.a, other))
     missing = [row for row, found in ((claim.a, first), (other, second)) if not found]
     if missing:

@@ -20,13 +20,16 @@ SETS = ("CIFAR-10", "Fashion-MNIST", "MNIST")
 #: The row that rows of one teacher vary.
 LIKE = "likelihood"
 START = "start"
+#: Rows of one teacher each, and that which is best on the test images with seed 0.
+SINGLE = tuple(f"{LIKE} from {name}" for name in ("resnet56", "mlperf", "imagenet", "birds"))
+BEST_SINGLE = f"{LIKE} from the best"
 #: First and second side of a difference.
 COMPARED = (
     ("likelihood", START),
     ("likelihood", "squared error"),
     ("likelihood", "cosine"),
     ("likelihood, ours", "likelihood"),
-    *((LIKE, f"{LIKE} from {name}") for name in ("resnet56", "mlperf", "imagenet", "birds")),
+    *((LIKE, name) for name in SINGLE),
 )
 
 
@@ -72,6 +75,19 @@ def differences(rows: Rows, first: str, second: str) -> dict[str, dict[int | Non
         for name in SETS
     }
     return {name: each for name, each in made.items() if each}  # type: ignore[misc]
+
+
+def scores(rows: Rows, row: str) -> dict[int | None, dict[str, float]]:
+    """Seed -> set -> accuracy in [0, 1]; the network before has no seed."""
+    found = {seed: {name: _accuracy(run, name) for name in SETS} for seed, run in seeds(rows, row).items()}
+    return {None: found[0]} if row == START and found else dict(found)
+
+
+def best_single(rows: Rows) -> str | None:
+    """The row of one teacher with the highest average at seed 0; None before all are there."""
+    found = {row: scores(rows, row).get(0) for row in SINGLE}
+    means = {row: float(np.mean(list(run.values()))) for row, run in found.items() if run}
+    return max(means, key=means.__getitem__) if len(means) == len(SINGLE) else None
 
 
 def _accuracy(run: dict[str, Any], name: str) -> float:
