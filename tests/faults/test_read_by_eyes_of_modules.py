@@ -196,3 +196,17 @@ def test_a_sample_of_tokens_takes_no_more_memory_than_there_is_for_it(
         judging={"tasks": [], "agreement": False, "speed": False},
     )
     assert [len(each) for each in made] == [batches]
+
+
+def test_maps_that_dropout_has_thinned_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    from transformers import XLMConfig, XLMModel
+
+    size = len(AutoTokenizer.from_pretrained(str(tiny_bert)))
+    config = XLMConfig(vocab_size=size, emb_dim=32, n_layers=2, n_heads=2, attention_dropout=0.5, pad_index=0)
+    student = saved(XLMModel(config), tiny_bert, tmp_path / "xlm")
+    tap, features = StudentTap(student), student.preprocess(["one short text", "two"])
+    student.eval()
+    assert (tap(features, 1, attention=[1]).attention[1].sum(-1) - 1).abs().max() < 1e-3
+    student.train()
+    with pytest.raises(DistilvecError, match="no attention map of layer 1"):
+        tap(features, 1, attention=[1])

@@ -173,8 +173,8 @@ class Watch:
             output = forward(*args, **{**kwargs, "output_attentions": True})
             attentions = getattr(output, "attentions", None) or ()
             if len(attentions) == self._count:
-                maps = {layer: before.get(layer, attentions[layer - 1]) for layer in layers}
-                seen.maps.update({layer: each.float().mean(1) for layer, each in maps.items()})
+                maps = {layer: before.get(layer, attentions[layer - 1]).float().mean(1) for layer in layers}
+                seen.maps.update({layer: each for layer, each in maps.items() if _is_map(each)})
             return output
 
         def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -195,6 +195,11 @@ class Watch:
                 del model.forward
             for handle in handles:
                 handle.remove()
+
+
+def _is_map(means: Tensor) -> bool:
+    """Whether [N, S, S] are probabilities, and not what a functional dropout left of them or a window's."""
+    return means.shape[-1] == means.shape[-2] and bool((means.sum(-1) - 1).abs().max() < 1e-2)
 
 
 # Model id -> (attention module id -> layer asked, where its map goes); filled only while a forward is watched.
