@@ -116,6 +116,28 @@ def test_micro_batches_count_as_what_is_in_them(
         torch.testing.assert_close(made[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
+def test_gradients_that_are_not_clipped_are_only_measured(home: Path, tmp_path: Path) -> None:
+    made = assemble(home, "cosine")
+    trainer = made.trainer(tmp_path, {"max_steps": 2, "max_grad_norm": 0.0, "logging_steps": 1}, {"lr": 1e-3})
+    seen, step = [], trainer.training_step
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        loss = step(*args, **kwargs)
+        gradients = [each.grad for each in made.distiller.parameters() if each.grad is not None]
+        seen.append((float(torch.cat([each.flatten() for each in gradients]).norm()), [g._version for g in gradients]))
+        return loss
+
+    def touched(*args: Any) -> None:
+        versions = [each.grad._version for each in made.distiller.parameters() if each.grad is not None]
+        assert versions == seen[-1][1], "written to between the backward pass and the optimiser"
+
+    trainer.training_step = watched  # type: ignore[method-assign]
+    trainer.callback_handler.on_pre_optimizer_step = lambda *args: (touched(), trainer.control)[1]
+    trainer.train()
+    logged = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+    assert logged == pytest.approx([norm for norm, _ in seen], rel=1e-5) and len(logged) == 2
+
+
 def test_heads_have_a_learning_rate_of_their_own(home: Path, tmp_path: Path) -> None:
     made = assemble(home, "cosine")
     trainer = made.trainer(tmp_path, {"max_steps": 1}, {"lr": 1e-9, "heads_lr": 0.1, "weight_decay": 0.1})

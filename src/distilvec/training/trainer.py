@@ -312,6 +312,10 @@ class DistillationTrainer(CheckpointedTrainer):
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """Stop before a gradient that is not finite reaches the weights (fp16's loss scaling handles its own)."""
+        if grad_norm is None and not self.args.fp16:
+            # Nothing is clipped; transformers would multiply every gradient by one to learn the norm.
+            gradients = [each.grad for each in model.parameters() if each.grad is not None]
+            grad_norm = torch.nn.utils.get_total_norm(gradients)
         norm = super()._get_grad_norm(model, grad_norm)
         if not self.args.fp16 and not math.isfinite(float(norm)):
             rows = torch.cat(self._step_rows)
