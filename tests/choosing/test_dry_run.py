@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,3 +139,24 @@ def test_it_refuses_what_the_run_would_refuse(tmp_path: Path, tiny_bert: Path, s
         misspelt = tiny_recipe(tmp_path, tiny_bert, sentences[:90], training=training, corpus=corpus)
         with pytest.raises(DistilvecError, match=r'^training\.best: .*"agreement_cosin"\. .*' + remedy):
             plan(misspelt)
+
+
+def test_a_step_of_several_batches_takes_as_long_as_they_do(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distilvec.choosing import dry_run
+
+    given, train = [], dry_run.short_training
+
+    def watched(student: Any, method: Any, corpus: Any, taught: Any, training: Any, *rest: Any, **more: Any) -> Any:
+        given.append(training)
+        fitted = train(student, method, corpus, taught, training, *rest, **more)
+        fitted.seconds = 0.1 * fitted.steps
+        return fitted
+
+    monkeypatch.setattr(dry_run, "short_training", watched)
+    for accumulated in (1, 8):
+        training = {"epochs": 3, "batch_size": 8, "gradient_accumulation_steps": accumulated}
+        recipe = tiny_recipe(tmp_path, tiny_bert, sentences[:80], training=training)
+        said = dict(plan(recipe).lines)["training"]
+        assert f"at {100 * accumulated:,} ms" in said and given[-1]["gradient_accumulation_steps"] == 1

@@ -204,3 +204,15 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(EnvironmentProblem):
         read_corpus(["one"], tmp_path / "file")
+
+
+def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = [pa.array(["a", "b"]), pa.array(["c", "d"]), pa.array([1, 2]), pa.array([1, 2])]
+    pq.write_table(pa.table(columns, names=["text", "text", "n", "n"]), tmp_path / "twice.parquet")
+    with pytest.raises(DataError, match=r'twice\.parquet: two columns are called "text"'):
+        read_corpus(tmp_path / "twice.parquet", tmp_path / "out")
+    pq.write_table(pa.table(columns[1:], names=["text", "n", "n"]), tmp_path / "other.parquet")
+    assert read_corpus(tmp_path / "other.parquet", tmp_path / "more", holdout=0).texts() == ["c", "d"]

@@ -71,6 +71,12 @@ def test_scores_give_a_regression_and_whole_numbers_classes(tmp_path: Path, text
     assert tasks["label"].kind == "regression" and tasks["label"].score(letters).value > 0.9
     _, tasks = made(tmp_path / "b", [{"text": t, "label": len(t) % 3} for t in texts], label="label")
     assert tasks["label"].kind == "classification"
+    # As a frame spells whole numbers of which one is missing.
+    rows = [{"text": t, "label": float(len(t) % 3) if i else None} for i, t in enumerate(texts)]
+    _, tasks = made(tmp_path / "c", rows, label="label")
+    assert tasks["label"].kind == "classification"
+    _, tasks = made(tmp_path / "d", [{"text": t, "label": float(i)} for i, t in enumerate(texts)], label="label")
+    assert "label" not in tasks or tasks["label"].kind == "regression"
 
 
 def test_pairs_give_retrieval_on_held_out_pairs(tmp_path: Path, texts: list[str]) -> None:

@@ -300,13 +300,15 @@ def test_a_dry_run_says_how_much_would_be_compared(tmp_path: Path, tiny_bert: Pa
     recipe = Recipe.build(
         {
             "corpus": {"path": pairs_of(sentences[:60]), "text": ["q", "d"]},
-            "teachers": [{"name": "tiny", "model": str(tiny_bert)}],
+            "teachers": [{"name": "tiny", "model": str(tiny_bert)}, {"name": "unasked", "model": str(tiny_bert)}],
             "mining": {"documents": {"path": sentences[100:140]}},
             "output": str(tmp_path / "mined"),
         }
     )
     stages = dict(plan(recipe, mining=True).lines)
     assert stages["mining"].startswith("60 queries in 100 documents, 6e+03 products")
+    distinct = {text for row in pairs_of(sentences[:60]) for text in row.values()} | set(sentences[100:140])
+    assert f"{len(distinct)} texts to encode" in stages["teacher tiny"] and "teacher unasked" not in stages
     assert "student" not in stages and not (tmp_path / "mined").exists()
 
 

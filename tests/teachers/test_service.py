@@ -20,6 +20,7 @@ from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.flow.ray import teach_alone
 from distilvec.flow.run import run
+from distilvec.flow.stored import StoredTeacher
 from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
 from distilvec.teachers import endpoint, load_teacher
@@ -166,6 +167,23 @@ def test_what_judging_asks_is_paid_for_once(tmp_path: Path, tiny_bert: Path) -> 
     place = tmp_path / "out/stores/big"
     assert len(SignalStore.open(place)) == 60
     assert {piece.path for piece in pieces(place) if piece.kind == "store"} == {place, place / "judging"}
+
+
+def test_what_judging_has_paid_for_is_kept_when_it_fails(tmp_path: Path, tiny_bert: Path) -> None:
+    texts = [f"row {number} says {'so' * number}" for number in range(1, 41)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts[:20]))
+    broken = {texts[33]}
+    with serving(lambda number, asked: 500 if broken & {*asked} else None) as service:
+        recipe = recipe_of(tmp_path, tiny_bert, service, attempts=1, concurrency=1)
+        teach_alone(recipe)
+        teacher = teacher_of(service, attempts=1, concurrency=1, batch_size=8)
+        stored = StoredTeacher(teacher, SignalStore.open(tmp_path / "out/stores/big"), "text")
+        with pytest.raises(EnvironmentProblem, match="HTTP 500"):
+            stored.encode(texts)
+        broken.clear()
+        assert np.allclose(stored.encode(texts), np.stack([vector(text) for text in texts]), atol=1e-3)
+        assert max(service.answered[text] for text in texts) == 1
+    assert not (tmp_path / "out/stores/big/judging/answers").exists()
 
 
 def test_batches_hold_so_many_texts_and_tokens() -> None:

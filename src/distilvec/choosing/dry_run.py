@@ -21,7 +21,7 @@ from distilvec.corpus.groups import rows_with_companions
 from distilvec.evenly import evenly_spaced
 from distilvec.flow.checks import check_job
 from distilvec.flow.job import Job
-from distilvec.flow.mine import mining_cost
+from distilvec.flow.mine import further_documents, mining_cost
 from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
 from distilvec.flow.teach import Taught
 from distilvec.flow.train import adapted
@@ -80,6 +80,8 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
     """
     summary, teaching_only = Plan(), teaching_only or mining
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as name:
+        if mining:  # which asks the first teacher alone
+            recipe = recipe.model_copy(update={"teachers": recipe.teachers[:1]})
         job = Job(recipe.model_copy(update={"cache": name, "output": name}))
         job.require("mine" if mining else "teach" if teaching_only else "dry-run")
         if not teaching_only:
@@ -89,12 +91,16 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         train = np.asarray(job.corpus.train_rows)
         chosen = evenly_spaced(len(train), PROBE_TEXTS)
         rows = whole_groups(job.corpus, train[chosen], train)
-        taught, seconds, disk = _probe_teachers(job, rows, recipe.place, summary) if recipe.teachers else ([], 0.0, 0.0)
+        further = further_documents(job, job.place) if mining else None
+        more = None if further is None else further.teacher_keys
+        taught, seconds, disk = (
+            _probe_teachers(job, rows, recipe.place, summary, more) if recipe.teachers else ([], 0.0, 0.0)
+        )
         asked = bool(recipe.scorers) and not mining and (teaching_only or job.needs.scores)
         scored, scores = _probe_scorers(job, rows, recipe.place, summary) if asked else (0.0, None)
         seconds += scored
         if mining:
-            cost = mining_cost(job)
+            cost = mining_cost(job, further)
             summary.add(
                 "mining",
                 f"{cost.queries:,} queries in {cost.documents:,} documents, {cost.products:,.3g} products of vectors: "
@@ -130,17 +136,22 @@ def _describe_corpus(corpus: Corpus, summary: Plan) -> None:
         summary.add("", "rejected: " + ", ".join(f"{count:,} {reason}" for reason, count in audit.rejected.items()))
 
 
-def _probe_teachers(job: Job, rows: np.ndarray, kept: Path, summary: Plan) -> tuple[list[Taught], float, float]:
+def _probe_teachers(
+    job: Job, rows: np.ndarray, kept: Path, summary: Plan, more: np.ndarray | None
+) -> tuple[list[Taught], float, float]:
     """Encode a few texts with each teacher; returns what was taught, seconds and bytes of teaching it all.
 
     Args:
         kept: where the run itself will keep its stores.
+        more: keys of what is encoded beside the corpus.
     """
     taught: list[Taught] = []
     seconds = disk = 0.0
     corpus, place = job.corpus, job.place
     texts, keys = corpus.teacher_texts(rows), corpus.teacher_keys[rows]
     recipe, teachers, wanted = job.recipe, job.teachers, job.wanted
+    every = [np.asarray(corpus.teacher_keys), *([] if more is None else [np.asarray(more)])]
+    keys_of_all = np.unique(np.concatenate(every), axis=0)
     for section, teacher, signals in zip(recipe.teachers, teachers, wanted, strict=True):
         seen = check_teacher(teacher, texts, corpus.modality)
         store = SignalStore.create(place / "probe" / section.name, teacher.card, teacher.card.width, section.storage)
@@ -159,7 +170,7 @@ def _probe_teachers(job: Job, rows: np.ndarray, kept: Path, summary: Plan) -> tu
         store.refresh()
         prompt = f", prompt {teacher.card.prompt!r}" if corpus.modality == "text" or teacher.card.prompt else ""
         each = {"text": "a text", "image": "an image", "molecule": "a molecule"}[corpus.modality]
-        lacking = _lacking(kept / "stores" / section.name, teacher, corpus, section.storage, stored)
+        lacking = _lacking(kept / "stores" / section.name, teacher, keys_of_all, section.storage, stored)
         missing = int(np.logical_or.reduce(list(lacking.values())).sum())
         written = sum(sizes[name] * int(texts_without.sum()) for name, texts_without in lacking.items())
         summary.add(
@@ -185,12 +196,11 @@ def _bytes_per_text(folder: Path, signal: str, texts: int) -> int:
     return round(sum(file.stat().st_size for file in files) / max(texts, 1))
 
 
-def _lacking(folder: Path, teacher: Teacher, corpus: Corpus, storage: str, wanted: Wanted) -> dict[str, np.ndarray]:
-    """Signal -> bool over the corpus' distinct texts, those for which the run's store lacks it.
+def _lacking(folder: Path, teacher: Teacher, keys: np.ndarray, storage: str, wanted: Wanted) -> dict[str, np.ndarray]:
+    """Signal -> bool over distinct texts' keys, those for which the run's store lacks it.
 
     Refuses another teacher's store as the run does.
     """
-    keys = np.unique(np.asarray(corpus.teacher_keys), axis=0)
     lacking = dict.fromkeys(("sentence", *wanted.signals), np.ones(len(keys), bool))
     if not (folder / "store.json").exists():
         return lacking
@@ -253,7 +263,8 @@ def _probe_student(
             job.method,
             _Rows(corpus, rows),  # type: ignore[arg-type]
             taught,
-            recipe.training.model_dump() | {"batch_size": batch, "max_steps": PROBE_STEPS},
+            recipe.training.model_dump()
+            | {"batch_size": batch, "max_steps": PROBE_STEPS, "gradient_accumulation_steps": 1},
             recipe.optimizer,
             task=job.task,
             place=place,
@@ -263,7 +274,8 @@ def _probe_student(
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
     # A larger batch than the probe has items for takes as much longer.
     larger = recipe.training.batch_size / batch if batch < min(recipe.training.batch_size, items) else 1.0
-    per_step = fitted.seconds / max(fitted.steps, 1) * larger
+    accumulated = recipe.training.arguments.get("gradient_accumulation_steps", 1)  # the probe's steps are of one batch
+    per_step = fitted.seconds / max(fitted.steps, 1) * larger * accumulated
     steps = steps_in_all(recipe.training, items)
     folded = job.student_section.space == "teacher"
     summary.add(

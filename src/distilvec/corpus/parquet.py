@@ -8,6 +8,7 @@ from typing import Any
 
 from distilvec.corpus.opening import reading
 from distilvec.corpus.rows import Row, require_columns
+from distilvec.errors import DataError
 
 _BATCH = 2048
 _IMAGES = 32  # of which each may have megabytes
@@ -17,7 +18,7 @@ def parquet_rows(path: Path, columns: Sequence[str] | None, images: bool = False
     """The rows of a parquet file, with all columns where none are named; with `images`, columns of bytes stay bytes.
 
     Raises:
-        DataError: the file is missing, damaged, or lacks a column.
+        DataError: the file is missing, damaged, lacks a column, or has two of one name.
     """
     import pyarrow.parquet as pq
 
@@ -25,6 +26,9 @@ def parquet_rows(path: Path, columns: Sequence[str] | None, images: bool = False
     with reading(path), pq.ParquetFile(path, memory_map=True) as file:
         columns = file.schema_arrow.names if columns is None else columns
         require_columns(columns, file.schema_arrow.names, str(path))
+        twice = next((name for name in columns if file.schema_arrow.names.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f'two columns are called "{twice}"', where=str(path), remedy="Rename one of them.")
         for batch in file.iter_batches(batch_size=_IMAGES if images else _BATCH, columns=list(columns)):
             per_column = [arrow_values(column, bytes_are_texts=not images) for column in batch.columns]
             for values in zip(*per_column, strict=True):

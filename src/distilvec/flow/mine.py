@@ -60,7 +60,7 @@ def mine_recipe(recipe: Recipe) -> Mined:
         write_text(folder / SAVED, recipe.to_yaml())
         for left in folder.glob(f".{PAIRS}.*.tmp"):  # by a call that was killed
             left.unlink(missing_ok=True)
-        corpus, further = job.corpus, _further(job, work)
+        corpus, further = job.corpus, further_documents(job, work)
         if corpus.groups is None:
             raise _single_texts()
         store = job.teach(vectors_only=True)[0].store
@@ -82,7 +82,8 @@ def mine_recipe(recipe: Recipe) -> Mined:
     return result
 
 
-def _further(job: Job, work: Path) -> Corpus | None:
+def further_documents(job: Job, work: Path) -> Corpus | None:
+    """The documents that are searched beside the corpus' own, prepared in a folder; None where there are none."""
     section = job.recipe.mining.documents
     if section is None:
         return None
@@ -119,9 +120,9 @@ class SearchCost(NamedTuple):
     seconds: float
 
 
-def mining_cost(job: Job) -> SearchCost:
+def mining_cost(job: Job, further: Corpus | None) -> SearchCost:
     """Of a job's mining once the vectors are there; the rate is that of a matrix product here and now."""
-    corpus, further = job.corpus, _further(job, job.place)
+    corpus = job.corpus
     if corpus.groups is None:
         raise _single_texts()
     roles = np.asarray(corpus.roles)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from distilvec.corpus.keys import Modality, content_keys
 from distilvec.errors import DataError
 from distilvec.store import SignalStore
+from distilvec.teachers.answers import Answers
+from distilvec.teachers.service import ServiceTeacher
 
 #: Kinds of teachers whose answers may cost money, and the folder in their store where those to judging are kept.
 _PAID, _BESIDE = ("service", "callable"), "judging"
@@ -74,11 +77,29 @@ class StoredTeacher:
         keys = content_keys(items, modality=self.modality)
 
         def ask(asked: Sequence[str]) -> np.ndarray:
-            vectors = np.asarray(self.teacher.encode(asked))
-            there = np.isfinite(vectors).all(axis=1)
-            if there.any():
-                with kept.writer() as writer:
-                    writer.add(content_keys(asked, modality=self.modality)[there], vectors[there])
+            own = content_keys(asked, modality=self.modality)
+            vectors = np.full((len(asked), card.width), np.nan, np.float32)
+            with self._answers(kept, asked), kept.writer() as writer:  # what came is kept, whatever becomes of the rest
+                for rows, said in self.teacher.stream(asked):
+                    vectors[rows] = said
+                    there = np.isfinite(said).all(axis=1)
+                    if there.any():
+                        writer.add(own[rows][there], said[there])
             return vectors
 
         return self._known(kept, items, keys, ask)
+
+    @contextmanager
+    def _answers(self, kept: SignalStore, asked: Sequence[str]) -> Iterator[None]:
+        """A service's answers lie beside the store as they come, until they are in it: not even a kill costs one."""
+        teacher = self.teacher
+        if not isinstance(teacher, ServiceTeacher):
+            yield
+            return
+        with Answers(kept.path / "answers", teacher.card.fingerprint, teacher.card.width) as answers:
+            teacher.answers = answers
+            try:
+                yield
+            finally:
+                teacher.answers = None
+            answers.all_kept(map(teacher.key, asked) if answers.left else ())

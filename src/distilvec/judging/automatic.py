@@ -74,8 +74,9 @@ def halves(corpus: Corpus) -> tuple[Corpus, Corpus]:
 def _label_probe(corpus: Corpus) -> JudgingTask | None:
     labels = corpus.labels
     assert labels is not None
-    if labels.dtype.kind != "f":
-        return _probe("label", corpus, labels, corpus.label_names)
+    # A gap among whole numbers makes frames and files spell them with a fraction: they are classes all the same.
+    if labels.dtype.kind != "f" or ((labels == np.round(labels)).all() and len(np.unique(labels)) <= MOST_CLASSES):
+        return _probe("label", corpus, labels.astype(np.int64), corpus.label_names)
     train, test = sampled_rows(corpus.train_rows, MOST_TRAIN), sampled_rows(corpus.holdout_rows, MOST_TEST)
     if len(test) < FEWEST or float(np.ptp(labels[test])) == 0:
         return None

@@ -126,12 +126,12 @@ def _training_rate(job: Job, taught: Sequence[Any], whole: Corpus) -> dict[str, 
         needs, student = apart.needs, apart.student()
     items = len(rows_with_companions(sample, sample.train_rows, companions_of(needs, job.task, sample))[0])
     batch = min(recipe.training.batch_size, items)
-    training = recipe.training.model_dump() | {"max_steps": PROBE_STEPS, "batch_size": batch}
+    one = {"max_steps": PROBE_STEPS, "batch_size": batch, "gradient_accumulation_steps": 1}
+    training = recipe.training.model_dump() | one
     fitted = short_training(student, method, sample, taught, training, recipe.optimizer)
-    accumulated = recipe.training.arguments.get("gradient_accumulation_steps", 1)
     wide = (describe_student(student)["vocabulary"] or 0) > 1 << 16
     return {
-        "training": PROBE_STEPS * batch * accumulated / fitted.seconds * len(sample.train_rows) / items,
+        "training": PROBE_STEPS * batch / fitted.seconds * len(sample.train_rows) / items,
         "token_bytes": (4 if wide else 2) * fitted.tokens / len(sample.train_rows),
         "parameters": fitted.trained + fitted.heads,
     }
