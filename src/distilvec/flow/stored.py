@@ -79,7 +79,7 @@ class StoredTeacher:
         def ask(asked: Sequence[str]) -> np.ndarray:
             own = content_keys(asked, modality=self.modality)
             vectors = np.full((len(asked), card.width), np.nan, np.float32)
-            with self._answers(kept, asked), kept.writer() as writer:  # what came is kept, whatever becomes of the rest
+            with self._answers(kept, items), kept.writer() as writer:  # what came is kept, whatever becomes of the rest
                 for rows, said in self.teacher.stream(asked):
                     vectors[rows] = said
                     there = np.isfinite(said).all(axis=1)
@@ -90,8 +90,12 @@ class StoredTeacher:
         return self._known(kept, items, keys, ask)
 
     @contextmanager
-    def _answers(self, kept: SignalStore, asked: Sequence[str]) -> Iterator[None]:
-        """A service's answers lie beside the store as they come, until they are in it: not even a kill costs one."""
+    def _answers(self, kept: SignalStore, items: Sequence[str]) -> Iterator[None]:
+        """A service's answers lie beside the store as they come, until they are in it: not even a kill costs one.
+
+        Args:
+            items: of which the store has all, or will have when the block ends.
+        """
         teacher = self.teacher
         if not isinstance(teacher, ServiceTeacher):
             yield
@@ -102,4 +106,4 @@ class StoredTeacher:
                 yield
             finally:
                 teacher.answers = None
-            answers.all_kept(map(teacher.key, asked) if answers.left else ())
+            answers.all_kept(map(teacher.key, items) if answers.left else ())
