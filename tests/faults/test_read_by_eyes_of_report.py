@@ -149,8 +149,8 @@ def test_the_licence_of_a_model_of_the_hub_is_read_where_it_was_fetched(
     assert _origin(parts, set())["licence"] == "mit" and asked == [("me/small", "README.md", "v2")]
 
 
-@pytest.mark.parametrize(("names", "teachers"), [(34, 5), (10, 10), (3, 2)])
-def test_many_teachers_leave_room_for_their_scores(names: int, teachers: int) -> None:
+@pytest.mark.parametrize(("names", "teachers", "lines"), [(34, 5, 5), (10, 10, 4), (3, 1, 1)])
+def test_many_teachers_leave_room_for_their_scores(names: int, teachers: int, lines: int) -> None:
     record = example()
     rows = {row.name: row for row in record.models}
     first = rows["student"]
@@ -166,6 +166,7 @@ def test_many_teachers_leave_room_for_their_scores(names: int, teachers: int) ->
         assert legend is not None
         box, whole = legend.get_window_extent(), figure.bbox
     assert axes.get_position().width > 0.6
+    assert len({round(text.get_window_extent().y0) for text in legend.get_texts()}) == lines
     assert box.x1 <= whole.x1 + 1 and box.y1 <= whole.y1 + 1, "all names are on the figure"
 
 

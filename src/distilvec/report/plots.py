@@ -156,8 +156,8 @@ def scores_figure(record: Record) -> Figure | None:
 
 def _beside(models: Sequence[ModelRow]) -> int:
     """How many names of a legend stand beside each other without being wider than a figure."""
-    longest = max(len(clip(row.name, NAME)) for row in models)
-    return max(1, min(len(models), LEGEND_WIDTH // (longest + 4)))
+    widths = [len(clip(row.name, NAME)) + 4 for row in models]  # with the mark and the gap
+    return len(models) if sum(widths) <= LEGEND_WIDTH else max(1, LEGEND_WIDTH // max(widths))
 
 
 def training_figure(record: Record) -> Figure | None:
