@@ -129,7 +129,7 @@ def recipe(name: str, lr: float, seed: int) -> Recipe:
             "lr_scheduler_type": "linear",
             "max_grad_norm": 0.0,
             "save_every": 1000,
-            "bf16": False,  # so small a network gains nothing by it
+            "bf16": False,  # all rows alike, whatever machine they are made on
         },
         "judging": {"tasks": [], "agreement": False, "speed": False},
         "cache": str(FOLDER),

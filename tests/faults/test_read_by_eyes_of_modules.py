@@ -23,6 +23,9 @@ from distilvec.students.tap import StudentTap
 from distilvec.training.distiller import mean_and_count
 
 
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
 def saved(model: Any, tokenizer: Path, folder: Path) -> SentenceTransformer:
     model.save_pretrained(str(folder))
     AutoTokenizer.from_pretrained(str(tokenizer)).save_pretrained(str(folder))
@@ -33,14 +36,7 @@ def saved(model: Any, tokenizer: Path, folder: Path) -> SentenceTransformer:
 def test_blocks_that_pad_by_themselves_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
     size = len(AutoTokenizer.from_pretrained(str(tiny_bert)))
     config = LongformerConfig(
-        vocab_size=size,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        attention_window=16,
-        max_position_embeddings=80,
-        pad_token_id=0,
+        vocab_size=size, intermediate_size=64, attention_window=16, max_position_embeddings=80, pad_token_id=0, **SMALL
     )
     tap = StudentTap(saved(LongformerModel(config), tiny_bert, tmp_path / "long"))
     student = SentenceTransformer(modules=list(tap._modules), device="cpu")
@@ -82,10 +78,8 @@ def test_a_vision_student_has_no_parameter_that_nothing_comes_of(tmp_path: Path)
 def test_dropout_by_a_function_is_chosen_too(tiny_bert: Path, tmp_path: Path) -> None:
     size = len(AutoTokenizer.from_pretrained(str(tiny_bert)))
     config = OPTConfig(
+        **SMALL,
         vocab_size=size,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
         ffn_dim=64,
         word_embed_proj_dim=32,
         max_position_embeddings=64,

@@ -58,10 +58,8 @@ def _really_cut(model: SentenceTransformer) -> SentenceTransformer:
     The module is a stock linear map that keeps the first numbers as they are, so that teaching, training, export and
     saving all mean the same vectors.
     """
-    size, width = model.truncate_dim, None
-    model.truncate_dim = None
-    if size:
-        width = model.get_embedding_dimension()
+    size, model.truncate_dim = model.truncate_dim, None
+    width = model.get_embedding_dimension() if size else None
     if size and width and size < width:
         import torch
         from sentence_transformers.base.modules import Dense
