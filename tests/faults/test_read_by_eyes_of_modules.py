@@ -22,7 +22,6 @@ from distilvec.students import load_student
 from distilvec.students.tap import StudentTap
 from distilvec.training.distiller import mean_and_count
 
-
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
