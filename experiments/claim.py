@@ -7,6 +7,8 @@ from typing import Literal
 
 STUDENTS = ("bpe", "cut")
 MOLECULES = "molecules"
+#: All of them, 20,000 steps, each row with a rate of its own, see molecules_long.py.
+LONG = "molecules/long"
 IMAGES = "images"
 #: A trained image network as the student, see image_starts.py.
 STARTS = "images/pretrained"

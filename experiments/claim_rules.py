@@ -19,7 +19,8 @@ here is written by hand. A paper's figures are of its own students, teachers and
 - `labelled`, `out-of-domain`: the student `bpe` (cross_tokenizer.py).
 - `texts`: the student `bpe` of five teachers (many_text.py). The paper's figures are of twelve classification sets.
 - `similar/static`: a table of word pieces, of four teachers of similar strength (similar_teachers.py).
-- `molecules`: GINE, 5 layers x 128, on 20,000 molecules (molecules.py).
+- `molecules`: GINE, 5 layers x 128, on 20,000 molecules (molecules.py); `molecules/long`: on 40,000, each row with a
+  rate of its own (molecules_long.py).
 - `images`: a residual network of 8 layers on 9,000 images (images.py). The paper's figures are averages over CIFAR-10,
   Fashion-MNIST and MNIST.
 - `images/pretrained`: CIFAR-10's resnet20, trained on (image_starts.py).

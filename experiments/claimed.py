@@ -10,11 +10,26 @@ import many_text_table
 import molecule_rows
 import molecule_tables
 import talas_table
-from claim import IMAGES, LABELLED, MIXTURES, MOLECULES, OUT_OF_DOMAIN, SIMILAR, STARTS, STUDENTS, TEXTS, WRITING, Claim
+from claim import (
+    IMAGES,
+    LABELLED,
+    LONG,
+    MIXTURES,
+    MOLECULES,
+    OUT_OF_DOMAIN,
+    SIMILAR,
+    STARTS,
+    STUDENTS,
+    TEXTS,
+    WRITING,
+    Claim,
+)
 from cross_rows import FIXED
 from image_starts_table import BEST_SINGLE as BEST_OF_STARTS
 from image_starts_table import START
 from measured import MEASURED
+from molecules_long_table import BEST_SINGLE as BEST_OF_LONG
+from molecules_long_table import LIKE
 from similar_teachers_table import BEST_SINGLE as BEST_OF_SIMILAR
 
 #: Sets that one metric judges.
@@ -61,6 +76,11 @@ def _texts(where: str, text: str, figure: str, b: str, a: str = "gaussian", part
 def _similar(where: str, text: str, figure: str, a: str, b: str) -> Claim:
     """About students of teachers of similar strength, each row with a rate of its own."""
     return Claim("Many teachers", where, f"Similar teachers: {text}", figure, "better", a, b, students=SIMILAR)
+
+
+def _long(where: str, text: str, figure: str, a: str, b: str) -> Claim:
+    """About molecules at length, each row with a rate of its own."""
+    return Claim("Many teachers", where, f"At length: {text}", figure, "better", a, b, students=(LONG,))
 
 
 def _starts(where: str, text: str, figure: str, a: str, b: str) -> Claim:
@@ -175,6 +195,9 @@ _EACH: tuple[Claim, ...] = (
     _molecules("Table 2", "Likelihood beats squared error", "3.94 < 6.15", "multi_mse"),
     _molecules("Table 2", "Likelihood beats cosine", "3.94 < 5.13", "multi_cosine"),
     _molecules("Table 2", "Plain likelihood beats squared error", "3.94 < 6.15", PLAIN_ERROR, "better", a=PLAIN),
+    _long("Table 2", "likelihood beats squared error", "3.94 < 6.15", LIKE, "squared error"),
+    _long("Table 2", "likelihood beats cosine", "3.94 < 5.13", LIKE, "cosine"),
+    _long("Figure 5", "all teachers beat the best single one", "not given", LIKE, BEST_OF_LONG),
     *(
         _molecules(
             "text",

@@ -21,10 +21,11 @@ import many_text_table
 import measured
 import mixture_table
 import molecule_tables
+import molecules_long_table
 import numpy as np
 import similar_teachers_table
 import writing_table
-from claim import MOLECULES, OUT_OF_DOMAIN, PLAIN_KINDS, SIMILAR, STARTS, TEXTS, Claim
+from claim import LONG, MOLECULES, OUT_OF_DOMAIN, PLAIN_KINDS, SIMILAR, STARTS, TEXTS, Claim
 from claim_rules import MISSING, RULES, changes
 from claimed import CLAIMS, PARTS
 from cross_rows import ROWS
@@ -45,6 +46,8 @@ def task_scores(results: Path, student: str, row: str) -> Scores:
     """
     if student == MOLECULES:
         return dict(molecule_tables.task_scores(committed("molecules", results), row))
+    if student == LONG:
+        return molecules_long_table.scores(committed("molecules_long", results), row)
     if student == TEXTS:
         found = many_text_table.task_scores(below(committed("many_text", results), "talas"), row)
         return {seed: _chosen(each, many_text_table.CLEAN) for seed, each in found.items()}
@@ -81,6 +84,8 @@ def compare_scores(claim: Claim, results: Path, student: str) -> Finding:
             similar_teachers_table.best_single(committed("similar_teachers", results), student.partition("/")[2])
             or other
         )
+    if other == molecules_long_table.BEST_SINGLE:
+        other = next(iter(molecules_long_table.chosen(committed("molecules_long", results))), other)
     if other == image_starts_table.BEST_SINGLE:
         other = image_starts_table.best_single(committed("image_starts", results)) or other
     first, second = (task_scores(results, student, row) for row in (claim.a, other))

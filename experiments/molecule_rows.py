@@ -1,19 +1,21 @@
-"""What molecules.py compares: its teachers, its rows, and the columns that they are probed on."""
+"""What molecules.py compares: its teachers, its rows, and the columns that students are probed on."""
 
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from common import shared
 
 if TYPE_CHECKING:
-    from distilvec.judging.perceptron import PerceptronTask
+    from distilvec.judging.perceptron import PerceptronSettings, PerceptronTask
 
 EPOCHS = 6.0
 POOL = 20_000
@@ -36,6 +38,8 @@ NUMBERS = ("esol", "freesolv", "lipophilicity")
 #: tox21 the same to 0.002 with four times as many items.
 SEEN, SEEN_NUMBERS = 50_000, 200_000
 PROBE_SEEDS = (0, 1, 2, 3, 4)
+#: Molecules that the bounded descriptors are standardised with, and the most deviations from their mean.
+SAMPLE, BOUND = 2000, 3.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,25 @@ def compressed_descriptors(smiles: Sequence[str]) -> npt.NDArray[np.float32]:
     return np.arcsinh(descriptors(smiles))
 
 
+def pool_file() -> Path:
+    """The 40,000 screening compounds."""
+    return shared() / "data" / "molecules" / "pool_muv_40000.smi.gz"
+
+
+@functools.cache
+def _middle() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Means and deviations of the compressed descriptors, over the first molecules of the pool."""
+    with gzip.open(pool_file(), "rt", encoding="utf-8") as lines:
+        found = compressed_descriptors([line.split()[0] for line, _ in zip(lines, range(SAMPLE), strict=False)])
+    return found.mean(axis=0), found.std(axis=0) + np.float32(1e-6)
+
+
+def bounded_descriptors(smiles: Sequence[str]) -> npt.NDArray[np.float32]:
+    """RDKit's descriptors, float32 [n, D]: their arcsinh, standardised and within `BOUND` deviations of the mean."""
+    mean, deviation = _middle()
+    return np.clip((compressed_descriptors(smiles) - mean) / deviation, -BOUND, BOUND)
+
+
 @dataclass(frozen=True)
 class Size:
     """How much of everything.
@@ -129,38 +152,76 @@ class Probes:
     refused: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column of a task file: what is said of the molecules that it says something of.
+
+    Attributes:
+        numbers: its answers are numbers, else classes, 0 and 1.
+    """
+
+    task: str
+    smiles: list[str]
+    answers: list[float] | list[int]
+    numbers: bool
+
+    @property
+    def minority(self) -> float | None:
+        """The share of the rarer class; None for numbers."""
+        share = float(np.mean(self.answers))
+        return None if self.numbers else min(share, 1 - share)
+
+    @property
+    def target(self) -> Literal["regression", "binary"]:
+        return "regression" if self.numbers else "binary"
+
+    def settings(self, trained: int, share: float = 1.0) -> PerceptronSettings:
+        """Of a probe that is trained on so many items; `share` of `SEEN` or `SEEN_NUMBERS` is what it sees."""
+        from distilvec.judging import PerceptronSettings
+
+        seen = share * (SEEN_NUMBERS if self.numbers else SEEN) / max(trained, 1)
+        return PerceptronSettings(epochs=max(1, min(100, round(seen))))
+
+
+def read_columns(folder: Path, sets: Sequence[str], most: int | None = None) -> list[Column]:
+    """All columns of task files, of their first `most` rows."""
+    found = []
+    for name in sets:
+        with gzip.open(folder / f"{name}.csv.gz", "rt", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))[:most]
+        for column in list(rows[0])[2:]:
+            there = [row for row in rows if row[column]]
+            answers = [float(row[column]) for row in there]
+            numbers = name in NUMBERS
+            given = answers if numbers else [int(answer) for answer in answers]
+            found.append(Column(f"{name} {column}", [row["smiles"] for row in there], given, numbers))
+    return found
+
+
 def read_probes(folder: Path, size: Size) -> Probes:
     """A task for each column of each file."""
     from distilvec.errors import DataError
-    from distilvec.judging import PerceptronSettings, PerceptronTask
+    from distilvec.judging import PerceptronTask
 
     probes = Probes()
-    for name in size.sets:
-        with gzip.open(folder / f"{name}.csv.gz", "rt", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))[: size.rows]
-        numbers = name in NUMBERS
-        for column in list(rows[0])[2:]:
-            there = [row for row in rows if row[column]]
-            smiles = [row["smiles"] for row in there]
-            answers = [float(row[column]) for row in there]
-            held_in = len(there) - round(0.1 * len(there)) - round(0.2 * len(there))
-            seen = size.seen * (SEEN_NUMBERS if numbers else SEEN) / max(held_in, 1)
-            task = f"{name} {column}"
-            try:
-                probes.tasks.append(
-                    PerceptronTask(
-                        task,
-                        (smiles, answers if numbers else [int(answer) for answer in answers]),
-                        target="regression" if numbers else "binary",
-                        seeds=size.seeds,
-                        settings=PerceptronSettings(epochs=max(1, min(100, round(seen)))),
-                    )
+    for column in read_columns(folder, size.sets, size.rows):
+        there = len(column.smiles)
+        held_in = there - round(0.1 * there) - round(0.2 * there)
+        try:
+            probes.tasks.append(
+                PerceptronTask(
+                    column.task,
+                    (column.smiles, column.answers),
+                    target=column.target,
+                    seeds=size.seeds,
+                    settings=column.settings(held_in, size.seen),
                 )
-            except DataError as problem:
-                probes.refused[task] = str(problem)
-                continue
-            share = None if numbers else min(np.mean(answers), 1 - np.mean(answers))
-            probes.items[task] = {"n": len(there), "minority": None if share is None else round(float(share), 5)}
+            )
+        except DataError as problem:
+            probes.refused[column.task] = str(problem)
+            continue
+        share = column.minority
+        probes.items[column.task] = {"n": there, "minority": None if share is None else round(share, 5)}
     return probes
 
 

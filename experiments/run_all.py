@@ -69,6 +69,7 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("scores.py", (), False),
     ("molecules.py", ("--seeds", "3"), True),
     ("molecules.py", ("--rows", "large"), True),
+    ("molecules_long.py", ("--seeds", "0", "1", "2"), False),
     ("images.py", (), True),
     ("images.py", ("--rows", "vit,vit-single", "--seeds", "1"), True),
     ("image_starts.py", ("--seeds", "0", "1", "2"), False),
