@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.writing import WritingWorld, items
+from tests.writing import WritingWorld, built, items
 
 from distilvec.methods.table import TABLE, resolve
 
@@ -170,6 +170,31 @@ def test_mapped_mass_by_hand() -> None:
     assert mapped_divergence(found, mapped, 1.0, None).item() == pytest.approx(expected, rel=1e-5)
     # Published: the two best only, which then have all mass.
     assert mapped_divergence(found, mapped, 1.0, 2).item() == pytest.approx(np.log(1 / 0.5), rel=1e-5)
+
+
+def longer_head(kind: str, folder: Path) -> Path:
+    """A tiny causal model whose head has more rows than its tokenizer has entries, all of them likely."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source, place = built(kind, folder), folder / f"longer-{kind}"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(source), AutoTokenizer.from_pretrained(source)
+    model.resize_token_embeddings(len(tokenizer) + 64, mean_resizing=False)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(1)
+        model.get_output_embeddings().weight[len(tokenizer) :].normal_(0, 0.5)
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+@pytest.mark.parametrize("name", ["uld", "mined", "cdm", "multilevel_ot", "dskd"])
+@pytest.mark.parametrize("side", ["student", "teacher"])
+def test_heads_that_are_longer_than_their_tokenizer(folder: Path, name: str, side: str) -> None:
+    """As Qwen's are; entries that no text is made of stand for none of the other side's."""
+    kinds = dict(zip(("student", "teacher"), PAIR, strict=True))
+    kinds[side] = longer_head(kinds[side], folder)
+    terms = WritingWorld(folder / f"longer-{name}-{side}", **kinds).terms(name, range(8))
+    assert all(torch.isfinite(value) for value in terms.values())
 
 
 def test_a_tokenizer_that_cannot_spell_a_text(folder: Path) -> None:

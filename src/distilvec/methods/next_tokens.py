@@ -128,11 +128,13 @@ class EntryMap(nn.Module):
     def __init__(self, source: Pieces, target: Pieces, by: Mapping) -> None:
         super().__init__()
         make = prefix_entries if by == "prefix" else nearest_entries
-        self.register_buffer("table", torch.from_numpy(make(source, target)), persistent=False)
+        # Heads are often longer than their tokenizers (Qwen's by some hundred rows): such ids stand for nothing.
+        table = nn.functional.pad(torch.from_numpy(make(source, target)), (0, 1), value=-1)
+        self.register_buffer("table", table, persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         """int64 of any shape."""
-        return self.table[ids]
+        return self.table[ids.clamp_max(len(self.table) - 1)]
 
 
 def entry_map(student: StudentInfo, teacher: TeacherInfo, by: Mapping, backwards: bool = False) -> EntryMap:
