@@ -81,6 +81,19 @@ def test_equal_texts_are_no_negatives() -> None:
     torch.testing.assert_close(found[2:3], info_nce(given[0][2:3], candidates, 0.05, torch.tensor([2])))
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [0, 2, 1, 3, 4, 5]])
+def test_the_positive_of_an_equal_text_is_no_negative_wherever_it_stands(order: list[int]) -> None:
+    """Texts 0 and 2 are the same, and the positive of 2 is that of text 1, too: in either order text 0 has the loss
+    that it has without it."""
+    given, keys = vectors(2), torch.arange(ITEMS * 2, dtype=torch.uint8)[:, None].repeat(1, 16)
+    keys[2], given[0][2] = keys[0], given[0][0]
+    keys[ITEMS + 2], given[1][1:3] = keys[ITEMS + 1], given[0][0]  # as near as can be
+    rows = torch.tensor([*order, *(ITEMS + place for place in order)])
+    found = loss(torch.cat(given)[rows], batch_of(2, keys[rows]))
+    expected = info_nce(given[0][:1], given[1][[0, 3, 4, 5]], 0.05)
+    torch.testing.assert_close(found[:1], expected)
+
+
 def test_a_candidate_that_stands_twice_counts_once() -> None:
     """An anchor with fewer negatives brings its positive again."""
     given, keys = vectors(3), torch.arange(ITEMS * 3, dtype=torch.uint8)[:, None].repeat(1, 16)

@@ -140,8 +140,9 @@ def ranking_loss(
     targets = (together & positive).long().argmax(1)
     owners = anchors[together.long().argmax(0)]  # each candidate's own anchor
     equal = duplicate[anchors[:, None], candidates] | duplicate[candidates[targets][:, None], candidates]
-    answers = duplicate[anchors[:, None], owners] & positive
-    again = duplicate[candidates[:, None], candidates].tril(-1).any(1)
+    alike = duplicate[candidates[:, None], candidates]
+    answers = (duplicate[anchors[:, None], owners] & positive).float() @ alike.float() > 0  # wherever its text stands
+    again = alike.tril(-1).any(1)
     exclude = equal | answers | again
     if guide is not None:
         seen = guide[anchors[:, None], candidates]
