@@ -155,6 +155,36 @@ def test_the_rest_is_one_class_and_its_error_is_bounded(folder: Path) -> None:
     assert (short <= full + 1e-5).all() and (full - short <= bound + 1e-5).all()
 
 
+@pytest.mark.parametrize("temperature", [1.0, 2.0, 4.0])
+def test_a_student_that_says_what_its_teacher_says_is_at_the_minimum_at_every_temperature(temperature: float) -> None:
+    """Of 5,000 entries the teacher gives 64; the rest is one class on both sides before the temperature."""
+    from distilvec.methods.dual_space import candidate_divergence
+    from distilvec.methods.next_tokens import Compared, gathered_divergence, mapped_divergence, sorted_difference
+    from distilvec.teachers.observing import candidates
+
+    torch.manual_seed(0)
+    logits = torch.tensor([0.0, 1.0, 3.0, 30.0]).view(1, 1, 4, 1) * torch.randn(1, 2, 4, 5000)
+    seen, real = candidates(logits[0]), torch.ones(2, 4, dtype=torch.bool)
+
+    def distances(logits: torch.Tensor) -> list[torch.Tensor]:
+        ours = logits.log_softmax(-1)
+        found = Compared(ours, seen["ids"], seen["logs"], seen["rest"], real, (real.long(), real.long()))
+        return [
+            candidate_divergence(ours, found, temperature),
+            mapped_divergence(found, found.ids, temperature, None),
+            gathered_divergence(found, torch.nn.Identity(), temperature, 64),
+            sorted_difference(found, temperature),
+        ]
+
+    least = distances(logits.requires_grad_())
+    for values in least:
+        assert values.detach().abs().max() < 1e-4
+        (gradient,) = torch.autograd.grad(values.sum(), logits, retain_graph=True)
+        assert values is least[3] or gradient.abs().max() < 1e-4  # an absolute difference has a corner there
+    other = distances(logits.detach() + 0.5 * torch.randn(logits.shape))
+    assert all((values >= -1e-5).all() and values.mean() > 1e-3 for values in other)
+
+
 def test_mapped_mass_by_hand() -> None:
     """Two of the teacher's tokens stand for one of the student's, one for none."""
     from distilvec.methods.next_tokens import Compared, mapped_divergence

@@ -2,7 +2,7 @@
 
     projected     = CE of the gold token under W^s P h^t                                                      (trains P)
     student_space = KL(softmax(W^s P h^t / tau) || softmax(W^s h^s / tau)) where the first's likeliest token is gold
-    teacher_space = KL(p^t || softmax(W^t P' h^s / tau)), over the teacher's likeliest tokens and the rest as one
+    teacher_space = KL(p^t || softmax(W^t P' h^s)), both over the teacher's likeliest tokens and the rest as one, at tau
 
 W^s and W^t are the heads, both fixed here; what W^s P h^t says is a constant in the second term. Which of the teacher's
 places goes with one of the student's: where both have read the same text, which is exact where there is one, or
@@ -106,7 +106,7 @@ class DualSpace(nn.Module):
         said = (sides.ours / self.options.temperature).log_softmax(-1)
         values = (target.exp() * (target - said)).sum(-1)
         terms[names[1]] = _where(values, scored & right, weight)
-        here = (_logits(self.there(own), self.teacher_head) / self.options.temperature).log_softmax(-1)
+        here = _logits(self.there(own), self.teacher_head).log_softmax(-1)
         values = candidate_divergence(here, sides, self.options.temperature)
         terms[names[2]] = next_tokens.term(values, sides.real, weight)
         return terms
@@ -141,10 +141,9 @@ def answer_states(states: Tensor, content: Tensor | None) -> Tensor:
 @full_precision
 def candidate_divergence(ours: Tensor, found: next_tokens.Compared, temperature: float) -> Tensor:
     """KL of the teacher's likeliest tokens and its rest to log-probabilities [V, B, P, entries]: [V, B, P]."""
-    theirs = torch.cat([found.logs, found.rest.unsqueeze(-1)], -1).div(temperature).log_softmax(-1)
-    own = ours.gather(-1, found.ids.expand(*ours.shape[:-1], -1))
-    rest = (1 - own.exp().sum(-1, keepdim=True)).clamp_min(next_tokens.LEAST).log()
-    return (theirs.exp() * (theirs - torch.cat([own, rest], -1))).sum(-1)
+    theirs, own = next_tokens.candidates_of(found), ours.gather(-1, found.ids.expand(*ours.shape[:-1], -1))
+    own = torch.cat([own, next_tokens.left_of(own.exp())], -1)
+    return next_tokens.coarse_divergence(theirs, own, torch.ones_like(theirs), temperature)
 
 
 def _pairs(sample: Sample, index: int, layers: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ the prompt.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
@@ -29,7 +30,8 @@ MAPPING = (
     "of a student that writes, which of its tokens stands for one of the teacher's: the longest that it begins with "
     "[S], or the nearest by edit distance [P, C]"
 )
-LEAST = 1e-6  # of a mass whose logarithm is taken
+LEAST = 1e-6  # of a mass that is left of 1: float32 knows no smaller one
+_TINY = 1e-30  # of any other mass whose logarithm is taken
 
 
 class Compared(NamedTuple):
@@ -144,20 +146,46 @@ def entry_map(student: StudentInfo, teacher: TeacherInfo, by: Mapping, backwards
     return EntryMap(*(sides if backwards else sides[::-1]), by)
 
 
+def coarse_divergence(theirs: Tensor, ours: Tensor, share: Tensor, temperature: float) -> Tensor:
+    """KL(theirs || ours) in nats between two distributions over the same classes, at a temperature.
+
+    Both are brought to it as classes. Single entries brought to it first would let the rest weigh by how many they
+    are, which is known of the student alone: a student that says what its teacher says would be far from it.
+
+    Args:
+        theirs, ours: [..., n] logarithms of the classes' masses.
+        share: [..., n], how much each counts: 0 = not at all, a part where one class stands here several times.
+
+    Returns:
+        [...].
+    """
+    powers = [logs / temperature for logs in (theirs, ours)]
+    wanted, own = (each - (each + share.log()).logsumexp(-1, keepdim=True) for each in powers)
+    return (share * wanted.exp() * (wanted - own)).sum(-1)
+
+
+def left_of(mass: Tensor) -> Tensor:
+    """The logarithm of what is left of 1, [..., n] -> [..., 1]."""
+    return (1 - mass.sum(-1, keepdim=True)).clamp_min(LEAST).log()
+
+
+def candidates_of(found: Compared) -> Tensor:
+    """[B, P, k + 1] the logarithms of the teacher's masses, that of the rest last, normalised (a store rounds)."""
+    return torch.cat([found.logs, found.rest.unsqueeze(-1).clamp_min(math.log(LEAST))], -1).log_softmax(-1)
+
+
 def sorted_difference(found: Compared, temperature: float) -> Tensor:
     """L1 between both sides' probabilities in descending order, the teacher's k and the rest: [V, B, P] in [0, 2].
 
     What either side has beyond its k is compared as one, so that this is at most twice the smaller rest below the
-    distance of the whole sorted vectors.
+    distance of the whole sorted vectors. Both are brought to the temperature as in `coarse_divergence`.
     """
-    theirs = torch.cat([found.logs, found.rest.unsqueeze(-1)], -1).div(temperature).softmax(-1)
-    ours = found.ours.div(temperature).softmax(-1)
-    best = ours.topk(min(found.logs.shape[-1], ours.shape[-1]), -1).values
-    rest = 1 - best.sum(-1, keepdim=True)
-    kept = theirs[..., :-1]
-    short = kept.shape[-1] - best.shape[-1]
-    best = nn.functional.pad(best, (0, short))
-    return (best - kept).abs().sum(-1) + (rest - theirs[..., -1:]).abs().squeeze(-1)
+    theirs = candidates_of(found).div(temperature).softmax(-1)
+    best = found.ours.topk(min(found.logs.shape[-1], found.ours.shape[-1]), -1).values
+    ours = torch.cat([best, left_of(best.exp())], -1).div(temperature).softmax(-1)
+    best, kept = ours[..., :-1], theirs[..., :-1]
+    best = nn.functional.pad(best, (0, kept.shape[-1] - best.shape[-1]))
+    return (best - kept).abs().sum(-1) + (ours[..., -1] - theirs[..., -1]).abs()
 
 
 def mapped_divergence(found: Compared, mapped: Tensor, temperature: float, top_k: int | None) -> Tensor:
@@ -168,27 +196,25 @@ def mapped_divergence(found: Compared, mapped: Tensor, temperature: float, top_k
         top_k: only so many of the teacher's best, which then have all mass; None = all k, and the rest (with what is
             mapped to nothing) is one more class.
     """
-    logs = torch.cat([found.logs, found.rest.unsqueeze(-1)], -1).div(temperature).log_softmax(-1)
-    ours = found.ours if temperature == 1 else (found.ours / temperature).log_softmax(-1)
-    known = mapped >= 0
+    known, index = mapped >= 0, mapped.clamp_min(0)
     if top_k is not None:
         known = known & (torch.arange(known.shape[-1], device=known.device) < top_k)
-    mass = logs[..., :-1].exp().masked_fill(~known, 0)
-    if top_k is not None:
-        mass = mass / mass.sum(-1, keepdim=True).clamp_min(LEAST)
-    index = mapped.clamp_min(0)
     # Several of the teacher's entries may stand behind one of the student's: their masses add up.
     same = (index.unsqueeze(-1) == index.unsqueeze(-2)) & known.unsqueeze(-1) & known.unsqueeze(-2)
-    whole = (same * mass.unsqueeze(-2)).sum(-1)
-    their_logs = whole.clamp_min(LEAST).log()
-    own = ours.gather(-1, index.expand(*ours.shape[:-1], index.shape[-1]))
-    values = (mass * (their_logs - own)).sum(-1)
+    index = index.expand(*found.ours.shape[:-1], index.shape[-1])
     if top_k is not None:
-        return values
-    copies = same.sum(-1).clamp_min(1)
-    covered = (own.exp().masked_fill(~known, 0) / copies).sum(-1)
-    left = (1 - mass.sum(-1)).clamp_min(0)
-    return values + left * (left.clamp_min(LEAST).log() - (1 - covered).clamp_min(LEAST).log())
+        mass = (found.logs / temperature).softmax(-1).masked_fill(~known, 0)
+        mass = mass / mass.sum(-1, keepdim=True).clamp_min(LEAST)
+        whole = (same * mass.unsqueeze(-2)).sum(-1).clamp_min(LEAST).log()
+        ours = found.ours if temperature == 1 else (found.ours / temperature).log_softmax(-1)
+        return (mass * (whole - ours.gather(-1, index))).sum(-1)
+    mass, share = candidates_of(found)[..., :-1].exp().masked_fill(~known, 0), known / same.sum(-1).clamp_min(1)
+    whole = (same * mass.unsqueeze(-2)).sum(-1).clamp_min(_TINY).log()
+    own = found.ours.gather(-1, index)
+    theirs = torch.cat([whole, left_of(mass)], -1)
+    return coarse_divergence(
+        theirs, torch.cat([own, left_of(own.exp() * share)], -1), nn.functional.pad(share, (0, 1), value=1), temperature
+    )
 
 
 def gathered_divergence(found: Compared, back: nn.Module, temperature: float, count: int) -> Tensor:
@@ -200,16 +226,13 @@ def gathered_divergence(found: Compared, back: nn.Module, temperature: float, co
     Args:
         back: from the student's entries to the teacher's.
     """
-    logs = torch.cat([found.logs, found.rest.unsqueeze(-1)], -1).div(temperature).log_softmax(-1)
-    ours = found.ours if temperature == 1 else (found.ours / temperature).log_softmax(-1)
-    best = ours.topk(min(count, ours.shape[-1]), -1)
+    best = found.ours.topk(min(count, found.ours.shape[-1]), -1)
     stands = back(best.indices).unsqueeze(-1) == found.ids.unsqueeze(-2)  # [V, B, P, K, k]
-    own = (best.values.exp().unsqueeze(-1) * stands).sum(-2)
-    met = stands.any(-2)
-    mass = logs[..., :-1].exp() * met
-    values = (mass * (mass.clamp_min(LEAST).log() - own.clamp_min(LEAST).log())).sum(-1)
-    left, covered = (1 - mass.sum(-1)).clamp_min(0), own.sum(-1)
-    return values + left * (left.clamp_min(LEAST).log() - (1 - covered).clamp_min(LEAST).log())
+    own, met = (best.values.exp().unsqueeze(-1) * stands).sum(-2), stands.any(-2).float()
+    logs = candidates_of(found)[..., :-1].expand_as(own)
+    theirs = torch.cat([logs, left_of(logs.exp() * met)], -1)
+    ours = torch.cat([own.clamp_min(_TINY).log(), left_of(own)], -1)
+    return coarse_divergence(theirs, ours, nn.functional.pad(met, (0, 1), value=1), temperature)
 
 
 def next_terms(
