@@ -25,9 +25,10 @@ from tests.methods.baseline_cases import (
 )
 
 from distilvec.methods import token_parts
-from distilvec.methods.base import Method
+from distilvec.methods.base import Method, Sample
 from distilvec.methods.baseline_parts import class_divergence, unit_error
 from distilvec.methods.cdm import average_partners
+from distilvec.methods.dskd import ClassHead
 from distilvec.methods.mse import MSE
 from distilvec.students.output import StudentOutput
 from distilvec.teachers.signals import TeacherSignals
@@ -283,6 +284,20 @@ def test_dskd_says_how_well_a_teachers_class_head_can_be_read(caplog: pytest.Log
     method.build(CLASSIFYING, [KNOWN], sample)
     assert method.class_heads["0"].explained < 0.9
     assert [record.levelname for record in caplog.records if "class head" in record.getMessage()] == ["WARNING"]
+
+
+@pytest.mark.parametrize("width", [64, 192])
+def test_dskd_reads_a_wide_teachers_class_head_as_well_as_its_rows_allow(width: int) -> None:
+    """The teacher is as wide as there are rows, or wider, and a final `Normalize` stands between head and vectors: what
+    is said of the head is what it is worth on other texts, and it is no worse than guessing the mean there."""
+    generator = torch.Generator().manual_seed(3)
+    states = torch.nn.functional.normalize(torch.randn(264, width, generator=generator), dim=-1)
+    logits = states * (1 + 0.05 * torch.randn(264, 1, generator=generator)) @ torch.randn(width, 3, generator=generator)
+    given = TeacherSignals(torch.ones(64).bool(), sentence=states[:64], logits=logits[:64])
+    head = ClassHead(Sample(make_step().student, [], [(make_step().student, [given])]), 0)
+    missed = (head(states[64:]) - logits[64:]).square().sum() / (logits[64:] - logits[64:].mean(0)).square().sum()
+    assert missed < 1
+    assert head.explained == pytest.approx(1 - float(missed), abs=0.15)
 
 
 def test_dskd_follows_the_teacher_in_the_students_space_only_where_it_is_right() -> None:

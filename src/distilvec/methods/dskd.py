@@ -52,7 +52,7 @@ from distilvec.methods.base import (
     WantedOfStudent,
 )
 from distilvec.modules.blocks import find_writer
-from distilvec.modules.projection import projection, ridge_map
+from distilvec.modules.projection import RIDGES, projection, validated_ridge
 from distilvec.precision import full_precision
 
 logger = logging.getLogger(__name__)
@@ -60,6 +60,8 @@ logger = logging.getLogger(__name__)
 Target = Literal["fixed", "moving"]
 #: Of the logits' variance; a class head that was fitted worse is warned of.
 LEAST_EXPLAINED = 0.9
+#: The ridge of a head that can be read off exactly.
+_EXACT = 1e-6
 
 
 class DSKDOptions(Options):
@@ -304,7 +306,7 @@ class ClassHead(nn.Module):
         index: the teacher's number.
 
     Attributes:
-        explained: share of the logits' variance that the fit explains, at most 1.
+        explained: share of the logits' variance that the fit explains on rows it has not seen, at most 1.
     """
 
     weight: Tensor
@@ -315,21 +317,26 @@ class ClassHead(nn.Module):
         seen = [signals[index] for _, signals in sample.batches]
         if not seen:
             raise DistilvecError("the sample has no class logits of the teacher to fit its head to")
-        vectors = torch.cat([parts.sentence(one)[one.present] for one in seen]).double()
-        logits = torch.cat([cast(Tensor, one.logits)[one.present] for one in seen]).double()
-        mean, offset = vectors.mean(0), logits.mean(0)
-        weight = ridge_map(vectors - mean, logits - offset, ridge=1e-6)
-        left = logits - offset - (vectors - mean) @ weight.mT
-        self.explained = 1 - float(left.square().sum() / (logits - offset).square().sum().clamp_min(1e-12))
+        vectors = torch.cat([parts.sentence(one)[one.present] for one in seen])
+        logits = torch.cat([cast(Tensor, one.logits)[one.present] for one in seen])
+        if len(vectors) < 2:
+            raise DistilvecError(
+                f"the sample has {len(vectors)} vectors with class logits of the teacher to fit its head to"
+            )
+        # Teachers are often as wide as there are rows: what a fit explains of its own rows would say nothing.
+        weight, bias, missed = validated_ridge(vectors, logits, (_EXACT, *RIDGES))
+        varies = logits.double().var(0, correction=0).sum().clamp_min(1e-12)
+        self.explained = 1 - float(missed.double().sum() / varies)
         # A final `Normalize` of the teacher stands between its head and its vectors.
         level = logging.WARNING if self.explained < LEAST_EXPLAINED else logging.INFO
         logger.log(
             level,
-            "the teacher's class head, fitted to its vectors, explains %.1f %% of the variance of its class logits",
+            "the teacher's class head, fitted to its vectors, explains %.1f %% of the variance of its class logits on "
+            "texts that it was not fitted to",
             100 * self.explained,
         )
-        self.register_buffer("weight", weight.float())
-        self.register_buffer("bias", (offset - weight @ mean).float())
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
 
     def forward(self, vectors: Tensor) -> Tensor:
         """[..., D] -> [..., C]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -59,11 +60,7 @@ def ridge_map(source: Tensor, target: Tensor, ridge: float = 1e-2, present: Tens
         )
     if present is not None:
         source, target = source[present], target[present]
-    inputs, outputs = source.double(), target.double()
-    wrong = ~(inputs.isfinite().all(1) & outputs.isfinite().all(1))
-    if wrong.any():
-        row, rows = int(wrong.nonzero()[0]), len(source)
-        raise DataError(f"Row {row} of the {rows} that a projection is fitted to has values that are not finite")
+    inputs, outputs = _finite(source, target)
     gram = inputs.mT @ inputs
     trace = gram.trace()
     if trace == 0:
@@ -76,14 +73,28 @@ def ridge_map(source: Tensor, target: Tensor, ridge: float = 1e-2, present: Tens
     return weight if source.dtype == torch.float64 else weight.float()
 
 
+def _finite(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in float64.
+
+    Raises:
+        DataError: a value that is not finite.
+    """
+    inputs, outputs = source.double(), target.double()
+    wrong = ~(inputs.isfinite().all(1) & outputs.isfinite().all(1))
+    if wrong.any():
+        row, rows = int(wrong.nonzero()[0]), len(source)
+        raise DataError(f"Row {row} of the {rows} that a projection is fitted to has values that are not finite")
+    return inputs, outputs
+
+
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 
 
 @torch.no_grad()
-def validated_ridge(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def validated_ridge(source: Tensor, target: Tensor, ridges: Sequence[float] = RIDGES) -> tuple[Tensor, Tensor, Tensor]:
     """The affine map with the ridge that predicts best what it has not seen, and what such predictions miss.
 
-    Every row is predicted by the map fitted to all others (leave-one-out, in closed form), for each of `RIDGES` times
+    Every row is predicted by the map fitted to all others (leave-one-out, in closed form), for each of `ridges` times
     the mean eigenvalue of the centred E^T E.
 
     Args:
@@ -92,13 +103,16 @@ def validated_ridge(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Ten
 
     Returns:
         weight [D, d], bias [D], and the variance [D] of the leave-one-out residuals; float32.
+
+    Raises:
+        DataError: a value that is not finite.
     """
-    inputs, outputs = source.double(), target.double()
+    inputs, outputs = _finite(source, target)
     centre, middle = inputs.mean(0), outputs.mean(0)
     left, values, right = torch.linalg.svd(inputs - centre, full_matrices=False)
     seen, scale = left.mT @ (outputs - middle), values.square().mean().clamp_min(1e-12)
     best: tuple[float, Tensor, Tensor] | None = None
-    for ridge in RIDGES:
+    for ridge in ridges:
         kept = values.square() / (values.square() + ridge * scale)
         leverage = (left.square() @ kept + 1 / len(inputs)).clamp_max(1 - 1e-6)
         missed = (outputs - middle - left @ (kept[:, None] * seen)) / (1 - leverage)[:, None]
