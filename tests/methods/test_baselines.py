@@ -17,6 +17,7 @@ from tests.methods.baseline_cases import (
     total,
 )
 
+from distilvec.alignment.pieces import Pieces
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import Needs
 from distilvec.students.output import StudentInfo
@@ -88,6 +89,7 @@ REFUSED = [
         {"sentence_weight": 0, "token_weight": 0},
         "student: dskd .*sentence_weight and token_weight are 0",
     ),
+    ("dskd", replace(UNSUPERVISED, pieces=Pieces((b"a", b""), 1)), KNOWN, {"logit_weight": 0}, "student: dskd .*sft"),
 ]
 
 

@@ -130,6 +130,12 @@ class DSKD(Method):
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
         if student.pieces is not None:
+            if not options.logit_weight:
+                raise DistilvecError(
+                    "dskd has nothing to distil: of a student that writes, logit_weight weighs all of it, and it is 0",
+                    where=student.name,
+                    remedy="Give it a weight, or take sft, which has the task alone.",
+                )
             return dual_space.needs(self.name, student, teachers)
         logits = self._logit_teachers(student, teachers)
         if not (options.sentence_weight or options.token_weight or any(logits)):
