@@ -251,8 +251,10 @@ def test_several_processes_are_refused(student: SentenceTransformer, store: Sign
 
 
 def test_what_it_refuses(student: SentenceTransformer, store: SignalStore, texts: list[str], tmp_path: Path) -> None:
-    with pytest.raises(DistilvecError, match="^cosine: .*Give texts=.*init: random"):
-        DistillationLoss(student, "cosine", store)
+    for method in ("cosine", "gaussian", {"name": "distillmoe", "moe_weight": 1, "init": "random"}):
+        with pytest.raises(DistilvecError, match=r"^(cosine|gaussian|distillmoe): .*Give texts=.*init: random"):
+            DistillationLoss(student, method, store)
+    DistillationLoss(student, {"name": "gaussian", "init": "random"}, store)
     with pytest.raises(DistilvecError, match=re.escape(f"{store.path}: ")):
         DistillationLoss(student, "cosine", store, texts=["A text that nobody has taught."])
     with pytest.raises(DistilvecError, match='"cosin".*"cosine"'):

@@ -26,7 +26,7 @@ import torch
 from pydantic import Field, field_validator, model_validator
 from torch import nn
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DataError, DistilvecError
 from distilvec.methods import parts, token_parts
 from distilvec.methods.base import (
     Batch,
@@ -263,7 +263,9 @@ class DistillMoE(Method):
             else None
         )
         vectors = sample.student.embedding[0]
-        if self.expert_head is not None and options.start == "identity" and len(vectors):
+        if self.expert_head is not None and options.start == "identity":
+            if not len(vectors):
+                raise DataError("the experts start from a sample, and it is empty", remedy='Use "start: random".')
             start_as_identity(self.expert_head, vectors)
         before = self.attached(sample.student)
         shared = [self._shared_map(student, teacher) for teacher in teachers]

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from distilvec.errors import DataError
 from distilvec.methods import parts
 from distilvec.methods.base import (
     Batch,
@@ -75,6 +76,8 @@ class KernelMethod(Method):
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         options = self.options
+        if options.init == "ridge" and not sample.student.embedding.shape[1]:
+            raise DataError("kernels start from a fit to a sample, and it is empty", remedy='Use "init: random".')
         self.kernels = GaussianKernels(
             student.width,
             [teacher.name for teacher in teachers],

@@ -106,7 +106,7 @@ class DistillationLoss(nn.Module):
             raise DistilvecError(
                 "the heads of this method start from a fit to texts",
                 where=self.method.name,
-                remedy="Give texts=, or the method's option init: random.",
+                remedy="Give texts=, or the method's option init: random (of distillmoe start: random, too).",
             ) from error
         self.method.lookup = self._lookup
         self.method.attach(student)
