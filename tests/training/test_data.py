@@ -290,6 +290,33 @@ def test_class_logits_of_store_and_live_teacher_give_the_same_loss(home: Path, t
     assert (first - second).norm() < 10 * tolerance * second.norm()
 
 
+@pytest.mark.parametrize("name", ["uld", "mined"])
+def test_a_batch_of_which_the_store_has_nothing_trains_on_the_labels_alone(
+    home: Path, tmp_path: Path, name: str
+) -> None:
+    """A store of a part of the corpus: also where the teacher's classes stand in another order than the task's."""
+    from distilvec.methods.table import build_method
+    from distilvec.recipe import TaskSection
+    from distilvec.store import SignalStore, fill
+    from distilvec.tasks.table import build_task
+    from distilvec.training import Distiller
+    from distilvec.training.distiller import describe
+
+    given = jobs.parts(home, "still", "labelled", "classifier")
+    corpus, student, infos, teacher = given["corpus"], given["student"], given["teachers"], given["sources"][0].teacher
+    task = build_task(TaskSection(kind="classification"), infos[0].width, corpus.labels, corpus.label_names)
+    info, method = describe(StudentTap(student).info, task), build_method(name, {}, None)
+    needs, store = method.needs(info, infos), SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width)
+    fill(store, teacher, corpus.teacher_texts(np.arange(8, 20)), corpus.teacher_keys[8:20], needs.of(0))
+    tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), home / "tokens", fingerprint=corpus.fingerprint)
+    source = StoreSource(store, corpus, classes=np.arange(infos[0].classes)[::-1])
+    source.prepare(needs.of(0), tokens)
+    method.build(info, infos, make_sample(student, tokens, [source], np.arange(8, 20), seed=0, needs=needs))
+    result = Distiller(student, method, needs, task)(**Collator(corpus, tokens, [source])(range(4)))
+    assert result["terms"][name] == 0
+    assert result["loss"].item() == pytest.approx(0.5 * result["terms"]["task"].item())
+
+
 def test_a_store_of_another_corpus_is_said(home: Path, tmp_path: Path) -> None:
     from distilvec.store import SignalStore
 

@@ -142,7 +142,8 @@ class StoreSource:
         fields: dict[str, Any] = {}
         if self._wanted.logits:
             values = read("logits")
-            logits = np.zeros((len(index), len(values[0]) if values else 1), np.float32)
+            columns = 1 if self._classes is None else len(self._classes)  # of a batch of which it has nothing
+            logits = np.zeros((len(index), len(values[0]) if values else columns), np.float32)
             for row, value in zip(here, values, strict=True):
                 logits[row] = value[:, 0]
             fields["logits"] = torch.from_numpy(logits if self._classes is None else logits[:, self._classes])
