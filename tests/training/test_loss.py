@@ -168,6 +168,20 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
         run(tmp_path / "cut", resume=True)
 
 
+def test_an_evaluation_leaves_no_trace(
+    tmp_path: Path, student: SentenceTransformer, store: SignalStore, texts: list[str]
+) -> None:
+    """Evaluated texts get into no queue, and the loss of the same texts is the same again."""
+    loss = DistillationLoss(student, "distilcse", store, texts=texts)
+    trainer = make_trainer(tmp_path, student, loss, store, texts[:24], max_steps=2)
+    trainer.train()
+    before = parts(loss)
+    found = [trainer.evaluate(attached(store, texts[24:]))["eval_loss"] for _ in range(2)]
+    assert found[0] == found[1]
+    for name, value in parts(loss).items():
+        assert torch.equal(value, before[name]), name
+
+
 def test_two_losses_of_one_trainer_keep_their_own_heads(
     tmp_path: Path, tiny_bert: Path, store: SignalStore, texts: list[str]
 ) -> None:

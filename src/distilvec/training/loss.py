@@ -128,6 +128,7 @@ class DistillationLoss(nn.Module):
         """
         _refuse_processes()
         rows = self._rows(features, labels)
+        self.method.train(self.student.training)  # that trainer evaluates with the model in eval mode, not the loss
         progress = self._progress()
         device = next(self.student.parameters()).device
         trains = self.method.trains_student(progress)
