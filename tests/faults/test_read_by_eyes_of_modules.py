@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -18,8 +20,9 @@ from distilvec.methods.base import Term
 from distilvec.modules.expert_head import ExpertHead
 from distilvec.modules.molecule import normed
 from distilvec.modules.watch import Seen
-from distilvec.students import load_student
+from distilvec.students import load_student, ship
 from distilvec.students.tap import StudentTap
+from distilvec.teachers import load_teacher
 from distilvec.training.distiller import mean_and_count
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -203,3 +206,31 @@ def test_maps_that_dropout_has_thinned_are_refused(tiny_bert: Path, tmp_path: Pa
     student.train()
     with pytest.raises(DistilvecError, match="no attention map of layer 1"):
         tap(features, 1, attention=[1])
+
+
+def with_one_more(tiny_bert: Path, folder: Path, **tokens: Any) -> Path:
+    """A model whose tokenizer knows a token more than its table has rows."""
+    shutil.copytree(tiny_bert, folder)
+    tokenizer = AutoTokenizer.from_pretrained(str(tiny_bert), **tokens)
+    tokenizer.save_pretrained(str(folder))
+    assert len(tokenizer) == 1 + len(AutoTokenizer.from_pretrained(str(tiny_bert)))
+    return folder
+
+
+def test_an_added_token_without_a_vector_is_read_as_letters(
+    tiny_bert: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    folder = with_one_more(tiny_bert, tmp_path / "gemma", extra_special_tokens={"image_token": "<image>"})
+    student, plain = load_student(folder, device="cpu").eval(), load_student(tiny_bert, device="cpu").eval()
+    texts = [*sentences[:10], "what <image> says"]
+    np.testing.assert_allclose(student.encode(texts), plain.encode(texts), atol=1e-6)
+    np.testing.assert_allclose(load_teacher(model=folder, device="cpu").encode(texts), plain.encode(texts), atol=1e-5)
+    ship(student, tmp_path / "student")
+    shipped = SentenceTransformer(str(tmp_path / "student"), device="cpu")
+    np.testing.assert_allclose(shipped.encode(texts), plain.encode(texts), atol=1e-6)
+
+
+def test_padding_without_a_vector_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    folder = with_one_more(tiny_bert, tmp_path / "padded", pad_token="<padding>")
+    with pytest.raises(DistilvecError, match="its tokenizer gives ids up to 400, and there are vectors for 400"):
+        load_student(folder, device="cpu")

@@ -6,6 +6,7 @@ input. Every other file of distilvec comes here for it (a test reads the sources
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -202,7 +203,10 @@ def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = Fals
 
 
 def check_table(model: SentenceTransformer, name: str) -> None:
-    """Refuse a tokenizer with ids beyond the table of embeddings: a text with such a piece would end the run."""
+    """Refuse a tokenizer with ids beyond the table of embeddings: a text with such a piece would end the run.
+
+    Added tokens that nothing needs are taken out of it instead (`_leave_out`).
+    """
     from torch import nn
 
     first: Any = model[0]
@@ -218,12 +222,41 @@ def check_table(model: SentenceTransformer, name: str) -> None:
     if not isinstance(table, nn.Embedding | nn.EmbeddingBag) or not hasattr(tokenizer, "get_vocab"):
         return
     highest, rows = max(tokenizer.get_vocab().values(), default=-1), table.weight.shape[0]
-    if highest >= rows:
+    if highest >= rows and not _leave_out(tokenizer, rows):
         raise DistilvecError(
             f"its tokenizer gives ids up to {highest:,}, and there are vectors for {rows:,} pieces",
             where=name,
             remedy="Tokenizer and weights do not belong together; copy or download the model again.",
         )
+
+
+def _leave_out(tokenizer: Any, rows: int) -> bool:
+    """Take added tokens without a vector out of a fast tokenizer: where a text has one, it is read as letters.
+
+    EmbeddingGemma has such a one: `<image_soft_token>`, of the tokenizer that it shares with models of images.
+
+    Returns:
+        False, and nothing is changed, where others have no vector either, or where every text or batch holds one.
+    """
+    from tokenizers import Tokenizer
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return False
+    beyond = {piece for piece, index in backend.get_vocab().items() if index >= rows}
+    used = [tokenizer.pad_token_id or 0, *backend.encode("a").ids, *backend.encode("a", "a").ids]
+    if max(used) >= rows or beyond & backend.get_vocab(with_added_tokens=False).keys():
+        return False
+    settings = json.loads(backend.to_str())
+    settings["added_tokens"] = [entry for entry in settings["added_tokens"] if entry["content"] not in beyond]
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(settings))
+    # Under a name, it would be added again when the tokenizer is saved and opened.
+    for role, token in tokenizer.special_tokens_map.items():
+        if token in beyond:
+            setattr(tokenizer, role, None)
+            tokenizer.init_kwargs.get("model_specific_special_tokens", {}).pop(role, None)
+    tokenizer.extra_special_tokens = [token for token in tokenizer.extra_special_tokens if token not in beyond]
+    return True
 
 
 def _too_large(name: str) -> EnvironmentProblem:
