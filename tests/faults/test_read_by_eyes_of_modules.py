@@ -12,7 +12,17 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
-from transformers import AutoTokenizer, LongformerConfig, LongformerModel, OPTConfig, OPTModel, SwinConfig, SwinModel
+from transformers import (
+    AutoTokenizer,
+    LongformerConfig,
+    LongformerModel,
+    OPTConfig,
+    OPTModel,
+    SwinConfig,
+    SwinModel,
+    T5Config,
+    T5EncoderModel,
+)
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.start import _with_dropout
@@ -20,7 +30,7 @@ from distilvec.methods.base import Term
 from distilvec.modules.expert_head import ExpertHead
 from distilvec.modules.molecule import normed
 from distilvec.modules.watch import Seen
-from distilvec.students import load_student, ship
+from distilvec.students import load_student, ship, shrink
 from distilvec.students.tap import StudentTap
 from distilvec.teachers import load_teacher
 from distilvec.training.distiller import mean_and_count
@@ -234,3 +244,19 @@ def test_padding_without_a_vector_is_refused(tiny_bert: Path, tmp_path: Path) ->
     folder = with_one_more(tiny_bert, tmp_path / "padded", pad_token="<padding>")
     with pytest.raises(DistilvecError, match="its tokenizer gives ids up to 400, and there are vectors for 400"):
         load_student(folder, device="cpu")
+
+
+def test_a_table_that_a_model_names_twice_is_cut_in_both_places(
+    tiny_bert: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "pad_token_id": 0}
+    source = saved(T5EncoderModel(T5Config(vocab_size=400, **sizes)), tiny_bert, tmp_path / "t5").eval()
+    student, report = shrink(source, vocabulary=300, texts=sentences)
+    assert report.vocabulary_after == len(student.tokenizer) == 300
+    pieces = set(student.tokenizer.get_vocab())
+    same = [text for text in sentences if set(source.tokenizer.tokenize(text)) <= pieces]
+    assert len(same) > 5
+    np.testing.assert_allclose(student.encode(same), source.encode(same), atol=1e-5)
+    ship(student, tmp_path / "student")
+    shipped = SentenceTransformer(str(tmp_path / "student"), device="cpu")
+    np.testing.assert_allclose(shipped.encode(sentences), student.encode(sentences), atol=1e-6)

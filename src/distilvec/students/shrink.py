@@ -294,15 +294,14 @@ def _keep_in_state(state: dict[str, Tensor], path: str, kept: list[int]) -> dict
 
 
 def _token_tables(model: Any) -> list[str]:
-    """Names of the tensors with one row per word piece: input embeddings and, where present, the output layer."""
+    """Names of the tensors with one row per word piece: input embeddings and, where present, the output layer.
+
+    A table that is shared has several (T5 names it twice).
+    """
     owners: list[nn.Module | None] = [model.get_input_embeddings(), model.get_output_embeddings()]
-    tables = [
-        f"{path}.{name}" if path else name
-        for path, module in model.named_modules()
-        if any(module is owner for owner in owners)
-        for name, _ in module.named_parameters(recurse=False)
-    ]
-    return sorted(tables)
+    tables = {id(tensor) for owner in owners if owner is not None for tensor in owner.parameters(recurse=False)}
+    named = model.named_parameters(remove_duplicate=False)
+    return sorted(name for name, tensor in named if id(tensor) in tables)
 
 
 def _config_ids(config: Any) -> list[int]:
