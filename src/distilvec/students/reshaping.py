@@ -196,7 +196,8 @@ class Reshaping:
         moments = [StateMoments(layer.in_features) for layer in layers]
 
         def watch(seen: StateMoments) -> Any:
-            return lambda _module, args: seen.add(args[0][self._mask])
+            # Longformer pads further, at the end.
+            return lambda _module, args: seen.add(args[0][:, : self._mask.shape[1]][self._mask])
 
         with hooked(
             [layer.register_forward_pre_hook(watch(seen)) for layer, seen in zip(layers, moments, strict=True)]

@@ -267,10 +267,11 @@ def _rebuild(
 
 
 def _keep_in_config(config: Any, kept: list[int]) -> None:
-    """Number of blocks, and every list that has one entry per block (attention patterns)."""
+    """Number of blocks, and every list that has one entry per block (attention patterns, Longformer's windows)."""
     count = config.num_hidden_layers
     for name, value in config.to_dict().items():
-        if "layer" in name and isinstance(value, list) and len(value) == count:
+        of_blocks = "layer" in name or name == "attention_window"
+        if of_blocks and isinstance(value, list) and len(value) == count:
             setattr(config, name, [value[number - 1] for number in kept])
     config.num_hidden_layers = len(kept)
     # The list of layer types says it all; the old interval would contradict it.
