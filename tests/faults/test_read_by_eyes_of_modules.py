@@ -16,6 +16,8 @@ from transformers import (
     AutoTokenizer,
     LongformerConfig,
     LongformerModel,
+    Olmo2Config,
+    Olmo2Model,
     OPTConfig,
     OPTModel,
     SwinConfig,
@@ -273,3 +275,12 @@ def test_a_longformer_is_cut(tiny_bert: Path, tmp_path: Path, sentences: list[st
     ship(student, tmp_path / "student")
     shipped = SentenceTransformer(str(tmp_path / "student"), device="cpu")
     np.testing.assert_allclose(shipped.encode(sentences), student.encode(sentences), atol=1e-6)
+
+
+def test_a_cut_that_a_class_has_no_place_for_names_no_block(
+    tiny_bert: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    config = Olmo2Config(vocab_size=400, intermediate_size=64, pad_token_id=0, **SMALL)
+    source = saved(Olmo2Model(config), tiny_bert, tmp_path / "olmo")
+    with pytest.raises(DistilvecError, match="does not fit into its class, Olmo2Model.* Make another cut"):
+        shrink(source, heads=1, texts=sentences)

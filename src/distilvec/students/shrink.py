@@ -258,8 +258,14 @@ def _rebuild(
     try:
         smaller.load_state_dict(state)
     except RuntimeError as problem:
+        name = type(model).__name__
+        if kept[0] == 1:
+            raise DistilvecError(
+                f"what is left of this model does not fit into its class, {name}, whose parts have other sizes",
+                remedy="Make another cut, or cut another model: BERT-like, ModernBERT-like or a decoder.",
+            ) from problem
         raise DistilvecError(
-            f"blocks {kept} of {type(model).__name__} cannot stand alone: its first block is built differently",
+            f"blocks {kept} of {name} cannot stand alone: its first block is built differently",
             remedy="Keep block 1 too.",
         ) from problem
     parameter = next(model.parameters())
