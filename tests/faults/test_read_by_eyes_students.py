@@ -414,3 +414,39 @@ def test_a_bad_input_fails_its_own_request_alone() -> None:
 
     first, good, bad, other = batched(work, encode=encode, batch=8)
     assert first[0, 0] == 5 and good[:, 0].tolist() == [1, 2] and isinstance(bad, ValueError) and other[0, 0] == 3
+
+
+# chat templates
+
+
+@pytest.fixture
+def chatty(tiny_model_folders: dict[str, Path], tmp_path: Path) -> Path:
+    """A bare decoder whose tokenizer has a chat template."""
+    folder = tmp_path / "chatty"
+    student = load_student(tiny_model_folders["qwen3"], device="cpu")
+    student[0].model.save_pretrained(str(folder))
+    tokenizer = student.tokenizer
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(str(folder))
+    return folder
+
+
+def test_a_bare_decoder_with_a_chat_template_is_a_student_of_plain_texts(
+    chatty: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    import distilvec
+
+    student = load_student(chatty, device="cpu")
+    ids = student.preprocess(["a text"])["input_ids"]
+    assert ids.tolist() == [student.tokenizer("a text")["input_ids"]]
+    distilvec.distill(
+        str(chatty),
+        str(chatty),
+        {"path": sentences, "holdout": 0.0},
+        "cosine",
+        tmp_path / "out",
+        training={"max_steps": 1, "batch_size": 8},
+        judging={"tasks": [], "agreement": False, "speed": False},
+    )
+    shipped = SentenceTransformer(str(tmp_path / "out" / "student"), device="cpu")
+    assert shipped.preprocess(["a text"])["input_ids"].tolist() == ids.tolist()

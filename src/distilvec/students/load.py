@@ -31,7 +31,8 @@ def load_student(
     """Open a sentence-transformers or bare transformers model, ready to be trained.
 
     A vision model of transformers gets the pooling of its kind. A bare transformers model of texts gets `pooling`, else
-    mean pooling, or last-token pooling where its attention is causal.
+    mean pooling, or last-token pooling where its attention is causal; it reads texts without the chat template that its
+    tokenizer may have.
     Weights stored in half precision are read as float32, because training updates are lost in half-precision weights.
     A pooler that nothing reads (BERT's, XLM-R's) is dropped.
 
@@ -70,8 +71,17 @@ def load_student(
         transformer.model.config.dtype = torch.float32
         drop_pooler(transformer)
         set_length(student, max_length, str(model))
-    set_pooling(student, pooling, bare=not (folder / "modules.json").is_file(), name=str(model))
+    bare = not (folder / "modules.json").is_file()
+    set_pooling(student, pooling, bare=bare, name=str(model))
+    if bare and item_kinds(student) == ["text", "message"]:
+        _read_plainly(student[0])
     return student
+
+
+def _read_plainly(transformer: Any) -> None:
+    """Leave out the chat template of a bare model, which sentence-transformers would put around every text."""
+    transformer.modality_config.pop("message", None)
+    transformer.input_formatter.supported_modalities = list(transformer.modality_config)
 
 
 def _leave_out_unused(transformer: Any) -> None:
