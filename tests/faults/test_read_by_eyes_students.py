@@ -450,3 +450,20 @@ def test_a_bare_decoder_with_a_chat_template_is_a_student_of_plain_texts(
     )
     shipped = SentenceTransformer(str(tmp_path / "out" / "student"), device="cpu")
     assert shipped.preprocess(["a text"])["input_ids"].tolist() == ids.tolist()
+
+
+def test_a_student_with_a_chat_template_is_refused_before_anything_is_taught(
+    chatty: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    import distilvec
+
+    SentenceTransformer(str(chatty), device="cpu").save(str(tmp_path / "saved"), create_model_card=False)
+    asked: list[str] = []
+
+    def teacher(texts: list[str]) -> np.ndarray:
+        asked.extend(texts)
+        return np.random.default_rng(0).normal(size=(len(texts), 8))
+
+    with pytest.raises(DistilvecError, match='every text into the chat template.*Take "message" out'):
+        distilvec.distill(teacher, str(tmp_path / "saved"), {"path": sentences}, "cosine", tmp_path / "out")
+    assert len(asked) < len(sentences) / 4  # a probe alone

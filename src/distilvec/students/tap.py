@@ -39,7 +39,7 @@ class StudentTap:
 
     Raises:
         DistilvecError: where the student is a Router (tap the query side by itself), or reads texts with a tokenizer
-            that is written in Python.
+            that is written in Python or in a chat template.
     """
 
     def __init__(self, student: SentenceTransformer) -> None:
@@ -54,7 +54,9 @@ class StudentTap:
             )
         tokenizer = getattr(modules[0], "tokenizer", None) if modules else None
         if tokenizer is not None and "text" in item_kinds(student):
-            check_fast(tokenizer, student_name(student))  # now, not when the teachers have read the corpus
+            # Now, not when the teachers have read the corpus.
+            check_fast(tokenizer, student_name(student))
+            _refuse_template(student)
         if modules and isinstance(modules[-1], Normalize):
             modules = modules[:-1]
         self._modules = modules
@@ -191,6 +193,16 @@ class StudentTap:
                 where=name,
                 remedy="Load the student with unpad_inputs=False.",
             )
+
+
+def _refuse_template(student: SentenceTransformer) -> None:
+    """Refuse a student of texts that puts them into a chat template: training reads what its tokenizer alone gives."""
+    if item_kinds(student) == ["text", "message"]:
+        raise DistilvecError(
+            "this student puts every text into the chat template of its tokenizer",
+            where=student_name(student),
+            remedy='Take "message" out of modality_config in its sentence_bert_config.json, and it reads plain texts.',
+        )
 
 
 _OF_POOLING = ("attention_mask", "prompt_length", "answer_mask")
