@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tests.tiny_models import build_writer
 from tests.training.starting import Starter
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertForSequenceClassification
 
 import distilvec
 from distilvec.choosing.dry_run import plan
@@ -71,6 +72,22 @@ def test_a_cross_encoder_says_its_logit_and_of_classes_the_log_odds(cross_encode
         for label in ("LABEL_0", "LABEL_1")
     ]
     assert len({*others, scorer.card.fingerprint}) == 3, "another class or length is another scorer"
+
+
+def test_a_language_model_says_by_how_much_yes_is_likelier_than_no(tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    build_writer("qwen3", tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_tokens(["yes", "no"])
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    for made in (model, tokenizer):
+        made.save_pretrained(tmp_path)
+    theirs = CrossEncoder(str(tmp_path), device="cpu", activation_fn=torch.nn.Identity()).predict(PAIRS[::2])
+    assert np.ptp(theirs) > 1e-3
+    np.testing.assert_allclose(score_pairs(load_scorer(model=tmp_path, device="cpu"), PAIRS[::2]), theirs, rtol=1e-4)
 
 
 def test_models_that_judge_no_pairs_are_refused(cross_encoders: dict[int, Path], tiny_bert: Path) -> None:

@@ -86,9 +86,9 @@ class ModelScorer:
                     where=name,
                     remedy="Choose a length within that range.",
                 )
-            config = self._model.config
-            labels = [str(config.id2label[number]) for number in range(config.num_labels)]
-            labels = labels if config.num_labels > 1 else None
+            # Not the configuration's number: that of a language model, which says yes or no, means nothing.
+            count, names = self._model.num_labels, self._model.config.id2label
+            labels = [str(names[number]) for number in range(count)] if count > 1 else None
             parameters = sum(each.numel() for each in self._model.parameters())
 
             def read(pairs: list[Any]) -> np.ndarray:
