@@ -249,7 +249,7 @@ def test_files_in_a_list_are_not_taken_for_texts(tmp_path: Path, texts: list[str
         with pytest.raises(DistilvecError, match=r"^corpus: these are files, not texts .*shard-0.*folder"):
             recipe_of("teacher", "student", given, "mse", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    like_files = [*names[:99], "see notes.txt", *names[99:]]
+    like_files = [*names[:99], "see the notes", *names[99:]]
     recipe = recipe_of("teacher", "student", like_files, "mse", tmp_path / "out")
     written = Path(str(recipe.corpus.path)).read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["text"] for line in written] == like_files

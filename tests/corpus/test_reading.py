@@ -250,6 +250,8 @@ def test_a_list_of_files_is_no_list_of_texts(tmp_path: Path) -> None:
             DistilvecError, match=r"^corpus: these are files, not texts \(.*a.jsonl\)\. Give their folder"
         ):
             read_corpus(given, tmp_path / "out", holdout=0.0)
+    with pytest.raises(DistilvecError, match="^corpus: these are files, not texts"):  # one of them has moved
+        read_corpus([str(files[0]), str(tmp_path / "gone.jsonl")], tmp_path / "out", holdout=0.0)
     texts = read_corpus(["see a.jsonl", "and notes.txt"], tmp_path / "out", holdout=0.0).texts()
     assert texts == ["see a.jsonl", "and notes.txt"]
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from distilvec import plain_yaml
+from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.recipe import Recipe
 from distilvec.recipe.sections import TeacherSection
@@ -184,6 +185,21 @@ def test_files_beside_the_recipe_are_found_from_anywhere(tmp_path: Path, monkeyp
     (place / "texts.txt").unlink()
     (elsewhere / "texts.txt").write_text("x\n")
     assert Recipe.load(file).corpus.path == str(elsewhere / "texts.txt")
+
+
+def test_a_list_of_files_beside_the_recipe_is_no_list_of_texts_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, elsewhere = tmp_path / "recipes", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    file = written(place, MINIMAL.replace("path: texts.txt", "path: [a.txt, b.txt]"))
+    texts = written(place / "given", MINIMAL.replace("path: texts.txt", "path: [a.txt, as it is]"))
+    for folder in (file.parent, texts.parent):
+        (folder / "a.txt").write_text("x\n")
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(DistilvecError, match=r"^corpus: these are files, not texts \(.*recipes/a.txt\)\. Give their"):
+        read_corpus(Recipe.load(file).corpus.path, tmp_path / "out")
+    assert Recipe.load(texts).corpus.path == ["a.txt", "as it is"]
 
 
 def test_models_beside_the_recipe_are_found_from_anywhere(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -119,27 +119,34 @@ def check_iterable(source: Any) -> Iterable[Any]:
 def no_files(rows: Iterable[Any]) -> Iterator[Any]:
     """The rows, but for a list of files: what a search for shards gives would be trained on as if names were texts.
 
-    Texts that only look like paths are texts: the first hundred have to be there, all of them.
-
     Raises:
         DistilvecError: naming the first file.
     """
     coming, seen = iter(rows), list[Any]()
     for row in islice(coming, _LOOKED_AT):
         seen.append(row)
-        if not _names_a_file(row):
+        if not _looks_like_a_file(row):  # no more of what may be a generator of large rows
             return chain(seen, coming)
-    if seen:
+    if are_files(seen):
         raise DistilvecError(
             f"these are files, not texts ({seen[0]})", where="corpus", remedy="Give their folder, or one file."
         )
-    return coming
+    return chain(seen, coming)
 
 
-def _names_a_file(row: Any) -> bool:
+def are_files(rows: Sequence[Any]) -> bool:
+    """Whether a list names files: its first hundred have the suffixes of files, and one of them is there.
+
+    Texts that only look like paths are texts; but a list of shards of which one has moved is still one of files.
+    """
+    seen = rows[:_LOOKED_AT]
+    return all(map(_looks_like_a_file, seen)) and any(os.path.isfile(str(row)) for row in seen)
+
+
+def _looks_like_a_file(row: Any) -> bool:
     if not isinstance(row, str | os.PathLike) or len(name := str(row)) > 1000 or "\n" in name:
         return False
-    return Path(name).suffix.lower() in {*SUFFIXES, *COMPRESSED} and os.path.isfile(name)
+    return Path(name).suffix.lower() in {*SUFFIXES, *COMPRESSED}
 
 
 def _ending(rows: Iterator[Any]) -> Iterator[Any]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from distilvec.corpus.tables import are_files
 from distilvec.errors import DistilvecError
 
 TASK_FILES = ("train", "validation", "test", "queries", "corpus", "qrels", "teacher")
@@ -58,6 +59,9 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
     """Make the paths of a recipe absolute where they exist, so that a saved recipe runs from anywhere."""
 
     def found(value: Any) -> Any:
+        if isinstance(value, list):
+            named = [found(each) for each in value]
+            return named if are_files(named) else value  # texts, of which one may be called as a file is, stay
         if not isinstance(value, str) or not value:
             return value
         value = home(value)
