@@ -126,6 +126,23 @@ def test_signals_that_a_store_of_vectors_lacks_are_counted(
     assert "0 texts to encode" in stages["teacher tiny"] and "0 B in all" in stages["teacher tiny"]
 
 
+def test_combined_teachers_are_one_with_a_store_of_its_own(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    from distilvec.flow.job import Job
+
+    two = [{"name": "tiny", "model": str(tiny_bert)}, {"name": "other", "model": str(tiny_bert), "prompt": "A "}]
+    sections: dict[str, Any] = {"teachers": two, "combine": "concatenate", "method": {"name": "cosine"}}
+    recipe = tiny_recipe(tmp_path, tiny_bert, sentences[:60], **sections)
+    stages = dict(plan(recipe).lines)
+    assert stages["combined"].startswith("64 dimensions") and "60 texts to combine" in stages["combined"]
+    assert "144 bytes each, 8.6 kB in all" in stages["combined"]
+    assert dict(plan(recipe, teaching_only=True).lines)["disk"].startswith("18.2 kB"), "60 texts of 2 x 80 + 144 bytes"
+    Job(recipe).teach()
+    stages = dict(plan(recipe, teaching_only=True).lines)
+    assert "0 texts to combine" in stages["combined"] and stages["disk"].startswith("0 B")
+
+
 def test_it_refuses_what_the_run_would_refuse(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     deep = tiny_recipe(tmp_path, tiny_bert, sentences[:60], method={"name": "talas", "anchored_layers": 5})
     with pytest.raises(DistilvecError, match=r"^student: anchored_layers is 5, .*\b2\. "):

@@ -20,6 +20,7 @@ from distilvec.choosing.sample import whole_groups
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.evenly import evenly_spaced
 from distilvec.flow.checks import check_job
+from distilvec.flow.combine import combine
 from distilvec.flow.job import Job
 from distilvec.flow.mine import further_documents, mining_cost
 from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
@@ -188,7 +189,30 @@ def _probe_teachers(
         report = FillReport(len(texts), len(texts), 0, len(texts), len(texts) / rate, [], {})
         taught.append(Taught(teacher, seen, store, report, section.live, signals, section.weight))
         seconds, disk = seconds + missing / rate, disk + written
+    if job.combines:
+        taught, combined = _probe_combined(job, taught, kept, keys_of_all, summary)
+        disk += combined
     return taught, seconds, disk
+
+
+def _probe_combined(
+    job: Job, taught: Sequence[Taught], kept: Path, keys: np.ndarray, summary: Plan
+) -> tuple[list[Taught], float]:
+    """The one teacher that probed ones are combined into, which the student meets; and bytes of its whole store.
+
+    Args:
+        kept, keys: as in `_probe_teachers`; of all texts.
+    """
+    how, storage = job.recipe.combine, job.recipe.teachers[0].storage
+    teacher, store, filled, seen = combine(taught, how, job.corpus, job.place / "probe", storage)  # type: ignore[arg-type]
+    missing = int(_lacking(kept / "stores" / store.path.name, teacher, keys, storage, NOTHING)["sentence"].sum())
+    each = teacher.card.width * BYTES[storage] + 16
+    summary.add(
+        "combined",
+        f"{teacher.card.width} dimensions in a store beside theirs, {missing:,} {job.corpus.audit.noun} to combine; "
+        f"{each:,} bytes each, {size(each * missing)} in all",
+    )
+    return [Taught(teacher, seen, store, filled)], float(each * missing)
 
 
 def _bytes_per_text(folder: Path, signal: str, texts: int) -> int:
