@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -116,6 +118,26 @@ def test_methods_on_pairs_are_measured_on_whole_pairs(recipe: Recipe, tmp_path: 
     corpus = {"path": [{"a": row["text"][0], "b": row["text"][1]} for row in rows], "text": ["a", "b"]}
     asked = recipe.model_dump() | {"corpus": corpus, "method": {"name": "mnrl"}}
     assert scale(Recipe.build(asked), 10**7).rates.training
+
+
+def test_a_function_that_may_be_paid_is_asked_for_no_text_of_the_corpus_twice(recipe: Recipe) -> None:
+    asked: Counter[str] = Counter()
+
+    def paid(texts: list[str]) -> np.ndarray:
+        asked.update(texts)
+        return np.array([[len(text), *text.encode()[:3], *bytes(3 - len(text.encode()[:3]))] for text in texts], float)
+
+    paid.fingerprint = "paid"  # type: ignore[attr-defined]  # what it counts changes nothing
+    teachers = [{"name": name, "call": paid} for name in ("tiny", "other")]
+    sections = {"teachers": teachers, "combine": "concatenate", "student": {"model": recipe.teachers[0].model}}
+    bought = Recipe.build(recipe.model_dump() | sections)
+    assert scale(bought, 10**6).rates.teaching > 0
+    texts = Job(bought).corpus.texts()
+    assert max(asked[text] for text in texts) == 2, "once by each teacher"
+    assert asked["A probe."] == 2, "each is opened once"
+    before = asked.total()
+    assert scale(bought, 10**6).rates.teaching > 0
+    assert asked.total() - before < 2 * 80, "what is stored is not asked again but for a rate"
 
 
 def test_what_costs_nothing_is_refused(recipe: Recipe) -> None:

@@ -58,7 +58,7 @@ def speed(
         "texts_per_second": len(texts) / float(np.median(passes)),
         "texts": len(texts),
         "batch_size": batch_size,
-        **_machine(model),
+        **machine_of(model),
     }
 
 
@@ -86,7 +86,8 @@ def _wait(model: Any) -> None:
         torch.cuda.synchronize()
 
 
-def _machine(model: Any) -> dict[str, Any]:
+def machine_of(model: Any) -> dict[str, Any]:
+    """What a model runs on here: `device`, `cores` (that this process may use), `threads` (torch's), `machine`."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

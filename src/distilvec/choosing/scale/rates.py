@@ -17,8 +17,11 @@ from distilvec.choosing.scale.reckoning import INDEX_BYTES, PEAKS, Devices, Rate
 from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError
+from distilvec.evenly import evenly_spaced
 from distilvec.flow.job import Job
+from distilvec.flow.teach import Taught
 from distilvec.judging import speed
+from distilvec.judging.speed import machine_of
 from distilvec.recipe import Recipe
 from distilvec.store.layout import DTYPES, KEY_BYTES
 from distilvec.students import describe_student
@@ -26,6 +29,8 @@ from distilvec.training.fit import companions_of
 
 SCALE_BYTES = 4
 PROBE_TEXTS, PROBE_STEPS, SECONDS = 400, 6, 3.0
+#: Texts of which the time tells the rate of a function.
+FEWEST_TIMED = 64
 
 
 def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: float | None = None) -> Scale:
@@ -77,6 +82,7 @@ def measure_rates(job: Job, whole: Corpus) -> Rates:
         DistilvecError: all teachers are files of vectors.
     """
     recipe, sample = job.recipe, job.corpus
+    _ = job.teachers  # opened here, they are those of all jobs below
     taught = job.changed(recipe.model_copy(update={"combine": "separate"}), "corpus", "teachers").teach(
         vectors_only=True
     )
@@ -87,9 +93,9 @@ def measure_rates(job: Job, whole: Corpus) -> Rates:
     for section, each in zip(recipe.teachers, taught, strict=True):
         card = each.teacher.card
         if card.kind != "vectors":
-            timed = speed(each.teacher, texts, singles=1, seconds=SECONDS)
-            seconds += 1 / timed["texts_per_second"]
-            machine = f"{timed['machine']}, {timed['device']}, {timed['threads']} threads"
+            seconds += 1 / _teaching_rate(each, texts)
+            here = machine_of(each.teacher)
+            machine = f"{here['machine']}, {here['device']}, {here['threads']} threads"
         parts.append(_stored(card.width, section.storage))
     if job.combines:  # a store of its own, beside theirs
         parts.append(_stored(job.infos[0].width, recipe.teachers[0].storage))
@@ -102,6 +108,19 @@ def measure_rates(job: Job, whole: Corpus) -> Rates:
     length = float(np.mean([len(text.encode()) for text in texts]))
     vector_bytes, told = sum(part[0] for part in parts), [part[1] for part in parts]
     return Rates(machine, 1 / seconds, length, vector_bytes, told, peak, source, **training)
+
+
+def _teaching_rate(taught: Taught, texts: list[str]) -> float:
+    """Texts per second. A function may be paid for each text, and is asked for none twice that was just taught."""
+    teacher, filled = taught.teacher, taught.filled
+    if teacher.card.kind != "callable":
+        return float(speed(teacher, texts, singles=1, seconds=SECONDS)["texts_per_second"])
+    if filled.taught >= FEWEST_TIMED:
+        return filled.taught / max(filled.seconds, 1e-9)
+    few = [texts[row] for row in evenly_spaced(len(texts), FEWEST_TIMED)]
+    begun = time.perf_counter()
+    teacher.encode(few)
+    return len(few) / max(time.perf_counter() - begun, 1e-9)
 
 
 def _stored(width: int, storage: str) -> tuple[int, str]:
