@@ -97,6 +97,25 @@ def test_distill_in_memory_and_again_from_its_recipe(tmp_path: Path, tiny_bert: 
     assert again.record.agreement["cosine"] == pytest.approx(run.record.agreement["cosine"], abs=1e-5)
 
 
+def test_paths_given_in_the_working_folder_are_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("texts.txt", "task.yaml", "rows.jsonl", "folder"):
+        Path(name).write_text("x\n")
+    student = {"shrink": {"of": "folder", "layers": 1}}
+    task = {"name": "x", "kind": "clustering", "test": "rows.jsonl"}
+    tasks = ["task.yaml", "stsb", task]
+    judging = {"tasks": tasks}
+    recipe = recipe_of("folder", student, "texts.txt", "cosine", "out", judging=judging)
+    assert recipe.corpus is not None and recipe.corpus.path == str(tmp_path / "texts.txt")
+    assert recipe.teachers[0].model == str(tmp_path / "folder") and recipe.output == "out"
+    assert recipe.student is not None and recipe.student.shrink is not None
+    assert recipe.student.shrink.of == str(tmp_path / "folder")
+    assert recipe.judging.tasks == [str(tmp_path / "task.yaml"), "stsb", {**task, "test": str(tmp_path / "rows.jsonl")}]
+    assert (student["shrink"]["of"], task["test"], tasks[0]) == ("folder", "rows.jsonl", "task.yaml"), "as they were"
+
+
 def test_a_recipe_and_its_file_are_run(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     student = {"shrink": {"of": "teacher", "layers": 1}}
     recipe = recipe_of(str(tiny_bert), student, texts, "cosine", tmp_path / "out", **QUICK)

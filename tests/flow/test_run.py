@@ -132,6 +132,24 @@ def test_a_run_that_began_before_a_key_existed_goes_on(tmp_path: Path) -> None:
             output_folder(recipe, resume=True)
 
 
+def test_a_run_whose_recipe_names_files_from_the_working_folder_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python by values, or by an earlier release; the saved recipe is loaded with whole paths."""
+    from distilvec.flow.run import output_folder
+
+    monkeypatch.chdir(tmp_path)
+    Path("x.txt").write_text("one\n")
+    data = {"corpus": {"path": "x.txt"}, "teachers": [{"model": "t"}], "student": {"model": "s"}, "output": "out"}
+    saved = output_folder(Recipe.build(data), resume=False) / "recipe.yaml"
+    output_folder(Recipe.build(data), resume=True)
+    output_folder(Recipe.load(saved), resume=True)
+    with pytest.raises(
+        DistilvecError, match=r"^out/recipe\.yaml: .*another recipe \(training\.seed: 0 there, 1 here\)"
+    ):
+        output_folder(Recipe.build(data | {"training": {"seed": 1}}), resume=True)
+
+
 def test_what_decides_nothing_may_change_before_a_run_goes_on(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:

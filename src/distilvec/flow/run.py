@@ -25,6 +25,7 @@ from distilvec.flow.writing import open_shipped, writes
 from distilvec.judging import Verdict
 from distilvec.locking import alone_in
 from distilvec.recipe import Recipe, given
+from distilvec.recipe.places import find_files
 from distilvec.recipe.same_student import differences
 from distilvec.report import write_report
 from distilvec.report.card import write_card
@@ -176,7 +177,7 @@ def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any
     saved, wanted = out / "recipe.yaml", recipe.to_yaml()
     check_place(out / "student")  # now, not when hours of training are to be saved there
     before = _read(saved)
-    other = saved.is_file() and (before is None or before.to_yaml() != wanted)
+    other = saved.is_file() and all(each.to_yaml() != wanted for each in before)
     own = recipe.source is not None and saved.exists() and recipe.source.samefile(saved)
     if other and own:
         raise DistilvecError(
@@ -185,7 +186,8 @@ def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any
             remedy="Choose another output.",
         )
     if other and resume:
-        changed = ["the saved one cannot be read"] if before is None else differences(before, recipe)
+        told = (differences(each, recipe) for each in before)
+        changed = min(told, key=len, default=["the saved one cannot be read"])
         if changed:
             raise DistilvecError(
                 f"this folder holds a run of another recipe ({'; '.join(changed[:3])})",
@@ -217,9 +219,15 @@ def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any
     return out
 
 
-def _read(saved: Path) -> Recipe | None:
-    """A saved recipe as it reads today: keys that are newer than it have their defaults. None where it is none."""
+def _read(saved: Path) -> list[Recipe]:
+    """A saved recipe as it reads today: keys that are newer than it have their defaults. [] where it is none.
+
+    As it stands, and as it is when it is loaded: one from Python may name files from the working folder.
+    """
     try:
-        return Recipe.build(plain_yaml.read(saved.read_text(encoding="utf-8")))
+        content = saved.read_text(encoding="utf-8")
+        stands, loaded = plain_yaml.read(content), plain_yaml.read(content)
+        find_files(loaded, saved.parent)
+        return [Recipe.build(stands), Recipe.build(loaded)]
     except (OSError, DistilvecError, yaml.YAMLError, AttributeError, TypeError, ValueError):  # as UnicodeDecodeError
-        return None
+        return []

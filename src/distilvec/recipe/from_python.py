@@ -1,8 +1,8 @@
 """A recipe from what Python gives.
 
-A run from Python leaves the same recipe.yaml as one from the command line, so values that YAML cannot hold become
-files: texts, rows, data sets and arrays are written below `output/given/` and the recipe names those files. A
-function is named as module:function, a method's class as module:Class; such a recipe runs again where that can be
+A run from Python leaves the same recipe.yaml as one from the command line: paths are whole, and values that YAML cannot
+hold become files: texts, rows, data sets and arrays are written below `output/given/` and the recipe names those files.
+A function is named as module:function, a method's class as module:Class; such a recipe runs again where that can be
 imported. What has no such name (an object, a method of one, a lambda, what another function holds) is named with a "<",
 and the recipe is refused when it is run again: only from Python can it be given once more.
 """
@@ -28,7 +28,7 @@ from distilvec.errors import DistilvecError
 from distilvec.files import whole
 from distilvec.locking import alone_in
 from distilvec.marker import claim
-from distilvec.recipe.places import TASK_FILES, home
+from distilvec.recipe.places import TASK_FILES, find_files, home
 from distilvec.recipe.recipe import Recipe
 from distilvec.recipe.sections import NAME
 
@@ -68,7 +68,9 @@ def recipe_of(
         "output": output,
         **{name: str(value) if isinstance(value, Path) else value for name, value in sections.items()},
     }
-    return Recipe.build({name: value for name, value in data.items() if value is not None})
+    data = {name: value for name, value in data.items() if value is not None}
+    find_files(data, Path())
+    return Recipe.build(data)
 
 
 def _check_names(key: str, named: Any) -> None:
@@ -87,7 +89,7 @@ def _check_names(key: str, named: Any) -> None:
 
 def _student_section(student: Any) -> dict[str, Any]:
     if isinstance(student, Mapping):
-        return dict(student)
+        return {key: dict(value) if isinstance(value, Mapping) else value for key, value in student.items()}
     if not isinstance(student, str | Path):
         raise _unnamed(student, "student", "Give its folder or hub id, or a recipe's section as a dictionary.")
     return {"auto": {}} if str(student) == "auto" else {"model": str(student)}
