@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from tests.disk import full_beyond
 
 import distilvec
 from distilvec.choosing.choose import source_of
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow import job as job_module
 from distilvec.flow import start
 from distilvec.flow.checks import check_job
@@ -158,6 +159,16 @@ def test_a_partner_killed_while_writing_leaves_no_half_student(
     assert list((tmp_path / "out" / start.FOLDER).iterdir()) == []
     monkeypatch.undo()
     assert job.student().encode(["a"]).shape == (1, 32)
+
+
+def test_a_full_disk_is_said_where_the_untrained_student_is_written(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    job = Job(recipe(tmp_path, tiny_bert, sentences[:60]))
+    _ = job.corpus
+    with full_beyond(40_000), pytest.raises(EnvironmentProblem, match=r"/start/\w+: .*File too large.*Make room"):
+        job.student()
+    assert not list((tmp_path / "out/start").iterdir())
 
 
 def test_clean_takes_the_untrained_student_of_a_finished_run(

@@ -13,7 +13,7 @@ import yaml
 
 from distilvec import marker, plain_yaml
 from distilvec.errors import DistilvecError
-from distilvec.files import write_text
+from distilvec.files import whole, write_text
 from distilvec.flow.checks import check_job
 from distilvec.flow.compress import compress_run
 from distilvec.flow.job import Job
@@ -158,7 +158,8 @@ def begin(job: Job) -> None:
         return data_mark(job.corpus, job.code)
 
     output_folder(job.recipe, job.resume, look)
-    shutil.copyfile(job.corpus.folder / "rejected.jsonl", job.output / "rejected.jsonl")
+    with whole(job.output / "rejected.jsonl") as partial:
+        shutil.copyfile(job.corpus.folder / "rejected.jsonl", partial)
 
 
 def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any]] | None = None) -> Path:

@@ -27,7 +27,7 @@ from distilvec.recipe import StudentSection, TeacherSection
 from distilvec.recipe.places import at_revision, or_a_teacher
 from distilvec.students import Seen, fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
 from distilvec.students.fresh import FRESH_LENGTH
-from distilvec.students.ship import say_without_pooler
+from distilvec.students.ship import of_the_system, say_without_pooler
 from distilvec.students.writing import load_writing_student
 from distilvec.teachers.cards import fingerprint, hash_files
 
@@ -142,10 +142,12 @@ def _keep(student: SentenceTransformer, folder: Path) -> None:
         for place in folder.parent.iterdir():  # of an earlier recipe in the same output
             if place.name != folder.name and not place.name.startswith("."):
                 sealing.remove(place)
-    except OSError as error:
+    except Exception as error:
+        if not of_the_system(error):
+            raise
         if not folder.is_dir():
             raise EnvironmentProblem(
-                f"the untrained student cannot be written ({error.strerror or error})",
+                f"the untrained student cannot be written ({getattr(error, 'strerror', None) or error})",
                 where=str(folder),
                 remedy="Make room or choose another output.",
             ) from error

@@ -87,8 +87,7 @@ def placed(folder: str | Path) -> Iterator[Path]:
         yield partial
         put_in_place(partial, target)
     except Exception as problem:
-        # safetensors and tokenizers wrap what the system says in errors of their own.
-        if not isinstance(problem, OSError) and "os error" not in str(problem):
+        if not of_the_system(problem):
             raise
         raise EnvironmentProblem(
             f"the student could not be written ({problem})",
@@ -98,6 +97,14 @@ def placed(folder: str | Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     logger.info("student saved to %s", target)
+
+
+def of_the_system(problem: Exception) -> bool:
+    """Whether an error while a model is written is the system's: a full disk, no permission.
+
+    safetensors and tokenizers wrap what the system says in errors of their own.
+    """
+    return isinstance(problem, OSError) or "os error" in str(problem)
 
 
 def check_place(target: Path) -> None:
