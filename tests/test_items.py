@@ -21,6 +21,7 @@ from distilvec.corpus.images import open_image
 from distilvec.errors import DistilvecError
 from distilvec.flow.combine import CombinedTeacher
 from distilvec.flow.job import Job
+from distilvec.flow.ray import teach_alone
 from distilvec.flow.run import run
 from distilvec.locking import locked
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
@@ -433,6 +434,14 @@ def test_averaging_needs_one_width(tmp_path) -> None:
     narrow, wide = load_teacher(name="a", call=letters), load_teacher(name="b", call=lambda t: np.ones((len(t), 4)))
     with pytest.raises(DistilvecError, match=r"^combine: .*\(9, 4\).*combine: concatenate"):
         CombinedTeacher([narrow, wide], [1, 1], "average")
+
+
+def test_teachers_that_cannot_be_averaged_are_not_asked_first(tmp_path, texts_file, tiny_student) -> None:
+    called = [{"name": "letters", "call": letters}, {"name": "ones", "call": lambda texts: np.ones((len(texts), 4))}]
+    recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", combine="average", teachers=called)
+    with pytest.raises(DistilvecError, match=r"^combine: .*\(9, 4\).*combine: concatenate"):
+        teach_alone(Recipe.build(recipe))
+    assert not (tmp_path / "out" / "stores").exists()
 
 
 def test_a_teacher_may_lack_items(tmp_path, texts_file, tiny_student) -> None:

@@ -357,9 +357,12 @@ class Job:
             vectors_only: sentence vectors, whatever the method wants; the recipe's student is not looked at.
 
         Raises:
+            DistilvecError: they are to be averaged and have different widths, said before any teaching.
             Interrupted: Ctrl-C or SIGTERM; all that was encoded is kept.
         """
         wanted = [NOTHING for _ in self.teachers] if vectors_only else self.wanted
+        if self.combines:
+            _ = self.infos  # teachers that do not fit together are not asked for hours first
         stores, taught = self.place / "stores", []
         for section, teacher, each in zip(self.recipe.teachers, self.teachers, wanted, strict=True):
             with copied(self.recipe, section):
