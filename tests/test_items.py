@@ -444,6 +444,15 @@ def test_teachers_that_cannot_be_averaged_are_not_asked_first(tmp_path, texts_fi
     assert not (tmp_path / "out" / "stores").exists()
 
 
+def test_the_names_of_many_combined_teachers_may_be_long(tmp_path, texts_file, tiny_student) -> None:
+    called = [
+        {"name": f"{letter * 90}", "call": call} for letter, call in zip("abc", (letters, first_letters, letters))
+    ]
+    recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", combine="average", teachers=called)
+    (taught,) = Job(Recipe.build(recipe)).teach()
+    assert taught.teacher.card.name == "+".join(each["name"] for each in called) and len(taught.store)
+
+
 def test_a_teacher_may_lack_items(tmp_path, texts_file, tiny_student) -> None:
     """Vectors from elsewhere for half of the texts: the others still learn from the other teacher."""
     texts = texts_file.read_text().splitlines()

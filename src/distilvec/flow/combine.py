@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 How = Literal["concatenate", "average"]
 _CHUNK = 8192
+#: Characters of the teachers' names in that of a folder, which may have 255 in all.
+_NAME = 200
 
 
 class CombinedTeacher(SentenceTeacher):
@@ -114,7 +116,7 @@ def combine(
     """
     teacher = CombinedTeacher([each.teacher for each in taught], [each.weight for each in taught], how)
     # Teachers or weights that change make another store.
-    folder = stores / f"{teacher.card.name}-{how}-{teacher.card.fingerprint[:8]}"
+    folder = stores / f"{teacher.card.name[:_NAME]}-{how}-{teacher.card.fingerprint[:8]}"
     store = SignalStore.create(folder, teacher.card, teacher.card.width, dtype)
     store.verify(changed=True)
     keys = corpus.teacher_keys
