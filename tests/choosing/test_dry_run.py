@@ -143,6 +143,30 @@ def test_combined_teachers_are_one_with_a_store_of_its_own(
     assert "0 texts to combine" in stages["combined"] and stages["disk"].startswith("0 B")
 
 
+def test_too_few_held_out_texts_are_told_before_anything_is_taught(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    from distilvec.flow.run import run
+
+    corpus = {"path": str(tmp_path / "texts.jsonl"), "holdout": 0.1}
+    training = {"max_steps": 1, "batch_size": 8}
+    recipe = tiny_recipe(
+        tmp_path, tiny_bert, sentences[:60], corpus=corpus, training=training, judging={"speed": False}
+    )
+    shown = dict(plan(recipe).lines)["judging"]
+    assert re.fullmatch(
+        r"no tasks; \d+ held-out items are too few to compare student and teacher on; 20 are needed", shown
+    )
+    record = run(recipe).record
+    told = [
+        message for message in caplog.messages if "Raise corpus.holdout" in message or message.startswith("teaching")
+    ]
+    assert told and told[0].startswith(shown.removeprefix("no tasks; "))
+    assert not record.agreement
+    enough = tiny_recipe(tmp_path, tiny_bert, sentences, corpus={**corpus, "holdout": 0.4})
+    assert dict(plan(enough).lines)["judging"] == "no tasks, agreement with the teacher"
+
+
 def test_it_refuses_what_the_run_would_refuse(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     deep = tiny_recipe(tmp_path, tiny_bert, sentences[:60], method={"name": "talas", "anchored_layers": 5})
     with pytest.raises(DistilvecError, match=r"^student: anchored_layers is 5, .*\b2\. "):

@@ -19,7 +19,7 @@ from distilvec.choosing.probe import short_training
 from distilvec.choosing.sample import whole_groups
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.evenly import evenly_spaced
-from distilvec.flow.checks import check_job
+from distilvec.flow.checks import check_job, compares, too_few_held_out
 from distilvec.flow.combine import combine
 from distilvec.flow.job import Job
 from distilvec.flow.mine import further_documents, mining_cost
@@ -112,7 +112,8 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
             trained, kept = _probe_student(job, rows, taught, scores, summary)
             seconds, disk = seconds + trained, disk + kept
             own = "" if job.named_tasks else " (of the corpus)"
-            extra = ", agreement with the teacher" if recipe.judging.agreement and recipe.teachers else ""
+            few = too_few_held_out(job)
+            extra = f"; {few}" if few else ", agreement with the teacher" if compares(recipe) else ""
             summary.add("judging", (", ".join(task.name + own for task in job.tasks) or "no tasks") + extra)
     free = shutil.disk_usage(_existing(Path(recipe.output))).free
     summary.add("disk", f"{size(disk)} will be written; {size(free)} are free")

@@ -11,6 +11,7 @@ from distilvec.flow.job import Job
 from distilvec.flow.judge import FEWEST_HELD_OUT, task_examples
 from distilvec.flow.writing import METRICS, read_items, writes
 from distilvec.judging import NeighbourTask, agreement
+from distilvec.judging.verdict import too_few
 from distilvec.methods.base import Method
 from distilvec.methods.table import resolve
 from distilvec.modules.opening import locate
@@ -133,6 +134,17 @@ def _check_task_files(job: Job) -> None:
     for file in (recipe.task.validation, recipe.task.test):
         if file:
             task_examples(recipe, file).targets(head)
+
+
+def compares(recipe: Recipe) -> bool:
+    """Whether a run of this recipe is to compare student and teacher on held-out items."""
+    return bool(recipe.teachers) and recipe.judging.agreement and not writes(recipe)
+
+
+def too_few_held_out(job: Job) -> str | None:
+    """Why a run cannot compare student and teacher although it is to; None where it can."""
+    held = _held_out_vectors(job) if compares(job.recipe) else FEWEST_HELD_OUT
+    return too_few(held) if held < FEWEST_HELD_OUT else None
 
 
 def _measured(job: Job) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,7 +15,7 @@ import yaml
 from distilvec import marker, plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.files import whole, write_text
-from distilvec.flow.checks import check_job
+from distilvec.flow.checks import check_job, too_few_held_out
 from distilvec.flow.compress import compress_run
 from distilvec.flow.job import Job
 from distilvec.flow.judge import aligned_text, judge_all, judge_task, make_record, show_inside
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.report import Record
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(repr=False)
@@ -92,6 +95,9 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     job = opened("run", recipe, resume)
     with alone_in(marker.claim(job.output)):
         begin(job)
+        few = too_few_held_out(job)
+        if few and given(recipe.corpus, "corpus").holdout:
+            logger.warning("%s. Raise corpus.holdout.", few)
         return _distilled(job)
 
 

@@ -53,6 +53,12 @@ class Verdict:
     seconds: float = 0.0
 
 
+def too_few(held: int) -> str:
+    """That so many held-out items tell nothing, as dry run, log and report say it."""
+    counted = "1 held-out item is" if held == 1 else f"{held} held-out items are"
+    return f"{counted} too few to compare student and teacher on; {FEWEST} are needed"
+
+
 def judge_run(
     models: Mapping[str, Any],
     tasks: Sequence[JudgingTask],

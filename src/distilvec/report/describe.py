@@ -9,7 +9,7 @@ from typing import Any
 from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
 from distilvec.judging.scores import SEARCHES
 from distilvec.judging.shared import SharedNeighbours
-from distilvec.judging.verdict import FEWEST
+from distilvec.judging.verdict import FEWEST, too_few
 from distilvec.methods.table import called
 from distilvec.modules.blocks import find_writer
 from distilvec.report.record import (
@@ -342,8 +342,7 @@ def _notes(
     if not teachers:
         notes.append("There is no teacher in this run: nothing is said about what was kept of one.")
     if not verdict.agreement and 0 < held < FEWEST and teachers:
-        counted = "1 held-out item is" if held == 1 else f"{held} held-out items are"
-        notes.append(f"{counted} too few to compare student and teacher on; {FEWEST} are needed.")
+        notes.append(f"{too_few(held)}.")
     for task, score in (verdict.judged.scores[TRAINED] if verdict.judged else {}).items():
         rejected = score.details.get("rejected") or {}
         if rejected:
