@@ -43,6 +43,12 @@ def refusal(
     if first["type"] == "missing":
         return DistilvecError("this key is missing", where=place, remedy="Add it.")
     given = first.get("input")
+    if first["type"] == "model_type":  # pydantic's own words name classes of ours
+        key = _known_keys(model, path)[0]
+        return DistilvecError(f"keys belong here, not {given!r}", where=place, remedy=f"Write {{{key}: ...}}.")
+    if first["type"] == "list_type":
+        remedy = "Write [...], or begin each entry with a dash."
+        return DistilvecError("a list belongs here", where=place, remedy=remedy)
     shown = f" (got {given!r})" if isinstance(given, str | int | float | bool | list) else ""
     return DistilvecError(first["msg"].removeprefix("Value error, ") + shown, where=place)
 

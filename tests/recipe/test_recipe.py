@@ -76,6 +76,15 @@ def test_the_method_implies_the_space(tmp_path: Path) -> None:
         ("model: some/teacher", "model: a, call: m:f", 2, r"teachers\.0: .*model, call, api and vectors"),
         ("epochs: 2", "bset: task_accuracy", 7, r'training\.bset: .*"best"'),
         ("training:", "trainig:", 6, 'trainig: .*"training"'),
+        ("corpus: {path: texts.txt}", "corpus: texts.txt", 1, r"corpus: keys belong here, .*'texts\.txt'.*\{path: "),
+        ("method: {name: talas, anchored_layers: 1}", "method: talas", 5, r"method: keys .*'talas'.*\{name: "),
+        ("shrink: {of: tiny, layers: 2}", "shrink: 2", 4, r"student\.shrink: keys .* not 2\. .*\{of: "),
+        (
+            "[{name: tiny, model: some/teacher}]",
+            "{name: tiny, model: some/teacher}",
+            2,
+            r"teachers: a list belongs here",
+        ),
     ],
 )
 def test_mistakes_name_line_and_remedy(tmp_path: Path, before: str, after: str, line: int, told: str) -> None:
