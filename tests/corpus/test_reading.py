@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -269,6 +270,17 @@ def test_a_pattern_is_no_file(tmp_path: Path) -> None:
             read_corpus(str(tmp_path / pattern), tmp_path / "out", holdout=0.0)
     (tmp_path / "what?.jsonl").write_text('{"text": "two"}\n')
     assert read_corpus(tmp_path / "what?.jsonl", tmp_path / "out", holdout=0.0).texts() == ["two"]
+
+
+@pytest.mark.parametrize(("name", "between"), [("a.csv", ";"), ("a.csv", "\t"), ("a.tsv", ",")])
+def test_a_table_with_another_mark_between_its_columns_is_named(tmp_path: Path, name: str, between: str) -> None:
+    """Who took the whole heading for the column's name would train on whole rows, ids and labels among them."""
+    file = tmp_path / name
+    file.write_text(f"id{between}text\n1{between}one\n", encoding="utf-8")
+    with pytest.raises(
+        DataError, match=rf"one column, as {re.escape(repr(between))} .* a \.csv has commas, a \.tsv tabs"
+    ):
+        read_corpus(file, tmp_path / "out", holdout=0.0)
 
 
 def test_one_word_among_numbers_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
