@@ -140,7 +140,9 @@ def _compared(job: Job, variants: Mapping[str, Recipe], first: str, seeds: int, 
         job.tasks = []
     if not job.tasks and not supervises(recipe):
         raise DistilvecError(
-            "there is nothing to judge the methods on", where="judging.tasks", remedy="Name tasks in the recipe."
+            "there is nothing to judge the methods on",
+            where="judging.tasks",
+            remedy="Name tasks in the recipe; one of kind neighbours needs no labels.",
         )
     bench = Bench(job, variants, tune=tune)
     bench.check()

@@ -114,7 +114,7 @@ class TALAS(Method):
             raise DistilvecError(
                 f"anchored_layers is {options.anchored_layers}, but the student has {depth}",
                 where=student.name,
-                remedy=f"Set method.anchored_layers to {depth} or fewer.",
+                remedy=f"Set method.anchored_layers to {depth} or fewer (compare: -m talas:anchored_layers={depth}).",
             )
         if options.lasd_weight > 0 and (options.layers or 2 - options.from_embeddings) > depth:
             raise DistilvecError(

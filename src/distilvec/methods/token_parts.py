@@ -85,7 +85,7 @@ def check_layers(method: str, student: StudentInfo, teachers: Sequence[TeacherIn
             raise DistilvecError(
                 f"{method} is to use {count} layers, this model has {info.layers}",
                 where=info.name,
-                remedy=f"Set method.layers to {info.layers} or fewer.",
+                remedy=f"Set method.layers to {info.layers} or fewer (compare: -m {method}:layers={info.layers}).",
             )
 
 
