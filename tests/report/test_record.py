@@ -15,6 +15,7 @@ from tests.report.example import example
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.report import ModelRow, Record, ScoreDifference, ScoreEntry, write_report
 from distilvec.report.record_parts import MAP_POINTS, MAP_TEXT, short_source
+from distilvec.report.spaces import labels_of
 
 
 def test_json_round_trip() -> None:
@@ -108,6 +109,12 @@ def test_long_maps_are_thinned_evenly() -> None:
 @pytest.mark.parametrize("place", ["/home/ann/secret/a/b.txt", "~/secret/a/b.txt", "C:\\Users\\ann\\secret\\a\\b.txt"])
 def test_places_are_cut(place: str) -> None:
     assert short_source(place) == "a/b.txt"
+
+
+def test_images_of_several_folders_are_told_apart() -> None:
+    """Classes often have files of equal names."""
+    items = ["/home/ann/pictures/dark/0.png", "/home/ann/pictures/light/0.png", "data:image/png;base64,AAAA"]
+    assert labels_of(items, "image") == ["dark/0.png", "light/0.png", "held-out image 3"]
 
 
 def test_no_report_file_tells_where_things_are(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,20 @@ from distilvec.evenly import evenly_spaced
 from distilvec.judging import TRAINED, Verdict
 from distilvec.modules.pipeline import default_prompt
 from distilvec.report.record import LayerSimilarity, SpaceMap
+from distilvec.report.record_parts import short_source
 
 LAYER_TEXTS = 400
 MAX_GROUPS = 12
 
 
 def labels_of(items: Sequence[str], modality: str, held_out: Sequence[str] | None = None) -> list[str]:
-    """What stands beside a point of the map: the item, or of an image its name, or its number among those held out."""
+    """What stands beside a point of the map: the item, or of an image its folder and name, or its held-out number."""
     if modality != "image":
         return list(items)
     numbers: dict[str, int] = {}
     for number, item in enumerate(items if held_out is None else held_out, start=1):
         numbers.setdefault(item, number)
-    return [f"held-out image {numbers[item]}" if item.startswith("data:") else Path(item).name for item in items]
+    return [f"held-out image {numbers[item]}" if item.startswith("data:") else short_source(item) for item in items]
 
 
 def spaces_of(verdict: Verdict, teacher: str | None, texts: Sequence[str], corpus: Any, rows: Any) -> SpaceMap | None:
