@@ -444,6 +444,17 @@ def test_teachers_that_cannot_be_averaged_are_not_asked_first(tmp_path, texts_fi
     assert not (tmp_path / "out" / "stores").exists()
 
 
+def test_a_store_of_another_teacher_is_refused_before_any_is_asked(tmp_path, texts_file, tiny_student) -> None:
+    recipe = text_recipe(texts_file, tiny_student, tmp_path / "out")
+    teach_alone(Recipe.build(recipe))
+    more = tmp_path / "more.txt"
+    more.write_text(texts_file.read_text() + "one text more\n")
+    recipe["corpus"]["path"], recipe["teachers"][1]["prompt"] = str(more), "query: "
+    with pytest.raises(DistilvecError, match=r"/stores/first: the store holds vectors of the teacher with fingerprint"):
+        teach_alone(Recipe.build(recipe))
+    assert len(SignalStore.open(tmp_path / "out/stores/letters")) == len(texts_file.read_text().splitlines())
+
+
 def test_the_names_of_many_combined_teachers_may_be_long(tmp_path, texts_file, tiny_student) -> None:
     called = [
         {"name": f"{letter * 90}", "call": call} for letter, call in zip("abc", (letters, first_letters, letters))

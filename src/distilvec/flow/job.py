@@ -357,13 +357,17 @@ class Job:
             vectors_only: sentence vectors, whatever the method wants; the recipe's student is not looked at.
 
         Raises:
-            DistilvecError: they are to be averaged and have different widths, said before any teaching.
+            DistilvecError: they are to be averaged and have different widths, or a store is another teacher's; said
+                before any teaching.
             Interrupted: Ctrl-C or SIGTERM; all that was encoded is kept.
         """
         wanted = [NOTHING for _ in self.teachers] if vectors_only else self.wanted
         if self.combines:
             _ = self.infos  # teachers that do not fit together are not asked for hours first
         stores, taught = self.place / "stores", []
+        for section, teacher in zip(self.recipe.teachers, self.teachers, strict=True):
+            if (stores / section.name / "store.json").exists():  # another teacher's is refused before any is asked
+                SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
         for section, teacher, each in zip(self.recipe.teachers, self.teachers, wanted, strict=True):
             with copied(self.recipe, section):
                 taught.append(teach_one(section, self.corpus, stores, shard, teacher=teacher, wanted=each))
