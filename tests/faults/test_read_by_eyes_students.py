@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import shutil
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -466,4 +467,72 @@ def test_a_student_with_a_chat_template_is_refused_before_anything_is_taught(
 
     with pytest.raises(DistilvecError, match='every text into the chat template.*Take "message" out'):
         distilvec.distill(teacher, str(tmp_path / "saved"), {"path": sentences}, "cosine", tmp_path / "out")
+    assert len(asked) < len(sentences) / 4  # a probe alone
+
+
+# code that comes with a model
+
+OWN_CODE = """
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+class OwnTransformer(Transformer):
+    pass
+
+class OwnPooling(Pooling):
+    def forward(self, features, **more):
+        features = super().forward(features, **more)
+        features["sentence_embedding"] = 2 * features["sentence_embedding"]
+        return features
+"""
+
+
+def with_code(tiny_bert: Path, folder: Path, number: int, kind: str) -> Path:
+    """The model with another class for one of its modules."""
+    shutil.copytree(tiny_bert, folder)
+    (folder / "own_code.py").write_text(OWN_CODE, encoding="utf-8")
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    modules[number]["type"] = kind
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(("number", "kind"), [(0, "own_code.OwnTransformer"), (1, "own_code.OwnPooling")])
+def test_a_student_with_modules_of_its_own_ships_with_their_code(
+    number: int, kind: str, tiny_bert: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    import distilvec
+
+    distilvec.distill(
+        str(tiny_bert),
+        {"model": str(with_code(tiny_bert, tmp_path / "own", number, kind)), "trust_remote_code": True},
+        {"path": sentences, "holdout": 0.0},
+        "cosine",
+        tmp_path / "out",
+        training={"max_steps": 1, "batch_size": 8},
+        judging={"tasks": [], "agreement": False, "speed": False},
+    )
+    shipped = SentenceTransformer(str(tmp_path / "out" / "student"), device="cpu", trust_remote_code=True)
+    assert type(shipped[number]).__name__ == kind.partition(".")[2]
+    loaded = distilvec.load(tmp_path / "out" / "student", trust_remote_code=True)
+    np.testing.assert_allclose(shipped.encode(sentences[:5]), loaded.encode(sentences[:5]), atol=1e-6)
+
+
+def test_a_student_whose_code_would_not_ship_is_refused_before_anything_is_taught(
+    tiny_bert: Path, tmp_path: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import distilvec
+
+    (tmp_path / "package_elsewhere.py").write_text(OWN_CODE, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = with_code(tiny_bert, tmp_path / "own", 1, "package_elsewhere.OwnPooling")
+    asked: list[str] = []
+
+    def teacher(texts: list[str]) -> np.ndarray:
+        asked.extend(texts)
+        return np.random.default_rng(0).normal(size=(len(texts), 8))
+
+    with pytest.raises(DistilvecError, match="module 1 is a OwnPooling"):
+        distilvec.distill(
+            teacher, {"model": str(folder), "trust_remote_code": True}, {"path": sentences}, "cosine", tmp_path / "out"
+        )
     assert len(asked) < len(sentences) / 4  # a probe alone

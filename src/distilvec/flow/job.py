@@ -28,6 +28,7 @@ from distilvec.methods.code import code_of
 from distilvec.methods.contract import check_needs
 from distilvec.methods.table import build_method, resolve
 from distilvec.methods.token_states import check_pieces
+from distilvec.modules.blocks import find_writer
 from distilvec.modules.lora import check_lora
 from distilvec.modules.routing import hand_out_routing
 from distilvec.recipe import CorpusSection, Recipe, ScorerSection, StudentSection, TeacherSection, given
@@ -37,6 +38,7 @@ from distilvec.store.files import locked
 from distilvec.store.remote import mirrored
 from distilvec.students import StudentTap
 from distilvec.students.output import StudentInfo
+from distilvec.students.ship import refuse_foreign
 from distilvec.tasks.base import Task
 from distilvec.tasks.table import build_task
 from distilvec.teachers import Teacher, TeacherInfo
@@ -223,12 +225,14 @@ class Job:
         """What a method may know of the student.
 
         Raises:
-            DistilvecError: it reads other items than the corpus holds, or cannot have the adapters or the balance of
-            experts that are asked for.
+            DistilvecError: it reads other items than the corpus holds, could not ship, or cannot have the adapters or
+            the balance of experts that are asked for.
             EnvironmentProblem: peft, which makes adapters, is not installed.
         """
         student = self.looked_at()
         check_modality(student, self.corpus.modality, "student")
+        if find_writer(student) is None:
+            refuse_foreign(student)
         if self.student_section.lora is not None:
             check_lora(student)
         if self.student_section.router_balance:

@@ -37,7 +37,7 @@ def ship(
     teacher_map: nn.Linear | None = None,
     normalize: bool = True,
 ) -> None:
-    """Save a student made of stock modules. The folder appears whole or not at all.
+    """Save a student made of stock modules, or of such that bring their code. The folder appears whole or not at all.
 
     Args:
         student: what was trained; an unused pooler is dropped from it.
@@ -48,8 +48,8 @@ def ship(
         normalize: whether vectors in the teacher's space are brought to length 1.
 
     Raises:
-        DistilvecError: a module is not stock, `teacher_map` is missing or of another width, or the folder holds
-            something that is not a model.
+        DistilvecError: a module is neither stock nor brings its code, `teacher_map` is missing or of another width, or
+            the folder holds something that is not a model.
         EnvironmentProblem: the disk is full or the place cannot be written.
     """
     if space not in ("own", "teacher"):
@@ -61,13 +61,16 @@ def ship(
                 remedy='Use a method that learns one, or space "own".',
             )
         student = in_teacher_space(student, teacher_map, normalize=normalize)
-    _refuse_foreign(student)
+    refuse_foreign(student)
     transformer = find_transformer(student)
     if transformer is not None:
         drop_pooler(transformer)
     with placed(folder) as partial:
         # A model that was cut out of another would bring that one's card along.
         student.save_pretrained(str(partial), create_model_card=False)
+        # sentence-transformers saves a module's own code beside its weights, and looks for it in the model's folder.
+        for code in [*partial.glob("[0-9]*_*/*.py")]:
+            code.replace(partial / code.name)
         say_without_pooler(partial)
 
 
@@ -242,9 +245,16 @@ def brings_its_code(module: Any) -> bool:
     return f"{type(module).__module__}.{type(module).__name__}" in OWN_MODULES
 
 
-def _refuse_foreign(student: SentenceTransformer) -> None:
+def refuse_foreign(student: SentenceTransformer) -> None:
+    """Refuse a student that would ship without the code of one of its modules.
+
+    Raises:
+        DistilvecError: a module is neither stock, nor ours, nor opened from code that came with the model.
+    """
+    # Code that came with a model, and was trusted, goes along with it.
+    known = ("sentence_transformers.", "transformers_modules.")
     for name, module in student.named_children():
-        if not type(module).__module__.startswith("sentence_transformers.") and not brings_its_code(module):
+        if not type(module).__module__.startswith(known) and not brings_its_code(module):
             raise DistilvecError(
                 f"module {name} is a {type(module).__name__}, which sentence-transformers alone cannot open",
                 remedy="Ship a student made of sentence-transformers' own modules.",
