@@ -48,6 +48,7 @@ def distil(api: dict[str, Any], student: str, output: Path) -> None:
         "teachers": [teacher],
         "student": {"model": student},
         "method": {"name": "cosine"},
+        "optimizer": {"lr": 1e-4, "heads_lr": 3e-4},  # small students want larger rates than the default
         "training": {"epochs": 2, "batch_size": 32},
         "output": str(output),
     }

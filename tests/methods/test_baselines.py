@@ -20,6 +20,7 @@ from tests.methods.baseline_cases import (
 from distilvec.alignment.pieces import Pieces
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import Needs
+from distilvec.methods.table import resolve
 from distilvec.students.output import StudentInfo
 from distilvec.teachers.signals import TeacherInfo
 
@@ -98,6 +99,22 @@ def test_refusals_name_what_to_do_instead(name, info, teacher, options, message)
     method = METHODS[name](METHODS[name].Options(**options))
     with pytest.raises(DistilvecError, match=message):
         method.needs(info, [teacher])
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("cdm", ["token_weight", "sentence_weight"]),
+        ("emo", ["ira_weight", "otis_weight"]),
+        ("jasper_stella", ["cosine_weight", "similarity_weight", "order_weight"]),
+        ("multilevel_ot", ["absolute_weight", "logarithmic_weight"]),
+    ],
+)
+def test_weights_that_are_all_0_are_refused_with_the_options(name: str, weights: list[str]) -> None:
+    with pytest.raises(ValueError, match="nothing to distil"):
+        resolve(name).Options(**dict.fromkeys(weights, 0))
+    for left in weights:
+        resolve(name).Options(**{weight: 0 for weight in weights if weight != left})
 
 
 @pytest.mark.parametrize("name", ["uld", "multilevel_ot"])

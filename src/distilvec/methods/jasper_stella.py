@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
@@ -52,6 +52,12 @@ class JasperStellaOptions(Options):
     )
     seed: int = Field(0, ge=0, description="of the drawing of pairs [S]")
     init: parts.Init = Field("ridge", description=parts.INIT)
+
+    @model_validator(mode="after")
+    def _something(self) -> JasperStellaOptions:
+        if not (self.cosine_weight or self.similarity_weight or self.order_weight):
+            raise ValueError("all three weights are 0, so there is nothing to distil")
+        return self
 
 
 class JasperStella(Method):

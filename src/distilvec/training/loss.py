@@ -48,8 +48,9 @@ SAMPLE = 2_000
 class DistillationLoss(nn.Module):
     """A method as a sentence-transformers loss: (features, store rows) -> named scalars, which that trainer sums.
 
-    The heads are parameters of the loss, so that trainer's optimizer trains them (`learning_rate_mapping` finds them
-    under `method.`). It does not save them: `bind(trainer)` does, and restores them on resume.
+    The heads are parameters of the loss, so that trainer's optimizer trains them. `learning_rate_mapping` finds them
+    under `method.`, and is where a rate that a method has for some of them (`head_rate` of distillmoe) has to be given.
+    It does not save them: `bind(trainer)` does, and restores them on resume.
 
     Args:
         student: the model that is trained; one text column.
