@@ -240,6 +240,16 @@ _EACH: tuple[Claim, ...] = (
         for vectors in ("standardised", "raw")
     ),
     _similar("ours", "likelihood beats cosine", "not given", "likelihood, standardised", "cosine, random start"),
+    _similar(
+        "ours",
+        "squared error of raw vectors beats that of standardised ones",
+        "not given",
+        "squared error, raw",
+        "squared error, standardised",
+    ),
+    _similar(
+        "ours", "squared error of raw vectors beats cosine", "not given", "squared error, raw", "cosine, random start"
+    ),
     _similar("ours", "our likelihood beats our cosine", "not given", "likelihood, ours", "cosine, ours"),
     _similar("ours", "our likelihood beats the paper's", "not given", "likelihood, ours", "likelihood, standardised"),
     _similar("ours", "all beat the best single one", "not given", "likelihood, ours", BEST_OF_SIMILAR),
