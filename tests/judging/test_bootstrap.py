@@ -25,6 +25,17 @@ def test_interval_of_a_mean_is_the_textbook_one() -> None:
     assert score.interval == pytest.approx((values.mean() - half, values.mean() + half), abs=0.004)
 
 
+def test_draws_of_equal_numbers_say_nothing_of_r2() -> None:
+    """Of 20 items 18 have one number: a draw in eight has no other, and rounding would make 1e17 of its error."""
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        truth = np.append(0.1 * rng.random(2), np.zeros(18)).astype(np.float32)
+        predicted = (truth + 0.02 * rng.normal(size=20)).astype(np.float32)
+        score = _score(Outputs("r2", truth, predicted))
+        assert score.interval is not None
+        assert -1e3 < score.interval[0] <= score.value <= score.interval[1] <= 1
+
+
 def test_coverage() -> None:
     """Over 200 samples of a known population, 95 % intervals hold the true Spearman about 95 times in 100."""
     rng = np.random.default_rng(3)

@@ -68,8 +68,11 @@ def r2(truth: Array, predicted: Array, weights: Floats) -> Floats:
     y = np.asarray(truth, dtype=np.float64)
     y = y - y.mean()  # the sum of squares below would cancel for values far from zero
     error = np.square(y - (np.asarray(predicted, dtype=np.float64) - np.mean(truth, dtype=np.float64)))
-    total = weights @ np.square(y) - np.square(weights @ y) / weights.sum(axis=1)
-    return np.asarray(1 - np.divide(weights @ error, total, out=np.full_like(total, np.nan), where=total > 0))
+    squares = weights @ np.square(y)
+    total = squares - np.square(weights @ y) / weights.sum(axis=1)
+    # What is left of the squares of a draw of equal numbers is rounding error: it has no variance, so no value.
+    varied = total > 1e-12 * squares
+    return np.asarray(1 - np.divide(weights @ error, total, out=np.full_like(total, np.nan), where=varied))
 
 
 def auroc(truth: Array, predicted: Array, weights: Floats) -> Floats:
