@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
@@ -82,6 +83,14 @@ def test_rows_from_python() -> None:
 def test_one_class_however_it_is_written() -> None:
     labels = read_table([{"x": value} for value in (1, 1.0, "1", True)]).labels("x")
     assert labels == ["1", "1", "1", "1"]
+
+
+def test_labels_of_numpy() -> None:
+    """As an array of labels gives them, row by row."""
+    given = [np.int64(1), np.float32(1), np.bool_(True), np.str_("1")]
+    assert read_table([{"x": value} for value in given]).labels("x") == ["1", "1", "1", "1"]
+    with pytest.raises(DataError, match="row 1, column x: a label was expected, not nan"):
+        read_table([{"x": np.float32("nan")}]).labels("x")
 
 
 def test_zst_without_zstandard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from distilvec.corpus.readers import file_kind, read_file
 from distilvec.errors import DataError, nearest
 
@@ -119,6 +121,7 @@ def _text(value: Any) -> str:
 
 
 def _label(value: Any) -> str:
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if value is None or value == "" or (isinstance(value, float) and not math.isfinite(value)):
