@@ -233,6 +233,12 @@ def test_a_task_that_is_called_as_a_group_does_not_replace_it() -> None:
     table = compare_table(results, "x")
     gap = table.entries["y"]["retrieval"].value - table.entries["x"]["retrieval"].value
     assert gap < 0 and table.differences["y"]["retrieval"].value == pytest.approx(gap)
+    own, column = results["y"][0]["retrieval"].value - results["x"][0]["retrieval"].value, "retrieval (task)"
+    assert own > 0 and table.differences["y"][column].value == pytest.approx(own), "nor is it lost"
+    assert table.entries["y"][column].value == results["y"][0]["retrieval"].value
+    assert f"| {column} | faq |" in table.markdown() and f"y,{column}," in table.csv()
+    alone = {name: [{"retrieval": seeds[0]["retrieval"]}] for name, seeds in results.items()}
+    assert list(compare_table(alone, "x").entries["y"]) == ["retrieval"], "the average of one task is that task"
 
 
 def test_compare_with_one_seed_has_no_deviation_and_with_unequal_seeds_still_an_interval() -> None:

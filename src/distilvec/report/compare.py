@@ -40,7 +40,8 @@ class CompareTable:
     """Methods (rows) against tasks and averages (columns).
 
     Attributes:
-        entries: method -> column -> entry; columns are task names and `GROUPS`.
+        entries: method -> column -> entry; columns are task names and `GROUPS`; a task that is named like an
+            average of several is "NAME (task)".
         differences: method -> column -> how much better than the reference, with the paired 95 % interval over
             the test items and, where there are several, the seeds; only where per-item results were kept.
         reference: the row that the others are compared with.
@@ -163,17 +164,18 @@ def compare_table(
                 )
     rows = {method: [_row(method, scores) for scores in seeds] for method, seeds in results.items()}
     groups = shown_groups([row for seeds in rows.values() for row in seeds])
+    columns = _columns(results[reference][0], groups)
     entries = {
         method: {
-            **{task: _entry([row.scores[task].value for row in seeds]) for task in tasks},
+            **{columns[task]: _entry([row.scores[task].value for row in seeds]) for task in tasks},
             **{group: _entry([row.averages[group].value for row in seeds]) for group in groups},
         }
         for method, seeds in rows.items()
     }
     others = [method for method in results if method != reference]
-    differences = {method: _differences(method, reference, results, groups) for method in others}
+    differences = {method: _differences(method, reference, results, groups, columns) for method in others}
     ranked = [method for method in results if method not in beside]
-    means = {method: {task: entries[method][task].value for task in tasks} for method in ranked}
+    means = {method: {task: entries[method][columns[task]].value for task in tasks} for method in ranked}
     return CompareTable(entries, differences, reference, make_ranking(means))
 
 
@@ -181,12 +183,22 @@ def _row(method: str, scores: Mapping[str, Score]) -> ModelRow:
     return ModelRow(name=method, scores={task: entry_of(score) for task, score in scores.items()})
 
 
+def _columns(scores: Mapping[str, Score], groups: Sequence[str]) -> dict[str, str]:
+    """Task -> its column: another than an average of its name has, where that is of more tasks."""
+    alone = {task for task in scores if task in groups and _members(scores, task) == [task]}
+    return {task: f"{task} (task)" if task in GROUPS and task not in alone else task for task in scores}
+
+
 def _entry(values: Sequence[float]) -> Entry:
     return Entry(mean(values), stdev(values) if len(values) > 1 else None, len(values), tuple(values))
 
 
 def _differences(
-    method: str, reference: str, results: Mapping[str, Sequence[Mapping[str, Score]]], groups: Sequence[str]
+    method: str,
+    reference: str,
+    results: Mapping[str, Sequence[Mapping[str, Score]]],
+    groups: Sequence[str],
+    columns: Mapping[str, str],
 ) -> dict[str, ScoreDifference]:
     """Seed i against seed i; where the numbers of seeds differ, every seed against every seed, drawn apart."""
     own, other = results[method], results[reference]
@@ -194,7 +206,7 @@ def _differences(
     pairs = list(zip(own, other, strict=True)) if alike else [(a, b) for a in own for b in other]
     members = {group: list(_members(other[0], group)) for group in groups}
     differences = {}
-    for name, tasks in {**{task: [task] for task in other[0]}, **members}.items():
+    for name, tasks in {**{columns[task]: [task] for task in other[0]}, **members}.items():
         scores = [(a[task], b[task]) for a, b in pairs for task in tasks]
         if all(score.pairable for pair in scores for score in pair):
             if alike:
