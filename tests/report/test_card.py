@@ -48,6 +48,20 @@ def test_scores_are_a_model_index_that_the_hub_reads(tmp_path: Path) -> None:
     assert card.data.model_name == record.title
 
 
+def test_tasks_whose_names_are_one_word_to_the_hub_stay_apart(tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    record = example()
+    student = record.model("student")
+    assert student is not None
+    names = ["情感分类", "意图", "My set", "my-set"]
+    for number, name in enumerate(names):
+        student.scores[name] = ScoreEntry(metric="macro_f1", value=number / 10, kind="classification")
+    card = ModelCard.load(write_card(record, tmp_path))
+    found = {each.dataset_name: each.metric_value for each in card.data.eval_results or ()}
+    assert [found.get(name) for name in names] == [0.0, 0.1, 0.2, 0.3]
+
+
 def test_data_sets_and_licences() -> None:
     def told(**parts: Any) -> dict[str, Any]:
         return dict(yaml.safe_load(front_matter(example(**parts)).split("---\n")[1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -78,20 +79,31 @@ def evaluations(record: Record) -> list[Any]:
     from huggingface_hub import EvalResult
 
     row = record.model("student")
-    scores = row.scores if row is not None else {}
+    scores = {name: score for name, score in (row.scores if row is not None else {}).items() if _is_told(score)}
+    types = _own_types([name for name, score in scores.items() if not score.dataset])
     return [
         EvalResult(
             task_type=_KINDS.get(score.kind, "feature-extraction"),
             dataset_name=name,
-            # Equal types would be taken for one data set: a task of one's own is one by its name.
-            dataset_type=score.dataset or _slug(name),
+            dataset_type=score.dataset or types[name],
             metric_type=_slug(score.metric.replace("@", "_at_")),
             metric_name=METRIC_NAMES.get(score.metric, score.metric),
             metric_value=round(score.value, 6),
         )
         for name, score in scores.items()
-        if _is_told(score)
     ]
+
+
+def _own_types(names: Sequence[str]) -> dict[str, str]:
+    """Task of one's own -> its data set's type, by its name. Equal types would be taken for one data set: names that
+    are alike as words, as those without a Latin letter are, get a number."""
+    types: dict[str, str] = {}
+    for name in names:
+        word, number = _slug(name), 1
+        while (told := word if number == 1 else f"{word}-{number}") in types.values():
+            number += 1
+        types[name] = told
+    return types
 
 
 def _is_told(score: ScoreEntry) -> bool:
