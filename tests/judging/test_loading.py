@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from distilvec.corpus.keys import join_pair
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.judging import (
     ClassificationTask,
@@ -156,6 +157,9 @@ def test_excluded_texts_are_left_out() -> None:
     assert len(task.test_items()) == 39
     whole = load_task({"name": "s", "kind": "similarity", "test": rows})
     assert whole.without(whole.score(words), [rows[2]["text1"]]).value == task.score(words).value
+    joint = [join_pair(rows[2]["text1"], "not there")]  # as a corpus of joint pairs has its texts
+    again = load_task({"name": "s", "kind": "similarity", "test": rows, "exclude": joint})
+    assert again.test_items() == task.test_items()
     with pytest.raises(DataError, match="^rows: all 40 test items .*exclude"):
         load_task({"name": "s", "kind": "similarity", "test": rows, "exclude": [row["text2"] for row in rows]})
 

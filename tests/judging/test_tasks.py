@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from distilvec.corpus.keys import join_pair
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import ClassificationTask, ClusteringTask, PairTask, RegressionTask, SimilarityTask
 from distilvec.judging.tasks import unit
@@ -247,6 +248,8 @@ def test_without_overlap_is_the_score_of_the_other_rows() -> None:
     left, right, gold = graded_pairs(40)
     pairs = SimilarityTask("s", left, right, gold)
     assert pairs.without(pairs.score(words), [right[5]]).n == 39  # on both sides of one pair
+    joint = [join_pair(left[8], right[9]), "not there"]  # of a corpus of joint pairs
+    assert np.flatnonzero(~pairs.keep(joint)).tolist() == [8, 9]
     clusters = ClusteringTask("c", *TRAIN)
     assert clusters.without(clusters.score(words), TRAIN[0][:10]).n == 140
     with pytest.raises(DistilvecError, match=rf"^task t: all {len(TEST[0])} test items"):

@@ -17,7 +17,7 @@ from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.similarity import PairTask, SimilarityTask
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.tables import Table, read_table
-from distilvec.judging.tasks import JudgingTask
+from distilvec.judging.tasks import JudgingTask, folded_parts
 
 
 def build_judging_task(spec: TaskSpec, folder: Path) -> JudgingTask:
@@ -30,7 +30,7 @@ class _Files:
 
     def __init__(self, spec: TaskSpec, folder: Path) -> None:
         self._spec, self.folder = spec, folder
-        self._excluded = {folded(text) for text in spec.exclude}
+        self._excluded = folded_parts(spec.exclude)
 
     def table(self, key: str) -> Table:
         source = getattr(self._spec, key)

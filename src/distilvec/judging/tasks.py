@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.corpus.keys import folded
+from distilvec.corpus.keys import PAIR, folded
 from distilvec.errors import DistilvecError
 from distilvec.judging.bootstrap import make_score
 from distilvec.judging.encoder import Encode
@@ -66,8 +66,10 @@ class JudgingTask(ABC):
         return self._scored(score.outputs.take(keep), {"left_out": int((~keep).sum())})
 
     def keep(self, texts: Iterable[str]) -> npt.NDArray[np.bool_]:
-        """bool [n]: test items none of whose texts is in `texts`, without case and surrounding white space."""
-        seen = {folded(text) for text in texts}
+        """bool [n]: test items none of whose texts is in `texts`, without case and surrounding white space; of a joint
+        pair among these each of the two is one.
+        """
+        seen = folded_parts(texts)
         return np.array([not any(folded(t) in seen for t in item) for item in self.test_items()], dtype=bool)
 
     def _scored(self, outputs: Outputs, details: dict[str, Any]) -> Score:
@@ -80,6 +82,11 @@ class JudgingTask(ABC):
             seed=self.seed,
             items=self.items,
         )
+
+
+def folded_parts(texts: Iterable[str]) -> set[str]:
+    """Texts, and the two of each joint pair, without case and surrounding white space: as `Corpus.overlap` compares."""
+    return {folded(part) for text in texts for part in (text, *text.split(PAIR))}
 
 
 def sampled(texts: list[str], limit: int | None, generator: np.random.Generator) -> list[str]:
