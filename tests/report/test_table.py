@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 from tests.report.example import example
 
 from distilvec.errors import DistilvecError
@@ -78,6 +79,15 @@ def test_markdown_cannot_be_broken_by_names() -> None:
     lines = markdown_table(Record(title="x", models=[row])).splitlines()
     assert len(lines) == 3
     assert "<img>" not in lines[2] and "a\\|b" in lines[2] and "[x](y)" not in lines[2]
+
+
+def test_words_between_tildes_are_not_struck_through() -> None:
+    """As chats have them; by a reader of the markdown that hubs show."""
+    text = "so ~~nice~~, see you, ~30 of ~40"
+    read = (
+        MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(Grid(["t"], [[Cell(text)]], []).markdown())
+    )
+    assert f"<td>{text}</td>" in read
 
 
 def test_a_winner_is_named_only_with_support(capsys: pytest.CaptureFixture[str]) -> None:

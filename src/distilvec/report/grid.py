@@ -106,7 +106,7 @@ def escape_markdown(text: str) -> str:
     'a\\\\|b &lt;script&gt; \\\\[x\\\\](y)'
     """
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    for mark in "\\`*_[]|#":
+    for mark in "\\`*_[]|#~":
         text = text.replace(mark, "\\" + mark) if mark != "\\" else text.replace("\\", "\\\\")
     return text
 
