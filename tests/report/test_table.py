@@ -72,6 +72,8 @@ def test_latex_cannot_be_broken_by_names() -> None:
         r"x\_y\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}\#\$ & --- ($-$1.0 to +2.0) \\", r"\bottomrule",
     ]  # fmt: skip
     assert made.splitlines()[-1] == r"% 100 % \end{tabular}" and len(made.splitlines()) == 8
+    signs = Grid(["a<b>c|d"], [], []).latex().splitlines()[2]
+    assert signs == r"a\textless{}b\textgreater{}c\textbar{}d \\", "the usual font prints other signs for them"
 
 
 def test_markdown_cannot_be_broken_by_names() -> None:

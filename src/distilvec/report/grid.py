@@ -18,6 +18,7 @@ _WIDEST = 100_000
 _LATEX = str.maketrans(
     {mark: f"\\{mark}" for mark in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}  # other signs in LaTeX's usual font
     | {"[": "{[}", "−": "$-$", "±": r"$\pm$", "—": "---", "–": "--"}
 )
 
