@@ -235,6 +235,15 @@ def test_without_held_out_texts_some_training_texts_stand_in(tmp_path: Path, tex
         sampled(small, 150)
 
 
+def test_texts_that_stand_in_for_held_out_ones_are_not_trained_on(tmp_path: Path) -> None:
+    """A query of five pairs is one text in five rows."""
+    rows = [{"q": f"query {number % 40}", "d": f"document {number}"} for number in range(200)]
+    few = sampled(read_corpus(rows, tmp_path, text=["q", "d"], holdout=0.0), 300)
+    held, trained = few.texts(few.holdout_rows), few.texts(few.train_rows)
+    assert len(held) == 60 and len(trained) > 150
+    assert not set(held) & set(trained)
+
+
 # measured with the real teacher
 
 

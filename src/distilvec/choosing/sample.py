@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 
 from distilvec.corpus import Corpus
+from distilvec.corpus.split import leaking
 from distilvec.errors import DataError
 from distilvec.evenly import sampled_rows
 
@@ -88,6 +89,7 @@ def sampled(corpus: Corpus, limit: int, *, whole: bool = False) -> Corpus:
     if len(holdout) < FEWEST:
         holdout = sampled_rows(train, max(FEWEST, len(train) // 5))
         train = np.setdiff1d(train, holdout)
+        train = train[~leaking(corpus.keys, holdout, train)]  # texts of several pairs are on one side
     holdout = sampled_rows(holdout, min(MOST, limit // 5))
     left = train
     train = sampled_rows(left, limit - len(holdout))
