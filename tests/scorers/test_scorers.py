@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,18 @@ def test_a_cross_encoder_says_its_logit_and_of_classes_the_log_odds(cross_encode
         for label in ("LABEL_0", "LABEL_1")
     ]
     assert len({*others, scorer.card.fingerprint}) == 3, "another class or length is another scorer"
+
+
+def test_a_cross_encoder_in_the_hubs_cache_which_links_its_files_is_a_scorer(
+    cross_encoders: dict[int, Path], tmp_path: Path
+) -> None:
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0123"
+    shutil.copytree(cross_encoders[1], blobs)
+    snapshot.mkdir(parents=True)
+    for file in blobs.iterdir():
+        (snapshot / file.name).symlink_to(Path("../../blobs") / file.name)
+    found, own = (score_pairs(load_scorer(model=each, device="cpu"), PAIRS) for each in (snapshot, cross_encoders[1]))
+    np.testing.assert_array_equal(found, own)
 
 
 def test_a_language_model_says_by_how_much_yes_is_likelier_than_no(tmp_path: Path) -> None:

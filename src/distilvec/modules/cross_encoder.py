@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.files import read_object
+from distilvec.modules.folder_checks import read_json
 from distilvec.modules.guarded import open_judge
 from distilvec.modules.opening import explain_opening
 
@@ -32,7 +32,8 @@ def open_cross_encoder(
     """
     from safetensors import SafetensorError
 
-    kinds = read_object(Path(folder) / "config.json").get("architectures")
+    config = read_json(Path(folder) / "config.json")
+    kinds = config.get("architectures") if isinstance(config, dict) else None
     if not any(str(kind).endswith(_JUDGES) for kind in (kinds if isinstance(kinds, list) else [])):
         raise DistilvecError(
             f"this model has no head that judges a pair: its config.json names {kinds}",
