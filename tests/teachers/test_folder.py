@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.students import load_student
 from distilvec.teachers import load_teacher
 
 
@@ -78,6 +79,22 @@ def test_remote_code_is_refused(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match="/model: .*trust_remote_code"):
         load_teacher(model=copy)
     assert not (tmp_path / "ran").exists()
+
+
+def test_weights_that_the_files_do_not_hold_are_not_made_up(copy: Path) -> None:
+    """As of jina-embeddings-v2: a BERT by its type, whose own code has no positions and gates its feed-forward."""
+    file, config = copy / "model.safetensors", json.loads((copy / "config.json").read_text())
+    held = load_file(file)
+    save_file({name: each for name, each in held.items() if "pooler" not in name}, file)
+    load_teacher(model=copy)
+    save_file({name: each for name, each in held.items() if "position" not in name and ".2." not in name}, file)
+    for opens in (load_teacher, load_student):
+        with pytest.raises(DataError, match=r"no embeddings\.position_embeddings\.weight and 16 more.*download"):
+            opens(model=copy)
+    names = {"AutoConfig": "org/code--configuration.Config", "AutoModel": "org/code--modeling.Model"}
+    (copy / "config.json").write_text(json.dumps({**config, "auto_map": names}))
+    with pytest.raises(DistilvecError, match=r"position_embeddings.*Read that code.*trust_remote_code"):
+        load_teacher(model=copy)
 
 
 def test_foreign_modules_are_refused(copy: Path, tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def open_cross_encoder(
             model_kwargs={"use_safetensors": True},
         )
         opened.predict([("a query", "a document")], show_progress_bar=False)
+    except DistilvecError:
+        raise
     except SafetensorError as problem:
         raise DataError(
             f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."

@@ -13,9 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distilvec.errors import DataError, DistilvecError
+
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
+#: Parts of a model that no vector comes of; many folders hold none.
+_UNREAD = {"pooler", "mask_token"}
 #: Modules of ours that bring their code along: the name in modules.json -> where the class is.
 OWN_MODULES = {
     "expert_head.ExpertHead": "distilvec.modules.expert_head",
@@ -33,13 +37,18 @@ def open_modules(source: str, **arguments: Any) -> SentenceTransformer:
     Args:
         source: folder.
         **arguments: of `SentenceTransformer`.
+
+    Raises:
+        DistilvecError, DataError: the weights are incomplete (`nothing_made_up`).
     """
     from sentence_transformers import SentenceTransformer
 
     import_module("distilvec.modules.moe_encoder")  # registers its type with transformers
     # The method is private, and the only way to name classes; both ends of the supported range have it.
     arguments.setdefault("trust_remote_code", False)
-    return _really_cut(SentenceTransformer._load_with_module_classes(source, _own_modules(source), **arguments))
+    with nothing_made_up(source):
+        opened = SentenceTransformer._load_with_module_classes(source, _own_modules(source), **arguments)
+    return _really_cut(opened)
 
 
 def cut_in(folder: Path) -> int | None:
@@ -76,7 +85,7 @@ def open_transformer(folder: str | Path, model_kwargs: dict[str, Any], **options
     from sentence_transformers.base.modules import Transformer
 
     plain = {"trust_remote_code": False}
-    with no_questions():
+    with no_questions(), nothing_made_up(folder):
         return Transformer(
             str(folder),
             model_kwargs={**model_kwargs, **plain},
@@ -91,7 +100,7 @@ def open_writing(folder: Path, dtype: Any, trust_remote_code: bool = False) -> t
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     plain = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
-    with no_questions():
+    with no_questions(), nothing_made_up(folder):
         causal = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, use_safetensors=True, **plain)
         return causal, AutoTokenizer.from_pretrained(str(folder), **plain)
 
@@ -107,7 +116,7 @@ def open_judge(source: str, **arguments: Any) -> CrossEncoder:
     from torch.nn import Identity
 
     arguments.setdefault("trust_remote_code", False)
-    with no_questions():
+    with no_questions(), nothing_made_up(source):
         # An activation is given, so that none is imported by the name that the folder says.
         return CrossEncoder(source, activation_fn=Identity(), **arguments)
 
@@ -151,6 +160,50 @@ def no_questions() -> Iterator[None]:
         yield
     finally:
         dynamic.TIME_OUT_REMOTE_CODE = before
+
+
+@contextlib.contextmanager
+def nothing_made_up(folder: str | Path) -> Iterator[None]:
+    """While the block runs, note the weights that transformers makes up at random because the files hold none.
+
+    That of code of the model's own is its own affair.
+
+    Raises:
+        DistilvecError: there are such, and the model brings code that would know what to do with those that it has.
+        DataError: there are such.
+    """
+    from transformers import PreTrainedModel
+
+    model_class: Any = PreTrainedModel
+    opens = model_class.__dict__["from_pretrained"]
+    made_up: list[str] = []
+    own_code: list[Any] = []
+
+    def noting(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        opened, told = opens.__func__(cls, *args, **{**kwargs, "output_loading_info": True})
+        if not cls.__module__.startswith("transformers_modules."):
+            weights = {name for name, _ in opened.named_parameters() if _UNREAD.isdisjoint(name.split("."))}
+            made_up.extend(sorted(weights & set(told["missing_keys"])))
+            own_code.append(getattr(opened.config, "auto_map", None))
+        return opened
+
+    model_class.from_pretrained = classmethod(noting)
+    try:
+        yield
+    finally:
+        model_class.from_pretrained = opens
+    if made_up:
+        more = f" and {len(made_up) - 1} more" if len(made_up) > 1 else ""
+        problem = f"its weights hold no {made_up[0]}{more}, and random numbers would stand there"
+        if any(own_code):
+            raise DistilvecError(
+                f"this model runs code that comes with it; without, {problem}",
+                where=str(folder),
+                remedy="Read that code; if you trust it, set trust_remote_code to true.",
+            )
+        raise DataError(
+            problem, where=str(folder), remedy="Copy or download the model again; see its config.json, model_type."
+        )
 
 
 def lacks_pooler(folder: str | Path) -> bool:

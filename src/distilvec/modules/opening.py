@@ -194,6 +194,8 @@ def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = Fals
     folder, name = locate(model, trust_remote_code), str(model)
     try:
         return open_writing(folder, dtype, trust_remote_code)
+    except DistilvecError:
+        raise
     except SafetensorError as problem:
         raise DataError(
             f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
