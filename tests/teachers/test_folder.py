@@ -107,6 +107,22 @@ def test_foreign_modules_are_refused(copy: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("kind", ["SparseEncoder", "MultiVectorEncoder", "CrossEncoder", "ColBERT"])
+def test_what_gives_no_single_vector_for_a_text_is_refused(kind: str, copy: Path) -> None:
+    """sentence-transformers would take its blocks with mean pooling behind them."""
+    if kind == "ColBERT":  # of PyLate, which says so by its modules alone
+        modules = json.loads((copy / "modules.json").read_text())
+        modules[1] = {"idx": 1, "name": "1", "path": "1_Dense", "type": "pylate.models.Dense.Dense"}
+        (copy / "modules.json").write_text(json.dumps(modules))
+    else:
+        (copy / "config_sentence_transformers.json").write_text(json.dumps({"model_type": kind}))
+    for opens in (load_teacher, load_student):
+        with pytest.raises(DistilvecError, match=f"/model: this is a {kind}, .*one vector"):
+            opens(model=copy)
+    (copy / "modules.json").unlink()
+    assert load_student(copy).get_embedding_dimension() == 32
+
+
 def test_modules_outside_the_folder_are_refused(copy: Path) -> None:
     modules = json.loads((copy / "modules.json").read_text())
     modules[1]["path"] = "../elsewhere"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders
+from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders, read_json
 from distilvec.modules.guarded import (
     lacks_pooler,
     no_questions,
@@ -126,14 +126,15 @@ def open_model(
         trust_remote_code: whether code that comes with the model may run.
 
     Raises:
-        DistilvecError: it is not safe to open, demands code of its own, cannot be opened, or its tokenizer knows pieces
-            for which it has no vectors.
+        DistilvecError: it is not safe to open, demands code of its own, cannot be opened, gives something else than one
+            vector for a text, or its tokenizer knows pieces for which it has no vectors.
         DataError: the weights are damaged.
         EnvironmentProblem: the hub cannot be reached, or a package is missing.
     """
     from safetensors import SafetensorError
 
     folder, name = locate(model, trust_remote_code), name or str(model)
+    _refuse_other_kinds(folder, name)
     if is_vision(folder):
         return open_vision(folder, device=device, model_kwargs={"dtype": dtype})
     if is_model2vec(folder):
@@ -167,6 +168,30 @@ def open_model(
     check_table(opened, name)
     _try(opened, name)
     return opened
+
+
+def _refuse_other_kinds(folder: Path, name: str) -> None:
+    """Refuse sparse and multi-vector encoders and rerankers: sentence-transformers would take the blocks alone of them.
+
+    It puts mean pooling behind the blocks, which none of them was trained for.
+
+    Raises:
+        DistilvecError: as above.
+    """
+    listing, file = folder / "modules.json", folder / "config_sentence_transformers.json"
+    if not listing.is_file():
+        return
+    settings = read_json(file) if file.is_file() else {}
+    kind = settings.get("model_type", "SentenceTransformer") if isinstance(settings, dict) else "SentenceTransformer"
+    if any(str(entry["type"]).startswith("pylate.") for entry in read_json(listing)):
+        kind = "ColBERT"
+    if kind != "SentenceTransformer":
+        raise DistilvecError(
+            f"this is a {kind}, which does not give one vector for a text",
+            where=name,
+            remedy="Give an embedder; a reranker can be a scorer. To start a student from its blocks all the same, "
+            "give a copy of the folder without modules.json.",
+        )
 
 
 def open_pipeline(source: str, **arguments: Any) -> SentenceTransformer:
