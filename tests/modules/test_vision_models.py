@@ -237,3 +237,23 @@ def test_a_damaged_folder_is_refused(folders, tmp_path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + ".*model_type"):
         open_vision(tmp_path, device="cpu")
+
+
+def test_a_model_of_texts_and_images_teaches_either(tmp_path, tiny_bert) -> None:
+    from transformers import AutoTokenizer, CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor
+
+    tokenizer = AutoTokenizer.from_pretrained(str(tiny_bert), model_max_length=64)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    words = {"vocab_size": len(tokenizer), "max_position_embeddings": 64, "eos_token_id": tokenizer.sep_token_id}
+    config = CLIPConfig(
+        text_config={**sizes, **words}, vision_config={**sizes, "image_size": 16, "patch_size": 8}, projection_dim=12
+    )
+    CLIPModel(config).save_pretrained(tmp_path)
+    images = CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    CLIPProcessor(images, tokenizer).save_pretrained(tmp_path)
+    alone = SentenceTransformer(str(tmp_path), device="cpu")
+    texts, seen = ["one", "two and three", "a text beyond its positions " * 40], pictures()
+    found = load_teacher(model=tmp_path, device="cpu").encode(texts)
+    np.testing.assert_allclose(found, alone.encode(texts), atol=1e-6)
+    found = load_teacher(model=tmp_path, device="cpu", modality="image").encode([data_uri(each) for each in seen])
+    np.testing.assert_allclose(found, alone.encode(seen), atol=1e-6)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from distilvec.corpus.keys import split_pair
+from distilvec.modules.pipeline import item_kinds
 from distilvec.modules.text_ids import TextIds, own_features, padded, places
 
 if TYPE_CHECKING:
@@ -77,14 +78,15 @@ class Tokens(TextIds):
 def quick_tokens(model: SentenceTransformer, prompt: str) -> Tokens | None:
     """The quick tokenizer of a model, or None where only the model's own `preprocess` knows how.
 
-    That is so for models without a Rust tokenizer, with chat templates, routers, or static embeddings.
+    That is so for models without a Rust tokenizer, with chat templates, routers, static embeddings, and for models of
+    texts and images (CLIP), whose processors read no pairs.
     """
     from sentence_transformers.sentence_transformer.modules import Transformer
 
     tokenizer = getattr(model, "tokenizer", None)
     if not isinstance(model[0], Transformer) or not hasattr(tokenizer, "backend_tokenizer"):
         return None
-    if "message" in model[0].modality_config or model[0].can_flatten_inputs:
+    if item_kinds(model) != ["text"] or model[0].can_flatten_inputs:
         return None
     tokens = Tokens(model, prompt)
     return tokens if tokens.agrees(model) else None
