@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+import transformers
+from safetensors.torch import load_file, save_file, save_model
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -249,3 +250,26 @@ def test_adapters_and_optimizers_beside_safetensors_do_not_matter(tiny_bert: Pat
     folder = shutil.copytree(tiny_bert, tmp_path / "student")
     torch.save({"step": 1}, folder / "optimizer.pt")
     assert load_student(folder, device="cpu").encode(["text"]).shape == (1, 32)
+
+
+def test_weights_that_a_class_cuts_out_of_one_tensor_can_be_written_as_a_checkpoint(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    """As of nomic-embed, whose files keep query, key and value of a block together."""
+    if not hasattr(transformers, "NomicBertModel"):
+        pytest.skip("this version of transformers has no class for it")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(tiny_bert))
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+    }
+    model = transformers.NomicBertModel(transformers.NomicBertConfig(vocab_size=len(tokenizer), **sizes))
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert any("Wqkv" in name for name in load_file(tmp_path / "model.safetensors"))
+    student = load_student(tmp_path, device="cpu")
+    save_model(student, str(tmp_path / "checkpoint.safetensors"))
+    held = load_file(tmp_path / "checkpoint.safetensors")
+    assert held.keys() == student.state_dict().keys()

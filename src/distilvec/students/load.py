@@ -66,6 +66,7 @@ def load_student(
         _leave_out_unused(find_transformer(student))
         return student
     student.float()
+    _part_storage(student)
     transformer = find_transformer(student)
     if transformer is not None:
         transformer.model.config.dtype = torch.float32
@@ -76,6 +77,16 @@ def load_student(
     if bare and item_kinds(student) == ["text", "message"]:
         _read_plainly(student[0])
     return student
+
+
+def _part_storage(student: nn.Module) -> None:
+    """Give every parameter memory of its own: a part of another's cannot be written into a checkpoint.
+
+    transformers cuts one tensor of a file into several where a class keeps them apart (the attention of nomic-embed).
+    """
+    for parameter in student.parameters():
+        if parameter.untyped_storage().nbytes() != parameter.numel() * parameter.element_size():
+            parameter.data = parameter.data.clone()
 
 
 def _read_plainly(transformer: Any) -> None:
