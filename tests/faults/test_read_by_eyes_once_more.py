@@ -136,6 +136,70 @@ def test_scorers_are_looked_at_before_the_teacher_is_asked(
     assert own.asked <= 6, "how wide its vectors are"
 
 
+def test_a_table_of_scores_about_other_pairs_is_refused_before_the_teacher_is_asked(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    own = Counted()
+    table = tmp_path / "clicks.jsonl"
+    table.write_text(json.dumps({"query": "q", "document": "d", "score": 1.0}) + "\n")
+    given = settings(
+        tmp_path,
+        tiny_bert,
+        sentences[:40],
+        method={"name": "cosine", "beside": {"name": "score_kl"}},
+        teachers=[{"name": "own", "call": own.embed}],
+        scorers=[{"name": "clicks", "scores": str(table)}],
+    )
+    made = Recipe.build(given)
+    for look in (lambda: check_job(Job(made)), lambda: teach_alone(made)):
+        with pytest.raises(DistilvecError, match=r"^scorer clicks: it has no score for any of the [\d,]+ pairs"):
+            look()
+    assert own.asked <= 6, "how wide its vectors are"
+
+
+def test_scorers_of_single_texts_are_refused_before_the_teacher_is_asked(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    own = Counted()
+    teachers = [{"name": "own", "call": own.embed}]
+    given = settings(tmp_path, tiny_bert, sentences[:40], teachers=teachers, method={"name": "cosine"})
+    given["corpus"] = {"path": sentences[:40]}
+    with pytest.raises(DistilvecError, match=r"^corpus\.text: scorers judge queries and documents"):
+        teach_alone(Recipe.build(given))
+    assert own.asked <= 2, "how wide its vectors are"
+
+
+def test_a_method_on_pairs_refuses_single_texts_before_the_teacher_is_asked(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    own = Counted()
+    made = recipe(
+        tmp_path,
+        tiny_bert,
+        [],
+        corpus={"path": [{"q": text} for text in sentences[:60]], "text": ["q"]},
+        method={"name": "mnrl"},
+        teachers=[{"name": "own", "call": own.embed}],
+    )
+    with pytest.raises(DistilvecError, match=r"^corpus\.text: this method trains on pairs"):
+        run(made)
+    assert own.asked <= 2, "how wide its vectors are"
+
+
+def test_workers_that_would_hold_a_live_teacher_are_refused_before_it_is_asked(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    made = recipe(
+        tmp_path,
+        tiny_bert,
+        sentences[:60],
+        teachers=[{"name": "tiny", "model": str(tiny_bert), "live": True}],
+        training={"max_steps": 1, "batch_size": 8, "use_cpu": True, "dataloader_num_workers": 1},
+    )
+    with pytest.raises(DistilvecError, match=r"^training\.dataloader_num_workers: .*live"):
+        check_job(Job(made))
+
+
 def test_held_out_texts_without_vectors_are_none_to_evaluate_on(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:

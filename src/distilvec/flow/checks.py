@@ -6,9 +6,11 @@ import logging
 
 import numpy as np
 
+from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError, nearest
 from distilvec.flow.job import Job
 from distilvec.flow.judge import FEWEST_HELD_OUT, task_examples
+from distilvec.flow.score import without_scores
 from distilvec.flow.writing import METRICS, read_items, writes
 from distilvec.judging import NeighbourTask, agreement
 from distilvec.judging.verdict import too_few
@@ -17,11 +19,12 @@ from distilvec.methods.table import resolve
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import default_prompt, side_prompt
 from distilvec.recipe import Recipe, TeacherSection
+from distilvec.scorers.score_file import TableScorer
 from distilvec.tasks.scores import metric_names
 from distilvec.tasks.table import build_task
 from distilvec.training.arguments import training_arguments
 from distilvec.training.distributed import launched
-from distilvec.training.fit import check_training
+from distilvec.training.fit import check_training, companions_of
 
 logger = logging.getLogger(__name__)
 #: Methods that learn nothing from a query with one document.
@@ -57,9 +60,11 @@ def check_job(job: Job) -> None:
             remedy="Use space: own, or give the term of the sentence vectors a weight.",
         )
     blind = recipe.training.evaluate_every is not None and not measured
-    check_training(corpus.train_rows, corpus, recipe.training, recipe.optimizer, blind=blind)
+    rows, _ = rows_with_companions(corpus, corpus.train_rows, companions_of(job.needs, job.task, corpus))
+    live = not job.combines and any(section.live for section in recipe.teachers)
+    check_training(rows, corpus, recipe.training, recipe.optimizer, blind=blind, live=live)
     if launched()[1] == 1:  # of several processes, making them joins the others
-        training_arguments(recipe.training, recipe.optimizer, job.output / "checkpoints", len(corpus.train_rows))
+        training_arguments(recipe.training, recipe.optimizer, job.output / "checkpoints", len(rows))
     if not writes(recipe):
         _tell_prompts(job)
 
@@ -94,12 +99,22 @@ def check_scorers(job: Job) -> None:
     """See, before teachers are asked (and paid), that the scorers can be.
 
     A model is only found: its weights would lie beside the teacher's in memory while that one teaches.
+
+    Raises:
+        DistilvecError: the corpus has single texts, or a scorer cannot be had.
+        DataError: a table has no score for any of the corpus' pairs.
     """
+    if not job.recipe.scorers:
+        return
+    pairs = job.pairs
     models = [section for section in job.recipe.scorers if section.model is not None]
     for section in models:
         locate(str(section.address), section.trust_remote_code)
-    if not models:
-        _ = job.scorers
+    if models:
+        return
+    for section, scorer in zip(job.recipe.scorers, job.scorers, strict=True):
+        if isinstance(scorer, TableScorer) and len(pairs) and not scorer.knows(pairs.keys).any():
+            raise without_scores(section, len(pairs))
 
 
 def _check_negatives(job: Job) -> None:

@@ -126,11 +126,7 @@ def score_one(
             number=signals.number,
         )
     if filled.distinct and filled.absent == filled.distinct:
-        raise DataError(
-            f"it has no score for any of the {filled.distinct:,} pairs",
-            where=f"scorer {section.name}",
-            remedy="Query and document have to be the corpus' own texts, letter by letter.",
-        )
+        raise without_scores(section, filled.distinct)
     if isinstance(scorer, TableScorer) and shard is None:
         unknown = len(scorer) - (filled.distinct - filled.absent)
         if unknown > 0:
@@ -141,6 +137,15 @@ def score_one(
                 f"{len(scorer):,}",
             )
     return ScoredCorpus(scorer, store, filled)
+
+
+def without_scores(section: ScorerSection, pairs: int) -> DataError:
+    """What is said of a scorer that has nothing for so many pairs."""
+    return DataError(
+        f"it has no score for any of the {pairs:,} pairs",
+        where=f"scorer {section.name}",
+        remedy="Query and document have to be the corpus' own texts, letter by letter.",
+    )
 
 
 def scores_of(scored: list[ScoredCorpus], pairs: QueryDocuments) -> np.ndarray:

@@ -64,10 +64,19 @@ class TableScorer:
 
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Joint texts -> (positions int64 [n], float32 [n, 1]), NaN where the table has none."""
-        wanted = np.ascontiguousarray(text_pair_keys(parted(texts))).view("V16")[:, 0]
-        place = np.searchsorted(self._keys, wanted).clip(max=len(self._keys) - 1)
-        scores = np.where(self._keys[place] == wanted, self._scores[place], np.float32(np.nan))
+        place, known = self._find(text_pair_keys(parted(texts)))
+        scores = np.where(known, self._scores[place], np.float32(np.nan))
         yield np.arange(len(texts)), scores.astype(np.float32)[:, None]
+
+    def knows(self, keys: np.ndarray) -> np.ndarray:
+        """Which pairs it has a score for, by their keys uint8 [n, 16]: bool [n]."""
+        return self._find(keys)[1]
+
+    def _find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Places int64 [n] among its own of keys uint8 [n, 16], and whether they are there: bool [n]."""
+        wanted = np.ascontiguousarray(keys).view("V16")[:, 0]
+        place = np.searchsorted(self._keys, wanted).clip(max=len(self._keys) - 1)
+        return place, self._keys[place] == wanted
 
 
 def _columns(table: Table) -> tuple[np.ndarray, np.ndarray]:

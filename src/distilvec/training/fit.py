@@ -132,13 +132,8 @@ def fit(
         needs = method.needs(describe(StudentTap(student).info, task), teachers)
     rows, companions = rows_with_companions(corpus, corpus.train_rows, companions_of(needs, task, corpus))
     blind = training.evaluate_every is not None and evaluate is None
-    check_training(rows, corpus, training, optimizer, blind=blind)
-    if training.arguments.get("dataloader_num_workers") and any(isinstance(each, LiveSource) for each in sources):
-        raise DistilvecError(
-            "batches are read by a live teacher, and each worker that prepares them would hold a copy of it",
-            where="training.dataloader_num_workers",
-            remedy="Leave it out, or leave the teacher's `live` out: its store needs no copies.",
-        )
+    live = any(isinstance(each, LiveSource) for each in sources)
+    check_training(rows, corpus, training, optimizer, blind=blind, live=live)
     # First, because it also joins the other processes of a distributed run.
     args = training_arguments(training, optimizer, folder / "checkpoints", len(rows))
     if args.device.type == "cuda":
@@ -337,13 +332,20 @@ def _train(trainer: DistillationTrainer, checkpoint: Path | None, folder: Path) 
 
 
 def check_training(
-    rows: np.ndarray, corpus: Corpus, training: TrainingSection, optimizer: OptimizerSection, *, blind: bool
+    rows: np.ndarray,
+    corpus: Corpus,
+    training: TrainingSection,
+    optimizer: OptimizerSection,
+    *,
+    blind: bool,
+    live: bool,
 ) -> None:
     """Refuse what would fail late, or do nothing at all.
 
     Args:
         rows: of the corpus, to be trained on.
         blind: there are to be evaluations, and there is nothing to evaluate on.
+        live: a teacher is to read every batch.
 
     Raises:
         DistilvecError: naming the key.
@@ -365,6 +367,12 @@ def check_training(
             "vector of the first teacher",
             where="training.evaluate_every",
             remedy="Raise corpus.holdout, give vectors of its texts too, or leave evaluate_every out.",
+        )
+    if training.arguments.get("dataloader_num_workers") and live:
+        raise DistilvecError(
+            "batches are read by a live teacher, and each worker that prepares them would hold a copy of it",
+            where="training.dataloader_num_workers",
+            remedy="Leave it out, or leave the teacher's `live` out: its store needs no copies.",
         )
     if optimizer.sharpness is not None and optimizer.sharpness.kind == "disam" and corpus.domains is None:
         raise DistilvecError(
