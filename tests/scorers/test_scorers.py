@@ -368,6 +368,24 @@ def test_scorers_that_nothing_learns_from_are_not_asked(
     assert len(job.score()[0].store) == 112, "teach asks them all the same"
 
 
+def test_a_scorer_with_a_mistake_is_told_what_it_is_given() -> None:
+    def two(query: str, document: str) -> float:
+        return float(query == document)
+
+    with pytest.raises(DistilvecError, match=r"one list of pairs, \(query, document\); try it by itself"):
+        load_scorer(name="mine", call=two)
+
+
+def test_who_has_nothing_to_say_is_named(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    row = rows_of(sentences[:60])[0]
+    scores = write(tmp_path / "clicks.jsonl", [{"query": row["q"], "document": row["d"], "score": 1.0}])
+    given = settings(tmp_path, tiny_bert, sentences[:60], scorers=[{"name": "clicks", "scores": str(scores)}])
+    Job(Recipe.build(given)).score()
+    assert "clicks has nothing for 167 of 168 items" in caplog.text
+
+
 def test_shards_and_a_killed_scoring_leave_the_same_scores(
     start: Starter, tmp_path: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ class CallScorer(CallTeacher):
     """
 
     _knows_all = False  # a log of clicks has nothing to say of pairs that nobody saw
+    _given = "one list of pairs, (query, document)"
 
     def __init__(
         self,

@@ -122,7 +122,7 @@ def fill(
         parts = writer.parts
         store.refresh()
     if absent:
-        logger.warning("the teacher has nothing for %s of %s items", f"{absent:,}", f"{total:,}")
+        logger.warning("%s has nothing for %s of %s items", teacher.card.name, f"{absent:,}", f"{total:,}")
     if index:
         store.build_index()  # a killed run may have left none
     return FillReport(

@@ -51,6 +51,11 @@ class CallTeacher(SentenceTeacher):
     gaps = True
     #: Whether the item of the first call must get something: without, the width would be unknown.
     _knows_all = True
+    #: What the function is given, for whoever wrote it.
+    _given = (
+        "one list of items: texts, SMILES, or paths and data URIs of images "
+        "(distilvec.corpus.images.open_image opens both)"
+    )
 
     def __init__(
         self,
@@ -161,8 +166,7 @@ class CallTeacher(SentenceTeacher):
                 raise DistilvecError(
                     f"the function fails with {type(problem).__name__}: {problem}",
                     where=self._where,
-                    remedy="It is called with one list of items: texts, SMILES, or paths and data URIs of images "
-                    "(distilvec.corpus.images.open_image opens both); try it by itself.",
+                    remedy=f"It is called with {self._given}; try it by itself.",
                 ) from problem
             except (SystemExit, GeneratorExit) as problem:
                 raise DistilvecError(
