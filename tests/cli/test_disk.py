@@ -11,9 +11,12 @@ import pytest
 
 import distilvec
 from distilvec.cli.disk import clean, pieces, text
+from distilvec.corpus import content_keys
 from distilvec.corpus.files import new_files
 from distilvec.errors import DistilvecError
-from distilvec.teachers.signals import NEXT
+from distilvec.store import fill
+from distilvec.teachers import load_teacher
+from distilvec.teachers.signals import NEXT, Wanted
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +84,15 @@ def test_what_is_derived_comes_back(run: Path) -> None:
     assert "derived" not in kinds(run).values() and len(distilvec.SignalStore.open(store)) == rows
     clean(run, ["store"], dry_run=False)
     assert set(kinds(run).values()) == {"report", "checkpoints", "student"} and not store.exists()
+
+
+def test_what_is_derived_from_token_states_goes_too(tmp_path: Path, tiny_bert: Path) -> None:
+    teacher, texts = load_teacher(name="tiny", model=str(tiny_bert)), ["a cat", "a dog"]
+    store = distilvec.SignalStore.create(tmp_path / "stores" / "tiny", teacher.card, teacher.card.width)
+    fill(store, teacher, texts, content_keys(texts), Wanted(tokens=(1,), attention=(1,), alignment=("strict",)))
+    assert len(list((store.path / "derived").glob("*-index-*.npy"))) >= 2
+    clean(tmp_path, ["derived"], dry_run=False)
+    assert not list(store.path.glob("derived/*.npy"))
 
 
 def test_checkpoints_of_an_unfinished_run_stay(run: Path) -> None:

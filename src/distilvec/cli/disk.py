@@ -56,7 +56,8 @@ _BAD = re.compile(
     r"|axes-tokens-\d+\.safetensors\.[0-9a-f]{8}\.tmp"
 )
 _DERIVED = re.compile(
-    r"(ids|types|offsets|index)-[0-9a-f]{16,24}\.(bin|npy)|[0-9a-f]{16,32}-[\w.-]+?|index\.(lock|tmp)"
+    r"(ids|types|offsets|([a-z]+-(\d+-)?)?index)-[0-9a-f]{16,24}\.(bin|npy)"
+    r"|[0-9a-f]{16,32}-[\w.-]+?|index\.(lock|tmp)"
 )
 _STREAMED = re.compile(r"rows-\d{5}\.(parquet|json)")
 _CORPUS = re.compile(r"corpus\.json|\w+\.bin|items\.arrow|rejected\.jsonl")
