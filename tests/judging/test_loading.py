@@ -105,6 +105,22 @@ def test_retrieval_files_in_beir_style(tmp_path: Path) -> None:
         load_task(spec, tmp_path)
 
 
+def test_documents_without_text_are_left_out(tmp_path: Path) -> None:
+    """Some published sets have such, and judge some of them as wrong."""
+    corpus = [
+        {"_id": name, "title": "", "text": text} for name, text in zip("abcd", ["one", "", "two", " "], strict=True)
+    ]
+    queries = [{"_id": "1", "text": "two"}]
+    qrels = [{"query-id": "1", "corpus-id": name, "score": grade} for name, grade in (("c", 1), ("b", 0))]
+    spec = {"name": "r", "kind": "retrieval", "queries": queries, "corpus": corpus, "qrels": qrels}
+    task = load_task(spec)
+    assert isinstance(task, RetrievalTask)
+    assert task.documents == ["one", "two"] and task.relevance == [{1: 1.0}]
+    qrels[1]["score"] = 1
+    with pytest.raises(DataError, match="row 2, column text: the text is empty"):
+        load_task(spec)
+
+
 def test_columns_of_retrieval_files_can_be_named(tmp_path: Path) -> None:
     """A log has no column called text."""
     _write(tmp_path / "corpus.jsonl", [{"id": i, "body": f"body {i}", "text": f"text {i}"} for i in range(3)])

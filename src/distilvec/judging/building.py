@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from distilvec.judging.similarity import PairTask, SimilarityTask
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.tables import Table, read_table
 from distilvec.judging.tasks import JudgingTask, folded_parts
+
+logger = logging.getLogger(__name__)
 
 
 def build_judging_task(spec: TaskSpec, folder: Path) -> JudgingTask:
@@ -159,14 +163,21 @@ def _retrieval(spec: TaskSpec, files: _Files) -> JudgingTask:
         pairs = table.texts(spec.query), table.texts(spec.document)
         return RetrievalTask.from_pairs(spec.name, *pairs, **_common(spec))
     queries, corpus, qrels = (files.table(key) for key in ("queries", "corpus", "qrels"))
-    query_row = _rows_by_id(queries)
-    document_row = _rows_by_id(corpus)
-    relevance: dict[int, dict[int, float]] = {}
+    # "text" is BEIR's; a column that is named goes before it, and one called as in a single file is found without it.
+    asked_column, text_column = (
+        _column(table, *((named, spec.text) if key in spec.model_fields_set else (spec.text, named)))
+        for table, key, named in ((queries, "query", spec.query), (corpus, "document", spec.document))
+    )
     query_column = _first(qrels, "query_id", "query-id")
     document_column = _first(qrels, "doc_id", "corpus_id", "corpus-id")
     grade_column = _first(qrels, "relevance", "score")
-    judged = zip(qrels.labels(query_column), qrels.labels(document_column), qrels.numbers(grade_column), strict=True)
+    judged = [*zip(qrels.labels(query_column), qrels.labels(document_column), qrels.numbers(grade_column), strict=True)]
+    corpus, blank = _without_blank(corpus, text_column, {document for _, document, grade in judged if grade > 0})
+    query_row, document_row = _rows_by_id(queries), _rows_by_id(corpus)
+    relevance: dict[int, dict[int, float]] = {}
     for row, (query, document, grade) in enumerate(judged):
+        if document in blank:
+            continue
         for name, known, column in (
             (query, query_row, query_column),
             (document, document_row, document_column),
@@ -174,14 +185,28 @@ def _retrieval(spec: TaskSpec, files: _Files) -> JudgingTask:
             if name not in known:
                 raise DataError(f'there is no item with the id "{name}"', where=qrels.where(row, column))
         relevance.setdefault(query_row[query], {})[document_row[document]] = grade
-    # "text" is BEIR's; a column that is named goes before it, and one called as in a single file is found without it.
-    columns = [
-        (named, spec.text) if key in spec.model_fields_set else (spec.text, named)
-        for key, named in (("query", spec.query), ("document", spec.document))
-    ]
-    asked, documents = _texts(queries, *columns[0]), corpus.texts(_column(corpus, *columns[1]), before="title")
+    asked, documents = queries.texts(asked_column), corpus.texts(text_column, before="title")
     own = _own(asked, documents, relevance, [document_row.get(name, -1) for name in query_row])
     return RetrievalTask(spec.name, asked, documents, relevance, own=own, **_common(spec))
+
+
+def _without_blank(corpus: Table, text: str, right: set[str]) -> tuple[Table, set[str]]:
+    """Leave out documents without a title and a text, which some published sets have, and say their ids.
+
+    Args:
+        right: ids of those that are right for a query; such a one is an error, later, if it is blank.
+    """
+    ids = corpus.labels(_first(corpus, "_id", "id"))
+    blank = [
+        text in row and not any(str(row.get(column) or "").strip() for column in (text, "title")) and name not in right
+        for row, name in zip(corpus.rows, ids, strict=True)
+    ]
+    if not any(blank) or all(blank):
+        return corpus, set()
+    logger.info("%s: %d documents without text are left out", corpus.source, sum(blank))
+    kept = [row for row, each in enumerate(blank) if not each]
+    rest = replace(corpus, rows=[corpus.rows[row] for row in kept], lines=[corpus.lines[row] for row in kept])
+    return rest, {name for name, each in zip(ids, blank, strict=True) if each}
 
 
 def _own(
