@@ -313,6 +313,16 @@ def test_texts_without_a_task_still_have_a_free_baseline(tmp_path: Path, tiny_be
     assert compared == {("untrained student", "neighbours"), ("free baseline", "neighbours")}
 
 
+def test_a_student_that_starts_as_its_teacher_raises_no_alarm_about_that_teachers_neighbours(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    """As one that goes on learning, with the model that it was as a teacher: it can only lose by this measure."""
+    record = run(recipe(tmp_path, tiny_bert, sentences, student={"model": ""}, optimizer={"lr": 1e-12})).record
+    found = {row.role: row.averages["neighbours"].value for row in record.models}
+    assert found["untrained"] > 0.99
+    assert not any("nearest neighbours" in each for each in record.alarms)
+
+
 def test_the_report_says_that_the_checkpoint_was_chosen_where_it_is_measured(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:

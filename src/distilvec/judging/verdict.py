@@ -23,6 +23,8 @@ from distilvec.judging.tasks import JudgingTask, settle_tasks
 UNTRAINED, FREE, TRAINED = "untrained student", "free baseline", "student"
 #: Held-out items that student and teacher are compared on, at least.
 FEWEST = 20
+#: Share of the teacher's neighbours beyond which an untrained student is the teacher itself; a store rounds.
+_THE_SAME = 0.99
 
 
 @dataclass
@@ -110,7 +112,9 @@ def judge_run(
             verdict.hardest = hardest(texts, teacher_vectors, verdict.vectors[TRAINED])
             ours = {name: encoders[name](texts) for name in (UNTRAINED, FREE, TRAINED) if name in encoders}
             verdict.neighbours = {name: shared_neighbours(teacher_vectors, vectors) for name, vectors in ours.items()}
-            if not tasks:  # these say it better
+            untrained = verdict.neighbours.get(UNTRAINED)
+            # Tasks say it better, and a student that starts as its teacher can only lose by this measure.
+            if not tasks and not (untrained is not None and untrained.value > _THE_SAME):
                 for name in (each for each in ours if each != TRAINED):
                     gap = verdict.neighbours[TRAINED].minus(verdict.neighbours[name])
                     verdict.alarms += alarm("the teacher's nearest neighbours", TRAINED, name, gap.value, gap.interval)
