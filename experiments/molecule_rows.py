@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from common import shared
 
 if TYPE_CHECKING:
     from distilvec.judging.perceptron import PerceptronSettings, PerceptronTask
@@ -99,6 +98,8 @@ def compressed_descriptors(smiles: Sequence[str]) -> npt.NDArray[np.float32]:
 
 def pool_file() -> Path:
     """The 40,000 screening compounds."""
+    from common import shared
+
     return shared() / "data" / "molecules" / "pool_muv_40000.smi.gz"
 
 

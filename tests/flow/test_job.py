@@ -132,7 +132,7 @@ def test_the_seconds_of_calls_before_count(tmp_path: Path, tiny_bert: Path, sent
     run(given, resume=True)
     again = Record.load(tmp_path / "out").cost
     assert again is not None and again.training_seconds is not None
-    assert 1000 < again.training_seconds < 1000 + 2 * cost.training_seconds
+    assert 1000 < again.training_seconds < 1100, "not counted twice; two steps take no time, but opening may"
 
 
 def test_another_student_is_not_taken_for_the_one_that_lies_there(
