@@ -97,6 +97,18 @@ def test_weights_that_the_files_do_not_hold_are_not_made_up(copy: Path) -> None:
         load_teacher(model=copy)
 
 
+def test_no_pooler_is_made_up_where_weights_lie_in_several_files(copy: Path) -> None:
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(str(copy), add_pooling_layer=False)
+    model.save_pretrained(copy)
+    whole = load_teacher(model=copy).card.parameters
+    (copy / "model.safetensors").unlink()
+    model.save_pretrained(copy, max_shard_size="20KB")
+    assert len(list(copy.glob("model-*.safetensors"))) > 1
+    assert load_teacher(model=copy).card.parameters == whole
+
+
 def test_foreign_modules_are_refused(copy: Path, tmp_path: Path) -> None:
     modules = json.loads((copy / "modules.json").read_text())
     modules.append({"idx": 2, "name": "2", "path": "", "type": "evil.Head"})

@@ -208,22 +208,31 @@ def nothing_made_up(folder: str | Path) -> Iterator[None]:
 
 def lacks_pooler(folder: str | Path) -> bool:
     """Whether a saved model could have a pooler and its weights hold none: building one would make it up."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
     from transformers import MODEL_MAPPING
 
     from distilvec.modules import moe_encoder  # noqa: F401  it registers its type
 
-    weights = Path(folder) / "model.safetensors"
-    if not weights.is_file() or not (Path(folder) / "config.json").is_file():
+    if not (Path(folder) / "config.json").is_file():
         return False
     try:
         model_class: Any = MODEL_MAPPING[type(open_config(folder))]
         if "add_pooling_layer" not in inspect.signature(model_class).parameters:
             return False
-        with safe_open(weights, framework="numpy") as file:
-            return not any(name.startswith("pooler.") or ".pooler." in name for name in file.keys())  # noqa: SIM118
+        return not any(name.startswith("pooler.") or ".pooler." in name for name in _weight_names(Path(folder)))
     except (KeyError, OSError, TypeError, ValueError, SafetensorError):  # opening it says what is wrong
         return False
+
+
+def _weight_names(folder: Path) -> list[str]:
+    """Names of the tensors of a folder's weights, which are in one file or in several."""
+    from safetensors import safe_open
+
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if not whole.is_file():
+        return list(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    with safe_open(whole, framework="numpy") as file:
+        return list(file.keys())
 
 
 def _own_modules(source: str) -> dict[str, Any]:
