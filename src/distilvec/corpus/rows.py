@@ -39,7 +39,7 @@ def require_columns(wanted: Sequence[str], available: Sequence[str], where: str)
             lone = available[0] if len(available) == 1 else ""
             between = next((mark for mark in (";", "\t", "|", ",") if mark in lone), None)
             if between:  # a spreadsheet's table, with another mark than its suffix says
-                remedy += f" This is one column, as {between!r} separates none here: a .csv has commas, a .tsv tabs."
+                remedy = f"{listed} is one column, as {between!r} separates none here: a .csv has commas, a .tsv tabs."
             raise DataError(f'there is no column "{name}"', where=where, remedy=remedy)
 
 
