@@ -50,7 +50,7 @@ def write_page(rows: Rows, folder: Path) -> str:
     references = below(rows, "references")
     sets = list(next(iter(references.values()))["clean"])
     lines = [HEADER, *head("model", "seeds", "rate", "six sets", *sets)]
-    for name, found in references.items():
+    for name, found in sorted(references.items(), key=lambda each: each[0] in folders(rows)):  # teachers first
         called = f"{name}, before" if name in folders(rows) else f"teacher `{name}`"
         lines.append(line(called, "", "", f"{100 * found['clean_averages']['all']:.2f}", *_values([found], sets)))
     for name in trained(rows):
