@@ -21,8 +21,6 @@ trainings that were interrupted go on.
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,11 +31,10 @@ from image_data import SETS, data, read_tasks, write_pool
 from image_starts_table import LIKE, write_page
 from images import FUNCTIONS, PROBE_SEEDS
 from PIL import Image
-from rates import RatedRows, beside
+from rates import RatedRows, beside, make_rows, recipe_in, trained
 
 from distilvec.corpus.images import data_uri
 from distilvec.flow.job import Job
-from distilvec.flow.run import run
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import IMAGES, PerceptronTask
 from distilvec.recipe import Recipe
@@ -134,16 +131,7 @@ def recipe(name: str, lr: float, seed: int) -> Recipe:
         "judging": {"tasks": [], "agreement": False, "speed": False},
         "cache": str(FOLDER),
     }
-    settings = json.dumps(made, sort_keys=True, default=lambda each: each.__qualname__)
-    digest = hashlib.sha256(settings.encode()).hexdigest()[:12]
-    return Recipe.build({**made, "output": str(FOLDER / f"run-{digest}")})
-
-
-def trained(made: Recipe) -> Path:
-    """The student's folder; the run is made, or gone on with, where it is not whole."""
-    if not (Path(made.output) / "report.json").exists():
-        run(made, resume=True)
-    return Path(made.output) / "student"
+    return recipe_in(FOLDER, made)
 
 
 @functools.cache
@@ -232,14 +220,7 @@ def main() -> None:
     if options.beside > 1:
         beside(rated_rows, names, options.seeds, tune=options.tune, processes=options.beside, before=[taught])
     results.run("start-0", judged_start, model="cifar10_resnet20")
-    for seed in options.seeds:
-        for name in names:
-            if options.tune:
-                print(name, rated.rate(name))
-            else:
-                rated.run(name, seed)
-            write_page(results.rows(), results.home)
-    print(write_page(results.rows(), results.home))
+    make_rows(rated, names, options.seeds, write_page, tune=options.tune)
 
 
 if __name__ == "__main__":

@@ -22,21 +22,17 @@ there, and trainings that were interrupted go on.
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from common import WORK, Results, arguments, finished, shared
 from molecule_rows import NETWORKS, SETS, Column, bounded_descriptors, pool_file, read_columns
 from molecules_long_table import LIKE, TEACHERS, chosen, mean_of_files, write_page
-from rates import RatedRows, beside
+from rates import RatedRows, beside, make_rows, recipe_in, trained
 
 from distilvec.errors import DataError
 from distilvec.flow.job import Job
-from distilvec.flow.run import run
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import PerceptronTask
 from distilvec.recipe import Recipe
@@ -109,16 +105,7 @@ def recipe(name: str, lr: float, seed: int) -> Recipe:
         "judging": {"tasks": [], "agreement": False, "speed": False},
         "cache": str(FOLDER),
     }
-    settings = json.dumps(made, sort_keys=True, default=lambda each: each.__qualname__)
-    digest = hashlib.sha256(settings.encode()).hexdigest()[:12]
-    return Recipe.build({**made, "output": str(FOLDER / f"run-{digest}")})
-
-
-def trained(made: Recipe) -> Path:
-    """The student's folder; the run is made, or gone on with, where it is not whole."""
-    if not (Path(made.output) / "report.json").exists():
-        run(made, resume=True)
-    return Path(made.output) / "student"
+    return recipe_in(FOLDER, made)
 
 
 @functools.cache
@@ -232,14 +219,7 @@ def main() -> None:
     names = options.rows.split(";") if options.rows else [*ROWS, *chosen(results.rows())]
     if options.beside > 1:
         beside(rated_rows, names, options.seeds, tune=options.tune, processes=options.beside)
-    for seed in options.seeds:
-        for name in names:
-            if options.tune:
-                print(name, rated.rate(name))
-            else:
-                rated.run(name, seed)
-            write_page(results.rows(), results.home)
-    print(write_page(results.rows(), results.home))
+    make_rows(rated, names, options.seeds, write_page, tune=options.tune)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 from common import settings_of
 from layout import head, line
 from records import Results, Rows, below
 
+from distilvec.flow.run import run
 from distilvec.recipe import Recipe
 
 GRID = (1e-4, 3e-4, 1e-3)
@@ -33,6 +37,20 @@ def best_rate(score: Callable[[float], float], grid: tuple[float, ...], *, exten
                 break
             scores[lr] = score(lr)
     return max(scores, key=scores.__getitem__)
+
+
+def recipe_in(folder: Path, made: dict[str, Any]) -> Recipe:
+    """The recipe of these sections; its output lies in the folder and is named after all that it is made of."""
+    settings = json.dumps(made, sort_keys=True, default=lambda each: each.__qualname__)
+    digest = hashlib.sha256(settings.encode()).hexdigest()[:12]
+    return Recipe.build({**made, "output": str(folder / f"run-{digest}")})
+
+
+def trained(made: Recipe) -> Path:
+    """The student's folder; the run is made, or gone on with, where it is not whole."""
+    if not (Path(made.output) / "report.json").exists():
+        run(made, resume=True)
+    return Path(made.output) / "student"
 
 
 class RatedRows:
@@ -74,6 +92,25 @@ class RatedRows:
         lr = self.rate(name)
         make = functools.partial(self.judged, name, lr, seed)
         self.results.run(f"{name}-{seed}", make, recipe=settings_of(self.recipe(name, lr, seed)))
+
+
+def make_rows(
+    rated: RatedRows, names: Sequence[str], seeds: Sequence[int], page: Callable[[Rows, Path], str], *, tune: bool
+) -> None:
+    """Make rows one after the other, and the page anew after each.
+
+    Args:
+        tune: only the rates.
+    """
+    results = rated.results
+    for seed in seeds:
+        for name in names:
+            if tune:
+                print(name, rated.rate(name))
+            else:
+                rated.run(name, seed)
+            page(results.rows(), results.home)
+    print(page(results.rows(), results.home))
 
 
 def beside(

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import functools
 import gzip
-import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +33,7 @@ from typing import Any
 from common import WORK, Results, arguments, finished, shared
 from embedder import DTYPE, embedder
 from embedder import FOLDER as STORES
-from rates import RatedRows, beside
+from rates import RatedRows, beside, make_rows, recipe_in, trained
 from similar_teachers_table import NEIGHBOURS, write_page
 
 from distilvec.corpus import read_corpus
@@ -191,15 +190,7 @@ def recipe(name: str, lr: float, seed: int) -> Recipe:
         "judging": {"tasks": [], "agreement": True, "speed": False},
         "cache": str(STORES),  # MiniLM has taught the same corpus there
     }
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return Recipe.build({**made, "output": str(FOLDER / f"run-{digest}")})
-
-
-def trained(made: Recipe) -> Path:
-    """The student's folder; the run is made, or gone on with, where it is not whole."""
-    if not (Path(made.output) / "report.json").exists():
-        run(made, resume=True)
-    return Path(made.output) / "student"
+    return recipe_in(FOLDER, made)
 
 
 def encoder(folder: str | Path) -> CachedEncoder:
@@ -316,14 +307,7 @@ def main() -> None:
         make = functools.partial(rated_rows, options.student)
         beside(make, names, options.seeds, tune=options.tune, processes=options.beside, before=teaching)
     results.run(f"references/{options.student}", functools.partial(judged_before, options.student))
-    for seed in options.seeds:
-        for name in names:
-            if options.tune:
-                print(name, rated.rate(name))
-            else:
-                rated.run(name, seed)
-            write_page(results.rows(), results.home)
-    print(write_page(results.rows(), results.home))
+    make_rows(rated, names, options.seeds, write_page, tune=options.tune)
 
 
 if __name__ == "__main__":

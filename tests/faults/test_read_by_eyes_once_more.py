@@ -112,20 +112,22 @@ def test_pairs_without_negatives_teach_no_order(
     assert own.asked <= 2
 
 
+def clicked(own: Counted, table: Path) -> dict[str, Any]:
+    """Sections of a recipe with a teacher that counts and a table of scores."""
+    return {
+        "method": {"name": "cosine", "beside": {"name": "score_kl"}},
+        "teachers": [{"name": "own", "call": own.embed}],
+        "scorers": [{"name": "clicks", "scores": str(table)}],
+    }
+
+
 def test_scorers_are_looked_at_before_the_teacher_is_asked(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
     own = Counted()
     table = tmp_path / "clicks.jsonl"
     table.write_text(json.dumps({"query": "q", "document": "d"}) + "\n")
-    given = settings(
-        tmp_path,
-        tiny_bert,
-        sentences[:40],
-        method={"name": "cosine", "beside": {"name": "score_kl"}},
-        teachers=[{"name": "own", "call": own.embed}],
-        scorers=[{"name": "clicks", "scores": str(table)}],
-    )
+    given = settings(tmp_path, tiny_bert, sentences[:40], **clicked(own, table))
     made = Recipe.build(given)
     for look in (lambda: check_job(Job(made)), lambda: teach_alone(made)):
         with pytest.raises(DistilvecError, match="score"):
@@ -142,14 +144,7 @@ def test_a_table_of_scores_about_other_pairs_is_refused_before_the_teacher_is_as
     own = Counted()
     table = tmp_path / "clicks.jsonl"
     table.write_text(json.dumps({"query": "q", "document": "d", "score": 1.0}) + "\n")
-    given = settings(
-        tmp_path,
-        tiny_bert,
-        sentences[:40],
-        method={"name": "cosine", "beside": {"name": "score_kl"}},
-        teachers=[{"name": "own", "call": own.embed}],
-        scorers=[{"name": "clicks", "scores": str(table)}],
-    )
+    given = settings(tmp_path, tiny_bert, sentences[:40], **clicked(own, table))
     made = Recipe.build(given)
     for look in (lambda: check_job(Job(made)), lambda: teach_alone(made)):
         with pytest.raises(DistilvecError, match=r"^scorer clicks: it has no score for any of the [\d,]+ pairs"):
