@@ -23,6 +23,7 @@ import inspect
 import json
 import os
 import platform
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -30,6 +31,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from distilvec import __version__
 from distilvec.locking import locked
 
 #: Name -> what came out.
@@ -41,7 +43,7 @@ RESULTS = Path(__file__).parent / "results"
 WORK = Path(os.environ.get("DISTILVEC_WORK", Path(__file__).parent.parent / "out-experiments"))
 FILE = "results.jsonl"
 #: Of a record's provenance.
-PACKAGES = ("distilvec", "torch", "transformers", "sentence-transformers", "numpy")
+PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy")
 
 
 def read_records(file: Path) -> list[Record]:
@@ -173,7 +175,7 @@ class Results:
 
 def key_of(name: str, options: Mapping[str, Any], make: Callable[..., Any]) -> str:
     """16 hex digits of what a row is made of: its name, all options, its function's code, the package's version."""
-    about = {"name": name, "options": plain(options), "code": code_of(make), "distilvec": _version("distilvec")}
+    about = {"name": name, "options": plain(options), "code": code_of(make), "distilvec": __version__}
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -191,7 +193,9 @@ def code_of(make: Callable[..., Any]) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
+    # 3.12 adds a field that is empty nearly always, 3.13 leaves out what is empty: one key whatever Python reads it
+    shown = ast.dump(tree, **({"show_empty": True} if sys.version_info >= (3, 13) else {}))
+    return hashlib.sha256(shown.replace(", type_params=[]", "").encode()).hexdigest()[:16]
 
 
 def plain(value: Any) -> Any:
@@ -217,7 +221,7 @@ def _word(value: Any) -> Any:
 def provenance() -> dict[str, Any]:
     """When and with which versions."""
     found = {name: _version(name) for name in PACKAGES}
-    return {"at": time.strftime("%Y-%m-%d"), "python": platform.python_version(), **found}
+    return {"at": time.strftime("%Y-%m-%d"), "python": platform.python_version(), "distilvec": __version__, **found}
 
 
 def _version(package: str) -> str | None:

@@ -49,6 +49,14 @@ def test_a_row_is_made_once_for_each_setting_and_code(part: Callable[[str], Any]
     assert results.rows() == {"row-0": first}  # what was asked for last, under these settings
 
 
+def test_a_key_is_the_same_whatever_python_reads_the_code(part: Callable[[str], Any]) -> None:
+    def row(name: str) -> dict[str, Any]:
+        """What it says does not count."""
+        return {"name": name, "found": [each for each in name]}
+
+    assert part("records").code_of(row) == "1a527aa7f9ea8bd8"
+
+
 def test_a_lambda_has_no_source_of_its_own(part: Callable[[str], Any]) -> None:
     with pytest.raises(TypeError):
         part("records").Results("some").run("row-0", lambda: {"value": 1})
