@@ -102,6 +102,7 @@ def test_generated_parts_are_what_the_code_and_the_results_say(generate: Any) ->
         ("cross_tokenizer", "cross_table:write_page"),
         ("embedder", "embedder:write_page"),
         ("headline", "headline:write_page"),
+        ("image_starts", "image_starts_table:write_page"),
         ("images", "images:page"),
         ("many_text", "many_text_table:write_page"),
         ("mixtures", "mixture_table:write_page"),
