@@ -79,11 +79,9 @@ def compare_scores(claim: Claim, results: Path, student: str) -> Finding:
     other = claim.b
     if other == many_text_table.BEST_SINGLE:
         other = many_text_table.best_single(below(committed("many_text", results), "talas")) or other
-    if other == similar_teachers_table.BEST_SINGLE:
-        other = (
-            similar_teachers_table.best_single(committed("similar_teachers", results), student.partition("/")[2])
-            or other
-        )
+    if student in SIMILAR and other.endswith(similar_teachers_table.BEST_SINGLE):
+        varied, rows = other.removesuffix(similar_teachers_table.BEST_SINGLE), committed("similar_teachers", results)
+        other = similar_teachers_table.best_single(rows, student.partition("/")[2], varied) or other
     if other == molecules_long_table.BEST_SINGLE:
         other = next(iter(molecules_long_table.chosen(committed("molecules_long", results))), other)
     if other == image_starts_table.BEST_SINGLE:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import functools
 import gzip
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from common import WORK, Results, arguments, finished, shared
 from embedder import DTYPE, embedder
 from embedder import FOLDER as STORES
 from rates import RatedRows, beside, make_rows, recipe_in, trained
-from similar_teachers_table import NEIGHBOURS, write_page
+from similar_teachers_table import NEIGHBOURS, TEACHERS, VARIED, write_page
 
 from distilvec.corpus import read_corpus
 from distilvec.flow.demo import demo_teacher
@@ -83,11 +83,8 @@ ROWS: dict[str, Row] = {
     "cosine, random start": Row("multi_cosine", ANGLES),
     "likelihood, ours": Row("gaussian"),
     "cosine, ours": Row("multi_cosine"),
-    **{
-        f"likelihood, ours, from {name}": Row("gaussian", only=name, like="likelihood, ours")
-        for name in ("minilm", "pairs", "nli", "wide")
-    },
 }
+ROWS |= {f"{row}, from {name}": replace(ROWS[row], only=name, like=row) for row in VARIED for name in TEACHERS}
 
 
 def rows_of(name: str) -> list[dict[str, Any]]:
@@ -303,7 +300,7 @@ def main() -> None:
     names = [f"{options.student}/{row}" for row in options.rows.split(";")]
     if options.beside > 1:
         _ = Job(recipe(f"{options.student}/likelihood, ours", RATES[0], 0)).corpus  # once, before all ask for it
-        teaching = [functools.partial(taught, options.student, name) for name, row in ROWS.items() if row.only]
+        teaching = [functools.partial(taught, options.student, f"{VARIED[0]}, from {name}") for name in TEACHERS]
         make = functools.partial(rated_rows, options.student)
         beside(make, names, options.seeds, tune=options.tune, processes=options.beside, before=teaching)
     results.run(f"references/{options.student}", functools.partial(judged_before, options.student))

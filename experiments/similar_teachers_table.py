@@ -19,9 +19,11 @@ percent, without test rows that are in the corpus; over seeds the mean and the s
 ABOUT_STEPS = "Steps: share of the first teacher's ten nearest that held-out texts find, in percent; seed 0."
 #: What of it a run logs.
 NEIGHBOURS = "eval_agreement_neighbours"
-#: Rows of one teacher each, and that which is best on the six sets with seed 0.
-SINGLE = {f"likelihood, ours, from {name}" for name in ("minilm", "pairs", "nli", "wide")}
-BEST_SINGLE = "likelihood, ours, from the best"
+TEACHERS = ("minilm", "pairs", "nli", "wide")
+#: Rows that rows of one teacher each vary, called "ROW, from TEACHER".
+VARIED = ("likelihood, ours", "cosine, ours")
+#: The end of what is called that of these which is best on the six sets with seed 0.
+BEST_SINGLE = ", from the best"
 #: First and second side of a difference.
 COMPARED = (
     ("likelihood, raw", "squared error, raw"),
@@ -31,11 +33,9 @@ COMPARED = (
     ("squared error, raw", "squared error, standardised"),
     ("squared error, raw", "cosine, random start"),
     ("likelihood, standardised", "likelihood, ours"),
+    ("cosine, random start", "cosine, ours"),
     ("likelihood, ours", "cosine, ours"),
-    ("likelihood, ours", "likelihood, ours, from minilm"),
-    ("likelihood, ours", "likelihood, ours, from pairs"),
-    ("likelihood, ours", "likelihood, ours, from nli"),
-    ("likelihood, ours", "likelihood, ours, from wide"),
+    *((row, f"{row}, from {name}") for row in VARIED for name in TEACHERS),
 )
 
 
@@ -68,11 +68,11 @@ def write_page(rows: Rows, folder: Path) -> str:
     return page
 
 
-def best_single(rows: Rows, student: str) -> str | None:
-    """The single-teacher row with the highest average at seed 0; None before all are there."""
-    found = {row: seeds(rows, f"{student}/{row}").get(0) for row in sorted(SINGLE)}
+def best_single(rows: Rows, student: str, varied: str) -> str | None:
+    """Of the rows of one teacher that vary a row the best by its average at seed 0; None before all are there."""
+    found = {row: seeds(rows, f"{student}/{row}").get(0) for row in (f"{varied}, from {name}" for name in TEACHERS)}
     means = {row: run["clean_averages"]["all"] for row, run in found.items() if run}
-    return max(means, key=means.__getitem__) if len(means) == len(SINGLE) else None
+    return max(means, key=means.__getitem__) if len(means) == len(TEACHERS) else None
 
 
 def _compared(rows: Rows, sets: list[str]) -> list[str]:
