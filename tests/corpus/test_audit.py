@@ -112,6 +112,15 @@ def test_bad_csv_rows_cost_only_themselves(tmp_path: Path) -> None:
     ]
 
 
+def test_a_book_in_a_csv_field_is_one_row(tmp_path: Path) -> None:
+    lines = [f"line {number}, of many" for number in range(80_000)]
+    book = "\n".join(lines)
+    assert len(book) > 1 << 20
+    (tmp_path / "a.csv").write_text(f'text,label\nfirst,1\n"{book}",2\n"last, but one",3\nlast,4\n')
+    corpus = read_corpus(tmp_path / "a.csv", tmp_path / "out", label="label", holdout=0.0)
+    assert corpus.texts() == ["first", "last, but one", "last"] and rejected(corpus) == [(3, "too long")]
+
+
 def test_a_line_of_100_mb_is_skipped_without_being_held(tmp_path: Path) -> None:
     import tracemalloc
 

@@ -220,7 +220,7 @@ def _closing(
     """Join following lines until the quotes are even: (record, lines taken); (None, 0) where they never are."""
     parts, quotes, size = [content], content.count('"'), len(content)
     taken = 0
-    while quotes % 2 and size < min(longest, _LONGEST_LINE // 16):
+    while quotes % 2 and size < min(longest, _LONGEST_LINE // 4):
         if taken == len(ahead):
             read = next(source, None)
             if read is None:
