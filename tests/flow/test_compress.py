@@ -14,7 +14,7 @@ from distilvec.cli.main import main
 from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.errors import DistilvecError
 from distilvec.flow.compress import compress
-from distilvec.judging import RetrievalTask
+from distilvec.judging import NeighbourTask, RetrievalTask
 from distilvec.judging.agreement import likeness
 from distilvec.report.compressed import Compression
 from distilvec.students import load_student, static
@@ -81,6 +81,15 @@ def test_without_the_extra_the_table_says_so(
 def test_few_texts_say_nothing_about_ten_nearest(student: SentenceTransformer, texts: list[str]) -> None:
     with pytest.raises(DistilvecError, match=r"^19 texts are too few .*\b20\b"):
         compress(student, texts[:19], texts[19:60])
+
+
+def test_a_task_without_its_teacher_is_refused_before_anything_is_encoded(
+    student: SentenceTransformer, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = NeighbourTask("search", texts)
+    monkeypatch.setattr(student, "encode", lambda *_, **__: pytest.fail("texts are encoded"))
+    with pytest.raises(DistilvecError, match=r"^task search: .*teacher: FOLDER"):
+        compress(student, texts[:40], texts[40:80], [task])
 
 
 def test_only_vectors(student: SentenceTransformer, texts: list[str]) -> None:

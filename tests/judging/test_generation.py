@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.writing import WritingWorld, built
 
 from distilvec import evaluate
 from distilvec.errors import DataError, DistilvecError
-from distilvec.judging import GenerationTask, load_task, paired_bootstrap
+from distilvec.judging import GenerationTask, RetrievalTask, judge, load_task, paired_bootstrap
 from distilvec.judging.writing import asked, likelihood, rouge_l, write, writer_of
 from distilvec.modules.writing import open_writer
 
@@ -125,6 +126,12 @@ def test_embedders_and_empty_answers_are_refused(tiny_bert: Path, tmp_path: Path
     task = GenerationTask("t", PROMPTS, ANSWERS)
     with pytest.raises(DistilvecError, match="gives vectors"):
         task.score(load_student(tiny_bert, device="cpu").encode)
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        pytest.fail("texts are encoded though the last task cannot be scored")
+
+    with pytest.raises(DistilvecError, match="gives vectors"):
+        judge({"embedder": encode}, [RetrievalTask.from_pairs("pairs", PROMPTS, ANSWERS), task])
     (tmp_path / "test.jsonl").write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c", "answer": ""}\n')
     spec = {"name": "t", "kind": "generation", "test": "test.jsonl"}
     with pytest.raises(DataError, match=r"test\.jsonl, line 2, column answer"):

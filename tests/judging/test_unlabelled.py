@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import (
     CachedEncoder,
     NeighbourTask,
+    RetrievalTask,
     drift,
     hardest,
     judge,
@@ -97,6 +99,13 @@ def test_without_a_teacher_it_says_so() -> None:
     with pytest.raises(DistilvecError, match="^task search: .*teacher: FOLDER") as caught:
         judge({"model": Planted()}, [NeighbourTask("search", documents())])
     assert "teacher: FOLDER" in str(caught.value.remedy)
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        pytest.fail("texts are encoded though the last task cannot be scored")
+
+    near = RetrievalTask.from_pairs("pairs", documents(), documents())
+    with pytest.raises(DistilvecError, match="^task search: "):
+        judge({"model": encode}, [near, NeighbourTask("search", documents())])
     with pytest.raises(DataError, match=r"^task search: 10 .*\b10 of them"):
         NeighbourTask("search", documents(10) * 3)
 

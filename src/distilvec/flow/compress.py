@@ -18,7 +18,7 @@ from distilvec.flow.job import Job
 from distilvec.judging import CachedEncoder, speed
 from distilvec.judging.agreement import likeness
 from distilvec.judging.compression import CompressedEncoder, Form, calibrated, forms
-from distilvec.judging.tasks import JudgingTask
+from distilvec.judging.tasks import JudgingTask, check_tasks
 from distilvec.report.compressed import CompressedRow, Compression
 from distilvec.report.table import entry_of
 from distilvec.students import load_student, ship
@@ -61,11 +61,12 @@ def compress(
         trust_remote_code: whether code that comes with the student may run.
 
     Raises:
-        DistilvecError: a prefix wider than the vectors, or too few texts.
+        DistilvecError: a prefix wider than the vectors, too few texts, or a task that cannot score the student.
     """
     if len(texts) < FEWEST:
         raise DistilvecError(f"{len(texts)} texts are too few to compare vectors on", remedy=f"At least {FEWEST}.")
     whole = CachedEncoder(student)
+    check_tasks(tasks, whole)
     reference, seen = whole(texts), whole(calibration)
     rows = []
     for form in forms(reference.shape[1], widths):

@@ -64,6 +64,10 @@ class GenerationTask(JudgingTask):
     def test_items(self) -> list[tuple[str, ...]]:
         return list(zip(self.prompts, self.answers, strict=True))
 
+    def check(self, encode: Encode) -> None:
+        """Refuse a model that does not write."""
+        writer_of(encode, getattr(encode, "name", "model"))
+
     def score(self, encode: Encode) -> Score:
         """Score a model that writes.
 

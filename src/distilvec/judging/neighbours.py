@@ -85,19 +85,23 @@ class NeighbourTask(RetrievalTask):
         self.relevance = [{int(row): 1.0 for row in rows} for rows in found]
         self._bm25, self._settled = None, True
 
+    def check(self, encode: Encode) -> None:
+        """Refuse to score where there is no teacher to say what is right."""
+        if not self._settled and self.teacher is None:
+            raise DistilvecError(
+                "the teacher's nearest neighbours are what should be found here, and there is no teacher",
+                where=f"task {self.name}",
+                remedy="Name one in the task: teacher: FOLDER.",
+            )
+
     def score(self, encode: Encode) -> Score:
         """Score an encoder.
 
         Raises:
             DistilvecError: there is no teacher to say what is right.
         """
-        if not self._settled:
-            if self.teacher is None:
-                raise DistilvecError(
-                    "the teacher's nearest neighbours are what should be found here, and there is no teacher",
-                    where=f"task {self.name}",
-                    remedy="Name one in the task: teacher: FOLDER.",
-                )
+        self.check(encode)
+        if not self._settled and self.teacher is not None:
             from distilvec.teachers import load_teacher
 
             self._take_truth(CachedEncoder(load_teacher(model=self.teacher), name=self.teacher))

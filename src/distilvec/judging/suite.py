@@ -15,7 +15,7 @@ from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.judging.encoder import CachedEncoder
 from distilvec.judging.loading import unique
 from distilvec.judging.scores import SEARCHES, Score, searches
-from distilvec.judging.tasks import JudgingTask
+from distilvec.judging.tasks import JudgingTask, check_tasks
 from distilvec.showing import Shown
 from distilvec.words import points
 
@@ -201,8 +201,15 @@ def judge(
         raise DistilvecError("there are no tasks to judge on", where="tasks", remedy="Give at least one task.")
     unique(tasks)
     result = Judgement({})
-    for name, model in models.items():
-        encoder = model if isinstance(model, CachedEncoder) else CachedEncoder(model, name=name, batch_size=batch_size)
+
+    def opened(name: str) -> CachedEncoder:
+        model = models[name]
+        return model if isinstance(model, CachedEncoder) else CachedEncoder(model, name=name, batch_size=batch_size)
+
+    for name in models:
+        check_tasks(tasks, opened(name))
+    for name in models:
+        encoder = opened(name)  # its vectors go when it goes
         result.scores[name] = {}
         for number, task in enumerate(tasks, start=1):
             begun = time.perf_counter()

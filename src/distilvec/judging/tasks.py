@@ -42,6 +42,13 @@ class JudgingTask(ABC):
     def score(self, encode: Encode) -> Score:
         """Score an encoder: texts -> [n, width]."""
 
+    def check(self, encode: Encode) -> None:  # noqa: B027 - most tasks can ask any encoder
+        """Refuse, before anything is encoded, an encoder that cannot be scored.
+
+        Raises:
+            DistilvecError: why.
+        """
+
     def settle(self, teacher: Encode) -> None:  # noqa: B027 - most tasks know their answers
         """Told the teacher's encoder before anything is scored, where there is a teacher: some truths are its own."""
 
@@ -100,6 +107,17 @@ def settle_tasks(tasks: Sequence[JudgingTask], teacher: Encode) -> None:
     """Tell all tasks the teacher's encoder."""
     for task in tasks:
         task.settle(teacher)
+
+
+def check_tasks(tasks: Sequence[JudgingTask], encode: Encode) -> None:
+    """See that all tasks can score an encoder, before the first of them has cost time.
+
+    Raises:
+        DistilvecError: one of them cannot.
+    """
+    for task in tasks:
+        if isinstance(task, JudgingTask):  # whatever has `score` and `texts` serves as a task too
+            task.check(encode)
 
 
 def same_length(name: str, **columns: Sequence[Any] | None) -> None:
