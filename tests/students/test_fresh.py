@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.errors import DistilvecError
-from distilvec.students import StudentTap, describe_student, fresh, load_student
+from distilvec.students import StudentTap, describe_student, fresh, load_student, ship
 from distilvec.students.fresh import averaged_embeddings, train_tokenizer
+from distilvec.teachers import load_teacher
+from distilvec.training.tokens import TokenizedCorpus
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +66,25 @@ def test_a_given_tokenizer_is_kept(tiny_bert: Path, sentences: list[str]) -> Non
     given = load_student(tiny_bert, device="cpu").tokenizer
     for text in sentences[:20]:
         assert student.tokenizer(text)["input_ids"] == given(text)["input_ids"]
+
+
+def test_a_tokenizer_whose_ids_have_gaps(tiny_bert: Path, tmp_path: Path) -> None:
+    given = Path(shutil.copytree(tiny_bert, tmp_path / "given"))
+    spec = json.loads((given / "tokenizer.json").read_text())
+    pieces = spec["model"]["vocab"]
+    word = next(piece for piece in reversed(pieces) if piece.isalpha())
+    pieces[word] = 70_000
+    (given / "tokenizer.json").write_text(json.dumps(spec))
+    student = fresh(layers=1, width=32, tokenizer=given, init_from=load_student(tiny_bert, device="cpu")).to("cpu")
+    own, before = (model[0].model.get_input_embeddings().weight for model in (student, load_student(tiny_bert)))
+    assert student.tokenizer(word, add_special_tokens=False)["input_ids"] == [70_000] and len(own) == 70_001
+    old = load_student(tiny_bert).tokenizer.get_vocab()[word]
+    torch.testing.assert_close(own[70_000], before[old].to("cpu"))
+    assert np.isfinite(student.encode([word])).all()
+    tokens = TokenizedCorpus.build(student, lambda rows: [word] * len(rows), 1, tmp_path)
+    assert tokens.ids.tolist().count(70_000) == 1  # two bytes an id would not hold it
+    ship(student, tmp_path / "student")
+    assert load_teacher(model=str(tmp_path / "student")).vocabulary[70_000] == word
 
 
 def test_pieces_start_from_the_mean_of_the_teachers_rows(teacher: SentenceTransformer, sentences: list[str]) -> None:

@@ -14,6 +14,7 @@ from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
 from distilvec.alignment.strings import ALPHABET, BYTE, Kind, kind_of
+from distilvec.modules.text_ids import id_count
 
 __all__ = ["ENDS", "Pieces", "end_pairs", "nearest_entries", "piece_bytes", "pieces_of", "prefix_entries", "spelt"]
 
@@ -43,7 +44,7 @@ class Pieces:
 def pieces_of(tokenizer: Any) -> Pieces:
     """The entries of a transformers tokenizer that has an end token."""
     special = set(tokenizer.all_special_ids)
-    content = piece_bytes(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))))
+    content = piece_bytes(tokenizer.convert_ids_to_tokens(list(range(id_count(tokenizer)))))
     entries = tuple(b"" if number in special else each for number, each in enumerate(content))
     return Pieces(entries, int(tokenizer.eos_token_id))
 

@@ -79,6 +79,11 @@ class TextIds:
         return f"{settings_of(self._core)}|{self.limit}|{self.prompt}"
 
 
+def id_count(tokenizer: Any) -> int:
+    """Rows of a table with one for every id: more than there are pieces, where their ids have gaps."""
+    return max(tokenizer.get_vocab().values(), default=-1) + 1
+
+
 def check_fast(tokenizer: Any, where: str | None = None) -> None:
     """Refuse a tokenizer without a core in Rust, whose ids nothing but its own calls can tell.
 

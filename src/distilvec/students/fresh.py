@@ -15,6 +15,7 @@ from distilvec.corpus.keys import PAIR
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import open_tokenizer, open_transformer
+from distilvec.modules.text_ids import id_count
 from distilvec.students.load import tokenizer_kind
 from distilvec.students.shrink import choose_layers
 from distilvec.students.vocabulary import fast_tokenizer, plain_backend
@@ -78,7 +79,7 @@ def fresh(
     like: Any = getattr(teacher, "config", None)
     same = like is not None and like.hidden_size == width
     config = BertConfig(
-        vocab_size=len(words),
+        vocab_size=id_count(words),
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=heads or (like.num_attention_heads if same else _heads(width)),
@@ -145,14 +146,14 @@ def averaged_embeddings(words: Any, teacher_words: Any, table: Tensor) -> tuple[
     """For each piece of one tokenizer, the mean of another's rows for the same text.
 
     Args:
-        words: the student's transformers tokenizer, n pieces.
+        words: the student's transformers tokenizer, whose ids are below n.
         teacher_words: the teacher's.
         table: [m, D], the teacher's embedding table.
 
     Returns:
-        float32 [n, D], and bool [n]: False where a piece has no text of its own (a part of a character); its row is
-        the mean of the others. Special tokens take the row of the teacher's token of the same role. A piece that
-        the teacher's tokenizer of the same kind has too takes its row.
+        float32 [n, D], and bool [n]: False where a piece has no text of its own (a part of a character), or an id no
+        piece; its row is the mean of the others. Special tokens take the row of the teacher's token of the same role. A
+        piece that the teacher's tokenizer of the same kind has too takes its row.
     """
     backend, teacher_backend = plain_backend(words), plain_backend(teacher_words)
     pieces = backend.get_vocab(with_added_tokens=True)
@@ -168,7 +169,8 @@ def averaged_embeddings(words: Any, teacher_words: Any, table: Tensor) -> tuple[
     }
     texts = [_text_of(backend, piece, index) for piece, index in pieces.items()]
     spelled = teacher_backend.encode_batch(texts, add_special_tokens=False)
-    covered = torch.zeros(len(words), dtype=torch.bool)
+    count = id_count(words)
+    covered = torch.zeros(count, dtype=torch.bool)
     numbers: list[int] = []
     owners: list[int] = []
     for (piece, index), encoding in zip(pieces.items(), spelled, strict=True):
@@ -176,9 +178,9 @@ def averaged_embeddings(words: Any, teacher_words: Any, table: Tensor) -> tuple[
         numbers.extend(ids)
         owners.extend([index] * len(ids))
         covered[index] = bool(ids)
-    rows = torch.zeros(len(words), table.shape[1])
+    rows = torch.zeros(count, table.shape[1])
     rows.index_add_(0, torch.tensor(owners), table.float()[torch.tensor(numbers)])
-    rows /= torch.bincount(torch.tensor(owners), minlength=len(words)).clamp_min(1)[:, None]
+    rows /= torch.bincount(torch.tensor(owners), minlength=count).clamp_min(1)[:, None]
     rows[~covered] = rows[covered].mean(0)
     return rows, covered
 

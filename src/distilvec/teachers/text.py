@@ -21,6 +21,7 @@ from distilvec.modules.guarded import cut_in
 from distilvec.modules.opening import inner_folders, locate, locate_adapters, open_model
 from distilvec.modules.pipeline import PoolingChoice, set_length, set_pooling, side_prompt
 from distilvec.modules.task_head import TaskHead, has_head
+from distilvec.modules.text_ids import id_count
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, bytes_of, describe_folder, fingerprint, hash_files, licence_of
 from distilvec.teachers.encoding import Batch, cut_batches, in_room, prepared_batches, stream_batches
@@ -189,7 +190,7 @@ class TextTeacher(SentenceTeacher):
     def vocabulary(self) -> list[str]:
         """Token strings by id, as its tokenizer calls them."""
         tokenizer = self.model.tokenizer
-        return [str(token) for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
+        return [str(token or "") for token in tokenizer.convert_ids_to_tokens(range(id_count(tokenizer)))]
 
     def has_side(self, side: str) -> bool:
         """Whether it reads a "query" or a "document" with another prompt of its own than texts as such."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from distilvec.alignment import Aligner
 from distilvec.alignment.pieces import ENDS, end_pairs, spelt
+from distilvec.modules.text_ids import id_count
 from distilvec.training.row_numbers import Ragged, RaggedFile, writing
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _write(
     limit: int | None,
 ) -> None:
     student = tokens.tokenizer
-    own_words = [str(t) for t in student.convert_ids_to_tokens(range(len(student)))]
+    own_words = [str(t or "") for t in student.convert_ids_to_tokens(range(id_count(student)))]
     aligner = Aligner(own_words, vocabulary)
     modes = [mode for mode in files if mode != ENDS]
     sides = [np.array(spelt(words, side), object) for side, words in enumerate((own_words, vocabulary))]

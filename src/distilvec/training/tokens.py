@@ -21,7 +21,7 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.files import scratch
 from distilvec.modules.contents import Contents
 from distilvec.modules.pipeline import default_prompt
-from distilvec.modules.text_ids import TextIds, own_features, padded, places
+from distilvec.modules.text_ids import TextIds, id_count, own_features, padded, places
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -181,7 +181,7 @@ class _Tokenize:
     def __init__(self, tokenizer: Any, length: float | None, prompt: str, *, pairs: bool = False) -> None:
         self._texts = TextIds(tokenizer, length, prompt)
         self.bags, self.length, self.describe = self._texts.bare, self._texts.limit, self._texts.describe
-        self.size = tokenizer.get_vocab_size() if self.bags else len(tokenizer)
+        self.size = id_count(tokenizer)
         self.types = pairs and not self.bags and "token_type_ids" in tokenizer.model_input_names
         self.cuts_ends = not pairs  # of a pair, whichever text is longer
 

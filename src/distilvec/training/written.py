@@ -12,7 +12,7 @@ from torch import Tensor
 from distilvec.corpus.keys import split_pair
 from distilvec.modules.blocks import find_writer
 from distilvec.modules.spelling import ANSWER, kinds_of, split_items
-from distilvec.modules.text_ids import settings_of
+from distilvec.modules.text_ids import id_count, settings_of
 from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class _TokenizeAnswers:
 
     def __init__(self, writer: Writer, prompt: str) -> None:
         self._answers, self.prompt, self.length = writer.answers, prompt, writer.max_seq_length
-        self.tokenizer, self.size = writer.tokenizer, len(writer.tokenizer)
+        self.tokenizer, self.size = writer.tokenizer, id_count(writer.tokenizer)
 
     def describe(self) -> str:
         """What the ids depend on besides the texts."""
