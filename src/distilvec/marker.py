@@ -163,6 +163,11 @@ def holds_student(folder: Path) -> bool:
     return writes or (folder / "modules.json").is_file()
 
 
+def is_finetuned(place: Path) -> bool:
+    """Whether `distilvec finetune` wrote this model: by its record beside the task's head."""
+    return holds_student(place) and "digest" in read_object(place / "task" / "finetune.json")
+
+
 def is_finished(place: Path) -> bool:
     """Whether the newest run in this folder went to its end, with report and student."""
     if not (holds_student(place / "student") and (place / "report.json").is_file()):

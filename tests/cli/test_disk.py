@@ -14,6 +14,7 @@ from distilvec.cli.disk import clean, pieces, text
 from distilvec.corpus import content_keys
 from distilvec.corpus.files import new_files
 from distilvec.errors import DistilvecError
+from distilvec.flow.finetune import finetune
 from distilvec.store import fill
 from distilvec.teachers import load_teacher
 from distilvec.teachers.signals import NEXT, Wanted
@@ -64,6 +65,17 @@ def test_everything_a_run_leaves_is_listed_once(run: Path) -> None:
     assert kinds(run.parent) == {f"out/{name}".removesuffix("/."): kind for name, kind in found.items()}
     shown = text(pieces(run), run)
     assert "in all" in shown and "taught again when needed" in shown and str(run) not in shown
+
+
+def test_a_fine_tuned_model_is_listed_whole_and_stays(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    rows = [{"text": text, "label": len(text) % 2} for text in sentences[:20]]
+    made = finetune(tiny_bert, rows, tmp_path / "made", training={"max_steps": 1, "use_cpu": True})
+    before = everything(tmp_path)
+    assert kinds(tmp_path) == {"made": "student"} and [piece.size for piece in pieces(tmp_path)] == [
+        sum(everything(made).values())
+    ]
+    clean(tmp_path, ["checkpoints", "left over", "store", "derived", "corpus", "tokens"], dry_run=False)
+    assert everything(tmp_path) == before
 
 
 def test_cleaning_takes_checkpoints_and_the_rest_works_on(run: Path) -> None:

@@ -19,6 +19,7 @@ from distilvec.marker import (
     OUTPUT,
     holds_student,
     is_corpus,
+    is_finetuned,
     is_finished,
     is_run,
     is_store,
@@ -30,7 +31,7 @@ Kind = Literal["student", "report", "checkpoints", "left over", "store", "derive
 
 #: What each kind is, and what happens once it is gone; None = it is never removed here.
 ABOUT: dict[Kind, tuple[str, str | None]] = {
-    "student": ("the student as it ships", None),
+    "student": ("the student as it ships, or a fine-tuned model with its report", None),
     "report": ("report, figures, log, recipe and given texts", None),
     "store": ("teacher signals", "taught again when needed, which may take hours"),
     "corpus": ("prepared corpora", "read again when needed"),
@@ -201,6 +202,9 @@ def _walk(folder: Path) -> Iterator[Piece]:
     if is_corpus(folder):
         yield _piece("corpus", folder, _CORPUS, first="corpus.json", only=_named(folder))
         yield from _abandoned(folder)
+        return
+    if is_finetuned(folder):
+        yield Piece("student", folder, _size(folder))
         return
     run = is_run(folder)
     shared = run or "cache" in read(folder).get("roles", ()) or is_corpus(folder / "corpus")
