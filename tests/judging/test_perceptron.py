@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -115,6 +116,17 @@ def test_items_that_are_there_twice_are_told(caplog: pytest.LogCaptureFixture) -
     assert "task a: 2 of 102 items are there before" in caplog.text
     assert task.score(world.encode).details["repeated"] == 2
     assert PerceptronTask("b", (world.items, world.curve > 1), target="binary", settings=FEW).repeated == 0
+
+
+def test_a_molecule_written_in_two_ways_is_there_twice(tmp_path: Path) -> None:
+    pytest.importorskip("rdkit")
+    smiles = ["C" * length + "O" for length in range(1, 12)]
+    rows = [{"smiles": each, "label": row % 2} for row, each in enumerate([*smiles, "OCC", "no SMILES", "C(O)CC"])]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = {"name": "a", "kind": "perceptron", "train": "rows.jsonl", "text": "smiles"}
+    task = load_task(spec, tmp_path)
+    assert isinstance(task, PerceptronTask) and task.repeated == 2
+    assert len(task.texts()) == 13
 
 
 def test_given_splits() -> None:

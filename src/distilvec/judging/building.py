@@ -110,6 +110,7 @@ def _perceptron(spec: TaskSpec, files: _Files) -> JudgingTask:
         settings=IMAGES if spec.probe == "images" else MOLECULES,
         rejected=items.rejected,
         contents=items.contents,
+        identities=items.identities,
         **_common(spec),
     )
     items.tell()

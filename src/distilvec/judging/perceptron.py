@@ -49,6 +49,8 @@ class PerceptronTask(JudgingTask):
         seeds: of splits, start weights and orders, all different.
         settings: of the fit; `MOLECULES` or `IMAGES` are after the many-teachers paper.
         rejected: reason -> number of rows that were left out before, for the score's details.
+        contents: digests of items that are names of files, whose content may change.
+        identities: what equal items share where these can be written in several ways; none = the items as they are.
         domain: as for every task.
         seed: of the bootstrap's draws.
 
@@ -74,6 +76,7 @@ class PerceptronTask(JudgingTask):
         settings: PerceptronSettings = MOLECULES,
         rejected: Mapping[str, int] | None = None,
         contents: Sequence[str] = (),
+        identities: Sequence[str] = (),
         domain: str | None = None,
         seed: int = 0,
     ) -> None:
@@ -97,7 +100,7 @@ class PerceptronTask(JudgingTask):
         sizes = [len(columns[0]) for columns in given]
         if sizes[0] < _FEWEST:
             raise DataError(f"{sizes[0]} items are too few for a probe", where=f"task {name}")
-        named = self._contents if len(self._contents) == len(self._items) else self._items
+        named = identities or self._items
         self.repeated = sizes[0] - len(set(named[: sizes[0]])) if len(sizes) == 1 else 0
         if self.repeated:
             logger.warning(

@@ -43,12 +43,14 @@ class ProbeItems:
     Attributes:
         rejected: reason -> number of rows.
         contents: digests of the images that were taken, whose files may change under their names.
+        identities: of each image that was taken its digest, of each molecule its canonical SMILES; of others nothing.
     """
 
     def __init__(self, name: str, images: bool) -> None:
         self.name, self.images = name, images
         self.rejected: Counter[str] = Counter()
         self.contents: list[str] = []
+        self.identities: list[str] = []
         self._first: dict[str, str] = {}
 
     def columns(
@@ -89,9 +91,10 @@ class ProbeItems:
                 if self.images:
                     image = image_item(value, folder)
                     self.contents.append(image.digest)
+                    self.identities.append(image.digest)
                     yield image.item
                 else:
-                    molecule_item(value, "keep")
+                    self.identities.append(molecule_item(value, "keep").smiles)
                     yield value
             except Problem as problem:
                 yield problem
