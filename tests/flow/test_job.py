@@ -18,7 +18,7 @@ from distilvec.choosing.choose import source_of
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow import job as job_module
 from distilvec.flow import start
-from distilvec.flow.checks import check_job
+from distilvec.flow.checks import _held_out_vectors, check_job
 from distilvec.flow.job import REQUIRED, Job
 from distilvec.flow.run import run, train
 from distilvec.flow.train import train_student
@@ -26,7 +26,7 @@ from distilvec.judging import MtebTask
 from distilvec.methods.table import resolve
 from distilvec.recipe import Recipe
 from distilvec.report import Record
-from distilvec.teachers import TextTeacher
+from distilvec.teachers import TextTeacher, load_teacher
 
 STUDENTS: dict[str, dict[str, Any]] = {
     "cut": {"shrink": {"of": "tiny", "layers": 1, "vocabulary": 200}},
@@ -299,6 +299,20 @@ def test_held_out_items_are_of_the_whole_corpus(tmp_path: Path, tiny_bert: Path,
     assert len(few) == 20 and set(few.tolist()) < set(every.tolist()) and (np.diff(few) > 0).all()
     assert (few < np.median(every)).sum() in range(5, 16)
     assert (few == job.held_out_rows(limit=20)).all()
+
+
+def test_a_held_out_text_that_recurs_is_compared_once(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    """Any model finds a text's copies, and three of them are two of its ten nearest neighbours."""
+    rows = [{"question": sentences[row % 40], "answer": f"{sentences[row]} {row}"} for row in range(120)]
+    corpus = {"path": rows, "text": ["question", "answer"], "holdout": 0.4}
+    job = Job(recipe(tmp_path, tiny_bert, [], corpus=corpus))
+    _ = job.taught
+    texts, vectors = job.held_out()
+    every = job.corpus.texts(job.corpus.holdout_rows)
+    assert len(every) > len(set(every)) and texts == list(dict.fromkeys(every))
+    assert vectors is not None
+    np.testing.assert_allclose(vectors, load_teacher(model=str(tiny_bert)).encode(texts), atol=1e-2)
+    assert _held_out_vectors(job) == len(texts)
 
 
 def test_texts_without_a_task_still_have_a_free_baseline(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:

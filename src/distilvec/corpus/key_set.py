@@ -5,6 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 
+def first_of_equal(keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Of each of the rows, int64 [m], the place among them of the first with its key, of uint8 [n, 16]."""
+    halves = np.ascontiguousarray(keys[rows, :8]).view(np.uint64)[:, 0]
+    _, first, kind = np.unique(halves, return_index=True, return_inverse=True)
+    return np.asarray(first[kind])
+
+
+def distinct_rows(keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Those of the rows, int64 [m], whose key, of uint8 [n, 16], no row before them has."""
+    rows = np.asarray(rows)
+    return np.asarray(rows[first_of_equal(keys, rows) == np.arange(len(rows))])
+
+
 class SeenKeys:
     """A growing set of keys, kept as a few sorted arrays of 64-bit halves.
 

@@ -7,6 +7,7 @@ import logging
 import numpy as np
 
 from distilvec.corpus.groups import rows_with_companions
+from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError, nearest
 from distilvec.flow.job import Job
 from distilvec.flow.judge import FEWEST_HELD_OUT, task_examples
@@ -179,11 +180,12 @@ def _measured(job: Job) -> list[str]:
 
 
 def _held_out_vectors(job: Job) -> int:
-    """How many held-out items the first teacher has, or will have, a vector for."""
+    """How many different held-out items the first teacher has, or will have, a vector for."""
     corpus, teacher = job.corpus, job.teachers[0]
-    if teacher.card.kind != "vectors" or job.combines:
-        return len(corpus.holdout_rows)
-    return int(teacher.has(corpus.teacher_texts(corpus.holdout_rows)).sum())
+    rows = np.asarray(corpus.holdout_rows)
+    if teacher.card.kind == "vectors" and not job.combines:
+        rows = rows[teacher.has(corpus.teacher_texts(rows))]
+    return len(distinct_rows(corpus.keys, rows))
 
 
 def _check_best(asked: str, known: list[str]) -> None:

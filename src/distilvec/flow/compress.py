@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.flow.job import Job
@@ -97,7 +98,7 @@ def compress_run(job: Job, student: SentenceTransformer) -> Compression | None:
     None where the recipe does not ask for it, or where fewer than 20 texts are held out.
     """
     recipe, corpus = job.recipe, job.corpus
-    held, trained = sampled_rows(corpus.holdout_rows, MOST), np.asarray(corpus.train_rows)
+    held, trained = sampled_rows(distinct_rows(corpus.keys, corpus.holdout_rows), MOST), np.asarray(corpus.train_rows)
     if not recipe.judging.compression or len(held) < FEWEST:
         return None
     some = sampled_rows(trained, MOST)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from distilvec.corpus import Corpus, read_corpus
+from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError
 from distilvec.evenly import sampled_rows
 from distilvec.flow.combine import CombinedTeacher, combine
@@ -438,11 +439,14 @@ class Job:
         return self.corpus.texts(rows), store.read(store.rows(self.corpus.teacher_keys[rows]))
 
     def held_out_rows(self, limit: int = 1000, corpus: Corpus | None = None) -> np.ndarray:
-        """A sample of their corpus rows; without those that the first teacher has no vector for."""
+        """A sample of their corpus rows, without those that the first teacher has no vector for.
+
+        Each item is there once: any model finds its copies, which would pass for neighbours.
+        """
         rows = np.asarray((corpus or self.corpus).holdout_rows)
         if self.first is not None:
             rows = rows[self.first.store.rows(self.corpus.teacher_keys[rows]) >= 0]
-        return sampled_rows(rows, limit)
+        return sampled_rows(distinct_rows(self.corpus.keys, rows), limit)
 
 
 def copied(recipe: Recipe, section: TeacherSection | ScorerSection) -> AbstractContextManager[None]:
