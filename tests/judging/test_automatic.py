@@ -66,6 +66,17 @@ def test_halves_have_other_items_and_whole_pairs(tmp_path: Path, texts: list[str
         assert all((row["q"] in side) == (row["d"] in side) for side in sides)
 
 
+def test_halves_share_no_text_where_texts_recur(tmp_path: Path, texts: list[str]) -> None:
+    rows = [{"q": texts[i % 40], "d": texts[40 + i % 100]} for i in range(200)]
+    corpus, _ = made(tmp_path, rows, text=["q", "d"])
+    first, second = ([*half.texts(half.holdout_rows)] for half in halves(corpus))
+    assert first and second and not set(first) & set(second)
+    asked = set(texts[:40]) & held_out(corpus)
+    assert {text for text in asked if text in first or text in second} == asked
+    every = corpus.texts(corpus.holdout_rows)
+    assert all((first + second).count(text) == every.count(text) for text in asked), "all pairs of one question"
+
+
 def test_scores_give_a_regression_and_whole_numbers_classes(tmp_path: Path, texts: list[str]) -> None:
     _, tasks = made(tmp_path / "a", [{"text": t, "label": len(t) / 7} for t in texts], label="label")
     assert tasks["label"].kind == "regression" and tasks["label"].score(letters).value > 0.9

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distilvec.corpus.key_set import first_of_equal
+from distilvec.corpus.split import leaking
 from distilvec.evenly import sampled_rows
 from distilvec.judging.probes import ClassificationTask, RegressionTask
 from distilvec.judging.retrieval import RetrievalTask
@@ -58,17 +60,20 @@ def automatic_tasks(corpus: Corpus) -> list[JudgingTask]:
 
 
 def halves(corpus: Corpus) -> tuple[Corpus, Corpus]:
-    """The corpus twice, each with another half of the held-out items; a pair's texts stay together."""
+    """The corpus twice, each with another half of the held-out items.
+
+    A pair's texts stay together, and all pairs of one first text. What then is on both sides leaves the first one.
+    """
     rows = np.asarray(corpus.holdout_rows)
     whole = rows if corpus.groups is None else np.asarray(corpus.groups)[rows]
-    known, numbers = np.unique(whole, return_inverse=True)
+    _, first, place = np.unique(whole, return_index=True, return_inverse=True)
+    same = first_of_equal(corpus.keys, rows[first])
+    known, numbers = np.unique(same[place], return_inverse=True)
     second = np.random.default_rng(0).permutation(len(known))[numbers] % 2 == 1
-    sides = []
-    for chosen in (~second, second):
-        side = copy.copy(corpus)
-        side.holdout_rows = rows[chosen]
-        sides.append(side)
-    return sides[0], sides[1]
+    one, other = copy.copy(corpus), copy.copy(corpus)
+    one.holdout_rows, other.holdout_rows = rows[~second], rows[second]
+    one.holdout_rows = one.holdout_rows[~leaking(corpus.keys, other.holdout_rows, one.holdout_rows)]
+    return one, other
 
 
 def _label_probe(corpus: Corpus) -> JudgingTask | None:
