@@ -21,7 +21,7 @@ from distilvec.flow import start
 from distilvec.flow.checks import _held_out_vectors, check_job
 from distilvec.flow.job import REQUIRED, Job
 from distilvec.flow.run import run, train
-from distilvec.flow.train import train_student
+from distilvec.flow.train import ship_student, train_student
 from distilvec.judging import MtebTask
 from distilvec.methods.table import resolve
 from distilvec.recipe import Recipe
@@ -169,6 +169,34 @@ def test_a_full_disk_is_said_where_the_untrained_student_is_written(
     with full_beyond(40_000), pytest.raises(EnvironmentProblem, match=r"/start/\w+: .*File too large.*Make room"):
         job.student()
     assert not list((tmp_path / "out/start").iterdir())
+
+
+@pytest.mark.parametrize("what", ["kernels", "task"])
+def test_a_disk_that_fills_beside_the_student_leaves_the_older_one_whole(
+    tmp_path: Path, tiny_bert: Path, what: str
+) -> None:
+    words = [f"word {number}" for number in range(40)]
+    (tmp_path / "texts.jsonl").write_text(
+        "".join(f'{{"text": "{text}", "label": "{number % 2}"}}\n' for number, text in enumerate(words))
+    )
+    more: dict[str, Any] = {"method": {"name": "gaussian", "width": 2000, "keep_kernels": True}}
+    if what == "task":  # a head that is larger than the student
+        more = {"task": {"kind": "classification", "label": "label"}}
+    corpus = {"path": str(tmp_path / "texts.jsonl"), "text": "text", "label": "label", "holdout": 0.2}
+    job = Job(recipe(tmp_path, tiny_bert, [], corpus=corpus, **more))
+    student, fitted = train_student(job)
+    folder = job.output / "student"
+    ship_student(job, student, fitted.method, folder)
+    largest = max(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    if what == "task":
+        assert job.task is not None and job.task.head is not None
+        job.task.head.linear = torch.nn.Linear(largest, 1)
+    before = {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    assert folder / what in folder.iterdir()
+    with full_beyond(2 * largest), pytest.raises(EnvironmentProblem, match=r"/out/student: .*Make room"):
+        ship_student(job, student, fitted.method, folder)
+    assert {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+    assert not [path.name for path in job.output.iterdir() if path.name.startswith(".student")]
 
 
 def test_clean_takes_the_untrained_student_of_a_finished_run(

@@ -98,6 +98,7 @@ def ship_student(job: Job, student: SentenceTransformer, method: Method, folder:
 
     Raises:
         DistilvecError: the student is to live in the teacher's space, and the method has no map into it.
+        EnvironmentProblem: the disk is full or the place cannot be written; what lay there is as it was.
     """
     writer = find_writer(student)
     if writer is not None:
@@ -117,10 +118,10 @@ def ship_student(job: Job, student: SentenceTransformer, method: Method, folder:
                 remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas) and one teacher.",
             )
     normalized = job.first is not None and bool(job.first.teacher.card.normalized)
-    ship(student, folder, space=section.space or "own", teacher_map=head, normalize=normalized)
-    method.keep(folder)
+    beside: list[Callable[[Path], None]] = [method.keep]
     if job.task is not None and job.task.head is not None:
-        job.task.head.save(folder)
+        beside.append(job.task.head.save)
+    ship(student, folder, space=section.space or "own", teacher_map=head, normalize=normalized, beside=beside)
     if section.router:
         # On the CPU: a large teacher, in float32, is only put together and saved here.
         own = load_student(str(folder), trust_remote_code=section.trust_remote_code, device="cpu")

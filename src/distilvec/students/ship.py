@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,6 +36,7 @@ def ship(
     space: Literal["own", "teacher"] = "own",
     teacher_map: nn.Linear | None = None,
     normalize: bool = True,
+    beside: Sequence[Callable[[Path], None]] = (),
 ) -> None:
     """Save a student made of stock modules, or of such that bring their code. The folder appears whole or not at all.
 
@@ -46,6 +47,7 @@ def ship(
             be compared with the teacher's.
         teacher_map: linear map [D, d] from the student's space to the teacher's; needed with `teacher`.
         normalize: whether vectors in the teacher's space are brought to length 1.
+        beside: write into the folder what ships with the student, before the folder appears.
 
     Raises:
         DistilvecError: a module is neither stock nor brings its code, `teacher_map` is missing or of another width, or
@@ -72,6 +74,8 @@ def ship(
         for code in [*partial.glob("[0-9]*_*/*.py")]:
             code.replace(partial / code.name)
         say_without_pooler(partial)
+        for write in beside:
+            write(partial)
 
 
 @contextlib.contextmanager
