@@ -230,8 +230,8 @@ def set_aside(place: Path) -> Path | None:
         number += 1
     before = place / f"before-{number}"
     before.mkdir()
-    names = ("student", "router", "figures", "report.md", "report.html", "report.json", "run.jsonl", "recipe.yaml")
-    for name in names:
+    names = ("router", "figures", "report.md", "report.html", "report.json", "run.jsonl", "student", "recipe.yaml")
+    for name in names:  # the student late and the recipe last: after a kill the rest is still seen to be in the way
         if (place / name).exists():
             (place / name).rename(before / name)
     told = "Another recipe or corpus starts here; the student and the report of the run before are now in %s."

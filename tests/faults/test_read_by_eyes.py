@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from tests.judging.embedders import words
 
+from distilvec import marker
 from distilvec.choosing.dry_run import plan
 from distilvec.corpus import read_corpus
 from distilvec.errors import DataError, DistilvecError
@@ -67,6 +69,50 @@ def test_another_recipe_goes_on_from_nobodys_checkpoint(tmp_path: Path, tiny_ber
     anew = recipe(tmp_path / "anew", tiny_bert, sentences[:60], optimizer={"lr": 0.5})
     expected = load_student(train(anew)).state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in trained.items())
+
+
+def test_a_kill_while_a_finished_run_is_set_aside_loses_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever file was the last to be moved, nobody goes on from its checkpoints or writes over its report."""
+    rename, moved, files = Path.rename, 0, ["student/modules.json", "report.json", "report.md", "run.jsonl"]
+    for most in range(20):
+        first = recipe(tmp_path / str(most), tmp_path, ["a"])
+        other = recipe(tmp_path / str(most), tmp_path, ["a"], optimizer={"lr": 0.5})
+        out = output_folder(first, resume=False)
+        (out / "student").mkdir()
+        for name in files:
+            (out / name).write_text("{}")
+        checkpoint = out / "checkpoints" / "checkpoint-3"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "trainer_state.json").write_text('{"global_step": 3, "log_history": []}')
+        marker.finish(out)
+        moved = 0
+
+        def killed(place: Path, target: Path, most: int = most) -> Path:
+            nonlocal moved
+            if moved == most:
+                raise KeyboardInterrupt
+            moved += 1
+            return rename(place, target)
+
+        monkeypatch.setattr(Path, "rename", killed)
+        with contextlib.suppress(KeyboardInterrupt):
+            output_folder(other, resume=False)
+        monkeypatch.undo()
+        try:
+            output_folder(other, resume=True)
+        except DistilvecError as refused:
+            assert "another recipe" in str(refused)
+        else:
+            assert newest_checkpoint(out / "checkpoints") is None
+        output_folder(other, resume=False)
+        assert newest_checkpoint(out / "checkpoints") is None and list(out.glob("checkpoints-before*/checkpoint-3"))
+        for name in files:
+            assert not (out / name).exists() and len(list(out.glob(f"before-*/{name}"))) == 1, (most, name)
+        if moved < most:
+            break
+    assert 5 < moved < 15, "each was the last once"
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:

@@ -215,11 +215,12 @@ def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any
         refuse_other_code(known, data, out)
     if not launched()[0]:
         other = other or (anew and known is not None and data is not None and known != data)
+        if not resume and (other or not saved.is_file()):
+            # While the recipe before still lies there, so that a kill in between is seen by whoever goes on: to go on
+            # with a recipe must not mean to go on from another one's checkpoints.
+            tidy(out / "checkpoints", resume=False)
         if other:
             marker.set_aside(out)
-        if not resume and (other or not saved.is_file()):
-            # Before the recipe is written: to go on with it must not mean to go on from another one's checkpoints.
-            tidy(out / "checkpoints", resume=False)
         marker.begin(out, data)
         if not own:
             write_text(saved, wanted)
