@@ -289,6 +289,27 @@ def test_a_run_learns_the_scores_and_says_whose_they_are(tmp_path: Path, tiny_be
     assert saved.method.beside == {"name": "score_kl", "weight": 0.5}
 
 
+@pytest.mark.parametrize("wrong", ["store", "label"])
+def test_a_scorer_that_cannot_score_is_refused_before_teachers_are_asked(
+    tmp_path: Path, tiny_bert: Path, cross_encoders: dict[int, Path], sentences: list[str], wrong: str
+) -> None:
+    given = settings(tmp_path, tiny_bert, sentences[:20])
+    if wrong == "store":
+        Job(Recipe.build(given)).score()  # by a function of the same name
+    model = cross_encoders[3 if wrong == "label" else 1]
+    asked: list[str] = []
+
+    def teach(texts: list[str]) -> np.ndarray:
+        asked.extend(texts)
+        return np.random.default_rng(0).normal(size=(len(texts), 8))
+
+    given |= {"scorers": [{"name": "words", "model": str(model)}], "teachers": [{"name": "asked", "call": teach}]}
+    told = "/stores/words: .*fingerprint" if wrong == "store" else "knows 3 classes"
+    with pytest.raises(DistilvecError, match=told):
+        teach_alone(Recipe.build(given))
+    assert len(asked) <= 1, "only tried, not asked"
+
+
 def test_several_scorers_count_by_their_deviation(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     def louder(pairs: list[tuple[str, str]]) -> list[float]:
         return [1000 * each + 5 for each in overlap(pairs)]

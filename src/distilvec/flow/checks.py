@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 
 import numpy as np
@@ -11,16 +12,16 @@ from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError, nearest
 from distilvec.flow.job import Job
 from distilvec.flow.judge import FEWEST_HELD_OUT, task_examples
-from distilvec.flow.score import without_scores
+from distilvec.flow.score import STORAGE, open_scorer, without_scores
 from distilvec.flow.writing import METRICS, read_items, writes
 from distilvec.judging import NeighbourTask, agreement
 from distilvec.judging.verdict import too_few
 from distilvec.methods.base import Method
 from distilvec.methods.table import resolve
-from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import default_prompt, side_prompt
 from distilvec.recipe import Recipe, TeacherSection
 from distilvec.scorers.score_file import TableScorer
+from distilvec.store import SignalStore
 from distilvec.tasks.scores import metric_names
 from distilvec.tasks.table import build_task
 from distilvec.training.arguments import training_arguments
@@ -99,23 +100,26 @@ def _check_truth(job: Job) -> None:
 def check_scorers(job: Job) -> None:
     """See, before teachers are asked (and paid), that the scorers can be.
 
-    A model is only found: its weights would lie beside the teacher's in memory while that one teaches.
+    A model is opened for a moment: its weights would lie beside the teacher's in memory while that one teaches.
 
     Raises:
-        DistilvecError: the corpus has single texts, or a scorer cannot be had.
+        DistilvecError: the corpus has single texts, a scorer cannot be had, or its store is another scorer's.
         DataError: a table has no score for any of the corpus' pairs.
     """
     if not job.recipe.scorers:
         return
-    pairs = job.pairs
-    models = [section for section in job.recipe.scorers if section.model is not None]
-    for section in models:
-        locate(str(section.address), section.trust_remote_code)
-    if models:
-        return
-    for section, scorer in zip(job.recipe.scorers, job.scorers, strict=True):
+    pairs, stores = job.pairs, job.place / "stores"
+    models = any(section.model is not None for section in job.recipe.scorers)
+    for number, section in enumerate(job.recipe.scorers):
+        # One after the other, off the teacher's device.
+        scorer = open_scorer(section.model_copy(update={"device": "cpu"})) if models else job.scorers[number]
         if isinstance(scorer, TableScorer) and len(pairs) and not scorer.knows(pairs.keys).any():
             raise without_scores(section, len(pairs))
+        if (stores / section.name / "store.json").exists():
+            SignalStore.create(stores / section.name, scorer.card, 1, STORAGE)
+        del scorer
+        if models:
+            gc.collect()  # a model is held by what reads with it
 
 
 def _check_negatives(job: Job) -> None:
