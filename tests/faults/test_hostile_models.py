@@ -8,7 +8,9 @@ import json
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from distilvec.export import export_onnx
 from distilvec.flow.compare import compare
 from distilvec.flow.finetune import finetune
 from distilvec.modules.folder_checks import PICKLES
-from distilvec.modules.guarded import open_config
+from distilvec.modules.guarded import no_questions, nothing_made_up, open_config
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of
 from distilvec.students import load_student, shrink, static, upcycle
@@ -375,6 +377,33 @@ def test_values_of_other_types_name_their_key(folder: Path) -> None:
         load_student(folder)
     with pytest.raises(ValueError, match=r"num_attention_heads.*\b4\b"):
         open_config(folder)
+
+
+def test_threads_that_open_models_leave_transformers_as_it_was(tiny_bert: Path) -> None:
+    from transformers import BertForSequenceClassification, PreTrainedModel, dynamic_module_utils
+
+    def state() -> tuple[object, object]:
+        return PreTrainedModel.__dict__["from_pretrained"], dynamic_module_utils.TIME_OUT_REMOTE_CODE
+
+    before, entered, leave = state(), threading.Event(), threading.Event()
+
+    def other() -> None:
+        with no_questions(), nothing_made_up("other"):
+            entered.set()
+            leave.wait(20)
+
+    thread = threading.Thread(target=other)
+    with no_questions(), nothing_made_up("first"):
+        thread.start()
+        entered.wait(0.5)
+    leave.set()
+    thread.join()
+    assert entered.is_set() and state() == before
+    with ThreadPoolExecutor(1) as somebody, nothing_made_up("ours"):
+        model, told = somebody.submit(
+            BertForSequenceClassification.from_pretrained, str(tiny_bert), output_loading_info=True
+        ).result()
+    assert "classifier.weight" in told["missing_keys"] and model.num_labels == 2
 
 
 def test_only_the_guarded_opener_opens_models() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import threading
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,8 @@ from distilvec.errors import DataError, DistilvecError
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
+#: Held while what transformers does is changed for everybody; of one thread, one opening may lie in another.
+_CHANGING = threading.RLock()
 #: Parts of a model that no vector comes of; many folders hold none.
 _UNREAD = {"pooler", "mask_token"}
 #: Modules of ours that bring their code along: the name in modules.json -> where the class is.
@@ -151,22 +154,27 @@ def open_tokenizer(source: str | Path) -> Any:
 
 @contextlib.contextmanager
 def no_questions() -> Iterator[None]:
-    """While the block runs, transformers refuses code of a model's own instead of asking on standard input."""
+    """While the block runs, transformers refuses code of a model's own instead of asking on standard input.
+
+    Other threads wait for their turn.
+    """
     from transformers import dynamic_module_utils as dynamic
 
-    before = dynamic.TIME_OUT_REMOTE_CODE
-    dynamic.TIME_OUT_REMOTE_CODE = 0
-    try:
-        yield
-    finally:
-        dynamic.TIME_OUT_REMOTE_CODE = before
+    with _CHANGING:
+        before = dynamic.TIME_OUT_REMOTE_CODE
+        dynamic.TIME_OUT_REMOTE_CODE = 0
+        try:
+            yield
+        finally:
+            dynamic.TIME_OUT_REMOTE_CODE = before
 
 
 @contextlib.contextmanager
 def nothing_made_up(folder: str | Path) -> Iterator[None]:
     """While the block runs, note the weights that transformers makes up at random because the files hold none.
 
-    That of code of the model's own is its own affair.
+    That of code of the model's own is its own affair, and so is what another thread opens meanwhile by transformers
+    itself; what it opens by this module waits for its turn.
 
     Raises:
         DistilvecError: there are such, and the model brings code that would know what to do with those that it has.
@@ -175,11 +183,13 @@ def nothing_made_up(folder: str | Path) -> Iterator[None]:
     from transformers import PreTrainedModel
 
     model_class: Any = PreTrainedModel
-    opens = model_class.__dict__["from_pretrained"]
     made_up: list[str] = []
     own_code: list[Any] = []
+    here = threading.get_ident()
 
     def noting(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != here:
+            return opens.__func__(cls, *args, **kwargs)
         opened, told = opens.__func__(cls, *args, **{**kwargs, "output_loading_info": True})
         if not cls.__module__.startswith("transformers_modules."):
             weights = {name for name, _ in opened.named_parameters() if _UNREAD.isdisjoint(name.split("."))}
@@ -187,11 +197,13 @@ def nothing_made_up(folder: str | Path) -> Iterator[None]:
             own_code.append(getattr(opened.config, "auto_map", None))
         return opened
 
-    model_class.from_pretrained = classmethod(noting)
-    try:
-        yield
-    finally:
-        model_class.from_pretrained = opens
+    with _CHANGING:
+        opens = model_class.__dict__["from_pretrained"]
+        model_class.from_pretrained = classmethod(noting)
+        try:
+            yield
+        finally:
+            model_class.from_pretrained = opens
     if made_up:
         more = f" and {len(made_up) - 1} more" if len(made_up) > 1 else ""
         problem = f"its weights hold no {made_up[0]}{more}, and random numbers would stand there"
