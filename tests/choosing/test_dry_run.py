@@ -137,10 +137,31 @@ def test_combined_teachers_are_one_with_a_store_of_its_own(
     stages = dict(plan(recipe).lines)
     assert stages["combined"].startswith("64 dimensions") and "60 texts to combine" in stages["combined"]
     assert "144 bytes each, 8.6 kB in all" in stages["combined"]
-    assert dict(plan(recipe, teaching_only=True).lines)["disk"].startswith("18.2 kB"), "60 texts of 2 x 80 + 144 bytes"
+    assert "80 bytes a text, 4.8 kB in all" in stages["teacher tiny"]
     Job(recipe).teach()
     stages = dict(plan(recipe, teaching_only=True).lines)
     assert "0 texts to combine" in stages["combined"] and stages["disk"].startswith("0 B")
+
+
+def test_the_disk_holds_corpus_and_token_ids_too(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    from distilvec.flow.run import train
+
+    def said(**options: bool) -> float:
+        number, unit = dict(plan(recipe, **options).lines)["disk"].split()[:2]
+        return float(number.replace(",", "")) * {"B": 1, "kB": 1e3, "MB": 1e6}[unit]
+
+    training = {"max_steps": 1, "batch_size": 8, "use_cpu": True}
+    texts = [f"{number} {text}" for number in range(30) for text in sentences[:100]]
+    recipe = tiny_recipe(tmp_path, tiny_bert, texts, training=training)
+    before, teaching = said(), said(teaching_only=True)
+    train(recipe)
+    written = {
+        name: sum(file.stat().st_size for file in (tmp_path / "out" / name).rglob("*") if file.is_file())
+        for name in ("corpus", "stores", "tokens", "start")
+    }
+    assert teaching == pytest.approx(written["corpus"] + written["stores"], rel=0.1)
+    assert before - said() == pytest.approx(sum(written.values()), rel=0.15)
+    assert said(teaching_only=True) == 0
 
 
 def test_too_few_held_out_texts_are_told_before_anything_is_taught(

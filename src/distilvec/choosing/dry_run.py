@@ -17,13 +17,16 @@ import numpy as np
 
 from distilvec.choosing.probe import short_training
 from distilvec.choosing.sample import whole_groups
+from distilvec.corpus.files import MANIFEST
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.evenly import evenly_spaced
+from distilvec.files import read_object
 from distilvec.flow.checks import check_job, compares, too_few_held_out
 from distilvec.flow.combine import combine
 from distilvec.flow.job import Job
 from distilvec.flow.mine import further_documents, mining_cost
 from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
+from distilvec.flow.start import FOLDER
 from distilvec.flow.teach import Taught
 from distilvec.flow.train import adapted
 from distilvec.recipe import Recipe
@@ -98,8 +101,8 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
             _probe_teachers(job, rows, recipe.place, summary, more) if recipe.teachers else ([], 0.0, 0.0)
         )
         asked = bool(recipe.scorers) and not mining and (teaching_only or job.needs.scores)
-        scored, scores = _probe_scorers(job, rows, recipe.place, summary) if asked else (0.0, None)
-        seconds += scored
+        scored, written, scores = _probe_scorers(job, rows, recipe.place, summary) if asked else (0.0, 0.0, None)
+        seconds, disk = seconds + scored, disk + written
         if mining:
             cost = mining_cost(job, further)
             summary.add(
@@ -115,6 +118,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
             few = too_few_held_out(job)
             extra = f"; {few}" if few else ", agreement with the teacher" if compares(recipe) else ""
             summary.add("judging", (", ".join(task.name + own for task in job.tasks) or "no tasks") + extra)
+        disk += _prepared_bytes(job, recipe)
     free = shutil.disk_usage(_existing(Path(recipe.output))).free
     summary.add("disk", f"{size(disk)} will be written; {size(free)} are free")
     summary.add("time", f"about {duration(seconds)}" + ("" if teaching_only else " before judging"))
@@ -243,13 +247,13 @@ def _examples(name: str, seen: TeacherReport) -> list[str]:
     ]
 
 
-def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, summary: Plan) -> tuple[float, np.ndarray]:
-    """Score a few pairs with each scorer; returns the seconds of scoring all, and what was said of these pairs.
+def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, summary: Plan) -> tuple[float, float, np.ndarray]:
+    """Score a few pairs with each scorer; returns seconds and bytes of scoring all, and what was said of these pairs.
 
     Args:
         kept: where the run itself will keep its stores.
     """
-    seconds, scored = 0.0, []
+    seconds, disk, scored = 0.0, 0.0, []
     pairs = QueryDocuments.of(job.corpus, rows)
     for section, scorer in zip(job.recipe.scorers, job.scorers, strict=True):
         begun = time.perf_counter()
@@ -268,8 +272,8 @@ def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, summary: Plan) -> tup
             f"scorer {section.name}",
             f"{missing:,} of {len(keys):,} pairs to score at {rate:,.0f}/s: {duration(missing / rate)}{absent}",
         )
-        seconds += missing / rate
-    return seconds, scores_of(scored, pairs)
+        seconds, disk = seconds + missing / rate, disk + missing * (BYTES[STORAGE] + 16)
+    return seconds, disk, scores_of(scored, pairs)
 
 
 def _probe_student(
@@ -327,6 +331,23 @@ def _derived_bytes(place: Path, probed: int, rows: int) -> float:
     whole = [file for file in stored if file.suffix == ".npy"] + [*place.glob("alignments/*")]
     part = sum(file.stat().st_size for file in stored if file.suffix != ".npy")
     return part * rows / max(probed, 1) + sum(file.stat().st_size for file in whole)
+
+
+def _prepared_bytes(job: Job, recipe: Recipe) -> float:
+    """Bytes of the corpus, its token ids and the untrained student, all of which the probe made whole; what the run
+    will find where it keeps them is not counted.
+    """
+    probe, kept = job.place, recipe.place
+    places = [
+        (probe / "probe-run" / "tokens", kept / "tokens"),
+        (probe / "pieces", kept / "pieces"),
+        (probe / FOLDER, Path(recipe.output) / FOLDER),
+    ]
+    made = [(file, there / file.relative_to(place)) for place, there in places for file in place.rglob("*")]
+    written = [file for file, there in made if not there.exists()]
+    if read_object(kept / "corpus" / MANIFEST).get("fingerprint") != job.corpus.fingerprint:
+        written += (probe / "corpus").rglob("*")
+    return float(sum(file.stat().st_size for file in written if file.is_file()))
 
 
 class _Rows:
