@@ -179,6 +179,25 @@ def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         load_teacher(call="distilvec_no_such_module:f")
 
 
+@pytest.mark.parametrize("made", ["Encoder()", "SentenceTransformer(FOLDER, device='cpu')"])
+def test_a_model_that_is_named_instead_of_a_function_is_told_to_name_its_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_bert: Path, made: str
+) -> None:
+    module = f"distilvec_test_models_{len(made)}"
+    (tmp_path / f"{module}.py").write_text(
+        "from sentence_transformers import SentenceTransformer\n"
+        f"FOLDER = {str(tiny_bert)!r}\n"
+        "class Encoder:\n"
+        "    def encode(self, texts):\n"
+        "        return [[float(len(each)), 2.0] for each in texts]\n"
+        f"MODEL = {made}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DistilvecError, match=f"{made.partition('(')[0]}.*call: module:NAME.encode"):
+        load_teacher(call=f"{module}:MODEL")
+    assert load_teacher(call=f"{module}:MODEL.encode").encode(["four", "one"]).shape[0] == 2
+
+
 def test_fingerprint_follows_source_and_prompt() -> None:
     def other(texts: list[str]) -> list[list[float]]:
         return [[0.0, 1.0, 2.0] for _ in texts]

@@ -166,7 +166,7 @@ class CallTeacher(SentenceTeacher):
                 raise DistilvecError(
                     f"the function fails with {type(problem).__name__}: {problem}",
                     where=self._where,
-                    remedy=f"It is called with {self._given}; try it by itself.",
+                    remedy=_by_encode(self._function) or f"It is called with {self._given}; try it by itself.",
                 ) from problem
             except (SystemExit, GeneratorExit) as problem:
                 raise DistilvecError(
@@ -250,9 +250,16 @@ def find_function(path: str) -> Callable[[list[str]], Any]:
     """
     function = find(path, "function", "my_service:embed")
     if not callable(function):
-        raise DistilvecError(f"a {type(function).__name__} cannot be called", where=path)
+        raise DistilvecError(f"a {type(function).__name__} cannot be called", where=path, remedy=_by_encode(function))
     found: Callable[[list[str]], Any] = function
     return found
+
+
+def _by_encode(model: Any) -> str | None:
+    """How a model that encodes texts, and was named instead of a function, is named rightly; None for anything else."""
+    if isinstance(model, str) or not callable(getattr(model, "encode", None)):
+        return None
+    return f"It is a {type(model).__name__}; name its method: call: module:NAME.encode."
 
 
 def find(path: str, kind: str, example: str) -> Any:
