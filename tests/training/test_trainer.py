@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from tests.disk import full_beyond
 from tests.training import jobs
 from tests.training.assembling import assemble
 from tests.training.starting import Starter
@@ -230,6 +231,18 @@ def test_a_step_that_the_device_has_no_room_for_is_named(
     monkeypatch.setattr("distilvec.training.trainer.DistillationTrainer.training_step", full)
     with pytest.raises(EnvironmentProblem, match=r"^training: .*step 1 \(.* 2\.00 MiB\.\).*mini_batch_size"):
         run(home, tmp_path)
+
+
+@pytest.mark.parametrize("lacking", ["most", "a byte"])
+def test_a_disk_that_fills_with_a_checkpoint_is_said(home: Path, tmp_path: Path, lacking: str) -> None:
+    """Torch has another error for what lies in its buffer until the file is closed."""
+    run(home, tmp_path / "whole")
+    (state,) = (tmp_path / "whole/checkpoints").glob("checkpoint-*/optimizer.pt")
+    size = state.stat().st_size
+    limit = size - 1 if lacking == "a byte" else size * 3 // 4
+    with full_beyond(limit), pytest.raises(EnvironmentProblem, match=r"checkpoint-5: the checkpoint cannot be written"):
+        run(home, tmp_path / "full")
+    assert not list((tmp_path / "full/checkpoints").iterdir())
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.0, [16, 32, 40]), (1000.0, [40])])

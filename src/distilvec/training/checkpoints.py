@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 #: Torch says by these names, in errors without a kind, that a file cannot be written.
-_WRITERS = ("PytorchStreamWriter", "inline_container")
+_WRITERS = ("PytorchStreamWriter", "inline_container", "iostream error")
 
 
 class CheckpointedTrainer(Trainer):
