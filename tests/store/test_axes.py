@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.disk import full_beyond
 
 from distilvec.corpus import read_corpus
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.flow.run import run
 from distilvec.recipe import Recipe
 from distilvec.store import RaggedSignal, SignalStore, fill
-from distilvec.store.axes import axes_of
+from distilvec.store.axes import TokenAxes, _read, _write, axes_of
 from distilvec.teachers import load_teacher
 from distilvec.teachers.signals import Wanted
 
@@ -42,6 +43,17 @@ def both(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, sentences: l
 def states(store: SignalStore, corpus: Any, layer: int) -> np.ndarray:
     signal = RaggedSignal(store.path, f"tokens-{layer}")
     return np.concatenate(signal.read(signal.rows(corpus.teacher_keys))).astype(np.float64)
+
+
+def test_a_disk_that_fills_with_the_axes_is_said(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    (tmp_path / "store").mkdir()
+    file = tmp_path / "store" / "axes-1.safetensors"
+    axes = TokenAxes(np.eye(32, AXES, dtype=np.float32), 1.0, 60)
+    with full_beyond(200), pytest.raises(EnvironmentProblem, match=r"axes-1\.safetensors: no room"):
+        _write(file, axes)
+    assert not list(file.parent.iterdir())
+    _write(file, axes)
+    assert (_read(file).matrix == axes.matrix).all() and _read(file).texts == 60
 
 
 def test_they_are_the_leading_axes_of_all_tokens(both: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from distilvec.corpus.lazy import take
 from distilvec.errors import DataError, DistilvecError
@@ -132,8 +132,9 @@ def _write(file: Path, axes: TokenAxes) -> None:
     partial = file.with_name(f"{file.name}.{secrets.token_hex(4)}.tmp")
     with disk_problems(file):
         matrix = torch.from_numpy(np.ascontiguousarray(axes.matrix))
-        save_file({"axes": matrix}, str(partial), {"retained": repr(axes.retained), "texts": str(axes.texts)})
+        content = save({"axes": matrix}, {"retained": repr(axes.retained), "texts": str(axes.texts)})
         try:
+            partial.write_bytes(content)  # safetensors' own error for a full disk is none of the system's
             os.link(partial, file)
         except FileExistsError:
             pass
