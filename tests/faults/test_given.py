@@ -7,15 +7,16 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.disk import full_beyond
 
 from distilvec.corpus import opening, read_corpus, tables
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.judging import load_task
 from distilvec.recipe.from_python import recipe_of
 from distilvec.teachers.vectors import VectorsTeacher
@@ -111,6 +112,21 @@ def test_tables_are_read_by_rows(tmp_path: Path, make: Callable[[], Any]) -> Non
     rows = [json.loads(line) for line in Path(str(recipe.corpus.path)).read_text().splitlines()]
     assert [row["body"] for row in rows] == COLUMNS["body"]
     assert read_corpus(make(), tmp_path / "corpus", text="body", holdout=0.0).texts() == COLUMNS["body"]
+
+
+def test_a_disk_that_fills_with_rows_from_python_is_said(tmp_path: Path) -> None:
+    rows = [{"text": f"a text of some length, number {number}"} for number in range(500)]
+    given = ("cosine", tmp_path / "out")
+    with full_beyond(10_000), pytest.raises(EnvironmentProblem, match=r"/given/corpus\.jsonl: .*File too large"):
+        recipe_of("teacher", "student", rows, *given)
+    assert not list((tmp_path / "out/given").iterdir())
+
+    def broken() -> Iterator[str]:
+        yield "a text"
+        raise OSError("of somebody's own")
+
+    with pytest.raises(OSError, match="own"):
+        recipe_of("teacher", "student", broken(), *given)
 
 
 def test_single_columns_are_lists_of_texts(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ and the recipe is refused when it is run again: only from Python can it be given
 
 from __future__ import annotations
 
+import errno
 import filecmp
 import json
 import os
@@ -24,7 +25,7 @@ from distilvec.arrays import as_vectors
 from distilvec.corpus.column_names import USUAL
 from distilvec.corpus.sources import undecoded
 from distilvec.corpus.tables import chosen_split, given_rows, is_dataset, is_table
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.files import whole
 from distilvec.locking import alone_in
 from distilvec.marker import claim
@@ -33,6 +34,7 @@ from distilvec.recipe.recipe import Recipe
 from distilvec.recipe.sections import NAME
 
 GIVEN = "given"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def recipe_of(
@@ -197,6 +199,9 @@ def _write_rows(file: Path, source: Any, text: str, limit: int | None = None, im
     Args:
         text: column of rows that are no dictionaries.
         images: columns that hold images.
+
+    Raises:
+        EnvironmentProblem: the disk is full.
     """
     rows = given_rows(source, limit)
     claim(file.parent.parent)
@@ -211,6 +216,14 @@ def _write_rows(file: Path, source: Any, text: str, limit: int | None = None, im
         elif not filecmp.cmp(file, partial, shallow=False):  # its date is part of the prepared corpus' fingerprint
             with alone_in(file.parent.parent):  # nor may the texts of a run that is at work be replaced
                 partial.replace(file)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise  # rows that are read as they are asked for may raise what they like
+        raise EnvironmentProblem(
+            f"there is no room for what was given ({error.strerror})",
+            where=str(file),
+            remedy="Free disk space, or choose another output.",
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
     return file
