@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
+from tests.disk import full_beyond
 from tests.report.example import example
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.flow.compare import Comparison
 from distilvec.judging import Score
 from distilvec.judging.bootstrap import make_score
 from distilvec.judging.scores import Outputs
@@ -213,10 +217,25 @@ def test_compare_gives_means_deviations_and_supported_differences() -> None:
     assert table.to_dict()["entries"]["talas"]["a"]["seeds"] == 3
 
 
+def _on_five_tasks() -> dict[str, list[dict[str, Score]]]:
+    levels = (("x", 0.7), ("y", 0.9), ("z", 0.5))
+    return {name: [dict.fromkeys("abcde", _seeds(level, 1)[0]["a"])] for name, level in levels}
+
+
+def test_a_disk_that_fills_with_the_picture_of_ranks_is_said(tmp_path: Path) -> None:
+    found = Comparison(tmp_path, compare_table(_on_five_tasks(), "x"))
+    found.write()
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with (
+        full_beyond(len(before["ranks.svg"]) - 1),
+        pytest.raises(EnvironmentProblem, match=r"ranks\.svg: .*File too large"),
+    ):
+        found.write()
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
 def test_compare_ranks_methods_where_there_are_tasks_enough() -> None:
-    many = {
-        name: [dict.fromkeys("abcde", _seeds(level, 1)[0]["a"])] for name, level in (("x", 0.7), ("y", 0.9), ("z", 0.5))
-    }
+    many = _on_five_tasks()
     table = compare_table(many, "x")
     assert table.ranking is not None and table.ranking.average == {"x": 2.0, "y": 1.0, "z": 3.0}
     assert "| rank |" in table.markdown() and "Nemenyi" in table.markdown()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from distilvec import marker
 from distilvec.errors import DistilvecError, nearest
-from distilvec.files import read_object, write_text
+from distilvec.files import read_object, whole, write_text
 from distilvec.flow.bench import Bench, Scores, made_of_held_out
 from distilvec.flow.job import Job
 from distilvec.flow.judge import supervises
@@ -65,8 +65,8 @@ class Comparison(Shown):
         write_text(self.folder / "compare.json", json.dumps(content, indent=1) + "\n")
         lines = [self._repr_markdown_()]
         if self.compared.ranking is not None:
-            with style():
-                save_svg(ranks_figure(self.compared.ranking), self.folder / "ranks.svg")
+            with style(), whole(self.folder / "ranks.svg") as partial:
+                save_svg(ranks_figure(self.compared.ranking), partial)
             lines += ["", "![Average ranks](ranks.svg)"]
         write_text(self.folder / "compare.md", "\n".join(lines) + "\n")
         write_text(self.folder / "compare.csv", self.compared.csv())
