@@ -69,6 +69,13 @@ def test_a_student_that_was_not_chosen_is_not_gone_on_with(
     plan = tmp_path / "out" / "plan.json"
     plan.write_text(json.dumps({"asked": {"auto": section, "tasks": tasks}}))
     assert settle_student(auto, resume=True).student == named.student
+    # Another run chose a larger one for this recipe, and was killed before it took the folder.
+    row = {"name": "two layers", "section": {"shrink": {"of": "tiny", "layers": 2}}}
+    plan.write_text(json.dumps({"asked": {"auto": section, "tasks": tasks}, "rows": [row], "chosen": row["name"]}))
+    larger = settle_student(auto, resume=True)
+    assert larger.student.shrink.layers == 2  # type: ignore[union-attr]
+    with pytest.raises(DistilvecError, match=r"recipe\.yaml: .*another recipe \(student"):
+        output_folder(larger, resume=True)
     plan.write_text(json.dumps({"asked": {"auto": section | {"parameters": 5e6}, "tasks": tasks}}))
     with pytest.raises(DistilvecError, match=r"plan\.json: the student .* chosen for something else"):
         settle_student(auto, resume=True)

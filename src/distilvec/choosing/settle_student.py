@@ -14,7 +14,7 @@ from distilvec.choosing.choose import KEEP, choose
 from distilvec.choosing.compiled import Compiled, compile_budget, write_figure
 from distilvec.errors import DistilvecError
 from distilvec.files import read_object, write_text
-from distilvec.flow.judge import PLAN
+from distilvec.flow.judge import PLAN, chosen_section
 from distilvec.locking import alone_in
 from distilvec.recipe import AutoSection, Recipe
 from distilvec.training.distributed import launched
@@ -47,7 +47,10 @@ def settle_student(recipe: Recipe, *, resume: bool = False) -> Recipe:
     out = Path(recipe.output)
     asked = {"auto": auto.model_dump(mode="json"), "tasks": recipe.judging.model_dump(mode="json")["tasks"]}
     if resume and (out / "recipe.yaml").is_file():
-        _refuse_other_choice(out, asked)
+        known = _same_choice(out, asked)
+        section = chosen_section(known) if "asked" in known else None  # `plan -o` writes there too, for no run
+        if section is not None:  # a run before may lie there still, where this one was killed before it began
+            return _settled(recipe, section)
         return recipe.model_copy(update={"student": Recipe.load(out / "recipe.yaml").student})
     with alone_in(marker.claim(out)):  # now, not when the choice has been measured
         choice = _chosen(recipe, auto)
@@ -57,16 +60,20 @@ def settle_student(recipe: Recipe, *, resume: bool = False) -> Recipe:
     assert row.section is not None
     enough = isinstance(choice, Compiled) or choice.chosen is not None
     logger.log(logging.INFO if enough else logging.WARNING, "student: auto has chosen %s", row.name)
-    # Through the recipe's own validation, so that a saved recipe is one that loads.
-    settled = Recipe.build(recipe.model_dump() | {"student": row.section})
+    return _settled(recipe, row.section)
+
+
+def _settled(recipe: Recipe, section: dict[str, Any]) -> Recipe:
+    """The recipe with a chosen student, through its own validation, so that a saved recipe is one that loads."""
+    settled = Recipe.build(recipe.model_dump() | {"student": section})
     return recipe.model_copy(update={name: getattr(settled, name) for name in Recipe.model_fields})
 
 
-def _refuse_other_choice(out: Path, asked: dict[str, Any]) -> None:
-    """Refuse to go on with a student that was not chosen, or was chosen for another `auto` or by other tasks."""
+def _same_choice(out: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    """What was measured; refuses a student that was not chosen, or was chosen for another `auto` or by other tasks."""
     known = read_object(out / PLAN)
     if known and known.get("asked", asked) == asked:
-        return
+        return known
     what = "was chosen for something else" if known else "was not chosen, but named"
     raise DistilvecError(
         f"the student of the run in this folder {what}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -310,10 +310,15 @@ def _slices(job: Job, student: SentenceTransformer, verdict: Verdict) -> list[Sl
     return slices(masks, *vectors)
 
 
+def chosen_section(plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The section of the student that was chosen, of what `student: auto` wrote; None where it tells none."""
+    return next((row.get("section") for row in plan.get("rows", ()) if row.get("name") == plan.get("chosen")), None)
+
+
 def _chosen_by(job: Job) -> set[str] | None:
     """Tasks that `student: auto` chose this student by, in this folder; None where it did not."""
     plan = read_object(job.output / PLAN)
-    section = next((row.get("section") for row in plan.get("rows", ()) if row.get("name") == plan.get("chosen")), None)
+    section = chosen_section(plan)
     try:
         chosen = None if section is None else StudentSection.model_validate(section)
     except ValidationError:  # of another version: no reason to end a run that is trained
