@@ -17,6 +17,7 @@ from distilvec.choosing import settle_student
 from distilvec.errors import DistilvecError
 from distilvec.flow.checks import check_job
 from distilvec.flow.job import Job
+from distilvec.flow.judge import _what_choosing_saw
 from distilvec.flow.mine import mine_recipe
 from distilvec.flow.ray.ranks import teach_alone
 from distilvec.flow.run import output_folder, run, train
@@ -79,6 +80,17 @@ def test_a_student_that_was_not_chosen_is_not_gone_on_with(
     plan.write_text(json.dumps({"asked": {"auto": section | {"parameters": 5e6}, "tasks": tasks}}))
     with pytest.raises(DistilvecError, match=r"plan\.json: the student .* chosen for something else"):
         settle_student(auto, resume=True)
+
+
+def test_the_report_says_what_chose_a_student_of_a_model_of_the_hub(tmp_path: Path, tiny_bert: Path) -> None:
+    cut = {"shrink": {"of": "somebody/model", "layers": 1}}
+    pinned = Job(recipe(tmp_path, tiny_bert, ["a"], student={**cut, "revision": "0" * 40}))  # as a run writes it
+    row = {"name": "one layer", "section": cut}
+    pinned.output.mkdir()
+    (pinned.output / "plan.json").write_text(json.dumps({"rows": [row], "chosen": row["name"], "tasks": ["birds"]}))
+    assert "with the test items of birds in view" in " ".join(_what_choosing_saw(pinned, ["birds"]))
+    other = Job(recipe(tmp_path, tiny_bert, ["a"], student={"shrink": {"of": "somebody/model", "layers": 2}}))
+    assert _what_choosing_saw(other, ["birds"]) == []
 
 
 # what is paid

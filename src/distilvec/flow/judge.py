@@ -327,10 +327,12 @@ def _chosen_by(job: Job) -> set[str] | None:
 
 
 def _alike(one: StudentSection | None, other: StudentSection | None) -> bool:
-    """Whether two sections are equal but for the space, which the method settles."""
+    """Whether two sections are equal but for the space, which the method settles, and the hub's commit, which a run
+    writes into its recipe.
+    """
     if one is None or other is None:
         return False
-    return one.model_dump(exclude={"space"}) == other.model_dump(exclude={"space"})
+    return one.model_dump(exclude={"space", "revision"}) == other.model_dump(exclude={"space", "revision"})
 
 
 def _judged_texts(task: Any) -> list[str]:
