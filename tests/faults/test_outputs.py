@@ -107,6 +107,20 @@ def test_an_export_replaces_exports_alone(one_layer_bert: Path, tmp_path: Path) 
     assert contents(one_layer_bert) == before
 
 
+def test_fine_tuning_that_was_stopped_at_its_end_may_be_called_with_other_arguments(
+    tiny_bert: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("distilvec.flow.finetune._scores", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(tiny_bert, data, tmp_path / "tuned", training={"max_steps": 1})
+    monkeypatch.undo()
+    finetune(tiny_bert, data, tmp_path / "tuned", training={"max_steps": 1, "seed": 1})
+    assert sorted(place.name for place in tmp_path.glob("*tuned*")) == ["tuned"]
+
+
 def test_an_older_model_is_set_aside_by_fine_tuning(tiny_bert: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "tuned"
     for seed in (0, 0, 1, 2):

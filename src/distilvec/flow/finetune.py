@@ -291,7 +291,7 @@ def _run(recipe: Recipe, digest: str) -> Run:
     work, recipe = marker.claim(recipe.output), pin(recipe)
     if marker.read(work).get("digest") != digest:
         shutil.rmtree(work / "checkpoints", ignore_errors=True)
-    marker.write(work, {**marker.read(work), "digest": digest})
+    marker.write(work, {**marker.read(work), "digest": digest, "finished": False})  # that one was stopped at its end
     write_text(work / "recipe.yaml", recipe.to_yaml())  # an equal call's files may lie elsewhere now
     try:
         return run(recipe, resume=True)
