@@ -8,14 +8,13 @@ import pickle
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training.starting import ROOT
+from tests.training.starting import ROOT, Starter
 
 
 @pytest.fixture(autouse=True)
@@ -23,18 +22,19 @@ def _beside_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
+PROGRAM = """
+import runpy, sys
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @pytest.mark.timeout(900)  # half a minute of both cores, where nobody else wants them
-def test_kills_and_hostile_inputs(tmp_path: Path) -> None:
-    script = str(ROOT / "benchmarks" / "attack.py")
+def test_kills_and_hostile_inputs(start: Starter, tmp_path: Path) -> None:
+    script = ROOT / "benchmarks" / "attack.py"
     small = ["--kills", "10", "--commands", "teach", "train", "--inputs", "80", "--seed", "1"]
-    done = subprocess.run(
-        [sys.executable, script, *small, "--results", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=880,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    code, output = start.code(PROGRAM, script, *small, "--results", tmp_path, folder=str(script.parent)).wait(880)
+    assert code == 0, output[-6000:]
     found = json.loads((tmp_path / "attack.json").read_text())
     assert found["broken"] == []
     assert sum(row["kills"] for row in found["kills"].values()) >= 10
