@@ -49,12 +49,14 @@ def _looked_up_once() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _figures_without_layout(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Half of what drawing takes is moving labels out of each other's way, which only the report's tests look at."""
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    """What drawing takes is for the most part moving labels out of each other's way, for which a figure is drawn twice;
+    only the report's tests look at that.
+    """
+    from matplotlib.figure import Figure
 
     with pytest.MonkeyPatch.context() as patch:
         if request.path.parent.name != "report":
-            patch.setattr(ConstrainedLayoutEngine, "execute", lambda self, figure: None)
+            patch.setattr(Figure, "get_layout_engine", lambda self: None)
         yield
 
 
