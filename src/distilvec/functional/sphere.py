@@ -49,6 +49,7 @@ def spherical_aggregate(
 
     Source: SBA, eqs. 4 to 11; the Karcher mean extends eq. 8, whose angles exist for two vectors only.
 
+    >>> import torch
     >>> both = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     >>> round(spherical_aggregate(both, torch.tensor([0.5, 0.5])).norm().item(), 5)
     2.0
