@@ -252,9 +252,7 @@ _EACH: tuple[Claim, ...] = (
     ),
     _similar("ours", "our likelihood beats our cosine", "not given", "likelihood, ours", "cosine, ours"),
     _similar("ours", "our likelihood beats the paper's", "not given", "likelihood, ours", "likelihood, standardised"),
-    _similar(
-        "ours", "our cosine beats that of random kernels", "not given", "cosine, ours", "cosine, random start"
-    ),
+    _similar("ours", "our cosine beats that of random kernels", "not given", "cosine, ours", "cosine, random start"),
     *(
         _similar("ours", f"all beat the best single one, {called}", "not given", row, f"{row}{BEST_OF_SIMILAR}")
         for row, called in (("likelihood, ours", "by likelihood"), ("cosine, ours", "by cosine"))
