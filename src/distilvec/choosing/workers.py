@@ -136,17 +136,18 @@ class Trainings:
     def _begin(self) -> None:
         shared = pickle.dumps((torch.get_num_threads() // self.workers, self.lesson))
         self._place = tempfile.TemporaryDirectory(prefix="distilvec-plan-")  # what killed ones leave goes with it
-        for _ in range(self.workers):
-            try:
-                worker = _started(self._place.name)
-                self._all.append(worker)
+        try:
+            for _ in range(self.workers):
+                self._all.append(_started(self._place.name))
+            for worker in self._all:  # once all have begun: each takes a large lesson only when it has imported all
                 _send(worker, shared)
-            except OSError as error:
-                raise EnvironmentProblem(
-                    f"a process to train it in cannot be started ({error.strerror or error})",
-                    where="candidates",
-                    remedy="With OMP_NUM_THREADS=1 they are trained in this one.",
-                ) from error
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"a process to train it in cannot be started ({error.strerror or error})",
+                where="candidates",
+                remedy="With OMP_NUM_THREADS=1 they are trained in this one.",
+            ) from error
+        for worker in self._all:
             self._idle.put(worker)
 
     def __exit__(self, *error: object) -> None:
