@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -15,6 +16,8 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 if TYPE_CHECKING:
     import numpy as np
 
+#: Numbers of the errors that say that there is no room.
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _SCRATCH_BYTES = 4 << 20
 
 

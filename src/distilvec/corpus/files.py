@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, EnvironmentProblem
+from distilvec.files import FULL
 from distilvec.locking import locked
 
 FORMAT = 2
 MANIFEST = "corpus.json"
 _PARTIAL = ".partial-"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST, errno.ENOTDIR}
 
 
@@ -46,7 +46,7 @@ def new_files(folder: Path) -> Iterator[Path]:
             yield partial
         except OSError as error:
             own = error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(folder)
-            if error.errno not in _FULL | _FORBIDDEN or not own:
+            if error.errno not in FULL | _FORBIDDEN or not own:
                 raise  # not of these files: a source given as an iterator may raise what it likes
             raise _unwritable(folder, error) from error
         finally:
@@ -57,7 +57,7 @@ def _unwritable(folder: Path, error: OSError) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"the corpus cannot be written ({error.strerror})",
         where=str(folder),
-        remedy="Free disk space." if error.errno in _FULL else "Choose another folder.",
+        remedy="Free disk space." if error.errno in FULL else "Choose another folder.",
     )
 
 

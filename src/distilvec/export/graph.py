@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
 from distilvec.export.encoder import INPUTS
+from distilvec.files import FULL
 from distilvec.modules.routing import mixtures
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ OPSET = 18
 #: Above this the weights go into a file beside the graph: protobuf ends at 2 GB.
 INSIDE_LIMIT = 1_500_000_000
 OUTPUT, STATES = "sentence_embedding", "last_hidden_state"
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO}
+_DISK = FULL | {errno.EACCES, errno.EROFS, errno.EIO}
 _EXAMPLES = ["a short text", "and a text that is somewhat longer than the first"]
 
 

@@ -24,6 +24,7 @@ from distilvec.modules.guarded import (
 from distilvec.modules.model2vec import is_model2vec, open_model2vec
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
 from distilvec.modules.pipeline import item_kinds
+from distilvec.modules.text_ids import id_count
 from distilvec.modules.vision import is_vision, open_vision
 
 if TYPE_CHECKING:
@@ -248,10 +249,10 @@ def check_table(model: SentenceTransformer, name: str) -> None:
         table = getattr(first, "embedding", None)
     if not isinstance(table, nn.Embedding | nn.EmbeddingBag) or not hasattr(tokenizer, "get_vocab"):
         return
-    highest, rows = max(tokenizer.get_vocab().values(), default=-1), table.weight.shape[0]
-    if highest >= rows and not _leave_out(tokenizer, rows):
+    ids, rows = id_count(tokenizer), table.weight.shape[0]
+    if ids > rows and not _leave_out(tokenizer, rows):
         raise DistilvecError(
-            f"its tokenizer gives ids up to {highest:,}, and there are vectors for {rows:,} pieces",
+            f"its tokenizer gives ids up to {ids - 1:,}, and there are vectors for {rows:,} pieces",
             where=name,
             remedy="Tokenizer and weights do not belong together; copy or download the model again.",
         )

@@ -9,7 +9,6 @@ and the recipe is refused when it is run again: only from Python can it be given
 
 from __future__ import annotations
 
-import errno
 import filecmp
 import json
 import os
@@ -26,7 +25,7 @@ from distilvec.corpus.column_names import USUAL
 from distilvec.corpus.sources import undecoded
 from distilvec.corpus.tables import chosen_split, given_rows, is_dataset, is_table
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.files import whole
+from distilvec.files import FULL, whole
 from distilvec.locking import alone_in
 from distilvec.marker import claim
 from distilvec.recipe.places import TASK_FILES, find_files, home
@@ -34,7 +33,6 @@ from distilvec.recipe.recipe import Recipe
 from distilvec.recipe.sections import NAME
 
 GIVEN = "given"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def recipe_of(
@@ -217,7 +215,7 @@ def _write_rows(file: Path, source: Any, text: str, limit: int | None = None, im
             with alone_in(file.parent.parent):  # nor may the texts of a run that is at work be replaced
                 partial.replace(file)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise  # rows that are read as they are asked for may raise what they like
         raise EnvironmentProblem(
             f"there is no room for what was given ({error.strerror})",

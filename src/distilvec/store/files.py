@@ -13,8 +13,8 @@ from typing import Any
 
 from distilvec import locking
 from distilvec.errors import EnvironmentProblem
+from distilvec.files import FULL
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -55,7 +55,7 @@ def disk_problems(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise EnvironmentProblem(
                 f"no room to write the store ({error.strerror})",
                 where=str(where),
