@@ -316,6 +316,25 @@ def test_shrink_and_export(place: Path, tiny_bert: Path, capsys: pytest.CaptureF
     assert "onnx float32" in capsys.readouterr().out and (place / "onnx" / "model.onnx").is_file()
 
 
+def test_a_demo_that_was_interrupted_goes_on(start: Starter, tiny_bert: Path, tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    words = ["demo", "--teacher", str(tiny_bert), "--texts", "3000", "-o", str(out)]
+    running = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True, env=environment())
+    log = out / "run.jsonl"
+    until = time.monotonic() + 200
+    while time.monotonic() < until and running.poll() is None and not (log.is_file() and log.read_text()):
+        time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=120)
+    assert running.returncode == 130 and "run, train and demo: with --resume" in told, told
+    step = int(re.findall(r"at step (\d+) of", told)[0])
+    code, said = start(arguments=[*words, "--resume"], folder=str(tmp_path)).wait()
+    assert code == 0, said
+    assert "anew" not in said and not (out / "checkpoints-before").exists()
+    steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
+    assert steps == sorted(steps) and steps[0] <= step < steps[-1]
+
+
 def test_from_end_to_end_with_an_interruption(start: Starter, place: Path, texts: list[str]) -> None:
     """Ctrl-C while training, resume, load without distilvec, and the saved recipe again: the same numbers."""
     recipe, out = place / "recipe.yaml", place / "out"

@@ -129,6 +129,7 @@ def demo(
         bool, typer.Option("--fresh", help="with --cross-tokenizer: token embeddings at random too")
     ] = False,
     texts: Annotated[int, typer.Option(help="training texts", min=200)] = 4000,
+    resume: Annotated[bool, typer.Option("--resume", help="go on where an interrupted demo stopped")] = False,
 ) -> None:
     """Offline, with a real teacher, in a few minutes: a small student and its report."""
     from distilvec.flow.demo import demo_recipe
@@ -143,7 +144,7 @@ def demo(
         fresh=fresh,
         texts=texts,
     )
-    _finish(run(recipe))
+    _finish(run(recipe, resume=resume))
 
 
 @app.command()
@@ -306,7 +307,7 @@ def _guard(action: Callable[[], Any], arguments: list[str], received: list[int])
     except (KeyboardInterrupt, typer.Abort):
         number = received[0] if received else signal.SIGINT
         told = f"interrupted by {signal.Signals(number).name}; what was finished is kept"
-        again = "run the same command again to go on (run and train: with --resume)"
+        again = "run the same command again to go on (run, train and demo: with --resume)"
         typer.secho(f"distilvec: {told}, {again}.", fg="red", err=True)
         sys.exit(128 + number)
     except Exception as error:
