@@ -39,15 +39,31 @@ def whole(file: Path) -> Iterator[Path]:
         yield temporary
         temporary.chmod(0o666 & ~_mask())
         os.replace(temporary, file)
-    except OSError as error:
+    except Exception as error:
+        if not of_the_system(error):
+            raise
         raise EnvironmentProblem(
-            f"the file cannot be written ({error.strerror or error})",
+            f"the file cannot be written ({getattr(error, 'strerror', None) or error})",
             where=str(file)[:300],
             remedy="Choose another place, or make room.",
         ) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def of_the_system(error: Exception) -> bool:
+    """Whether an error while something is written is the system's: a full disk, no permission.
+
+    safetensors and tokenizers wrap what the system says in errors of their own.
+    """
+    return isinstance(error, OSError) or ("os error" in str(error) and not isinstance(error, DistilvecError))
+
+
+def is_full(error: Exception) -> bool:
+    """Whether an error says that there is no room on a disk, in its own words or in those of safetensors."""
+    wrapped = any(f"(os error {number})" in str(error) for number in FULL)
+    return of_the_system(error) and (wrapped or getattr(error, "errno", None) in FULL)
 
 
 def scratch(count: int, dtype: Any) -> np.ndarray:

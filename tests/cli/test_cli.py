@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.disk import full_beyond
 from tests.training.starting import Starter
 
 from distilvec.cli.main import main
@@ -208,6 +209,22 @@ def test_interruptions_and_debug(
     with pytest.raises(DistilvecError):
         main(["--debug", "run", "missing.yaml"])
     assert Interrupted("x").exit_code == 130 and Interrupted("x", number=signal.SIGTERM).exit_code == 143
+
+
+def test_a_full_disk_is_no_surprise_wherever_it_is_met(
+    place: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import distilvec.flow.run
+    from distilvec.students.fresh import fresh
+
+    def starts(*_: Any, **__: Any) -> None:
+        with full_beyond(10_000):  # the student lies in a temporary folder for a while
+            fresh(layers=1, width=64, vocabulary=300, texts=texts)
+
+    monkeypatch.setattr(distilvec.flow.run, "run", starts)
+    assert called("run", place / "recipe.yaml") == 4
+    told = capsys.readouterr().err
+    assert re.search(r"there is no room on a disk \(.*File too large.*Make room\. .*TMPDIR names another", told), told
 
 
 def test_methods_and_doctor(capsys: pytest.CaptureFixture[str]) -> None:

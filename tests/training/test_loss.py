@@ -12,9 +12,11 @@ import pytest
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from tests.disk import full_beyond
 
 from distilvec import DistillationLoss, DistilvecError, SignalStore
 from distilvec.corpus import content_keys
+from distilvec.errors import EnvironmentProblem
 from distilvec.judging import linear_map
 from distilvec.store import fill
 from distilvec.teachers import load_teacher
@@ -287,3 +289,7 @@ def test_what_it_refuses(student: SentenceTransformer, store: SignalStore, texts
     other.save_heads(tmp_path)
     with pytest.raises(DistilvecError, match=r"/distilvec_heads\.safetensors: .*\bMatryoshka\b"):
         DistillationLoss(student, {"name": "cosine", "matryoshka": [8]}, store, texts=texts).load_heads(tmp_path)
+    before = (tmp_path / HEADS).read_bytes()
+    with full_beyond(500), pytest.raises(EnvironmentProblem, match=r"/distilvec_heads\.safetensors: .*make room"):
+        other.save_heads(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == [HEADS] and (tmp_path / HEADS).read_bytes() == before

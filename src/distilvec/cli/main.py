@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -17,7 +18,8 @@ import typer
 
 from distilvec.cli import commands, index_commands, mining_commands, planning
 from distilvec.cli.options import Changes, Engine, Output, at_home, say
-from distilvec.errors import DistilvecError, printable
+from distilvec.errors import DistilvecError, EnvironmentProblem, printable
+from distilvec.files import is_full
 
 app = typer.Typer(
     name="distilvec",
@@ -321,7 +323,14 @@ def _guard(action: Callable[[], Any], arguments: list[str], received: list[int])
             name = printable(str(error.filename))[:80]
             typer.secho(f"distilvec: {name}...: no file can have a name this long. Shorten it.", fg="red", err=True)
             sys.exit(2)
-        told = printable(f"unexpected {type(error).__name__}: {error}")
-        typer.secho(f"distilvec: {told}. The option --debug shows where it comes from.", fg="red", err=True)
+        if is_full(error):  # wherever something is written, such as a model that lies in a temporary folder for a while
+            told = EnvironmentProblem(
+                f"there is no room on a disk ({error})",
+                remedy=f"Make room. Temporary files lie in {tempfile.gettempdir()}; TMPDIR names another folder.",
+            )
+            typer.secho(f"distilvec: {told}", fg="red", err=True)
+            sys.exit(told.exit_code)
+        unexpected = printable(f"unexpected {type(error).__name__}: {error}")
+        typer.secho(f"distilvec: {unexpected}. The option --debug shows where it comes from.", fg="red", err=True)
         sys.exit(1)
     sys.exit(result if isinstance(result, int) else 0)

@@ -20,6 +20,7 @@ from distilvec import sealing
 from distilvec.corpus import Corpus
 from distilvec.corpus.lazy import LazyTexts
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.files import of_the_system
 from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import PoolingChoice, limit_length
@@ -27,7 +28,7 @@ from distilvec.recipe import StudentSection, TeacherSection
 from distilvec.recipe.places import at_revision, or_a_teacher
 from distilvec.students import Seen, fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
 from distilvec.students.fresh import FRESH_LENGTH
-from distilvec.students.ship import of_the_system, say_without_pooler
+from distilvec.students.ship import say_without_pooler
 from distilvec.students.writing import load_writing_student
 from distilvec.teachers.cards import fingerprint, hash_files
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.files import of_the_system
 from distilvec.marker import holds_student
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
@@ -104,14 +105,6 @@ def placed(folder: str | Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     logger.info("student saved to %s", target)
-
-
-def of_the_system(problem: Exception) -> bool:
-    """Whether an error while a model is written is the system's: a full disk, no permission.
-
-    safetensors and tokenizers wrap what the system says in errors of their own.
-    """
-    return isinstance(problem, OSError) or "os error" in str(problem)
 
 
 def check_place(target: Path) -> None:
