@@ -18,7 +18,7 @@ import typer
 
 from distilvec.cli import commands, index_commands, mining_commands, planning
 from distilvec.cli.options import Changes, Engine, Output, at_home, say
-from distilvec.errors import DistilvecError, EnvironmentProblem, printable
+from distilvec.errors import GO_ON, DistilvecError, EnvironmentProblem, printable
 from distilvec.files import is_full
 
 app = typer.Typer(
@@ -309,8 +309,7 @@ def _guard(action: Callable[[], Any], arguments: list[str], received: list[int])
     except (KeyboardInterrupt, typer.Abort):
         number = received[0] if received else signal.SIGINT
         told = f"interrupted by {signal.Signals(number).name}; what was finished is kept"
-        again = "run the same command again to go on (run, train and demo: with --resume)"
-        typer.secho(f"distilvec: {told}, {again}.", fg="red", err=True)
+        typer.secho(f"distilvec: {told}, {GO_ON}.", fg="red", err=True)
         sys.exit(128 + number)
     except Exception as error:
         # Usage errors are click's or, in newer releases of typer, of its own copy of click; both can show themselves.

@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from distilvec.errors import EnvironmentProblem
+from distilvec.errors import GO_ON, EnvironmentProblem
 from distilvec.files import write_text
 from distilvec.interruption import StopSignals
 from distilvec.training.distributed import any_rank
@@ -60,7 +60,7 @@ def _room(file: Path) -> Iterator[None]:
         raise EnvironmentProblem(
             f"the log cannot be written ({error.strerror or error})",
             where=str(file),
-            remedy="Free some space and run again with --resume.",
+            remedy=f"Free some space and {GO_ON}.",
         ) from error
 
 

@@ -20,7 +20,7 @@ from transformers import EarlyStoppingCallback, Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils.hub import PushInProgress
 
-from distilvec.errors import DataError, EnvironmentProblem
+from distilvec.errors import GO_ON, DataError, EnvironmentProblem
 from distilvec.sealing import remove, seal, sealed
 from distilvec.training.callbacks import StopPolitely
 from distilvec.training.checkpoint_folders import DATA, PARTIAL, REMOVE, WEIGHTS, load_strictly, readable, step_of
@@ -112,7 +112,7 @@ class CheckpointedTrainer(Trainer):
             raise EnvironmentProblem(
                 f"the checkpoint cannot be written ({error})",
                 where=str(home / name),
-                remedy="Free some space and run again with --resume; earlier checkpoints are untouched.",
+                remedy=f"Free some space and {GO_ON}; earlier checkpoints are untouched.",
             ) from error
         finally:
             self._partial = None

@@ -15,7 +15,7 @@ import torch
 
 from distilvec.allocator import keep_freed_memory
 from distilvec.corpus.groups import rows_with_companions
-from distilvec.errors import DataError, DistilvecError, DivergedError, EnvironmentProblem, Interrupted
+from distilvec.errors import GO_ON, DataError, DistilvecError, DivergedError, EnvironmentProblem, Interrupted
 from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs, Sample
@@ -323,7 +323,7 @@ def _train(trainer: DistillationTrainer, checkpoint: Path | None, folder: Path) 
             f"stopped by {signals.name or 'a signal to another process'} at step {trainer.state.global_step} of "
             f"{trainer.state.max_steps}; a checkpoint is saved",
             where=str(folder),
-            remedy="Run the same command again to go on (run, train and demo: with --resume).",
+            remedy=f"{GO_ON.capitalize()}.",
             number=signals.number or signal.SIGINT,
         )
     if trainer.args.push_to_hub:
