@@ -453,6 +453,20 @@ def test_a_bare_decoder_with_a_chat_template_is_a_student_of_plain_texts(
     assert shipped.preprocess(["a text"])["input_ids"].tolist() == ids.tolist()
 
 
+def test_a_bare_decoder_with_a_chat_template_is_a_teacher_of_plain_texts(
+    chatty: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    """Its vectors are those of the same folder without the template."""
+    plain = tmp_path / "plain"
+    shutil.copytree(chatty, plain)
+    (plain / "chat_template.jinja").unlink()
+    teacher, other = load_teacher(model=chatty, device="cpu"), load_teacher(model=plain, device="cpu")
+    vectors = teacher.together(sentences[:4])
+    assert np.array_equal(vectors, other.together(sentences[:4]))
+    assert not np.allclose(vectors, SentenceTransformer(str(chatty), device="cpu").encode(sentences[:4]), atol=1e-3)
+    assert teacher.tokens is not None
+
+
 def test_a_student_with_a_chat_template_is_refused_before_anything_is_taught(
     chatty: Path, tmp_path: Path, sentences: list[str]
 ) -> None:

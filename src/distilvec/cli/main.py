@@ -323,12 +323,12 @@ def _guard(action: Callable[[], Any], arguments: list[str], received: list[int])
             typer.secho(f"distilvec: {name}...: no file can have a name this long. Shorten it.", fg="red", err=True)
             sys.exit(2)
         if is_full(error):  # wherever something is written, such as a model that lies in a temporary folder for a while
-            told = EnvironmentProblem(
+            full = EnvironmentProblem(
                 f"there is no room on a disk ({error})",
                 remedy=f"Make room. Temporary files lie in {tempfile.gettempdir()}; TMPDIR names another folder.",
             )
-            typer.secho(f"distilvec: {told}", fg="red", err=True)
-            sys.exit(told.exit_code)
+            typer.secho(f"distilvec: {full}", fg="red", err=True)
+            sys.exit(full.exit_code)
         unexpected = printable(f"unexpected {type(error).__name__}: {error}")
         typer.secho(f"distilvec: {unexpected}. The option --debug shows where it comes from.", fg="red", err=True)
         sys.exit(1)

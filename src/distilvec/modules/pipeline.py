@@ -165,6 +165,20 @@ def _bare_tokenizer(first: Any) -> Any | None:
     return tokenizer if isinstance(tokenizer, Tokenizer) else None
 
 
+def read_plainly(model: SentenceTransformer) -> bool:
+    """Leave out the chat template of a bare model's tokenizer, which sentence-transformers would put around every text.
+
+    Returns:
+        Whether there was one.
+    """
+    first: Any = model[0]
+    if item_kinds(model) != ["text", "message"]:
+        return False
+    first.modality_config.pop("message", None)
+    first.input_formatter.supported_modalities = list(first.modality_config)
+    return True
+
+
 def set_pooling(model: SentenceTransformer, wanted: PoolingChoice | None, *, bare: bool, name: str) -> None:
     """Choose the pooling of a model whose folder says nothing about it; a folder that does is right.
 

@@ -12,7 +12,7 @@ from torch import nn
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer, parameters
 from distilvec.modules.opening import locate, open_model
-from distilvec.modules.pipeline import PoolingChoice, item_kinds, set_length, set_pooling, token_limit
+from distilvec.modules.pipeline import PoolingChoice, item_kinds, read_plainly, set_length, set_pooling, token_limit
 from distilvec.modules.vision import is_vision
 from distilvec.students.weights import SUFFIX, open_weights
 
@@ -74,8 +74,8 @@ def load_student(
         set_length(student, max_length, str(model))
     bare = not (folder / "modules.json").is_file()
     set_pooling(student, pooling, bare=bare, name=str(model))
-    if bare and item_kinds(student) == ["text", "message"]:
-        _read_plainly(student[0])
+    if bare:
+        read_plainly(student)
     return student
 
 
@@ -87,12 +87,6 @@ def _part_storage(student: nn.Module) -> None:
     for parameter in student.parameters():
         if parameter.untyped_storage().nbytes() != parameter.numel() * parameter.element_size():
             parameter.data = parameter.data.clone()
-
-
-def _read_plainly(transformer: Any) -> None:
-    """Leave out the chat template of a bare model, which sentence-transformers would put around every text."""
-    transformer.modality_config.pop("message", None)
-    transformer.input_formatter.supported_modalities = list(transformer.modality_config)
 
 
 def _leave_out_unused(transformer: Any) -> None:

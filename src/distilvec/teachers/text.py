@@ -19,7 +19,7 @@ from distilvec.errors import DistilvecError, nearest
 from distilvec.modules.adapters import CONFIG, WEIGHTS, leave_out_prompt, merge_adapters, read_both_ways
 from distilvec.modules.guarded import cut_in
 from distilvec.modules.opening import inner_folders, locate, locate_adapters, open_model
-from distilvec.modules.pipeline import PoolingChoice, set_length, set_pooling, side_prompt
+from distilvec.modules.pipeline import PoolingChoice, read_plainly, set_length, set_pooling, side_prompt
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.modules.text_ids import id_count
 from distilvec.teachers.base import SentenceTeacher
@@ -91,6 +91,7 @@ class TextTeacher(SentenceTeacher):
         bare = not (folder / "modules.json").exists()
         self.assumed_pooling = bare and pooling is None
         set_pooling(self.model, pooling, bare=bare, name=str(model))
+        plain = bare and read_plainly(self.model)
         if causal is False:
             leave_out_prompt(self.model)
         set_length(self.model, max_length, str(model))
@@ -105,6 +106,7 @@ class TextTeacher(SentenceTeacher):
         parts = [hash_files(each, [each / CONFIG, each / WEIGHTS]) for each in added]
         beside: list[Any] = [parts, causal] if parts or causal is False else []  # else fingerprints are as they were
         beside += [["first", size] for size in [cut_in(folder)] if size]
+        beside += ["without its chat template"] if plain else []
         self.card = self._make_card(name, str(model), folder, dtype_name, beside)
 
     def rest(self) -> None:
