@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-STUDENTS = ("bpe", "cut")
+STUDENTS = ("bpe", "cut", "embedder")
 MOLECULES = "molecules"
 #: All of them, 20,000 steps, each row with a rate of its own, see molecules_long.py.
 LONG = "molecules/long"

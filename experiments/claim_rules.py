@@ -15,7 +15,8 @@ RULES = f"""# Claims of the papers, and what we found
 Written by `python experiments/claims.py` from the files under `experiments/results` and `benchmarks/results`; nothing
 here is written by hand. A paper's figures are of its own students, teachers and epochs. Ours are of the students named:
 
-- `bpe`: 4 layers x 256 with a tokenizer of its own; `cut`: two layers kept from the teacher (talas_table.py).
+- `bpe`: 4 layers x 256 with a tokenizer of its own; `cut`: two layers kept from the teacher; `embedder`: `bpe` after it
+  has learnt the teacher's vectors of other texts (embedder.py), for five epochs (talas_table.py).
 - `labelled`, `out-of-domain`: the student `bpe` (cross_tokenizer.py).
 - `texts`: the student `bpe` of five teachers (many_text.py). The paper's figures are of twelve classification sets.
 - `similar/static`: a table of word pieces, of four teachers of similar strength (similar_teachers.py).
