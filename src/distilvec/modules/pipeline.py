@@ -165,15 +165,20 @@ def _bare_tokenizer(first: Any) -> Any | None:
     return tokenizer if isinstance(tokenizer, Tokenizer) else None
 
 
+def puts_into_template(model: SentenceTransformer) -> bool:
+    """Whether every text is put into the chat template of the model's tokenizer."""
+    return item_kinds(model) == ["text", "message"]
+
+
 def read_plainly(model: SentenceTransformer) -> bool:
     """Leave out the chat template of a bare model's tokenizer, which sentence-transformers would put around every text.
 
     Returns:
         Whether there was one.
     """
-    first: Any = model[0]
-    if item_kinds(model) != ["text", "message"]:
+    if not puts_into_template(model):
         return False
+    first: Any = model[0]
     first.modality_config.pop("message", None)
     first.input_formatter.supported_modalities = list(first.modality_config)
     return True

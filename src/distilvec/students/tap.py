@@ -14,7 +14,7 @@ from distilvec.alignment.pieces import pieces_of
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer, find_writer
 from distilvec.modules.contents import Contents
-from distilvec.modules.pipeline import default_prompt, item_kinds
+from distilvec.modules.pipeline import default_prompt, item_kinds, puts_into_template
 from distilvec.modules.text_ids import check_fast
 from distilvec.modules.watch import Seen, attach_watch
 from distilvec.students.output import StudentInfo, StudentOutput
@@ -197,7 +197,7 @@ class StudentTap:
 
 def _refuse_template(student: SentenceTransformer) -> None:
     """Refuse a student of texts that puts them into a chat template: training reads what its tokenizer alone gives."""
-    if item_kinds(student) == ["text", "message"]:
+    if puts_into_template(student):
         raise DistilvecError(
             "this student puts every text into the chat template of its tokenizer",
             where=student_name(student),
