@@ -107,9 +107,9 @@ PARTS = (
 )
 #: Rows that take the learning rate chosen for another row: they differ from it in one part only.
 LIKE = {name: "talas" for name in ROWS if name.startswith(("talas", "tamd")) and name != "talas"}
-#: Rows at a rate that validation data did not choose, where they scarcely tell the rates apart: no row of the comparison.
+#: Rows at a rate that validation data did not choose, but scarcely told from the best: not part of the comparison.
 AT = {"talas at 0.0003": 3e-4}
-ROWS |= {name: ROWS["talas"] for name in AT}
+ROWS |= dict.fromkeys(AT, ROWS["talas"])
 
 
 def student_section(name: str) -> StudentSection:
