@@ -79,6 +79,16 @@ def test_a_run_with_first_token_pooling_ships_it(
         train(recipe(tmp_path, sentences, pooled, {"model": str(tiny_bert), "pooling": "cls"}))
 
 
+def test_another_teacher_of_the_same_name_moves_nothing(tmp_path: Path, bare: Path, sentences: list[str]) -> None:
+    student = {"model": str(bare)}
+    folder = train(recipe(tmp_path, sentences, {"model": str(bare)}, student))
+    before = (tmp_path / "out/recipe.yaml").read_bytes()
+    with pytest.raises(DistilvecError, match=r"stores/tiny: the store holds vectors of the teacher with fingerprint"):
+        train(recipe(tmp_path, sentences, {"model": str(bare), "pooling": "cls"}, student))
+    assert folder.is_dir() and not (tmp_path / "out/before-1").exists()
+    assert (tmp_path / "out/recipe.yaml").read_bytes() == before
+
+
 def test_another_language_is_learnt_from_the_teachers_own(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:

@@ -37,8 +37,9 @@ def check_job(job: Job) -> None:
     """See that a job can be done, as far as its recipe, its corpus, its untrained student and its teachers tell.
 
     Raises:
-        DistilvecError: the corpus' labels are of another kind than the task, `training.best` names nothing that will be
-            measured, the method cannot work with the student or the teachers, or training would refuse its arguments.
+        DistilvecError: the corpus' labels are of another kind than the task, a teacher's store is another teacher's,
+            `training.best` names nothing that will be measured, the method cannot work with the student or the
+            teachers, or training would refuse its arguments.
         DataError: a labelled file of the task that is not there, has no usable row, or a label that the corpus lacks.
     """
     recipe, corpus = job.recipe, job.corpus
@@ -48,6 +49,7 @@ def check_job(job: Job) -> None:
             read_items(recipe, recipe.task.validation)
     elif recipe.task is not None:
         _check_task_files(job)
+    _check_stores(job)
     measured = _measured(job)
     if recipe.training.best is not None:
         _check_best(recipe.training.best.removeprefix("eval_"), measured)
@@ -95,6 +97,14 @@ def _check_truth(job: Job) -> None:
         where=f"task {asked[0]}",
         remedy="Name a model in the task: teacher: FOLDER.",
     )
+
+
+def _check_stores(job: Job) -> None:
+    """See that no store of a teacher's name is another teacher's, or of another shape."""
+    for section, teacher in zip(job.recipe.teachers, job.teachers, strict=True):
+        folder = job.place / "stores" / section.name
+        if (folder / "store.json").exists():
+            SignalStore.create(folder, teacher.card, teacher.card.width, section.storage)
 
 
 def check_scorers(job: Job) -> None:

@@ -100,7 +100,7 @@ def check_same_teacher(existing: str, other: str, where: Path, card: Mapping[str
         DistilvecError: with both fingerprints, where they differ.
     """
     if existing != other:
-        remedy = "Use another folder for this teacher, or the teacher that filled this one."
+        remedy = "Give this teacher another name or folder, or use the teacher that filled this one."
         if card and card.get("kind") in ("callable", "scorer") and not card.get("prompt"):
             remedy += f' An edited function that answers as before says so: `function.fingerprint = "{existing}"`.'
         raise DistilvecError(
