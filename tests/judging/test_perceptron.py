@@ -118,6 +118,17 @@ def test_items_that_are_there_twice_are_told(caplog: pytest.LogCaptureFixture) -
     assert PerceptronTask("b", (world.items, world.curve > 1), target="binary", settings=FEW).repeated == 0
 
 
+def test_tested_items_that_are_learnt_from_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(100)
+    train, test = (world.items[:80], world.curve[:80] > 1), (world.items[70:], world.curve[70:] > 1)
+    task = PerceptronTask("a", train, test, target="binary", settings=FEW)
+    assert "task a: 10 of 30 test items are among the training items" in caplog.text
+    assert task.score(world.encode).details["known"] == 10
+    caplog.clear()
+    apart = PerceptronTask("b", train, (world.items[80:], world.curve[80:] > 1), target="binary", settings=FEW)
+    assert not caplog.text and "known" not in apart.score(world.encode).details
+
+
 def test_a_molecule_written_in_two_ways_is_there_twice(tmp_path: Path) -> None:
     pytest.importorskip("rdkit")
     smiles = ["C" * length + "O" for length in range(1, 12)]

@@ -33,6 +33,15 @@ def test_talas_protocol_is_plain_logistic_regression() -> None:
     assert ClassificationTask("topics", TRAIN, TEST).score(noise).value < 0.5
 
 
+def test_tested_texts_that_are_learnt_from_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    twice = ([*TRAIN[0], *TEST[0][:12]], [*TRAIN[1], *TEST[1][:12]])
+    task = ClassificationTask("topics", twice, TEST)
+    assert "task topics: 12 of 120 test items are among the training items" in caplog.text
+    assert task.score(words).details["known"] == 12
+    caplog.clear()
+    assert "known" not in ClassificationTask("topics", TRAIN, TEST).score(words).details and not caplog.text
+
+
 def test_tuned_protocol_takes_the_best_on_validation() -> None:
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import f1_score

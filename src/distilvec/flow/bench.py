@@ -12,12 +12,21 @@ import yaml
 
 from distilvec import plain_yaml, sealing
 from distilvec.corpus.groups import rows_with_companions
+from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError, DivergedError
 from distilvec.files import read_object, write_text
 from distilvec.flow.checks import check_job
 from distilvec.flow.identity import comparison_identity
 from distilvec.flow.job import Job
-from distilvec.flow.judge import TASK, answers_alike, knows_tasks, predictor_of, supervises, task_score
+from distilvec.flow.judge import (
+    FEWEST_HELD_OUT,
+    TASK,
+    answers_alike,
+    knows_tasks,
+    predictor_of,
+    supervises,
+    task_score,
+)
 from distilvec.flow.run import output_folder
 from distilvec.flow.start import FOLDER, start_key
 from distilvec.flow.train import ship_student, train_student
@@ -281,11 +290,11 @@ class Bench:
 
     def _quality(self, job: Job) -> Callable[[Any], float]:
         """What rates are chosen by, more is better: on held-out items, never on what is judged."""
-        held = len(self.tuned_on.holdout_rows)
-        if held < 20:
+        held = len(distinct_rows(self.tuned_on.keys, self.tuned_on.holdout_rows))
+        if held < FEWEST_HELD_OUT:
             beside = "" if self.tuned_on is job.corpus else " beside those that the methods are judged on"
             raise DistilvecError(
-                f"tuning needs at least 20 held-out texts{beside}, there are {held}",
+                f"tuning needs at least {FEWEST_HELD_OUT} different held-out texts{beside}, there are {held}",
                 where="corpus.holdout",
                 remedy="Hold out a larger share, or name tasks." if beside else "Hold out a larger share.",
             )

@@ -15,7 +15,7 @@ from distilvec.judging.metrics import measure
 from distilvec.judging.perceptron_parts import Parts, PerceptronSettings, Target
 from distilvec.judging.probes import Columns, numbers, plain_label
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import JudgingTask, distinct, same_length
+from distilvec.judging.tasks import JudgingTask, distinct, known_items, same_length
 
 logger = logging.getLogger(__name__)
 __all__ = ["IMAGES", "MOLECULES", "PerceptronSettings", "PerceptronTask", "disagreement"]
@@ -101,6 +101,7 @@ class PerceptronTask(JudgingTask):
         if sizes[0] < _FEWEST:
             raise DataError(f"{sizes[0]} items are too few for a probe", where=f"task {name}")
         named = identities or self._items
+        self.known = known_items(name, named[: sizes[0]], named[sizes[0] :][: sizes[1]]) if len(sizes) > 1 else 0
         self.repeated = sizes[0] - len(set(named[: sizes[0]])) if len(sizes) == 1 else 0
         if self.repeated:
             logger.warning(
@@ -161,6 +162,7 @@ class PerceptronTask(JudgingTask):
             "skipped": {str(key): reason for key, reason in self.skipped.items()},
             "rejected": self.rejected,
             **({"repeated": self.repeated} if self.repeated else {}),
+            **({"known": self.known} if self.known else {}),
         }
         return self._scored(outputs, details)
 

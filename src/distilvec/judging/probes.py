@@ -14,7 +14,7 @@ from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import JudgingTask, distinct, same_length
+from distilvec.judging.tasks import JudgingTask, distinct, known_items, same_length
 
 PROTOCOLS = ("talas", "tuned")
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -60,6 +60,7 @@ class _Probe(JudgingTask):
         if protocol == "tuned" and validation is None and len(texts) < 2:
             raise DataError(f"{len(texts)} training rows cannot be split to choose a strength", where=f"task {name}")
         self._test_texts, self._test_answers = list(test[0]), list(test[1])
+        self.known = known_items(name, texts, self._test_texts)
         self._validation = None
         if protocol == "tuned":
             self._validation = (list(validation[0]), list(validation[1])) if validation else None
@@ -69,6 +70,10 @@ class _Probe(JudgingTask):
 
     def test_items(self) -> list[tuple[str, ...]]:
         return [(text,) for text in self._test_texts]
+
+    def _details(self) -> dict[str, Any]:
+        details: dict[str, Any] = {"protocol": self.protocol, "train_rows": len(self._train_texts)}
+        return details | ({"known": self.known} if self.known else {})
 
     def _vectors(self, encode: Encode) -> tuple[Rows, Rows, Rows | None]:
         held = self._validation[0] if self._validation else []
@@ -129,7 +134,7 @@ class ClassificationTask(_Probe):
 
     def score(self, encode: Encode) -> Score:
         train, test, held = self._vectors(encode)
-        details: dict[str, Any] = {"protocol": self.protocol, "train_rows": len(train)}
+        details = self._details()
         if self.protocol == "tuned":
             predicted = self._tuned(train, test, held, details)
         else:
@@ -187,7 +192,7 @@ class RegressionTask(_Probe):
         train, test, held = self._vectors(encode)
         train, test, held = _standardised(train, test, held)
         share = 1e-2
-        details: dict[str, Any] = {"protocol": self.protocol, "train_rows": len(train)}
+        details = self._details()
         if self.protocol == "tuned":
             splits = self._splits(train, self._train, held, self._held)
             truth = np.concatenate([answers for *_, answers in splits])

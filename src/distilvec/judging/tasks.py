@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
@@ -14,6 +15,10 @@ from distilvec.errors import DistilvecError
 from distilvec.judging.bootstrap import make_score
 from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
+
+logger = logging.getLogger(__name__)
+#: Share of a probe's test items among those that it learns from that is told.
+_KNOWN = 0.01
 
 
 class JudgingTask(ABC):
@@ -135,6 +140,23 @@ def same_length(name: str, **columns: Sequence[Any] | None) -> None:
 def distinct(*columns: Iterable[str]) -> list[str]:
     """Texts in order of first appearance."""
     return list(dict.fromkeys(text for column in columns for text in column))
+
+
+def known_items(name: str, train: Iterable[str], test: Sequence[str]) -> int:
+    """How many of the items that a probe is tested on it learns from, too; where it is more than one in a hundred, the
+    log says so: their score is of what was learnt by heart.
+    """
+    learnt = set(train)
+    known = sum(item in learnt for item in test)
+    if known > _KNOWN * len(test):
+        logger.warning(
+            "task %s: %d of %d test items are among the training items, so the score flatters. Remove them from one "
+            "of the two.",
+            name,
+            known,
+            len(test),
+        )
+    return known
 
 
 def cosines(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
