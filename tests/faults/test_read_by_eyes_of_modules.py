@@ -64,12 +64,37 @@ def test_states_of_stages_are_refused() -> None:
     config = SwinConfig(
         image_size=32, patch_size=4, embed_dim=16, depths=[1, 1, 1], num_heads=[1, 2, 4], window_size=2, num_labels=2
     )
-    model, seen = SwinModel(config).eval(), Seen()
+    model, seen = SwinModel(config).eval(), Seen(blocks=3)
     for block in model.encoder.layers:
         block.register_forward_hook(lambda module, args, output: seen.states.append(output[0]))
+    model.encoder.layers[0].register_forward_pre_hook(lambda module, args: seen.states.insert(0, args[0]))
     last = model(torch.zeros(2, 3, 32, 32)).last_hidden_state
     with pytest.raises(DistilvecError, match="its layers cannot be read"):
         seen.close(last)
+
+
+def test_blocks_that_are_passed_over_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    """What comes after a dropped block would stand under the number of the block before."""
+    size = len(AutoTokenizer.from_pretrained(str(tiny_bert)))
+    config = OPTConfig(
+        vocab_size=size,
+        ffn_dim=64,
+        max_position_embeddings=80,
+        pad_token_id=0,
+        word_embed_proj_dim=32,
+        layerdrop=0.5,
+        **SMALL,
+    )
+    student = saved(OPTModel(config), tiny_bert, tmp_path / "dropped")
+    tap, features = StudentTap(student), student.preprocess(["one short text", "two"])
+    student.train()
+    torch.manual_seed(0)
+    with pytest.raises(DistilvecError, match=r"blocks showed their states.*layerdrop"):
+        for _ in range(20):
+            tap(features, 1, layers=True)
+    student.eval()
+    found = tap(features, 1, layers=True).layers
+    assert found is not None and len(found[0]) == SMALL["num_hidden_layers"]
 
 
 def test_a_vision_student_has_no_parameter_that_nothing_comes_of(tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ class Term(NamedTuple):
         counted: of the shape of `values`, or [B] for all views: bool, False = left out of the mean; or float >= 0, how
             much each value weighs in it. None = all count alike.
         weight: factor in the total loss.
-        summed: whether the loss is the mean times the number of items that count, over all processes.
+        summed: whether the loss is the mean times the number of items that count, over all processes; of batches that
+            are accumulated for a step it is the mean of these sums.
     """
 
     values: Tensor

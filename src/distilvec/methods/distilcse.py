@@ -91,7 +91,11 @@ class KeyQueue(nn.Module):
         return self.vectors[:count], torch.isin(_words(self.keys[:count]), _words(keys))
 
     def offer(self, keys: Tensor, vectors: Tensor) -> None:
-        """Add the batch when the next one comes, so that the second pass of a sharpness-aware step sees no change."""
+        """Add the batch when the next one comes, so that the second pass of a sharpness-aware step sees no change.
+
+        Where such a step takes several batches twice (`sharpness: {per: batch}` with accumulation), its second pass
+        sees those of the first.
+        """
         self.waiting = (keys, vectors.detach())
 
     @torch.no_grad()

@@ -37,11 +37,13 @@ class Seen:
     Attributes:
         states: L + 1 tensors [N, S, H]; 0 is the embedding output, l what block l gives, and L the model's own last
             hidden state: what a final norm after the blocks makes of block L, where there is one.
+        blocks: L, or 0 where no states are kept.
         last_block: [N, S, H], what block L gives, before such a norm.
         maps: layer (1 to L) -> [N, S, S] float32, attention probabilities averaged over heads.
     """
 
     states: list[Tensor] = field(default_factory=list)
+    blocks: int = 0
     last_block: Tensor | None = None
     maps: dict[int, Tensor] = field(default_factory=dict)
 
@@ -52,11 +54,18 @@ class Seen:
         width (a model that projects its states) leaves the block's.
 
         Raises:
-            DistilvecError: a block works on other places than the model's tokens, or on states of another width than
-                other blocks: padding of its own, stages, another order of the axes.
+            DistilvecError: a block was passed over, or works on other places than the model's tokens, or on states of
+                another width than other blocks: padding of its own, stages, another order of the axes.
         """
-        if not self.states:
+        if not self.blocks:
             return
+        if len(self.states) != self.blocks + 1:
+            raise DistilvecError(
+                f"{max(len(self.states) - 1, 0)} of its {self.blocks} blocks showed their states, so its layers cannot "
+                "be read",
+                remedy="If config.json has a layerdrop, set it to 0; else choose a method that needs the final embedding "
+                "only: cosine, mse, gaussian.",
+            )
         self._refuse_other_places(last)
         self.last_block = self.states[-1]
         if isinstance(last, Tensor) and last.shape == self.last_block.shape:
@@ -102,7 +111,7 @@ class Watch:
         Raises:
             DistilvecError: a map was asked for and the model's attention did not show it.
         """
-        seen = Seen()
+        seen = Seen(blocks=self._count if states else 0)
         with self._maps(seen, maps) if maps else contextlib.nullcontext():
             self._seen, self._kept = seen if states else None, None if isinstance(states, bool) else frozenset(states)
             try:
