@@ -63,8 +63,8 @@ class Seen:
             raise DistilvecError(
                 f"{max(len(self.states) - 1, 0)} of its {self.blocks} blocks showed their states, so its layers cannot "
                 "be read",
-                remedy="If config.json has a layerdrop, set it to 0; else choose a method that needs the final embedding "
-                "only: cosine, mse, gaussian.",
+                remedy="If config.json has a layerdrop, set it to 0; else choose a method that needs the final "
+                "embedding only: cosine, mse, gaussian.",
             )
         self._refuse_other_places(last)
         self.last_block = self.states[-1]
