@@ -242,6 +242,14 @@ def test_labels_keep_their_last_digit(tmp_path: Path) -> None:
     assert corpus.labels.tolist() == [1, 2**53] and corpus.audit.rejected == {"label too large a number": 2}
 
 
+def test_identifiers_in_a_column_with_gaps_are_what_they_were(tmp_path: Path) -> None:
+    """A frame writes such a column as floats."""
+    rows = [{"text": f"text {day}", "label": 20230100.0 + day} for day in range(4)]
+    corpus = read_corpus([*rows, {"text": "none", "label": float("nan")}], tmp_path, label="label", holdout=0.0)
+    assert corpus.labels is not None and corpus.labels.tolist() == [20230100, 20230101, 20230102, 20230103]
+    assert corpus.labels.dtype == np.int64
+
+
 def test_values_of_numpy_are_labels_and_domains(tmp_path: Path) -> None:
     rows = [{"text": f"text {n}", "label": np.int64(n), "domain": np.int64(n % 2)} for n in range(4)]
     corpus = read_corpus(rows, tmp_path / "rows", label="label", domain="domain", holdout=0.0)

@@ -242,6 +242,15 @@ def test_what_a_folder_holds_besides_is_named(tmp_path: Path, caplog: pytest.Log
     assert "2 of its files are read; not README.TXT, c.jsonl.bz2, sub" in caplog.text and "hidden" not in caplog.text
 
 
+def test_rows_within_one_object_are_named(tmp_path: Path) -> None:
+    (tmp_path / "export.json").write_text(json.dumps({"data": rows()}, indent=1))
+    with pytest.raises(DataError, match=r"export\.json: this is neither a list nor one object a line.*list within"):
+        read_corpus(tmp_path / "export.json", tmp_path / "corpus", holdout=0.0)
+    (tmp_path / "lines.json").write_text("{broken\n" + "".join(json.dumps(row) + "\n" for row in rows()))
+    corpus = read_corpus(tmp_path / "lines.json", tmp_path / "corpus", holdout=0.0)
+    assert len(corpus) == len(TEXTS) and corpus.audit.rejected["broken JSON"] == 1
+
+
 def test_a_list_of_files_is_no_list_of_texts(tmp_path: Path) -> None:
     files = [tmp_path / "a.jsonl", tmp_path / "b.txt"]
     for file in files:

@@ -114,6 +114,29 @@ def test_tables_are_read_by_rows(tmp_path: Path, make: Callable[[], Any]) -> Non
     assert read_corpus(make(), tmp_path / "corpus", text="body", holdout=0.0).texts() == COLUMNS["body"]
 
 
+def test_what_an_earlier_run_was_given_stays(tmp_path: Path) -> None:
+    """Its recipe, which lies aside, names it."""
+    out = tmp_path / "out"
+
+    def given(word: str) -> tuple[Path, Path]:
+        texts = [f"{word} {number}" for number in range(3)]
+        teacher = {"vectors": np.full((3, 2), float(len(word)), np.float32), "texts": texts}
+        recipe = recipe_of(teacher, "student", texts, "cosine", out)
+        assert recipe.corpus is not None and recipe.teachers[0].vectors is not None
+        return Path(str(recipe.corpus.path)), Path(recipe.teachers[0].vectors)
+
+    def reads(places: tuple[Path, Path]) -> tuple[str, float]:
+        return json.loads(places[0].read_text().splitlines()[0])["text"], float(np.load(places[1])[0, 0])
+
+    first = given("one")
+    assert given("three") == first and reads(first) == ("three 0", 5.0), "nothing came of the first yet"
+    (out / "student").mkdir()
+    second = given("seventh")
+    assert reads(first) == ("three 0", 5.0) and reads(second) == ("seventh 0", 7.0)
+    assert given("three") == first and given("seventh") == second
+    assert len(list((out / "given").iterdir())) == 6
+
+
 def test_a_disk_that_fills_with_rows_from_python_is_said(tmp_path: Path) -> None:
     rows = [{"text": f"a text of some length, number {number}"} for number in range(500)]
     given = ("cosine", tmp_path / "out")

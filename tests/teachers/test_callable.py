@@ -208,6 +208,17 @@ def test_fingerprint_follows_source_and_prompt() -> None:
     assert load_teacher(call=embed).card.fingerprint in seen
 
 
+def test_a_function_without_a_file_is_known_by_what_it_does() -> None:
+    """As one that is typed at a prompt, or comes by a pipe."""
+
+    def typed(scale: float) -> str:
+        names: dict[str, Any] = {}
+        exec(f"def embed(texts):\n    return [[len(text) * {scale}, 1.0] for text in texts]", names)
+        return load_teacher(call=names["embed"]).card.fingerprint
+
+    assert typed(2.0) == typed(2.0) != typed(3.0)
+
+
 def test_an_edited_function_keeps_its_store_where_it_says_that_its_answers_are_the_same(tmp_path: Path) -> None:
     def edited(texts: list[str]) -> list[list[float]]:
         return [list(row) for row in embed(texts)]

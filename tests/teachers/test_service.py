@@ -23,7 +23,7 @@ from distilvec.flow.run import run
 from distilvec.flow.stored import StoredTeacher
 from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
-from distilvec.teachers import endpoint, load_teacher
+from distilvec.teachers import check_teacher, endpoint, load_teacher
 from distilvec.teachers.answers import Answers
 
 TEXTS = [f"text {number} of a{'t' * (number % 7)}" for number in range(200)]
@@ -102,6 +102,13 @@ def test_what_stays_wrong_is_said(fault: Any, kind: type, said: str, monkeypatch
     assert "sk-secret" not in str(caught.value)
     assert set(service.keys) == {"Bearer sk-secret"}
     assert len(service.bodies) == (3 if fault in ("html", "missing", "nan", "drop", 500) else 1)
+
+
+def test_one_that_takes_short_texts_only_is_a_teacher_of_short_texts() -> None:
+    """What it is tried with is longer than some services read."""
+    with serving(lambda number, texts: 413 if max(map(len, texts)) > 400 else None) as service:
+        report = check_teacher(teacher_of(service), TEXTS[:20], "text")
+    assert report.invariance.passed
 
 
 def test_it_has_nothing_for_the_one_text_that_is_refused(caplog: pytest.LogCaptureFixture) -> None:

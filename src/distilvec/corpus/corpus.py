@@ -30,6 +30,13 @@ REJECTED = "rejected.jsonl"
 _SECONDS_BETWEEN_LINES = 30.0
 
 
+def _scores(labels: np.ndarray) -> np.ndarray:
+    """Numbers as float32; whole ones that are too large for it (identifiers, in a column with gaps) as int64."""
+    scores = labels.astype(np.float32)
+    whole = np.asarray(labels == np.round(labels)).all() and (scores != labels).any()
+    return np.asarray(labels.astype(np.int64)) if whole else scores
+
+
 class Corpus:
     """Items by row, with what is known about them. Open one with `Corpus.open` or `read_corpus`.
 
@@ -71,8 +78,7 @@ class Corpus:
         teacher_keys = numbers("teacher_keys")
         self.teacher_keys = self.keys if teacher_keys is None else teacher_keys
         labels = numbers("labels")
-        is_score = labels is not None and labels.dtype.kind == "f"
-        self.labels = labels.astype(np.float32) if labels is not None and is_score else labels
+        self.labels = labels if labels is None or labels.dtype.kind != "f" else _scores(labels)
         self.domains, self.groups, self.roles = numbers("domains"), numbers("groups"), numbers("roles")
         self.label_names: list[str] | None = names.get("labels")
         self.domain_names: list[str] | None = names.get("domains")

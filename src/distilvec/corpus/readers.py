@@ -8,6 +8,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 
 from distilvec.corpus.jsonlist import json_list
@@ -121,7 +122,15 @@ def _json(path: Path, longest: int) -> Iterator[Row]:
             start = source.read(64)
     check_encoding(start, path)
     if not start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-        yield from _json_lines(path, longest)
+        rows = _json_lines(path, longest)
+        first = list(islice(rows, 2))
+        if len(first) == 2 and all(row.fault == "broken JSON" for row in first):
+            raise DataError(
+                "this is neither a list nor one object a line",
+                where=str(path),
+                remedy="If the rows are a list within one object, save that list alone.",
+            )
+        yield from chain(first, rows)
         return
     with opened(path) as source:
         for number, value in enumerate(json_list(source, str(path), longest), start=1):

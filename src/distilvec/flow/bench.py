@@ -13,7 +13,7 @@ import yaml
 from distilvec import plain_yaml, sealing
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.corpus.key_set import distinct_rows
-from distilvec.errors import DistilvecError, DivergedError
+from distilvec.errors import DistilvecError, DivergedError, EnvironmentProblem
 from distilvec.files import read_object, write_text
 from distilvec.flow.checks import check_job
 from distilvec.flow.identity import comparison_identity
@@ -175,6 +175,8 @@ class Bench:
             return {task: Score.from_dict(score) for task, score in known["scores"].items()}
         try:
             output_folder(job.recipe, resume=True)
+        except EnvironmentProblem:  # the folder cannot be written
+            raise
         except DistilvecError as error:
             raise self._refusal(job) from error
         _begin_anew_with_other_code(job)

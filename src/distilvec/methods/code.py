@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from distilvec.methods.base import Method
-from distilvec.teachers.carried import own_text, source_of
+from distilvec.teachers.carried import compiled, is_plain, own_text, source_of
 
 #: Packages whose classes are known by their versions, not by their text.
 _KNOWN = ("distilvec", "torch", "builtins", "pydantic", "abc", "typing")
@@ -50,7 +50,7 @@ def _read_class(cls: type, seen: dict[str, str]) -> None:
 
 def _in_parts(cls: type, functions: list[types.FunctionType]) -> str:
     """In a notebook a class has no text of its own, and its functions have."""
-    told = {name: value for name, value in vars(cls).items() if _is_plain(value) and not name.startswith("__")}
+    told = {name: value for name, value in vars(cls).items() if is_plain(value) and not name.startswith("__")}
     return "\n".join([repr(sorted(told.items())), *map(_text, functions)])
 
 
@@ -58,7 +58,7 @@ def _read_names(function: types.FunctionType, code: types.CodeType, seen: dict[s
     """What a function names of its module: functions and classes of somebody's own, numbers and words."""
     for name in code.co_names:
         value, path = function.__globals__.get(name), f"{function.__module__}:{name}"
-        if _is_plain(value):
+        if is_plain(value):
             seen.setdefault(path, repr(value))
         elif isinstance(value, types.ModuleType):
             if value.__name__.split(".")[0] not in _KNOWN:
@@ -91,23 +91,7 @@ def _functions(cls: type) -> Iterator[types.FunctionType]:
 
 def _text(function: types.FunctionType) -> str:
     """Its source; of one that was never in a file, what it was compiled to."""
-    return source_of(function) or _compiled(function.__code__)
-
-
-def _compiled(code: types.CodeType) -> str:
-    constants = [
-        _compiled(each) if isinstance(each, types.CodeType) else repr(each)
-        for each in code.co_consts
-        if isinstance(each, types.CodeType) or _is_plain(each)
-    ]
-    return f"{code.co_code.hex()}{code.co_names}{constants}"
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether equal values are written alike in every process."""
-    if isinstance(value, tuple):
-        return all(map(_is_plain, value))
-    return isinstance(value, bool | int | float | str)
+    return source_of(function) or compiled(function.__code__)
 
 
 def _is_known(value: Any) -> bool:

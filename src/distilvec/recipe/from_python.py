@@ -10,11 +10,11 @@ and the recipe is refused when it is run again: only from Python can it be given
 from __future__ import annotations
 
 import filecmp
+import hashlib
 import json
 import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -185,14 +185,17 @@ def _write_vectors(file: Path, vectors: Any, name: str) -> Path:
     if array.ndim != 2 or array.dtype.kind != "f":
         raise DistilvecError(f"vectors are numbers [n, D], found {array.dtype} {list(array.shape)}", where=name)
     claim(file.parent.parent)
-    alone = alone_in(file.parent.parent) if file.exists() else nullcontext()
-    with alone, whole(file) as partial, partial.open("wb") as out:
-        np.save(out, array, allow_pickle=False)
-    return file
+    partial = _beside(file)
+    try:
+        with whole(partial) as written, written.open("wb") as out:
+            np.save(out, array, allow_pickle=False)
+        return _settled(file, partial)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _write_rows(file: Path, source: Any, text: str, limit: int | None = None, images: Sequence[str] = ()) -> Path:
-    """Texts or dictionaries as JSON lines; equal rows give equal bytes, and an equal file is left alone.
+    """Texts or dictionaries as JSON lines; equal rows give equal bytes.
 
     Args:
         text: column of rows that are no dictionaries.
@@ -204,16 +207,12 @@ def _write_rows(file: Path, source: Any, text: str, limit: int | None = None, im
     rows = given_rows(source, limit)
     claim(file.parent.parent)
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    partial = _beside(file)
     try:
         with partial.open("w", encoding="utf-8") as out:
             for row in rows:
                 out.write(json.dumps(_row(row, text, images), default=_not_json) + "\n")
-        if not file.is_file():
-            partial.replace(file)
-        elif not filecmp.cmp(file, partial, shallow=False):  # its date is part of the prepared corpus' fingerprint
-            with alone_in(file.parent.parent):  # nor may the texts of a run that is at work be replaced
-                partial.replace(file)
+        return _settled(file, partial)
     except OSError as error:
         if error.errno not in FULL:
             raise  # rows that are read as they are asked for may raise what they like
@@ -224,13 +223,36 @@ def _write_rows(file: Path, source: Any, text: str, limit: int | None = None, im
         ) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _beside(file: Path) -> Path:
+    return file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def _settled(file: Path, partial: Path) -> Path:
+    """Put what was written in its place, and say where that is.
+
+    An equal file is left alone: its date is part of the prepared corpus' fingerprint. One of a run that left a student
+    stays as well, since that run's recipe names it; what is written now has its digest in its name.
+    """
+    out = file.parent.parent
+    if not file.is_file():
+        partial.replace(file)
+    elif not filecmp.cmp(file, partial, shallow=False):
+        if (out / "student").exists() or (out / "before-1").exists():
+            with partial.open("rb") as written:
+                digest = hashlib.file_digest(written, lambda: hashlib.blake2b(digest_size=4)).hexdigest()
+            file = file.with_name(f"{file.stem}-{digest}{file.suffix}")
+        if not file.is_file() or not filecmp.cmp(file, partial, shallow=False):
+            with alone_in(out):  # the texts of a run that is at work are not replaced
+                partial.replace(file)
     return file
 
 
 def _row(row: Any, text: str, images: Sequence[str]) -> dict[str, Any]:
     """A row as a mapping; an image may be a dictionary itself, as data sets have it."""
     alone = bool(images) and isinstance(row, Mapping) and text not in row and bool({"bytes", "path"} & row.keys())
-    value = dict(row) if isinstance(row, Mapping) and not alone else {text: row}
+    value = {str(name): each for name, each in row.items()} if isinstance(row, Mapping) and not alone else {text: row}
     return value | {name: _portable(value[name]) for name in images if name in value}
 
 

@@ -8,6 +8,7 @@ import logging
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
-from distilvec.teachers.carried import carried, source_of
+from distilvec.teachers.carried import carried, compiled, source_of
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +121,10 @@ class CallTeacher(SentenceTeacher):
             return fingerprint(told, self._prompt) if self._prompt else told
         own = [carried(self._function)]
         own = own if any(own) else []  # that of a plain function is as it always was
-        return fingerprint(source, source_of(self._function), self._prompt, width, *own)
+        text, code = source_of(self._function), getattr(self._function, "__code__", None)
+        if text is None and isinstance(code, types.CodeType):  # of a prompt, or of a program that came by a pipe
+            text = compiled(code)
+        return fingerprint(source, text, self._prompt, width, *own)
 
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the texts, one call each."""

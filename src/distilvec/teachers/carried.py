@@ -49,6 +49,23 @@ def source_of(function: Any) -> str | None:
         return None
 
 
+def compiled(code: types.CodeType) -> str:
+    """What a code object does, as a text; for what was never in a file."""
+    constants = [
+        compiled(each) if isinstance(each, types.CodeType) else repr(each)
+        for each in code.co_consts
+        if isinstance(each, types.CodeType) or is_plain(each)
+    ]
+    return f"{code.co_code.hex()}{code.co_names}{constants}"
+
+
+def is_plain(value: Any) -> bool:
+    """Whether equal values are written alike in every process."""
+    if isinstance(value, tuple):
+        return all(map(is_plain, value))
+    return isinstance(value, bool | int | float | str)
+
+
 def own_text(value: Any) -> str | None:
     """The text of a function or class that is not of an installed package."""
     try:

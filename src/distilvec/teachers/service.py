@@ -128,10 +128,11 @@ class ServiceTeacher(SentenceTeacher):
             yield from self._ask(texts, self._batches(texts, todo))
 
     def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
-        """float32 [n, D], the texts beside each other as far as one request may hold them."""
+        """float32 [n, D], the texts beside each other as far as one request may hold them; NaN for what it refuses."""
         vectors = np.zeros((len(texts), self.card.width), np.float32)
         for rows in self._batches(texts, np.arange(len(texts))):
-            vectors[rows] = self._checked(self._endpoint.embed([self._prompt + texts[int(row)] for row in rows]))
+            asked = [self._prompt + texts[int(row)] for row in rows]
+            vectors[rows] = self._checked(self._endpoint.embed(asked, refused=lambda _: None))
         return vectors
 
     def rendered(self, text: str) -> tuple[str, int]:
