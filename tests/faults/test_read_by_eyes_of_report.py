@@ -22,6 +22,7 @@ from distilvec.judging import GenerationTask
 from distilvec.judging.writing import rouge_l
 from distilvec.report import model_card
 from distilvec.report.describe import _origin
+from distilvec.report.facts import forbids_commercial_use
 from distilvec.report.front_matter import front_matter
 from distilvec.report.grid import Cell, Grid
 from distilvec.report.plots import scores_figure, style
@@ -130,6 +131,25 @@ def test_a_student_made_of_another_model_has_no_licence_but_that_models(tmp_path
     taught = {"teachers": [{"name": "t", "licence": "mit"}], "student": {"provenance": "x", **unknown}}
     assert "license" not in front(**taught)
     assert "licence of the model that this student was trained from is not known" in model_card(example(**taught))
+
+
+def test_the_base_of_a_card_is_a_model_without_its_revision() -> None:
+    empty = {"shrink": None, "static": None, "fresh": None, "revision": None}
+    assert _origin({**empty, "model": "nobody/has-this-model-here@main"}, set())["base"] == "nobody/has-this-model-here"
+
+
+@pytest.mark.parametrize(
+    ("licence", "bound"),
+    [
+        ("apple-amlr", True),
+        ("https://creativecommons.org/licenses/by-nc/4.0/", True),
+        ("Research only", True),
+        ("Academic Free License v3.0", False),
+        ("ncsa", False),
+    ],
+)
+def test_which_licences_forbid_commercial_use(licence: str, bound: bool) -> None:
+    assert forbids_commercial_use(licence) is bound
 
 
 def test_the_licence_of_a_model_of_the_hub_is_read_where_it_was_fetched(

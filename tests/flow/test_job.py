@@ -376,6 +376,17 @@ def test_the_report_says_that_the_checkpoint_was_chosen_where_it_is_measured(
     assert f"by chance {1000 / (items - 1):.1f} % among {items}" in page
 
 
+def test_the_report_says_where_a_probe_is_tested_on_what_it_learns_from(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    rows = [{"text": text, "label": number % 2} for number, text in enumerate(sentences[:40])]
+    tasks = [{"name": "mine", "kind": "classification", "train": rows, "test": rows[:30]}]
+    training = {"max_steps": 1}
+    run(recipe(tmp_path, tiny_bert, sentences, training=training, judging={"speed": False, "tasks": tasks}))
+    page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "30 of the 30 test items of the task mine are among its training items" in page
+
+
 def test_the_report_says_where_training_texts_were_not_looked_for(
     tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

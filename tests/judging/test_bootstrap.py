@@ -36,6 +36,11 @@ def test_draws_of_equal_numbers_say_nothing_of_r2() -> None:
         assert -1e3 < score.interval[0] <= score.value <= score.interval[1] <= 1
 
 
+def test_a_perfect_r2_has_no_wider_interval_than_itself() -> None:
+    truth = np.arange(8, dtype=np.float32)
+    assert _score(Outputs("r2", truth, truth)).interval == (1.0, 1.0)
+
+
 def test_coverage() -> None:
     """Over 200 samples of a known population, 95 % intervals hold the true Spearman about 95 times in 100."""
     rng = np.random.default_rng(3)

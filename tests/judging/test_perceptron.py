@@ -140,6 +140,25 @@ def test_a_molecule_written_in_two_ways_is_there_twice(tmp_path: Path) -> None:
     assert len(task.texts()) == 13
 
 
+def test_molecules_are_excluded_however_they_are_written() -> None:
+    """In SMILES case is chemistry: c1ccccc1 is benzene, C1CCCCC1 cyclohexane."""
+    pytest.importorskip("rdkit")
+    train = [{"smiles": "C" * length + "O", "label": length % 2} for length in range(4, 16)]
+    names = ["c1ccccc1", "C1CCCCC1", "OCCC", "CCBr"]
+    test = [{"smiles": each, "label": row % 2} for row, each in enumerate(names)]
+    spec = {"name": "a", "kind": "perceptron", "target": "binary", "text": "smiles", "train": train, "test": test}
+    whole, away = load_task(spec), ["C1CCCCC1", "CCCO"]
+    assert dict(zip(names, whole.keep(away).tolist(), strict=True)) == {
+        "c1ccccc1": True,
+        "C1CCCCC1": False,
+        "OCCC": False,
+        "CCBr": True,
+    }
+    assert load_task({**spec, "exclude": away}).test_items() == [("c1ccccc1",), ("CCBr",)]
+    with pytest.raises(DataError, match="all 4 test items are excluded"):
+        load_task({**spec, "exclude": ["C1=CC=CC=C1", "BrCC", *away]})
+
+
 def test_given_splits() -> None:
     world = World(300)
     labels = (world.curve > 1).astype(int)

@@ -154,6 +154,7 @@ def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:
         ("texts", 5, r"text .*\b5\b"),
         ("texts", None, r"text .*\bNone\b"),
         ("texts", "  ", r"text .*\bempty\b"),
+        ("texts", "half \ud800", r"text .*half a character"),
         ("labels", None, r"label .*\bNone\b"),
         ("labels", float("nan"), r"label .*\bnan\b"),
         ("labels", ["a"], r"label .*\blist\b"),

@@ -35,6 +35,7 @@ def test_scores_are_a_model_index_that_the_hub_reads(tmp_path: Path) -> None:
     first, *others = student.scores
     student.scores[first].dataset = "mteb/some-set"
     student.scores["mine, too"] = ScoreEntry(metric="ndcg@10", value=0.25, kind="retrieval")
+    student.scores["own search"] = ScoreEntry(metric="ndcg@10", value=0.9, kind="neighbours")
     student.scores["broken"] = ScoreEntry(metric="accuracy", value=float("nan"), kind="classification")
     card = ModelCard.load(write_card(record, tmp_path))
     found = {each.dataset_name: each for each in card.data.eval_results or ()}

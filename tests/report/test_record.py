@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 from tests.report.example import example
 
+from distilvec.corpus.keys import join_pair
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.report import ModelRow, Record, ScoreDifference, ScoreEntry, write_report
 from distilvec.report.record_parts import MAP_POINTS, MAP_TEXT, short_source
@@ -81,6 +82,21 @@ def test_retention() -> None:
     assert zero.retention(student, "all") is None
 
 
+def test_nothing_is_kept_of_next_to_nothing() -> None:
+    """A teacher that cannot do a task has no score that another could have a percentage of."""
+
+    def kept(**teachers: float) -> float | None:
+        rows = {"teacher": ScoreEntry(metric="r2", **teachers), "student": ScoreEntry(metric="r2", value=-0.3)}
+        models = [ModelRow(name=role, role=role, scores={"a": score}) for role, score in rows.items()]
+        record = example(models=models)
+        student = record.model("student")
+        assert student is not None
+        return record.retention(student, "a")
+
+    assert kept(value=0.001) is None and kept(value=0.2, low=-0.1, high=0.4) is None
+    assert kept(value=0.2, low=0.1, high=0.4) == pytest.approx(-150)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "verdict"), [(0.01, 0.1, "better"), (-0.1, -0.01, "worse"), (-0.1, 0.1, "open")]
 )
@@ -115,6 +131,10 @@ def test_images_of_several_folders_are_told_apart() -> None:
     """Classes often have files of equal names."""
     items = ["/home/ann/pictures/dark/0.png", "/home/ann/pictures/light/0.png", "data:image/png;base64,AAAA"]
     assert labels_of(items, "image") == ["dark/0.png", "light/0.png", "held-out image 3"]
+
+
+def test_the_two_of_a_joint_pair_stand_apart() -> None:
+    assert labels_of([join_pair("Is it raining?", "Yes."), "alone"], "text") == ["Is it raining? | Yes.", "alone"]
 
 
 def test_no_report_file_tells_where_things_are(tmp_path: Path) -> None:

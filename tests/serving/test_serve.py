@@ -225,6 +225,23 @@ def test_requests_at_the_same_time_go_together(model: SentenceTransformer) -> No
     assert sum(sizes) == 24 and max(sizes) <= 8 and len(sizes) < 12
 
 
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_what_is_no_number_is_not_handed_out(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    encode = model.encode
+
+    def broken(texts: Any, **options: Any) -> Any:
+        found = np.array(encode(texts, **options))
+        found[["bad" in text for text in texts]] = np.nan
+        return found
+
+    monkeypatch.setattr(model, "encode", broken)
+    with running(application(model, "small")) as found:
+        body = {"input": ["good", "a bad one"], "encoding_format": encoding}
+        answer = httpx2.post(f"{found}/v1/embeddings", json=body)
+    assert answer.status_code == 500 and "no numbers for input 1" in answer.json()["error"]["message"]
+
+
 def batched(work: Callable[[Batcher], Any], **options: Any) -> Any:
     async def run() -> Any:
         batcher = Batcher(**options)

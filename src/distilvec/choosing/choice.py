@@ -89,7 +89,7 @@ class Choice(Shown):
         if self.chosen is None:
             return (
                 f"No candidate is predicted to keep {goal} of {what}; the most promising, {row.name}, is predicted to "
-                f"keep {self.prediction(row)}."
+                f"keep {self.prediction(row)}, {100 * self.prediction(row).middle:.1f} in the middle."
             )
         sure = next((each for each in self.rows if self.prediction(each).low >= self.keep), None)
         safer = "no candidate reaches it at the low end of its interval"

@@ -61,7 +61,7 @@ def make_score(
     if len(outputs) > 1 and np.isfinite(value):
         edges = np.clip(_quantiles(draws(outputs, items or task, seed=seed)), low, high)
         interval = (float(edges[0]), float(edges[1]))
-        if edges[0] == edges[1] and edges[0] in (low, high):
+        if edges[0] == edges[1] and edges[0] in (low, high) and np.isfinite(high - low):
             interval = _all_alike(value, len(outputs), low, high)
     facts = dict(details or {})
     if len(outputs) > ITEM_CAP:

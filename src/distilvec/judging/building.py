@@ -52,7 +52,7 @@ class _Files:
         pictures = image_table(self.folder / source, text, answer) if images and isinstance(source, str) else None
         if pictures and key == "test" and spec.exclude:
             raise DistilvecError("exclude is for tables: leave the images out of the folder", where=f"task {spec.name}")
-        table = pictures or (self.test(text) if key == "test" and spec.exclude else self.table(key))
+        table = pictures or self.table(key)
         return table, text if pictures or table.has(text) else spec.text, answer
 
     def test(self, *columns: str) -> Table:
@@ -97,7 +97,8 @@ def _perceptron(spec: TaskSpec, files: _Files) -> JudgingTask:
     def columns(key: str) -> Columns:
         table, text, answer = files.items(key)
         read = Table.numbers if spec.target == "regression" else Table.labels
-        return items.columns(table, text, answer, lambda rows: read(rows, answer), files.folder)
+        excluded = spec.exclude if key == "test" else ()
+        return items.columns(table, text, answer, lambda rows: read(rows, answer), files.folder, excluded)
 
     task = PerceptronTask(
         spec.name,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.perceptron_parts import Parts, PerceptronSettings, Target
+from distilvec.judging.probe_items import identity
 from distilvec.judging.probes import Columns, numbers, plain_label
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.tasks import JudgingTask, distinct, known_items, same_length
@@ -100,7 +102,8 @@ class PerceptronTask(JudgingTask):
         sizes = [len(columns[0]) for columns in given]
         if sizes[0] < _FEWEST:
             raise DataError(f"{sizes[0]} items are too few for a probe", where=f"task {name}")
-        named = identities or self._items
+        self._identities = list(identities)
+        named = self._identities or self._items
         self.known = known_items(name, named[: sizes[0]], named[sizes[0] :][: sizes[1]]) if len(sizes) > 1 else 0
         self.repeated = sizes[0] - len(set(named[: sizes[0]])) if len(sizes) == 1 else 0
         if self.repeated:
@@ -132,6 +135,14 @@ class PerceptronTask(JudgingTask):
     def test_items(self) -> list[tuple[str, ...]]:
         """Those that are in the test part of at least one seed."""
         return [(self._items[row],) for row in self._tested]
+
+    def keep(self, texts: Iterable[str]) -> npt.NDArray[np.bool_]:
+        """As for every task; of images and molecules that were read as such, however the same one is written."""
+        if not self._identities:
+            return super().keep(texts)
+        images = bool(self._contents)
+        seen = {identity(text, Path(), images=images, molecules=not images) for text in texts}
+        return np.array([self._identities[row] not in seen for row in self._tested], dtype=bool)
 
     def score(self, encode: Encode) -> Score:
         """Its outputs hold for each seed class codes, logits or numbers, and NaN for items it was not tested on."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from distilvec.corpus.images import image_item
+from distilvec.corpus.keys import folded
 from distilvec.corpus.molecules import molecule_item
 from distilvec.corpus.problem import Problem
 from distilvec.corpus.sources import NPZ, find_source
@@ -54,13 +55,20 @@ class ProbeItems:
         self._first: dict[str, str] = {}
 
     def columns(
-        self, table: Table, text: str, answer: str, read: Callable[[Table], list[Any]], folder: Path
+        self,
+        table: Table,
+        text: str,
+        answer: str,
+        read: Callable[[Table], list[Any]],
+        folder: Path,
+        excluded: Collection[str] = (),
     ) -> Columns:
         """(items, answers) of the rows that can be used.
 
         Args:
             read: the answers of a table.
             folder: where relative paths of images start.
+            excluded: items to be left out, molecules and images however they are written.
 
         Raises:
             DataError: a column is missing, an answer is not of its kind, or no row can be used.
@@ -69,35 +77,36 @@ class ProbeItems:
         self._count(table, set(range(len(table))) - set(labelled), _UNLABELLED)
         table = _of_rows(table, labelled)
         values = [row.get(text) for row in table.rows] if self.images else table.texts(text)
-        kept, items = [], []
-        for row, item in enumerate(self._checked(values, folder)):
+        molecules = not self.images and self._mostly_molecules(values)
+        away = {identity(each, folder, images=self.images, molecules=molecules) for each in excluded}
+        kept, items, known = [], [], 0
+        for row, value in enumerate(values):
+            item = self._checked(value, folder, molecules)
             if isinstance(item, Problem):
                 self._count(table, {row}, str(item))
+            elif item[1] in away:
+                known += 1
             else:
                 kept.append(row)
-                items.append(item)
+                items.append(item[0])
+                self.identities += [item[1]] if self.images or molecules else []
+                self.contents += [item[1]] if self.images else []
+        if not items and known:
+            raise DataError(f"all {known} test items are excluded", where=table.source, remedy="See its exclude.")
         if not items:
             told = ", ".join(f"{reason} ({count:,})" for reason, count in self.rejected.most_common())
             raise DataError(f"no row can be used: {told}", where=f"{table.source}, column {text}")
         return items, read(_of_rows(table, kept))
 
-    def _checked(self, values: list[Any], folder: Path) -> Iterator[Any]:
-        """Each item, or the problem that it has."""
-        if not self.images and not self._mostly_molecules(values):
-            yield from values
-            return
-        for value in values:
-            try:
-                if self.images:
-                    image = image_item(value, folder)
-                    self.contents.append(image.digest)
-                    self.identities.append(image.digest)
-                    yield image.item
-                else:
-                    self.identities.append(molecule_item(value, "keep").smiles)
-                    yield value
-            except Problem as problem:
-                yield problem
+    def _checked(self, value: Any, folder: Path, molecules: bool) -> tuple[str, str] | Problem:
+        """An item and its identity, or the problem that it has."""
+        try:
+            if self.images:
+                image = image_item(value, folder)
+                return image.item, image.digest
+            return value, molecule_item(value, "keep").smiles if molecules else folded(value)
+        except Problem as problem:
+            return problem
 
     def _mostly_molecules(self, values: list[Any]) -> bool:
         good = 0
@@ -120,6 +129,18 @@ class ProbeItems:
         """Say in the log what was left out, and where it began."""
         for reason, count in self.rejected.items():
             logger.warning("task %s: %s rows left out, %s (%s)", self.name, f"{count:,}", reason, self._first[reason])
+
+
+def identity(item: str, folder: Path, *, images: bool = False, molecules: bool = False) -> str:
+    """What equal items share: an image's digest, a molecule's canonical SMILES, a text without case and white space
+    around it. What cannot be read is nothing but itself.
+    """
+    try:
+        if images:
+            return image_item(item, folder).digest
+        return molecule_item(item, "keep").smiles if molecules else folded(item)
+    except Problem:
+        return item
 
 
 def _blank(value: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from distilvec.corpus.keys import folded
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
@@ -60,7 +61,7 @@ class _Probe(JudgingTask):
         if protocol == "tuned" and validation is None and len(texts) < 2:
             raise DataError(f"{len(texts)} training rows cannot be split to choose a strength", where=f"task {name}")
         self._test_texts, self._test_answers = list(test[0]), list(test[1])
-        self.known = known_items(name, texts, self._test_texts)
+        self.known = known_items(name, map(folded, texts), [folded(text) for text in self._test_texts])
         self._validation = None
         if protocol == "tuned":
             self._validation = (list(validation[0]), list(validation[1])) if validation else None

@@ -15,6 +15,8 @@ from distilvec.errors import DataError
 
 #: Items of a task below which two models are not compared: of five nobody knows the scatter, and one has no interval.
 FEWEST_PAIRED = 6
+#: Of a teacher's score, below which nobody's is given in percent of it.
+LEAST = 0.01
 #: Kinds of tasks whose scores make the group "retrieval", and are in no other.
 SEARCHES = ("retrieval", "neighbours")
 

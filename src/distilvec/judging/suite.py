@@ -14,7 +14,7 @@ from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.judging.encoder import CachedEncoder
 from distilvec.judging.loading import unique
-from distilvec.judging.scores import SEARCHES, Score, searches
+from distilvec.judging.scores import LEAST, SEARCHES, Score, searches
 from distilvec.judging.tasks import JudgingTask, check_tasks
 from distilvec.showing import Shown
 from distilvec.words import points
@@ -44,10 +44,14 @@ class Judgement(Shown):
         return {key: float(np.mean([s.value for s in scores])) for key, scores in self._groups(model).items()}
 
     def retention(self, model: str, teacher: str) -> dict[str, float]:
-        """Scores and averages in percent of the teacher's; left out where the teacher's is not > 0."""
+        """Scores and averages in percent of the teacher's; left out where that is next to nothing, or may be."""
         own = {name: score.value for name, score in self._of(model).items()} | _keyed(self.averages(model))
-        other = {name: score.value for name, score in self._of(teacher).items()} | _keyed(self.averages(teacher))
-        return {name: 100 * own[name] / other[name] for name in own if other.get(name, 0) > 0}
+        told = {
+            name: score for name, score in self._of(teacher).items() if score.interval is None or score.interval[0] > 0
+        }
+        known = {name: score.value for name, score in told.items()}
+        other = known | _keyed(self.averages(teacher))
+        return {name: 100 * own[name] / other[name] for name in own if other.get(name, 0) > LEAST}
 
     def difference(self, a: str, b: str, group: str = "all") -> Difference:
         """a - b over the tasks of a group (`in`, `out`, `all`, `retrieval`) or of one task, with paired

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,6 +118,8 @@ def _text(value: Any) -> str:
         raise ValueError(f"a text was expected, not {value!r}")
     if not value.strip():
         raise ValueError("the text is empty")
+    if re.search("[\ud800-\udfff]", value):
+        raise ValueError("the text holds half a character")
     return value
 
 

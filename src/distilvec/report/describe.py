@@ -307,7 +307,8 @@ def _origin(student: Mapping[str, Any], teachers: set[str]) -> dict[str, Any]:
         return {"licence": licence_of(folder), "derived": True}
     if folder.exists() or folder.suffix == ".safetensors":  # a place on a disk is nobody's base
         return {"derived": True}
-    return {"base": model, "licence": _licence_on_hub(model, student.get("revision")), "derived": True}
+    licence = _licence_on_hub(model, student.get("revision"))
+    return {"base": model.partition("@")[0], "licence": licence, "derived": True}
 
 
 def _licence_on_hub(model: str, revision: str | None) -> str | None:
@@ -348,6 +349,10 @@ def _notes(
         if rejected:
             told = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())
             notes.append(f"Rows of the task {task} that were left out: {told}.")
+        if known := score.details.get("known"):
+            notes.append(f"{known:,} of the {score.n:,} test items of the task {task} are among its training items.")
+        if repeated := score.details.get("repeated"):
+            notes.append(f"{repeated:,} items of the task {task} are there twice, and may be learnt from and tested.")
     absent = sum(each.absent for each in filled)
     if absent:
         notes.append(f"The teachers had no vector for {absent:,} texts; these count for nothing in their terms.")

@@ -172,17 +172,18 @@ def student_facts(student: StudentFacts) -> list[Fact]:
     return [Fact(name, value) for name, value in lines if value]
 
 
+#: Licences for research alone whose names on the Hugging Face Hub do not say so.
+_RESEARCH = {"apple-amlr", "h-research", "intel-research"}
+
+
 def forbids_commercial_use(licence: str | None) -> bool:
     """Whether a licence's name says so; an unknown licence is not accused.
 
     >>> [forbids_commercial_use(name) for name in ("cc-by-nc-4.0", "apache-2.0", "Research only", None)]
     [True, False, True, False]
     """
-    return bool(
-        re.search(
-            r"(^|[-_ ])nc([-_ ]|$)|non-?\s?commercial|research[- ](use[- ])?only|academic", licence or "", re.IGNORECASE
-        )
-    )
+    told = r"(^|[-_ ])nc([-_ /)]|$)|non-?\s?commercial|research[- ](use[- ])?only|academic(?! free)"
+    return licence in _RESEARCH or bool(re.search(told, licence or "", re.IGNORECASE))
 
 
 def recipe_text(recipe: dict[str, Any]) -> str:

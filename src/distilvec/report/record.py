@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import Slice
-from distilvec.judging.scores import SEARCHES
+from distilvec.judging.scores import LEAST, SEARCHES
 from distilvec.report.compressed import Compression
 from distilvec.report.mixtures import MixtureFacts
 from distilvec.report.record_parts import (
@@ -128,13 +128,15 @@ class Record(Part):
         return sorted(first, key=lambda t: 3 if first[t].kind in SEARCHES else rank.get(first[t].domain or "", 2))
 
     def retention(self, row: ModelRow, name: str) -> float | None:
-        """A task's or group's score in percent of the teacher's; None without a positive teacher's score."""
+        """A task's or group's score in percent of the teacher's; None where that is next to nothing, or may be."""
         teacher = self.model("teacher")
         if teacher is None:
             return None
         own, other = (scores_of(each).get(name) for each in (row, teacher))
-        usable = own is not None and other is not None and other.value > 0 and math.isfinite(own.value)
-        return 100 * own.value / other.value if usable and own and other else None
+        if own is None or other is None or not math.isfinite(own.value):
+            return None
+        told = other.value > LEAST and (other.low is None or other.low > 0)
+        return 100 * own.value / other.value if told else None
 
     def compared(self, a: str, b: str, group: str = "all") -> ScoreDifference | None:
         """The comparison of two models on a task or group, turned round where it was recorded as b against a."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.corpus.keys import split_pair
+from distilvec.corpus.keys import PAIR, split_pair
 from distilvec.evenly import evenly_spaced
 from distilvec.judging import TRAINED, Verdict
 from distilvec.modules.pipeline import default_prompt
@@ -21,7 +21,7 @@ MAX_GROUPS = 12
 def labels_of(items: Sequence[str], modality: str, held_out: Sequence[str] | None = None) -> list[str]:
     """What stands beside a point of the map: the item, or of an image its folder and name, or its held-out number."""
     if modality != "image":
-        return list(items)
+        return [item.replace(PAIR, " | ") for item in items]
     numbers: dict[str, int] = {}
     for number, item in enumerate(items if held_out is None else held_out, start=1):
         numbers.setdefault(item, number)

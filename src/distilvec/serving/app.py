@@ -149,6 +149,10 @@ class _Server:
         except Exception as error:
             logger.exception("the model failed on %d texts", len(texts))
             raise _Refusal(500, "the model failed on these texts", "model_error") from error
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            told = f"the model gives no numbers for input {int(finite.argmin())}"
+            raise _Refusal(500, told, "model_error")
         tokens = await asyncio.to_thread(self._tokens, texts)  # of long texts that takes seconds
         rows = [
             {"object": "embedding", "index": index, "embedding": each}
