@@ -51,7 +51,8 @@ def test_another_device_is_a_range_and_marked_as_an_estimate() -> None:
     assert "8 x H100 (estimated)" in shown and "989 TFLOPS (data sheet) / 0.989 TFLOPS (measured)" in shown
     assert "1,000,000,000 x (384 x 2 + 16 key + 16 index) bytes = 800.0 GB" in shown
     assert f"x 2 = {2 * found.hours[0] * 1:,.2f} to {2 * found.hours[1]:,.0f}" in shown.replace("device hours ", "")
-    assert "cost" not in Scale(RATES, Devices(), 10**9).text()
+    assert "that is 156 to 1,562 steps of 32 texts a second and device" in shown, "50 x 100 / 32 and ten times that"
+    assert "cost" not in (own := Scale(RATES, Devices(), 10**9).text()) and "steps of 32" not in own
 
 
 @pytest.mark.parametrize("kind", PEAKS)

@@ -215,6 +215,12 @@ class Scale:
                 f"training  {self.rows:,} x {rates.epochs:g} / ({rates.training:,.1f}{factor} x {devices.count}) = "
                 f"{_range(estimate.training, duration)}"
             )
+            if devices.kind is not None:
+                steps = [rates.training * each / rates.batch_size for each in (slow, best)]
+                lines.append(
+                    f"          that is {number(steps[0])} to {number(steps[1])} steps of {rates.batch_size} texts a "
+                    "second and device; small batches may not reach it: raise training.batch_size, or measure there"
+                )
         lines += [
             f"store     {self.rows:,} x ({' + '.join(rates.parts)}) bytes = {size(self.rows * rates.vector_bytes)}",
             f"corpus    {self.rows:,} x ({rates.text_bytes:,.0f} + {KEY_BYTES} of the key) bytes = "
