@@ -114,6 +114,14 @@ def test_tables_are_read_by_rows(tmp_path: Path, make: Callable[[], Any]) -> Non
     assert read_corpus(make(), tmp_path / "corpus", text="body", holdout=0.0).texts() == COLUMNS["body"]
 
 
+def test_pairs_are_tuples_too(tmp_path: Path) -> None:
+    pairs = [("a question", "an answer"), ("another", "the other")]
+    recipe = recipe_of("teacher", "student", {"path": pairs, "text": ["query", "answer"]}, "mnrl", tmp_path / "out")
+    assert recipe.corpus is not None
+    rows = [json.loads(line) for line in Path(str(recipe.corpus.path)).read_text().splitlines()]
+    assert rows == [dict(zip(("query", "answer"), pair, strict=True)) for pair in pairs]
+
+
 def test_what_an_earlier_run_was_given_stays(tmp_path: Path) -> None:
     """Its recipe, which lies aside, names it."""
     out = tmp_path / "out"

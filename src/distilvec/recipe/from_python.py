@@ -109,7 +109,7 @@ def corpus_section(corpus: Any, given: Path, name: str = "corpus.jsonl") -> dict
     if modality == "image" and is_dataset(source):
         source = undecoded(chosen_split(source))
     images = columns if modality == "image" else []
-    section["path"] = str(_write_rows(given / name, source, columns[0] if columns else "text", limit, images))
+    section["path"] = str(_write_rows(given / name, source, columns or ["text"], limit, images))
     return section
 
 
@@ -119,7 +119,7 @@ def _task_section(task: Mapping[str, Any], given: Path) -> dict[str, Any]:
         source = section.get(name)
         if source is not None:
             is_file = isinstance(source, str | Path)
-            section[name] = str(source if is_file else _write_rows(given / f"{name}.jsonl", source, "text"))
+            section[name] = str(source if is_file else _write_rows(given / f"{name}.jsonl", source, ["text"]))
     return section
 
 
@@ -131,7 +131,7 @@ def _judging_section(judging: Mapping[str, Any], given: Path) -> dict[str, Any]:
             return task
         tables = {key: task[key] for key in TASK_FILES if is_dataset(task.get(key)) or is_table(task.get(key))}
         names = {key: given / f"task{number}-{key}.jsonl" for key in tables}
-        return {**task, **{key: str(_write_rows(names[key], tables[key], "text")) for key in tables}}
+        return {**task, **{key: str(_write_rows(names[key], tables[key], ["text"])) for key in tables}}
 
     tasks = judging.get("tasks")
     if not isinstance(tasks, list | tuple):
@@ -150,7 +150,7 @@ def _scorer_section(scorer: Any, given: Path) -> dict[str, Any]:
     _check_names("scorers", section)
     source = section.get("scores")
     if source is not None and not isinstance(source, str | Path):
-        section["scores"] = _write_rows(given / f"{section.get('name', 'scorer')}-scores.jsonl", source, "query")
+        section["scores"] = _write_rows(given / f"{section.get('name', 'scorer')}-scores.jsonl", source, ["query"])
     return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
 
 
@@ -171,7 +171,7 @@ def _teacher_section(teacher: Any, name: str, given: Path, images: bool = False)
     if texts is not None and not isinstance(texts, str | Path):
         texts = list(texts) if isinstance(texts, Iterable) else texts  # of an array or a frame's column
         columns = ["text"] if images else []
-        section["texts"] = str(_write_rows(given / f"{called}-texts.jsonl", texts, "text", images=columns))
+        section["texts"] = str(_write_rows(given / f"{called}-texts.jsonl", texts, ["text"], images=columns))
     return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
 
 
@@ -194,11 +194,13 @@ def _write_vectors(file: Path, vectors: Any, name: str) -> Path:
         partial.unlink(missing_ok=True)
 
 
-def _write_rows(file: Path, source: Any, text: str, limit: int | None = None, images: Sequence[str] = ()) -> Path:
+def _write_rows(
+    file: Path, source: Any, columns: Sequence[str], limit: int | None = None, images: Sequence[str] = ()
+) -> Path:
     """Texts or dictionaries as JSON lines; equal rows give equal bytes.
 
     Args:
-        text: column of rows that are no dictionaries.
+        columns: of rows that are no dictionaries: the first, or all where a row is a tuple of as many.
         images: columns that hold images.
 
     Raises:
@@ -211,7 +213,7 @@ def _write_rows(file: Path, source: Any, text: str, limit: int | None = None, im
     try:
         with partial.open("w", encoding="utf-8") as out:
             for row in rows:
-                out.write(json.dumps(_row(row, text, images), default=_not_json) + "\n")
+                out.write(json.dumps(_row(row, columns, images), default=_not_json) + "\n")
         return _settled(file, partial)
     except OSError as error:
         if error.errno not in FULL:
@@ -249,10 +251,15 @@ def _settled(file: Path, partial: Path) -> Path:
     return file
 
 
-def _row(row: Any, text: str, images: Sequence[str]) -> dict[str, Any]:
+def _row(row: Any, columns: Sequence[str], images: Sequence[str]) -> dict[str, Any]:
     """A row as a mapping; an image may be a dictionary itself, as data sets have it."""
-    alone = bool(images) and isinstance(row, Mapping) and text not in row and bool({"bytes", "path"} & row.keys())
-    value = {str(name): each for name, each in row.items()} if isinstance(row, Mapping) and not alone else {text: row}
+    alone = bool(images) and isinstance(row, Mapping) and columns[0] not in row and bool({"bytes", "path"} & row.keys())
+    if isinstance(row, Mapping) and not alone:
+        value = {str(name): each for name, each in row.items()}
+    elif isinstance(row, tuple) and len(row) == len(columns) > 1:
+        value = dict(zip(columns, row, strict=True))
+    else:
+        value = {columns[0]: row}
     return value | {name: _portable(value[name]) for name in images if name in value}
 
 
