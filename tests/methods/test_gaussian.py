@@ -114,6 +114,16 @@ def test_coordinates_of_very_different_units_all_count(world) -> None:
     assert method._explained(0, far, targets(world, method)).isfinite().all()
 
 
+def test_what_a_cosine_explains_does_not_hang_on_the_length_that_it_leaves_open(world) -> None:
+    method = world.method("multi_cosine", width=16)
+    kernel, target = method.kernels(world.output(ROWS).embedding)[0], targets(world, method)
+    found = method._explained(0, kernel, target)
+    long = method._explained(0, kernel._replace(mean=1e4 * kernel.mean), target)
+    torch.testing.assert_close(long, found)
+    exact = kernel._replace(mean=7 * target[None, :, None, :].expand_as(kernel.mean))
+    torch.testing.assert_close(method._explained(0, exact, target), torch.ones_like(found))
+
+
 def test_the_published_codes_heads_are_as_wide_as_the_student(world) -> None:
     shapes = [weight.shape for weight in world.method("multi_mse", preset="code").kernels.stacks[0].weights]
     assert [shape[-2:] for shape in shapes][:2] == [(12, 12), (12, 12)] and len(shapes) == 3

@@ -31,7 +31,9 @@ class MultiCosineOptions(KernelOptions):
 
 
 class MultiCosine(KernelMethod):
-    """Terms per teacher: `cosine` [V, B], and `explained` (see `KernelMethod`), which lengths enter too."""
+    """Terms per teacher: `cosine` [V, B], and `explained` (see `KernelMethod`) by kernels of the vectors' own length: a
+    cosine says nothing of theirs.
+    """
 
     name = "multi_cosine"
     summary = "cosine distance to many teachers' vectors, each behind a small network"
@@ -43,3 +45,9 @@ class MultiCosine(KernelMethod):
     def compare(self, kernel: Kernel, target: Tensor, live: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         mean = centre(kernel).float()
         return cosine_distance(mean.masked_fill(~live, 0.0), target.masked_fill(~live, 0.0)), {}
+
+    def _explained(self, number: int, kernel: Kernel, target: Tensor) -> Tensor:
+        mean, live = centre(kernel).float(), self.kernels.live(number)
+        own, wanted = (each.masked_fill(~live, 0.0).norm(dim=-1, keepdim=True) for each in (mean, target))
+        at_length = mean / own.clamp_min(1e-12) * wanted
+        return super()._explained(number, kernel._replace(mean=at_length.unsqueeze(-2), weights=None), target)
