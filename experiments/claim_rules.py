@@ -91,7 +91,7 @@ MISSING = """
 - A second and third seed of the runs without labels, out of domain, of the sharpness, and on MRPC and SST-2.
 - `many_text.py` once more: it now keeps scores without overlap for each set.
 - Many teachers: the transformer student of `similar_teachers.py`, our own likelihood and single teachers in
-  `image_starts.py`, and `molecules_long.py`.
+  `image_starts.py`, and single teachers in `molecules_long.py`.
 """
 EARLIER = RESULTS / "earlier-verdicts.json"
 

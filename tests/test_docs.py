@@ -107,6 +107,7 @@ def test_generated_parts_are_what_the_code_and_the_results_say(generate: Any) ->
         ("many_text", "many_text_table:write_page"),
         ("mixtures", "mixture_table:write_page"),
         ("molecules", "molecule_tables:write_page"),
+        ("molecules_long", "molecules_long_table:write_page"),
         ("old_index", "old_index_table:write_page"),
         ("quarter", "quarter_table:write_page"),
         ("quarter_ways", "ways_table:write_page"),
