@@ -138,6 +138,13 @@ def test_the_base_of_a_card_is_a_model_without_its_revision() -> None:
     assert _origin({**empty, "model": "nobody/has-this-model-here@main"}, set())["base"] == "nobody/has-this-model-here"
 
 
+def test_the_base_of_a_student_that_was_cut_is_its_teacher(tmp_path: Path) -> None:
+    cut = {"model": None, "shrink": {"of": "t", "layers": 2}, "static": None, "fresh": None, "revision": None}
+    assert _origin(cut, {"t"}, {"t": "somebody/large@v1", "u": "somebody/other"}) == {"base": "somebody/large"}
+    assert _origin(cut, {"t"}, {"t": str(tmp_path)}) == {}, "a place on a disk is nobody's base"
+    assert _origin(cut, {"t"}) == {}, "nor has a function one"
+
+
 @pytest.mark.parametrize(
     ("licence", "bound"),
     [

@@ -93,7 +93,11 @@ def describe_run(
         scorers=[_scorer_facts(card, scored) for card, scored in scorers],
         student=StudentFacts(
             provenance=_provenance(recipe["student"]),
-            **_origin(recipe["student"], {card.name for card, *_ in teachers}),
+            **_origin(
+                recipe["student"],
+                {card.name for card, *_ in teachers},
+                {each["name"]: each["model"] for each in recipe.get("teachers") or () if each.get("model")},
+            ),
             parameters=size["parameters"],
             size_bytes=on_disk,
             layers=size["layers"],
@@ -293,15 +297,24 @@ def _provenance(student: Mapping[str, Any]) -> str:
     return short_source(str(student["model"])) + trained
 
 
-def _origin(student: Mapping[str, Any], teachers: set[str]) -> dict[str, Any]:
-    """Hub id, licence and whether there is one, of the model that a student was made from; a teacher says its own."""
+def _origin(
+    student: Mapping[str, Any], teachers: set[str], addresses: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Hub id, licence and whether there is one, of the model that a student was made from; a teacher's licence is said
+    with the teacher.
+
+    Args:
+        teachers: their names.
+        addresses: by name, of those that are models.
+    """
     parts = (student.get("shrink"), student.get("static"))
     names = [part["of"] for part in parts if part]
     if student.get("fresh"):
         names.append(student["fresh"]["embeddings_from"])
     model = student["model"] or next((name for name in names if name and name not in teachers), None)
     if model is None:
-        return {}
+        address = next((each for name in names if (each := (addresses or {}).get(name))), "")
+        return {"base": address.partition("@")[0]} if address and not Path(address).expanduser().exists() else {}
     folder = Path(model).expanduser()
     if folder.is_dir():
         return {"licence": licence_of(folder), "derived": True}
