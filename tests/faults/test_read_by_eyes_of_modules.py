@@ -47,6 +47,22 @@ def saved(model: Any, tokenizer: Path, folder: Path) -> SentenceTransformer:
     return SentenceTransformer(modules=[transformer, Pooling(32, pooling_mode="mean")], device="cpu")
 
 
+def opt(tokenizer: Path, folder: Path, **options: Any) -> SentenceTransformer:
+    """A student whose dropout is a function, and whose blocks may be passed over."""
+    config = OPTConfig(
+        **SMALL,
+        vocab_size=len(AutoTokenizer.from_pretrained(str(tokenizer))),
+        ffn_dim=64,
+        word_embed_proj_dim=32,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        bos_token_id=2,
+        eos_token_id=3,
+        **options,
+    )
+    return saved(OPTModel(config), tokenizer, folder / "opt")
+
+
 def test_blocks_that_pad_by_themselves_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
     size = len(AutoTokenizer.from_pretrained(str(tiny_bert)))
     config = LongformerConfig(
@@ -75,17 +91,7 @@ def test_states_of_stages_are_refused() -> None:
 
 def test_blocks_that_are_passed_over_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
     """What comes after a dropped block would stand under the number of the block before."""
-    size = len(AutoTokenizer.from_pretrained(str(tiny_bert)))
-    config = OPTConfig(
-        vocab_size=size,
-        ffn_dim=64,
-        max_position_embeddings=80,
-        pad_token_id=0,
-        word_embed_proj_dim=32,
-        layerdrop=0.5,
-        **SMALL,
-    )
-    student = saved(OPTModel(config), tiny_bert, tmp_path / "dropped")
+    student = opt(tiny_bert, tmp_path, layerdrop=0.5)
     tap, features = StudentTap(student), student.preprocess(["one short text", "two"])
     student.train()
     torch.manual_seed(0)
@@ -115,20 +121,7 @@ def test_a_vision_student_has_no_parameter_that_nothing_comes_of(tmp_path: Path)
 
 
 def test_dropout_by_a_function_is_chosen_too(tiny_bert: Path, tmp_path: Path) -> None:
-    size = len(AutoTokenizer.from_pretrained(str(tiny_bert)))
-    config = OPTConfig(
-        **SMALL,
-        vocab_size=size,
-        ffn_dim=64,
-        word_embed_proj_dim=32,
-        max_position_embeddings=64,
-        dropout=0.5,
-        attention_dropout=0.5,
-        pad_token_id=0,
-        bos_token_id=2,
-        eos_token_id=3,
-    )
-    student = saved(OPTModel(config), tiny_bert, tmp_path / "opt").train()
+    student = opt(tiny_bert, tmp_path, dropout=0.5, attention_dropout=0.5).train()
 
     def twice() -> float:
         features = student.preprocess(["one short text", "two"])

@@ -122,11 +122,13 @@ def test_a_student_made_of_another_model_has_no_licence_but_that_models(tmp_path
     folder.mkdir()
     (folder / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
     bound = {"licence": "cc-by-nc-4.0", "derived": True}
-    assert _origin({**empty, "model": str(folder)}, {"t"}) == bound
-    assert _origin({**empty, "shrink": {"of": str(folder)}}, {"t"}) == bound
-    assert _origin({**empty, "static": {"of": "t"}}, {"t"}) == {} == _origin(empty, {"t"}), "the teacher says it"
-    assert _origin({**empty, "fresh": {"embeddings_from": str(folder)}}, {"t"}) == bound
-    unknown = _origin({**empty, "model": "nobody/has-this-model-here"}, {"t"})
+    assert _origin({**empty, "model": str(folder)}, {"t": None}) == bound
+    assert _origin({**empty, "shrink": {"of": str(folder)}}, {"t": None}) == bound
+    assert _origin({**empty, "static": {"of": "t"}}, {"t": None}) == {} == _origin(empty, {"t": None}), (
+        "the teacher says it"
+    )
+    assert _origin({**empty, "fresh": {"embeddings_from": str(folder)}}, {"t": None}) == bound
+    unknown = _origin({**empty, "model": "nobody/has-this-model-here"}, {"t": None})
     assert unknown == {"base": "nobody/has-this-model-here", "licence": None, "derived": True}
     taught = {"teachers": [{"name": "t", "licence": "mit"}], "student": {"provenance": "x", **unknown}}
     assert "license" not in front(**taught)
@@ -135,14 +137,14 @@ def test_a_student_made_of_another_model_has_no_licence_but_that_models(tmp_path
 
 def test_the_base_of_a_card_is_a_model_without_its_revision() -> None:
     empty = {"shrink": None, "static": None, "fresh": None, "revision": None}
-    assert _origin({**empty, "model": "nobody/has-this-model-here@main"}, set())["base"] == "nobody/has-this-model-here"
+    assert _origin({**empty, "model": "nobody/has-this-model-here@main"}, {})["base"] == "nobody/has-this-model-here"
 
 
 def test_the_base_of_a_student_that_was_cut_is_its_teacher(tmp_path: Path) -> None:
     cut = {"model": None, "shrink": {"of": "t", "layers": 2}, "static": None, "fresh": None, "revision": None}
-    assert _origin(cut, {"t"}, {"t": "somebody/large@v1", "u": "somebody/other"}) == {"base": "somebody/large"}
-    assert _origin(cut, {"t"}, {"t": str(tmp_path)}) == {}, "a place on a disk is nobody's base"
-    assert _origin(cut, {"t"}) == {}, "nor has a function one"
+    assert _origin(cut, {"t": "somebody/large@v1", "u": "somebody/other"}) == {"base": "somebody/large"}
+    assert _origin(cut, {"t": str(tmp_path)}) == {}, "a place on a disk is nobody's base"
+    assert _origin(cut, {"t": None}) == {}, "nor has a function one"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,7 @@ def test_the_licence_of_a_model_of_the_hub_is_read_where_it_was_fetched(
 
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", kept)
     parts = {"model": "me/small@v2", "shrink": None, "static": None, "fresh": None, "revision": None}
-    assert _origin(parts, set())["licence"] == "mit" and asked == [("me/small", "README.md", "v2")]
+    assert _origin(parts, {})["licence"] == "mit" and asked == [("me/small", "README.md", "v2")]
 
 
 @pytest.mark.parametrize(("names", "teachers", "lines"), [(34, 5, 5), (10, 10, 4), (3, 1, 1)])

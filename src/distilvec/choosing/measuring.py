@@ -20,7 +20,7 @@ from distilvec.flow.judge import runs_here
 from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, teacher_info
 from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement, free_map, judge, linear_map, speed
-from distilvec.judging.scores import LEAST
+from distilvec.judging.scores import can_be_kept
 from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.table import build_method
 from distilvec.modules.blocks import parameters
@@ -185,7 +185,7 @@ def _tasks_kept(name: str, model: Any, bench: Bench) -> dict[str, float]:
         return {}
     own = judge({name: model}, bench.tasks).averages(name)
     teacher = bench.judged.averages(bench.teacher)
-    return {group: own[group] / teacher[group] for group in GROUPS if teacher.get(group, 0) > LEAST}
+    return {group: own[group] / teacher[group] for group in GROUPS if can_be_kept(teacher.get(group, 0))}
 
 
 def _probe(name: str, student: SentenceTransformer, bench: Bench) -> dict[str, float]:

@@ -102,7 +102,7 @@ class PerceptronTask(JudgingTask):
         sizes = [len(columns[0]) for columns in given]
         if sizes[0] < _FEWEST:
             raise DataError(f"{sizes[0]} items are too few for a probe", where=f"task {name}")
-        self._identities = list(identities)
+        self._identities = list(identities) if len(identities) == len(self._items) else []
         named = self._identities or self._items
         self.known = known_items(name, named[: sizes[0]], named[sizes[0] :][: sizes[1]]) if len(sizes) > 1 else 0
         self.repeated = sizes[0] - len(set(named[: sizes[0]])) if len(sizes) == 1 else 0
@@ -141,7 +141,7 @@ class PerceptronTask(JudgingTask):
         if not self._identities:
             return super().keep(texts)
         images = bool(self._contents)
-        seen = {identity(text, Path(), images=images, molecules=not images) for text in texts}
+        seen = {identity(text, Path(), images=images) for text in texts}
         return np.array([self._identities[row] not in seen for row in self._tested], dtype=bool)
 
     def score(self, encode: Encode) -> Score:

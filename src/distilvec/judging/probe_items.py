@@ -17,6 +17,7 @@ from distilvec.corpus.sources import NPZ, find_source
 from distilvec.errors import DataError, EnvironmentProblem
 from distilvec.judging.probes import Columns
 from distilvec.judging.tables import Table
+from distilvec.judging.tasks import folded_parts
 
 logger = logging.getLogger(__name__)
 _LOOKED_AT = 200
@@ -76,37 +77,29 @@ class ProbeItems:
         labelled = [row for row, value in enumerate(table.rows) if not _blank(value.get(answer, 0))]
         self._count(table, set(range(len(table))) - set(labelled), _UNLABELLED)
         table = _of_rows(table, labelled)
-        values = [row.get(text) for row in table.rows] if self.images else table.texts(text)
-        molecules = not self.images and self._mostly_molecules(values)
-        away = {identity(each, folder, images=self.images, molecules=molecules) for each in excluded}
-        kept, items, known = [], [], 0
+        values: list[Any] = [row.get(text) for row in table.rows] if self.images else table.texts(text)
+        plain = not self.images and not self._mostly_molecules(values)
+        away = folded_parts(excluded) if plain else {identity(each, folder, images=self.images) for each in excluded}
+        kept, items, known = [], list[Any](), 0
         for row, value in enumerate(values):
-            item = self._checked(value, folder, molecules)
-            if isinstance(item, Problem):
-                self._count(table, {row}, str(item))
-            elif item[1] in away:
+            try:
+                item, key = (value, folded(value)) if plain else _read(value, folder, self.images)
+            except Problem as problem:
+                self._count(table, {row}, str(problem))
+                continue
+            if key in away:
                 known += 1
-            else:
-                kept.append(row)
-                items.append(item[0])
-                self.identities += [item[1]] if self.images or molecules else []
-                self.contents += [item[1]] if self.images else []
+                continue
+            kept.append(row)
+            items.append(item)
+            self.identities += [] if plain else [key]
+            self.contents += [key] if self.images else []
         if not items and known:
             raise DataError(f"all {known} test items are excluded", where=table.source, remedy="See its exclude.")
         if not items:
             told = ", ".join(f"{reason} ({count:,})" for reason, count in self.rejected.most_common())
             raise DataError(f"no row can be used: {told}", where=f"{table.source}, column {text}")
         return items, read(_of_rows(table, kept))
-
-    def _checked(self, value: Any, folder: Path, molecules: bool) -> tuple[str, str] | Problem:
-        """An item and its identity, or the problem that it has."""
-        try:
-            if self.images:
-                image = image_item(value, folder)
-                return image.item, image.digest
-            return value, molecule_item(value, "keep").smiles if molecules else folded(value)
-        except Problem as problem:
-            return problem
 
     def _mostly_molecules(self, values: list[Any]) -> bool:
         good = 0
@@ -131,16 +124,20 @@ class ProbeItems:
             logger.warning("task %s: %s rows left out, %s (%s)", self.name, f"{count:,}", reason, self._first[reason])
 
 
-def identity(item: str, folder: Path, *, images: bool = False, molecules: bool = False) -> str:
-    """What equal items share: an image's digest, a molecule's canonical SMILES, a text without case and white space
-    around it. What cannot be read is nothing but itself.
-    """
+def identity(item: str, folder: Path, *, images: bool) -> str:
+    """What equal images or molecules share; what cannot be read is nothing but itself."""
     try:
-        if images:
-            return image_item(item, folder).digest
-        return molecule_item(item, "keep").smiles if molecules else folded(item)
+        return _read(item, folder, images)[1]
     except Problem:
         return item
+
+
+def _read(value: Any, folder: Path, images: bool) -> tuple[str, str]:
+    """An image and its digest, or a molecule and its canonical SMILES."""
+    if images:
+        image = image_item(value, folder)
+        return image.item, image.digest
+    return value, molecule_item(value, "keep").smiles
 
 
 def _blank(value: Any) -> bool:

@@ -15,10 +15,17 @@ from distilvec.errors import DataError
 
 #: Items of a task below which two models are not compared: of five nobody knows the scatter, and one has no interval.
 FEWEST_PAIRED = 6
-#: Of a teacher's score, below which nobody's is given in percent of it.
-LEAST = 0.01
+#: A teacher's score that is next to nothing.
+_LEAST = 0.01
 #: Kinds of tasks whose scores make the group "retrieval", and are in no other.
 SEARCHES = ("retrieval", "neighbours")
+
+
+def can_be_kept(teacher: float, low: float | None = None) -> bool:
+    """Whether a teacher's score is more than next to nothing, by its interval too where it has one, so that others are
+    given in percent of it.
+    """
+    return teacher > _LEAST and (low is None or low > 0)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.judging.encoder import CachedEncoder
 from distilvec.judging.loading import unique
-from distilvec.judging.scores import LEAST, SEARCHES, Score, searches
+from distilvec.judging.scores import SEARCHES, Score, can_be_kept, searches
 from distilvec.judging.tasks import JudgingTask, check_tasks
 from distilvec.showing import Shown
 from distilvec.words import points
@@ -46,12 +46,13 @@ class Judgement(Shown):
     def retention(self, model: str, teacher: str) -> dict[str, float]:
         """Scores and averages in percent of the teacher's; left out where that is next to nothing, or may be."""
         own = {name: score.value for name, score in self._of(model).items()} | _keyed(self.averages(model))
-        told = {
-            name: score for name, score in self._of(teacher).items() if score.interval is None or score.interval[0] > 0
+        of_tasks = {name: (score.value, (score.interval or (None,))[0]) for name, score in self._of(teacher).items()}
+        other = of_tasks | {name: (value, None) for name, value in _keyed(self.averages(teacher)).items()}
+        return {
+            name: 100 * value / other[name][0]
+            for name, value in own.items()
+            if name in other and can_be_kept(*other[name])
         }
-        known = {name: score.value for name, score in told.items()}
-        other = known | _keyed(self.averages(teacher))
-        return {name: 100 * own[name] / other[name] for name in own if other.get(name, 0) > LEAST}
 
     def difference(self, a: str, b: str, group: str = "all") -> Difference:
         """a - b over the tasks of a group (`in`, `out`, `all`, `retrieval`) or of one task, with paired

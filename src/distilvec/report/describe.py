@@ -93,11 +93,7 @@ def describe_run(
         scorers=[_scorer_facts(card, scored) for card, scored in scorers],
         student=StudentFacts(
             provenance=_provenance(recipe["student"]),
-            **_origin(
-                recipe["student"],
-                {card.name for card, *_ in teachers},
-                {each["name"]: each["model"] for each in recipe.get("teachers") or () if each.get("model")},
-            ),
+            **_origin(recipe["student"], {each["name"]: each.get("model") for each in recipe["teachers"]}),
             parameters=size["parameters"],
             size_bytes=on_disk,
             layers=size["layers"],
@@ -297,15 +293,12 @@ def _provenance(student: Mapping[str, Any]) -> str:
     return short_source(str(student["model"])) + trained
 
 
-def _origin(
-    student: Mapping[str, Any], teachers: set[str], addresses: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def _origin(student: Mapping[str, Any], teachers: Mapping[str, str | None]) -> dict[str, Any]:
     """Hub id, licence and whether there is one, of the model that a student was made from; a teacher's licence is said
     with the teacher.
 
     Args:
-        teachers: their names.
-        addresses: by name, of those that are models.
+        teachers: name -> model; None for what is none.
     """
     parts = (student.get("shrink"), student.get("static"))
     names = [part["of"] for part in parts if part]
@@ -313,7 +306,7 @@ def _origin(
         names.append(student["fresh"]["embeddings_from"])
     model = student["model"] or next((name for name in names if name and name not in teachers), None)
     if model is None:
-        address = next((each for name in names if (each := (addresses or {}).get(name))), "")
+        address = next((each for name in names if (each := teachers.get(name))), "")
         return {"base": address.partition("@")[0]} if address and not Path(address).expanduser().exists() else {}
     folder = Path(model).expanduser()
     if folder.is_dir():

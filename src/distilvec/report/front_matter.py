@@ -79,8 +79,6 @@ def evaluations(record: Record) -> list[Any]:
 
     row = record.model("student")
     scores = {name: score for name, score in (row.scores if row is not None else {}).items() if _is_told(score)}
-    # By a teacher's own search a teacher is perfect: nobody else's nDCG is of that kind.
-    scores = {name: score for name, score in scores.items() if score.kind != "neighbours"}
     types = _own_types([name for name, score in scores.items() if not score.dataset])
     return [
         EvalResult(
@@ -108,7 +106,8 @@ def _own_types(names: Sequence[str]) -> dict[str, str]:
 
 
 def _is_told(score: ScoreEntry) -> bool:
-    return bool(score.metric) and math.isfinite(score.value)
+    # By a teacher's own search a teacher is perfect: nobody else's nDCG is of that kind.
+    return bool(score.metric) and math.isfinite(score.value) and score.kind != "neighbours"
 
 
 def _licence(record: Record) -> dict[str, str]:

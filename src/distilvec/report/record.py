@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import Slice
-from distilvec.judging.scores import LEAST, SEARCHES
+from distilvec.judging.scores import SEARCHES, can_be_kept
 from distilvec.report.compressed import Compression
 from distilvec.report.mixtures import MixtureFacts
 from distilvec.report.record_parts import (
@@ -135,8 +135,7 @@ class Record(Part):
         own, other = (scores_of(each).get(name) for each in (row, teacher))
         if own is None or other is None or not math.isfinite(own.value):
             return None
-        told = other.value > LEAST and (other.low is None or other.low > 0)
-        return 100 * own.value / other.value if told else None
+        return 100 * own.value / other.value if can_be_kept(other.value, other.low) else None
 
     def compared(self, a: str, b: str, group: str = "all") -> ScoreDifference | None:
         """The comparison of two models on a task or group, turned round where it was recorded as b against a."""
