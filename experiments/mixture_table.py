@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from layout import cell
-from records import Rows, seeds
+from layout import cell, head, line
+from records import Rows
 
 from distilvec.functional.sphere import Mode
 
@@ -15,99 +15,156 @@ EXPERIMENT = "mixtures"
 MODES: tuple[str, ...] = get_args(Mode)
 GROUPS = {
     "similarity": ("stsb", "sick", "sts12"),
-    "clustering": ("banking77",),
+    "clustering": ("banking77", "ag_news"),
     "pair classification": ("mrpc", "scitail"),
 }
 TASKS = tuple(task for tasks in GROUPS.values() for task in tasks)
+#: Seeds are counted on from one start to the next.
+SEEDS = 100
 
 HEADER = """# Mixtures of experts under five aggregations
 
 Made by `python experiments/mixtures.py` (its header says what was trained on what). Similarity: Spearman; clustering:
-V-measure; pair classification: average precision; all in percent. ± is the standard deviation over seeds.
+V-measure; pair classification: average precision; all in percent. ± is the standard deviation over the runs: those of
+both starts together.
 """
 
 
 def write_page(rows: Rows, folder: Path) -> str:
     """Everything that is there, as Markdown; also written to `table.md`."""
-    page = HEADER + "\n".join([*_base(rows), *_scores(rows), *_training(rows), *_geometry(rows)]) + "\n"
+    lines = [*_starts(rows), *_rates(rows), *_scores(rows), *_differences(rows), *_training(rows), *_geometry(rows)]
+    page = HEADER + "\n".join(lines) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(page)
     return page
 
 
-def _runs(rows: Rows, mode: str) -> list[dict[str, Any]]:
-    return list(seeds(rows, mode).values())
+def starts_of(rows: Rows) -> list[int]:
+    """The numbers of the starts that something was trained from."""
+    return sorted({int(name.partition("/")[0]) for name in rows if "/" in name})
 
 
-def _means(tasks: dict[str, Any]) -> list[float]:
-    return [float(np.mean([tasks[task]["value"] for task in group])) for group in GROUPS.values()]
+def at_rates(rows: Rows, mode: str) -> dict[float, dict[int, dict[str, Any]]]:
+    """Rate -> run -> result of an aggregation; a run is SEEDS times its start plus its seed."""
+    found: dict[float, dict[int, dict[str, Any]]] = {}
+    for name, row in rows.items():
+        start, _, rest = name.partition("/")
+        if rest.startswith(f"{mode}, "):
+            found.setdefault(row["lr"], {})[SEEDS * int(start) + row["seed"]] = row
+    return {lr: dict(sorted(runs.items())) for lr, runs in sorted(found.items())}
 
 
-def _base(rows: Rows) -> list[str]:
-    found = rows.get("base-mixture")
-    if found is None:
-        return []
-    lines = ["", "## The checkpoint", "", "Share of the assignments that the busiest expert of each mixture has:", ""]
-    for when, key in (("upcycled", "loads_before"), ("trained", "loads")):
-        shares = ", ".join(f"{100 * max(load):.0f} %" for load in found[key])
-        lines.append(f"- {when}: {shares} (even: {100 / len(found[key][0]):.1f} %)")
-    if found["balance"]:
-        lines.append(
-            f"- load-balancing loss {found['balance'][0]:.3f} in the first steps, {found['balance'][-1]:.3f} in the "
-            f"last (1 = even), over {found['steps']:,} steps"
-        )
+def validation(row: dict[str, Any]) -> float:
+    """What chooses the rate: the mean over the kinds of tasks, of training and validation splits."""
+    return float(np.mean(means(row["validation"])))
+
+
+def rate_of(rows: Rows, mode: str) -> float:
+    """The rate that was best on validation data from the first start with seed 0."""
+    tried = {lr: validation(runs[0]) for lr, runs in at_rates(rows, mode).items() if 0 in runs}
+    return max(tried, key=tried.__getitem__)
+
+
+def runs_of(rows: Rows, mode: str) -> dict[int, dict[str, Any]]:
+    """Run -> result at the aggregation's own rate; empty where none was tried."""
+    found = at_rates(rows, mode)
+    return found[rate_of(rows, mode)] if found else {}
+
+
+def means(tasks: dict[str, Any]) -> list[float]:
+    """Of each kind of task, the mean of those that are there."""
+    return [float(np.mean([tasks[t]["value"] for t in group if t in tasks])) for group in GROUPS.values()]
+
+
+def paired(rows: Rows, one: str, other: str, group: str) -> dict[str, dict[int | None, float]]:
+    """Task of a group -> run -> one aggregation minus another in points, each at its own rate."""
+    first, second = runs_of(rows, one), runs_of(rows, other)
+    both = [run for run in first if run in second]
+    values = {
+        task: {run: [each[run]["tasks"][task]["value"] for each in (first, second)] for run in both}
+        for task in GROUPS[group]
+    }
+    return {task: {run: 100 * (a - b) for run, (a, b) in each.items()} for task, each in values.items() if both}
+
+
+def _starts(rows: Rows) -> list[str]:
+    found = {number: row for number in starts_of(rows) if (row := rows.get(f"start-mixture-{number}"))}
+    lines = ["", "## The starts", ""]
+    stages = ("upcycled", "after sentences", "after pairs")
+    lines += head(
+        "start", "stage", "steps", "angle", "above 40 degrees", "busiest expert of each mixture", "balance loss"
+    )
+    for number, row in found.items():
+        trained = [None, row["sentences"], row["pairs"]]
+        for stage, angles, loads, part in zip(stages, row["angles"], row["loads"], trained, strict=True):
+            shares = ", ".join(f"{100 * max(load):.0f} %" for load in loads)
+            steps, balance = (part["steps"], f"{part['balance'][-1]:.3f}") if part else ("", "")
+            about = f"{angles[0]['median']:.0f}", f"{100 * angles[0]['wide']:.0f} %"
+            lines.append(line(number, stage, steps, *about, shares, balance))
+    return [
+        *lines,
+        "",
+        "Angle: median between a token's active experts. An even share would be 12.5 %, an even balance loss 1.",
+    ]
+
+
+def _rates(rows: Rows) -> list[str]:
+    rates = sorted({lr for mode in (*MODES, "dense") for lr in at_rates(rows, mode)})
+    lines = ["", "## Rates", "", "Average of the kinds of tasks on validation data, from start 0 with seed 0.", ""]
+    lines += head("row", *(f"{lr:g}" for lr in rates))
+    for mode in (*MODES, "dense"):
+        found = at_rates(rows, mode)
+        if found:
+            values = [cell([validation(found[lr][0])]) if 0 in found.get(lr, ()) else "" for lr in rates]
+            lines.append(line(mode, *values))
     return lines
 
 
 def _scores(rows: Rows) -> list[str]:
-    lines = ["", "## Scores", "", f"| row | seeds | {' | '.join([*GROUPS, *TASKS])} |", "|---" * (2 + 9) + "|"]
+    lines = ["", "## Scores", "", *head("row", "runs", *GROUPS, *TASKS)]
     for mode in (*MODES, "dense"):
-        before, runs = rows.get(f"before-{mode}"), _runs(rows, mode)
-        if before is not None:
-            values = [*_means(before["tasks"]), *(before["tasks"][task]["value"] for task in TASKS)]
-            lines.append(f"| {mode}, before | | {' | '.join(cell([value]) for value in values)} |")
-        if runs:
-            means = list(zip(*(_means(run["tasks"]) for run in runs), strict=True))
-            each = [[run["tasks"][task]["value"] for run in runs] for task in TASKS]
-            cells = [cell(list(values)) for values in (*means, *each)]
-            lines.append(f"| {mode}, fine-tuned | {len(runs)} | {' | '.join(cells)} |")
-    return [*lines, *_differences(rows)]
+        before = [row for n in starts_of(rows) if (row := rows.get(f"{n}/before, {mode}"))]
+        for title, each in (("before", before), ("fine-tuned", list(runs_of(rows, mode).values()))):
+            if each:
+                kinds = zip(*(means(run["tasks"]) for run in each), strict=True)
+                tasks = [[run["tasks"][task]["value"] for run in each] for task in TASKS]
+                cells = [cell(list(values)) for values in (*kinds, *tasks)]
+                lines.append(line(f"{mode}, {title}", len(each), *cells))
+    return lines
 
 
 def _differences(rows: Rows) -> list[str]:
-    """Each row against linear, seed by seed: the order of the data is the same in both."""
-    linear = {run["seed"]: _means(run["tasks"]) for run in _runs(rows, "linear")}
-    lines = ["", f"| fine-tuned, minus linear | seeds | {' | '.join(GROUPS)} |", "|---" * 5 + "|"]
+    """Each row against linear, run by run: the order of the data is the same in both."""
+    lines = ["", *head("fine-tuned, minus linear", "start", "runs", *GROUPS)]
+    linear = {run: means(row["tasks"]) for run, row in runs_of(rows, "linear").items()}
     for mode in MODES[1:]:
-        runs = [run for run in _runs(rows, mode) if run["seed"] in linear]
-        if runs:
-            gaps = np.array([np.subtract(_means(run["tasks"]), linear[run["seed"]]) for run in runs])
-            cells = " | ".join(cell(list(column)) for column in gaps.T)
-            lines.append(f"| {mode} | {len(runs)} | {cells} |")
-    return lines if len(lines) > 3 else []
-
-
-def paired(rows: Rows, one: str, other: str, group: str) -> dict[str, dict[int | None, float]]:
-    """Task of a group -> seed -> one aggregation minus another in points."""
-    first, second = seeds(rows, one), seeds(rows, other)
-    both = [seed for seed in first if seed in second]
-    values = {
-        task: {seed: [run[seed]["tasks"][task]["value"] for run in (first, second)] for seed in both}
-        for task in GROUPS[group]
-    }
-    return {task: {seed: 100 * (a - b) for seed, (a, b) in each.items()} for task, each in values.items() if both}
+        gaps = {
+            run: np.subtract(means(row["tasks"]), linear[run])
+            for run, row in runs_of(rows, mode).items()
+            if run in linear
+        }
+        for start in (*starts_of(rows), "all"):
+            chosen = [gap for run, gap in gaps.items() if start in (run // SEEDS, "all")]
+            if chosen:
+                lines.append(line(mode, start, len(chosen), *(cell(list(each)) for each in np.array(chosen).T)))
+    return lines
 
 
 def _training(rows: Rows) -> list[str]:
-    lines = [
-        "",
-        "## Cost and stability of the fine-tuning",
-        "",
-        "| row | seeds | steps | seconds | loss, first | loss, last | gradient norm, median | largest |",
-        "|---" * 8 + "|",
-    ]
+    columns = (
+        "row",
+        "runs",
+        "rate",
+        "steps",
+        "seconds",
+        "loss, first",
+        "loss, last",
+        "gradient norm, median",
+        "largest",
+    )
+    lines = ["", "## Cost and stability of the fine-tuning", "", *head(*columns)]
     for mode in (*MODES, "dense"):
-        runs = _runs(rows, mode)
+        runs = list(runs_of(rows, mode).values())
         if runs:
             cells = [
                 cell([run["training_seconds"] for run in runs], 1, 0),
@@ -116,13 +173,17 @@ def _training(rows: Rows) -> list[str]:
                 cell([run["grad_norm"]["median"] for run in runs], 1),
                 f"{max(run['grad_norm']['largest'] for run in runs):.2f}",
             ]
-            lines.append(f"| {mode} | {len(runs)} | {runs[0]['steps']} | {' | '.join(cells)} |")
+            lines.append(line(mode, len(runs), f"{rate_of(rows, mode):g}", runs[0]["steps"], *cells))
     return lines
 
 
 def _geometry(rows: Rows) -> list[str]:
-    found = {"the checkpoint": rows.get("geometry")}
-    found |= {f"{mode}, fine-tuned": next(iter(_runs(rows, mode)), {}).get("geometry") for mode in MODES}
+    found = {f"start {number}": rows.get(f"{number}/geometry") for number in starts_of(rows)}
+    for mode in MODES:
+        for run, row in runs_of(rows, mode).items():
+            if "geometry" in row:
+                found[f"{mode}, fine-tuned from {run // SEEDS}"] = row["geometry"]
+    columns = ("norm ratio", "angle", "above 40 degrees", "mass", "angular factor", "anisotropy", "effective rank")
     lines = [
         "",
         "## Geometry",
@@ -130,16 +191,21 @@ def _geometry(rows: Rows) -> list[str]:
         "Of all mixtures together, medians over tokens; the pictures are in `geometry/`. Angular factor: length of the",
         "linear output over the weighted sum of the experts' lengths.",
         "",
-        "| model | norm ratio | angle | above 40 degrees | mass | angular factor | anisotropy | effective rank |",
-        "|---" * 8 + "|",
+        *head("model", *columns),
     ]
     for name, each in found.items():
         if each and each["mixtures"]:
             whole, space = each["mixtures"][0], each["space"]
             lines.append(
-                f"| {name} | {whole['norm_ratio']['median']:.2f} | {whole['angle']['median']:.0f} | "
-                f"{100 * whole['wide']:.0f} % | {whole['mass']['median']:.2f} | "
-                f"{whole['angular']['linear']['median']:.3f} | {space['mean_cosine']:.3f} | "
-                f"{space['effective_rank']:.0f} |"
+                line(
+                    name,
+                    f"{whole['norm_ratio']['median']:.2f}",
+                    f"{whole['angle']['median']:.0f}",
+                    f"{100 * whole['wide']:.0f} %",
+                    f"{whole['mass']['median']:.2f}",
+                    f"{whole['angular']['linear']['median']:.3f}",
+                    f"{space['mean_cosine']:.3f}",
+                    f"{space['effective_rank']:.0f}",
+                )
             )
     return lines
