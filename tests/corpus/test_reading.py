@@ -308,3 +308,11 @@ def test_a_table_exported_with_quotes_is_named(tmp_path: Path, caplog: pytest.Lo
     file.write_text('text\tlabel\nplain\t1\n"He said ""hi"" to me"\t1\n"and ""again"""\t1\n')
     read_corpus(file, tmp_path / "two", holdout=0.0)
     assert caplog.text.count("in quotes") == 1 and "a.tsv, line 3" in caplog.text
+
+
+def test_a_column_that_begins_late_is_missed_with_the_reason(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number}"} for number in range(1000)] + [{"text": "the last", "note": "seen"}]
+    file = tmp_path / "late.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r'late\.jsonl, its first 1,000 rows: there is no column "note"'):
+        read_corpus(file, tmp_path / "corpus", domain="note")

@@ -251,13 +251,16 @@ def _written(item: Any) -> str:
 
 def _with_columns(rows: Iterator[Row], columns: Sequence[str], modality: Modality) -> Iterator[Row]:
     """Refuse a source none of whose first rows has a column that is asked for."""
-    start = list(islice(rows, _IMAGES if modality == "image" else _LOOKED_AT))
+    most = _IMAGES if modality == "image" else _LOOKED_AT
+    start = list(islice(rows, most))
     usable = [row for row in start if row.fault is None]
     names = dict.fromkeys(name for row in usable if isinstance(row.value, Mapping) for name in row.value)
     if names:
         if modality == "text":
             _refuse_other_items(usable, columns[0], start[0].file)
-        require_columns(columns, [str(name) for name in names], start[0].file)
+        # Of rows that name their own columns, a later one may have it.
+        where = f"{start[0].file}, its first {most:,} rows" if len(start) == most else start[0].file
+        require_columns(columns, [str(name) for name in names], where)
     elif len(columns) > 1 and any(isinstance(row.value, str) for row in usable):
         raise DataError(
             "plain texts have no columns",
