@@ -25,7 +25,8 @@ here is written by hand. A paper's figures are of its own students, teachers and
 - `images`: a residual network of 8 layers on 9,000 images (images.py). The paper's figures are averages over CIFAR-10,
   Fashion-MNIST and MNIST.
 - `images/pretrained`: CIFAR-10's resnet20, trained on (image_starts.py).
-- `mixtures`: an upcycled teacher (mixtures.py).
+- `mixtures`: `embedder-bpe` upcycled, and trained until its experts had parted, twice (mixtures.py). The seeds of both
+  starts count as seeds; lengths are compared with the router's mass taken out.
 - `none`: counts and times, for which nothing was trained.
 - `writing`: a causal language model of 2.6 M parameters, judged by ROUGE-L on seven sets (writing.py). The paper's
   figures are averages over its five sets, of Qwen1.5-1.8B and GPT-2 340M.
@@ -86,7 +87,7 @@ MISSING = """
   experiments/results/cross_tokenizer/choosing.md.
 - Rates below 1e-4, which `cross_tokenizer.py` now tries where 1e-4 is best.
 - The ablations of EMO and DistillMoE with the papers' presets; the rivals with the presets of their papers.
-- Three mixtures whose angles have come from training, for the figures of spherical aggregation and for its tables.
+- A third mixture whose angles have come from training, for the figures of spherical aggregation.
 - TALAS with its paper's preset (a random start) in every row of its tables; further seeds of its one-seed rows.
 - A second and third seed of the runs without labels, out of domain, of the sharpness, and on MRPC and SST-2.
 - `many_text.py` once more: it now keeps scores without overlap for each set.

@@ -152,7 +152,9 @@ def compare_mixtures(claim: Claim, results: Path) -> Finding:
     """The difference of two aggregations on one group of tasks in points."""
     other, _, group = claim.b.partition(" ")
     differences = mixture_table.paired(committed("mixtures", results), claim.a, other, group)
-    return judge("mixed", differences, group) if differences else untested(f"no {claim.a} or no {other}")
+    starts = {run // mixture_table.SEEDS for each in differences.values() for run in each if run is not None}
+    count = f"{group}, {len(starts)} start{'s'[: len(starts) > 1]}"
+    return judge("mixed", differences, count) if differences else untested(f"no {claim.a} or no {other}")
 
 
 def compare_written(claim: Claim, results: Path) -> Finding:

@@ -5,7 +5,7 @@ Kinds of claims:
     rate      percent of one side's tokens that pair, of one set (alignment.py)
     time      what something adds to a step or to a text, as a share of the time without it, at most `limit`
               (benchmarks/expert_head.py on an H200, benchmarks/many_teachers.py on processors)
-    geometry  a figure over the tokens of one checkpoint (mixtures.py)
+    geometry  a figure over the tokens of a few checkpoints (mixtures.py)
     teachers  better, over labelled sets and seeds: a row with other teachers against one with the usual one
               (cross_tokenizer.py)
 """
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import cross_table
+import mixture_table
+import numpy as np
 from claim import LABELLED, MIXTURES, NONE, Claim
 from cross_rows import ROWS, SETS
 from records import below, committed, seeds
@@ -31,7 +33,6 @@ SIDES = ("teacher", "student")
 HEAD = {(1, 32): 11.7, (32, 32): 3.63, (1, 128): 8.58, (1, 512): 1.44}
 #: On the device that the paper measured on.
 HEADS = "expert_head-cuda"
-_COPIES = "our experts are copies that noise has parted, so lengths and angles were put there"
 _OTHER_STEPS = "theirs a graph network on a GPU, ours 256 texts of 128 tokens on two threads"
 TWO, ONE = "two-teachers", "distillmoe layers 2"
 
@@ -66,8 +67,8 @@ def _head() -> tuple[Claim, ...]:
     return tuple(found)
 
 
-def _geometry(where: str, text: str, said: str, key: str, of: str = "median", unlike: str = "") -> Claim:
-    return Claim("SBA", where, text, said, "geometry", key, of, students=(MIXTURES,), unlike=unlike)
+def _geometry(where: str, text: str, said: str, key: str, of: str = "") -> Claim:
+    return Claim("SBA", where, text, said, "geometry", key, of, students=(MIXTURES,))
 
 
 def _per_teacher(text: str, said: str, limit: float, unlike: str = "") -> Claim:
@@ -90,10 +91,10 @@ MEASURED: tuple[Claim, ...] = (
         ONE,
         students=(LABELLED,),
     ),
-    _geometry("Figure 1", "Active experts are equally long (ratio of norms)", "around 1", "norm_ratio", unlike=_COPIES),
-    _geometry("Figure 2", "Most angles of active experts exceed 40 degrees, %", "most", "wide", "", _COPIES),
-    _geometry("Figure 5", "The linear sum is shorter than its experts (ratio)", "below 1", "output", "linear"),
-    _geometry("Figure 5", "The spherical one is as long as its experts (ratio)", "around 1", "output", "sba"),
+    _geometry("Figure 1", "Active experts are equally long (ratio of norms)", "around 1", "norm_ratio"),
+    _geometry("Figure 2", "Most angles of active experts exceed 40 degrees, %", "most", "wide"),
+    _geometry("Figure 5", "The linear sum is shorter than its experts (ratio)", "below 1", "angular", "linear"),
+    _geometry("Figure 5", "The spherical one is as long as its experts (ratio)", "around 1", "angular", "sba"),
 )
 
 
@@ -146,15 +147,23 @@ def _of_teachers(found: dict[str, Any], unit: str) -> Timed:
 
 
 def compare_geometry(claim: Claim, results: Path, benchmarks: Path) -> Finding:
-    """A figure of all mixtures of the checkpoint together; in brackets the middle nine tenths of the tokens."""
-    row = committed("mixtures", results).get("geometry")
-    if row is None:
+    """A figure of all mixtures of a checkpoint together, the mean over checkpoints; in brackets the middle nine tenths
+    of their tokens. Lengths are compared with the router's mass taken out, as weights that sum to 1 would have them.
+    """
+    rows = committed("mixtures", results)
+    each = [row["mixtures"][0] for start in mixture_table.starts_of(rows) if (row := rows.get(f"{start}/geometry"))]
+    if not each:
         return untested("no geometry")
-    whole = row["mixtures"][0]
-    spread = whole[claim.a] if claim.b in ("median", "") else whole[claim.a][claim.b]
-    value, interval = (100 * spread, None) if claim.a == "wide" else (spread["median"], (spread["low"], spread["high"]))
-    said = f"{UNLIKE}: {claim.unlike}" if claim.unlike else f"one checkpoint: {figure(value, interval, '')}, {OPEN}"
-    return Finding(value, interval, f"{whole['tokens']:,} tokens, 1 checkpoint", said)
+    spreads = [whole[claim.a][claim.b] if claim.b else whole[claim.a] for whole in each]
+    if claim.a == "wide":
+        value, interval = 100 * float(np.mean(spreads)), None
+    else:
+        value, low, high = (float(np.mean([spread[key] for spread in spreads])) for key in ("median", "low", "high"))
+        interval = (low, high)
+    count = f"{len(each)} checkpoint{'s'[: len(each) > 1]}"
+    tokens = f"{sum(whole['tokens'] for whole in each):,} tokens"
+    said = {1: "one checkpoint", 2: "two checkpoints"}.get(len(each), count)
+    return Finding(value, interval, f"{tokens}, {count}", f"{said}: {figure(value, interval, '')}, {OPEN}")
 
 
 def compare_teachers(claim: Claim, results: Path, benchmarks: Path) -> Finding:

@@ -89,23 +89,20 @@ def paired(rows: Rows, one: str, other: str, group: str) -> dict[str, dict[int |
 
 def _starts(rows: Rows) -> list[str]:
     found = {number: row for number in starts_of(rows) if (row := rows.get(f"start-mixture-{number}"))}
-    lines = ["", "## The starts", ""]
-    stages = ("upcycled", "after sentences", "after pairs")
-    lines += head(
-        "start", "stage", "steps", "angle", "above 40 degrees", "busiest expert of each mixture", "balance loss"
-    )
+    columns = ("steps", "angle", "above 40 degrees", "busiest expert of each mixture", "balance loss")
+    lines = ["", "## The starts", "", *head("start", *columns)]
     for number, row in found.items():
-        trained = [None, row["sentences"], row["pairs"]]
-        for stage, angles, loads, part in zip(stages, row["angles"], row["loads"], trained, strict=True):
+        stages = {"upcycled": None, "after sentences": row["sentences"], "after pairs": row["pairs"]}
+        for (stage, part), angles, loads in zip(stages.items(), row["angles"], row["loads"], strict=True):
+            about = part["steps"] if part else "", f"{angles[0]['median']:.0f}", f"{100 * angles[0]['wide']:.0f} %"
             shares = ", ".join(f"{100 * max(load):.0f} %" for load in loads)
-            steps, balance = (part["steps"], f"{part['balance'][-1]:.3f}") if part else ("", "")
-            about = f"{angles[0]['median']:.0f}", f"{100 * angles[0]['wide']:.0f} %"
-            lines.append(line(number, stage, steps, *about, shares, balance))
-    return [
-        *lines,
+            balance = f"{part['balance'][-1]:.3f}" if part else ""
+            lines.append(line(f"{number}, {stage}", *about, shares, balance))
+    lines += [
         "",
-        "Angle: median between a token's active experts. An even share would be 12.5 %, an even balance loss 1.",
+        "Angle: the median between a token's active experts, in degrees. Even shares would be 12.5 %, an even",
     ]
+    return [*lines, "balance loss 1."]
 
 
 def _rates(rows: Rows) -> list[str]:
@@ -135,18 +132,16 @@ def _scores(rows: Rows) -> list[str]:
 
 def _differences(rows: Rows) -> list[str]:
     """Each row against linear, run by run: the order of the data is the same in both."""
-    lines = ["", *head("fine-tuned, minus linear", "start", "runs", *GROUPS)]
+    lines = ["", *head("fine-tuned, minus linear", "runs", *GROUPS)]
     linear = {run: means(row["tasks"]) for run, row in runs_of(rows, "linear").items()}
     for mode in MODES[1:]:
-        gaps = {
-            run: np.subtract(means(row["tasks"]), linear[run])
-            for run, row in runs_of(rows, mode).items()
-            if run in linear
-        }
-        for start in (*starts_of(rows), "all"):
-            chosen = [gap for run, gap in gaps.items() if start in (run // SEEDS, "all")]
+        runs = [(run, row) for run, row in runs_of(rows, mode).items() if run in linear]
+        gaps = {run: np.subtract(means(row["tasks"]), linear[run]) for run, row in runs}
+        for start in (None, *starts_of(rows)):
+            chosen = [gap for run, gap in gaps.items() if start in (run // SEEDS, None)]
             if chosen:
-                lines.append(line(mode, start, len(chosen), *(cell(list(each)) for each in np.array(chosen).T)))
+                title = mode if start is None else f"{mode}, start {start}"
+                lines.append(line(title, len(chosen), *(cell(list(each)) for each in np.array(chosen).T)))
     return lines
 
 

@@ -33,7 +33,7 @@ def write_shared(folder: Path) -> Path:
         return {"text1": " ".join(one), "text2": " ".join([*one[:kept], *other[kept:]]) or "None."}
 
     for split in SPLITS:
-        for name in ("emotion", "banking77", "tweeteval_sentiment", "sst2"):
+        for name in ("ag_news", "banking77", "emotion", "tweeteval_sentiment", "sst2"):
             chosen = draw.sample(texts, ROWS)
             write(f"{name}.{split}", [{"text": text, "label": "ab"[i % 2]} for i, text in enumerate(chosen)])
         for name, labels in (("wic", (0, 1)), ("mrpc", (0, 1)), ("scitail", ("entails", "neutral"))):

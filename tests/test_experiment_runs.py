@@ -59,7 +59,11 @@ RUNS: dict[str, tuple[list[str], Callable[[Any], None] | None, set[str]]] = {
     "alignment": (["--rows", "scitail", "--limit", "13"], None, {"scitail"}),
     "talas_table": (["--student", "bpe", "--rows", "talas"], small_talas_table, {"teacher", "bpe/talas-0"}),
     "sharpness": (["--rows", "adamw", "asam", "--quick"], None, {"start-0", "adamw-0", "asam-0"}),
-    "mixtures": (["--rows", "sba", "--seeds", "1", "--quick"], small_mixtures, {"base-mixture", "sba-0", "before-sba"}),
+    "mixtures": (
+        ["--rows", "sba", "--starts", "0", "--seeds", "0", "--quick"],
+        small_mixtures,
+        {"start-mixture-0", "0/geometry", "0/sba, 2e-05-0", "0/before, sba"},
+    ),
     "cross_tokenizer": (
         ["--sets", "sst2", "--rows", "emo", "--seeds", "1", "--quick"],
         None,
