@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -345,5 +346,6 @@ def test_the_committed_page_is_that_of_the_committed_results(part: Callable[[str
     found = claims.findings(EXPERIMENTS / "results", EXPERIMENTS.parent / "benchmarks" / "results")
     assert claims.page(found) == (EXPERIMENTS / "CLAIMS.md").read_text()
     judged = [each.verdict for _, _, each in found if each.verdict == "holds" and each.p is not None]
-    assert judged and all("3 seeds" in each.basis for _, _, each in found if each.p is not None)
+    counts = [re.search(r"\b(\d+) seeds", each.basis) for _, _, each in found if each.p is not None]
+    assert judged and all(count and int(count[1]) >= 3 for count in counts)
     assert np.isfinite([each.holm for _, _, each in found if each.p is not None]).all()
