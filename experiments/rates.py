@@ -23,15 +23,23 @@ GRID = (1e-4, 3e-4, 1e-3)
 LOWER, HIGHER = (1e-4, 3e-5, 1e-5), (3e-3, 1e-2, 3e-2)
 
 
-def best_rate(score: Callable[[float], float], grid: tuple[float, ...], *, extended: bool = True) -> float:
+def best_rate(
+    score: Callable[[float], float],
+    grid: tuple[float, ...],
+    *,
+    extended: bool = True,
+    lower: tuple[float, ...] = LOWER,
+    higher: tuple[float, ...] = HIGHER,
+) -> float:
     """The rate with the largest score.
 
     Args:
         score: of a rate, on validation data.
         extended: try further ones for as long as the best is the smallest or the largest.
+        lower, higher: those, nearest first.
     """
     scores = {lr: score(lr) for lr in grid}
-    for further, end in ((LOWER, min), (HIGHER, max)) if extended else ():
+    for further, end in ((lower, min), (higher, max)) if extended else ():
         for lr in (each for each in further if each not in scores):
             if max(scores, key=scores.__getitem__) != end(scores):
                 break
