@@ -18,7 +18,7 @@ From each of the two each row is fine-tuned on the 6,293 shared triplets with it
 three epochs of batches of 64, linear schedule with 10 % warm-up, temperature 0.05. Each aggregation has a rate of its
 own: the best of the paper's two (2e-6, 2e-5) and two larger ones, and of more where the best is at an end, from the
 first start with seed 0, by the average over similarity (STS-B, SICK), pairs (MRPC) and clustering (2,000
-training texts of Banking77), all of them training or validation splits. `dense` is the embedder with the same trainings.
+training texts of Banking77), all of them training or validation splits. `dense` is the embedder, trained alike.
 
 Judged: similarity (STS-B, SICK, STS12: Spearman), clustering (Banking77, 2,000 texts of AG News: V-measure), pair
 classification (MRPC, SciTail: average precision of the cosine); no test row shares a text with what is trained on.
