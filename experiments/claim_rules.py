@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
+from claim import MIXTURES
 from layout import head, line
 from records import RESULTS
 from verdicts import HARM, NEAR, SEEDS, SMALL
@@ -95,6 +96,8 @@ MISSING = """
   `image_starts.py`, and single teachers in `molecules_long.py`.
 """
 EARLIER = RESULTS / "earlier-verdicts.json"
+#: Students whose experiment has been replaced since.
+ANEW = {MIXTURES}
 
 
 def changes(found: list[tuple[Any, str, Any]]) -> str:
@@ -109,7 +112,8 @@ def changes(found: list[tuple[Any, str, Any]]) -> str:
         now = short(finding.verdict)
         ways[short(before), now] += 1
         if short(before) != now:
-            rows.append(line(claim.paper, claim.text, student, short(before), now, why(finding, now)))
+            reason = "another experiment" if student in ANEW else why(finding, now)
+            rows.append(line(claim.paper, claim.text, student, short(before), now, reason))
     total, moved = sum(ways.values()), len(rows)
     lines = [
         "## Verdicts before and after",

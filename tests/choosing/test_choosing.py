@@ -83,7 +83,7 @@ def test_the_known_runs_are_the_committed_ones() -> None:
 
 def test_the_known_runs_on_the_large_pool_are_the_committed_ones() -> None:
     headline, compression = committed("headline"), committed("compression")
-    long = [known for known in RUNS if known.read > LONG and known.kind != "static"]
+    long = [known for known in RUNS if known.read > LONG and known.kind not in ("static", "narrower")]
     static = [known for known in RUNS if known.read > LONG and known.kind == "static"]
     assert {known.method for known in long} == {"cosine", "distilcse"} and len(static) == 3
     for known in long:
@@ -101,7 +101,7 @@ def test_the_known_runs_of_the_candidates_are_the_committed_ones() -> None:
     teacher, rows = made["teacher"]["average"], made["plan"]["rows"]
     # The two cut ones are, but for the corpus' held-out part, students of the other runs.
     twins = {"2 layers, 5,000 pieces": "cut", "3 layers, 5,000 pieces": "cut3"}
-    found = {known.student: known for known in RUNS if known.read < LONG}  # the last of a name
+    found = {known.student: known for known in RUNS if known.read == 26_000}
     assert len(rows) == 13
     for each in rows:
         trained = made[each["name"]]
@@ -110,6 +110,35 @@ def test_the_known_runs_of_the_candidates_are_the_committed_ones() -> None:
         assert (known.start, known.kept) == pytest.approx((start, trained["average"] / teacher), abs=6e-5), known
         assert known.kind == kind_of(each["section"])
         assert known.read == pytest.approx(32 * trained["steps"], rel=0.01)
+
+
+def test_the_known_runs_of_narrower_students_are_the_committed_ones() -> None:
+    rows = committed("quarter")
+
+    def kept(row: dict[str, Any]) -> float:
+        averages = row["nine"]["averages"]
+        return float(averages["student"]["all"] / averages["teacher"]["all"])
+
+    pages = {
+        40_600: ("cost/quarter, 0.2", "quarter, more texts"),
+        162_000: ("cost/quarter, 0.8", "quarter, more texts"),
+        381_000: ("quarter", "quarter"),
+        778_000: ("quarter, more texts", "quarter, more texts"),
+        2_350_000: ("quarter, all texts, Muon", "quarter, all texts, Muon"),
+        2_320_000: ("quarter, 26,000 pieces, all texts, 1 made of each, Muon",) * 2,
+        793_000: ("twentieth", "twentieth"),
+    }
+    found = [known for known in RUNS if known.kind == "narrower"]
+    assert len(found) == 9
+    for known in found:
+        name, before = pages.get(known.read, (f"{known.student}, more texts",) * 2)
+        trained = [row for each, row in sorted(rows.items()) if each.rpartition("-")[0] == name]
+        start = next(row for each, row in sorted(rows.items()) if each.rpartition("-")[0] == f"start/{before}")
+        assert known.start == pytest.approx(kept(start), abs=6e-5), known
+        assert known.kept == pytest.approx(np.mean([kept(row) for row in trained]), abs=6e-5), known
+        batch = 128 if name.endswith("Muon") else 64
+        assert known.read == pytest.approx(batch * trained[0]["steps"], rel=0.01)
+        assert trained[0]["parameters"] == start["parameters"]
 
 
 def test_the_interval_covers_the_runs_that_it_is_made_of() -> None:
@@ -140,8 +169,10 @@ def test_the_kind_of_a_section() -> None:
     assert kind_of({"shrink": {**cut, "vocabulary": 5000}}) == "fewer pieces"
     assert kind_of({"fresh": {"layers": 1}}) == kind_of({"model": "m"}) == "other"
     assert kind_of({"static": cut}) == "static"
-    for inside in ({"embedding": 64}, {"inner": 416}, {"heads": 6}, {"width": 128}):
-        assert kind_of({"shrink": {**cut, "layers": 4, **inside}}) == "other", "no such student was trained"
+    for inside in ({"embedding": 64}, {"inner": 416}, {"width": 128}):
+        assert kind_of({"shrink": {**cut, "layers": 4, "vocabulary": 5000, **inside}}) == "narrower"
+        assert kind_of({"shrink": {**cut, "layers": 1, **inside}}) == "other", "no such student was trained"
+    assert kind_of({"shrink": {**cut, "layers": 4, "heads": 6}}) == "other", "nor one with fewer heads"
 
 
 def test_the_worst_of_several_predictions_is_so_at_both_ends() -> None:

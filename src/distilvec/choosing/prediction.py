@@ -23,18 +23,21 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-#: Texts that a training reads, repetitions counted: below it a training is a short one. The committed ones read 27
-#: thousand, or half a million and more.
+#: Texts that a training reads, repetitions counted: below it a training is a short one. Most of the committed ones
+#: read 27 thousand, or half a million and more.
 LONG = 200_000
 #: Fewer texts than this share of the shortest committed training: no run says what such a training does.
 COVERED = 0.5
-#: Students that a range needs; with fewer, the ends are those of all lengths, or of all that have blocks.
+#: Students that a range needs; with fewer, the ends are those of all lengths, or of related kinds.
 FEWEST = 3
 
-Kind = Literal["static", "one block", "all pieces", "fewer pieces", "other"]
+Kind = Literal["static", "one block", "all pieces", "fewer pieces", "narrower", "other"]
 #: A table of word vectors; the teacher cut to one block; to some of its blocks, with all of its word pieces or with
-#: fewer; anything else: blocks of its own, or a tokenizer of its own.
+#: fewer; to some with a narrower table, fewer inner units or fewer numbers throughout; anything else: blocks of its
+#: own, or a tokenizer of its own.
 KINDS: tuple[Kind, ...] = get_args(Kind)
+#: Kinds whose runs say nothing about others, nor others' about them.
+APART = {"static", "narrower"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class KnownRun:
         student: which one; runs of one student are not independent.
         kind: see `KINDS`.
         read: texts that the training read, repetitions counted.
-        start: the larger of untrained student and free baseline.
+        start: the larger of untrained student and free baseline; of the narrower ones the former, the latter was not
+            judged.
         kept: mean over seeds.
     """
 
@@ -69,7 +73,8 @@ def _runs(student: str, kind: Kind, start: float, read: int, kept: Mapping[str, 
 _TALAS, _HEADLINE, _STATIC, _CHOOSING = 27_000, 1_670_000, 556_000, 26_000
 
 #: From experiments/results: talas_table (average over nine sets, main methods with their defaults), headline,
-#: compression (static students on the headline's pool) and choosing (eight sets). A test compares them with the files.
+#: compression (static students on the headline's pool), choosing (eight sets) and quarter (nine sets; token states
+#: beside cosine). A test compares them with the files.
 RUNS: tuple[KnownRun, ...] = (
     *_runs(
         "bpe",
@@ -111,6 +116,15 @@ RUNS: tuple[KnownRun, ...] = (
     *_runs("2 layers, all pieces", "all pieces", 0.9186, _CHOOSING, {"cosine": 0.9701}),
     *_runs("3 layers, all pieces", "all pieces", 0.9522, _CHOOSING, {"cosine": 0.9808}),
     *_runs("4 layers, all pieces", "all pieces", 0.9703, _CHOOSING, {"cosine": 0.9940}),
+    *_runs("quarter", "narrower", 0.9327, 40_600, {"cosine": 0.9799}),
+    *_runs("quarter", "narrower", 0.9327, 162_000, {"cosine": 0.9870}),
+    *_runs("quarter", "narrower", 0.9325, 381_000, {"cosine": 0.9923}),
+    *_runs("quarter", "narrower", 0.9327, 778_000, {"cosine": 0.9946}),
+    *_runs("quarter", "narrower", 0.9294, 2_350_000, {"cosine": 0.9976}),
+    *_runs("quarter, 26,000 pieces", "narrower", 0.9321, 2_320_000, {"cosine": 0.9981}),
+    *_runs("eighth", "narrower", 0.8949, 1_620_000, {"cosine": 0.9770}),
+    *_runs("twentieth", "narrower", 0.8685, 793_000, {"cosine": 0.9407}),
+    *_runs("twentieth", "narrower", 0.8578, 1_620_000, {"cosine": 0.9267}),
 )
 
 
@@ -135,10 +149,13 @@ def kind_of(section: Mapping[str, Any]) -> Kind:
     cut = section.get("shrink")
     if section.get("static"):
         return "static"
-    if not cut or section.get("upcycle") or any(cut.get(key) for key in ("embedding", "inner", "heads", "width")):
+    if not cut or section.get("upcycle") or cut.get("heads"):
         return "other"
+    narrower = any(cut.get(key) for key in ("embedding", "inner", "width"))
     if cut.get("layers") == 1 or (isinstance(cut.get("layers"), list) and len(cut["layers"]) == 1):
-        return "one block"
+        return "other" if narrower else "one block"
+    if narrower:
+        return "narrower"
     return "fewer pieces" if cut.get("vocabulary") else "all pieces"
 
 
@@ -156,13 +173,13 @@ def shares(read: int, kind: Kind, runs: Sequence[KnownRun] = RUNS) -> tuple[floa
     """Least, median and largest share of the gap that such a training closed.
 
     Where too few students of the kind were trained for as long, the ends are those of its runs of every length, or of
-    all students with blocks; the middle stays that of the nearest runs that there are.
+    all kinds that are not `APART`; the middle stays that of the nearest runs that there are.
     """
     near, same = like(read, kind, runs), [run for run in runs if run.kind == kind]
-    blocks = [run for run in runs if (run.kind == "static") == (kind == "static")]
-    wide = next((each for each in (near, same) if len({run.student for run in each}) >= FEWEST), blocks)
+    related = [run for run in runs if run.kind == kind or not {run.kind, kind} & APART]
+    wide = next((each for each in (near, same) if len({run.student for run in each}) >= FEWEST), related)
     ends = [run.share for run in wide]
-    return min(ends), float(np.median([run.share for run in near or same or blocks])), max(ends)
+    return min(ends), float(np.median([run.share for run in near or same or related])), max(ends)
 
 
 def predict(
