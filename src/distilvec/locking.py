@@ -44,6 +44,25 @@ def locked(file: Path, *, wait: bool) -> Iterator[bool]:
             os.close(descriptor)
 
 
+def is_locked(file: Path) -> bool:
+    """Whether a process holds this lock; the file is neither made nor removed."""
+    try:
+        import fcntl
+
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except (ImportError, OSError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextmanager
 def alone_in(folder: Path, name: str = "run.lock") -> Iterator[None]:
     """Hold a folder that is written into; two runs would take each other's files for their own.

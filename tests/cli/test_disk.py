@@ -15,6 +15,7 @@ from distilvec.corpus import content_keys
 from distilvec.corpus.files import new_files
 from distilvec.errors import DistilvecError
 from distilvec.flow.finetune import finetune
+from distilvec.locking import alone_in, locked
 from distilvec.store import fill
 from distilvec.teachers import load_teacher
 from distilvec.teachers.signals import NEXT, Wanted
@@ -176,3 +177,18 @@ def test_errors(tmp_path: Path) -> None:
         clean(tmp_path, ["student"])
     assert "checkpoints, left over" in str(caught.value.remedy)
     assert text(pieces(tmp_path), tmp_path).startswith("Nothing of distilvec's")
+
+
+def test_what_a_process_at_work_holds_stays(run: Path) -> None:
+    store = run / "stores" / "teacher"
+    with locked(store / "teaching.lock", wait=False):
+        held = {piece.path: piece.kept for piece in pieces(run)}
+        assert held[store] == held[store / "derived"] == "in use" != held[run / "corpus"]
+        clean(run, ["store", "derived"], dry_run=False)
+        assert (store / "store.json").exists() and (store / "derived").exists()
+    with alone_in(run):
+        before = everything(run)
+        assert not clean(run, ["store", "derived", "corpus", "tokens", "checkpoints"], dry_run=False)
+        assert not clean(run / "stores", ["store"], dry_run=False), "also from within"
+        assert everything(run) == before
+    assert {piece.kind for piece in clean(run, ["store", "corpus"], dry_run=False)} == {"store", "corpus"}

@@ -155,3 +155,22 @@ def test_queries_from_files(sentences: list[str], tmp_path: Path) -> None:
         read_queries(file, None, sentences, 4)
     with pytest.raises(DistilvecError, match="folder"):
         read_queries(tmp_path, None, sentences, 4)
+
+
+def test_copies_of_a_text_are_one_document_for_both_models() -> None:
+    index = np.repeat(np.eye(4, dtype=np.float32), 31, axis=0)
+    texts = [f"text {row // 31}" for row in range(len(index))]
+    queries = read_queries([{"query": "q"}], np.eye(1, 4, dtype=np.float32), texts, 4)
+    noisy = index + np.random.default_rng(0).normal(size=index.shape).astype(np.float32) * 1e-3
+    assert queries.scores(queries.vectors, noisy)["overlap"] == 1.0
+    assert queries.scores(np.eye(1, 4, 1, dtype=np.float32), index)["overlap"] == 0.0
+
+
+def test_the_folder_that_one_stands_in_takes_the_model_and_its_record(
+    tiny_bert: Path, old: np.ndarray, sentences: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    adapt(tiny_bert, old, list(sentences), ".", device="cpu")
+    assert {"modules.json", "adapt.json", "adapt.md"} <= {file.name for file in (tmp_path / "here").iterdir()}
+    assert [file.name for file in tmp_path.iterdir()] == ["here"]

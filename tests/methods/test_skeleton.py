@@ -13,7 +13,7 @@ import pytest
 from tests.training.starting import Starter
 
 from distilvec.cli.main import main
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.methods import table
 from distilvec.methods.skeleton import new_method
 
@@ -116,3 +116,10 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         new_method("my_idea", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["my_idea.py"]
     assert (tmp_path / "my_idea.py").read_text() == "mine"
+
+
+def test_a_file_that_cannot_be_written_leaves_none(tmp_path: Path) -> None:
+    (tmp_path / "tests").write_text("a file where a folder would be")
+    with pytest.raises(EnvironmentProblem, match=r"test_my_idea\.py: "):
+        new_method("my_idea", tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["tests"]

@@ -329,3 +329,17 @@ def test_what_an_earlier_version_began_goes(tmp_path: Path) -> None:
 
 def last_line(output: str) -> Any:
     return json.loads(output.strip().splitlines()[-1])
+
+
+def test_the_folder_that_one_stands_in_takes_the_model(
+    tiny_bert: Path,
+    files: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert finetune(tiny_bert, files["train"], ".", training={"epochs": 1, "batch_size": 64}) == tmp_path / "here"
+    assert (tmp_path / "here" / "modules.json").exists()
+    assert [file.name for file in tmp_path.iterdir()] == ["here"] and "before-1" not in caplog.text

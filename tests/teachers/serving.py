@@ -80,6 +80,8 @@ class _Handler(BaseHTTPRequestHandler):
             rows = [
                 row | {"embedding": base64.b64encode(vector(text).tobytes()).decode()} for row, text in zip(rows, texts)
             ]
+        if fault == "unnumbered":
+            rows = [row | {"index": None} for row in rows][::-1]
         if fault == "missing":
             rows = rows[1:]
         if fault == "twice":

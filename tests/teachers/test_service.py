@@ -53,6 +53,19 @@ def test_rows_come_back_in_the_order_of_the_texts(encoding: str | None) -> None:
         assert teacher.card.source == "m at 127.0.0.1" and teacher.card.kind == "service"
 
 
+def test_rows_without_an_index_have_that_of_their_place() -> None:
+    with serving(lambda number, texts: "unnumbered") as service:
+        assert same(teacher_of(service).encode(TEXTS[:20]), TEXTS[:20])
+
+
+@pytest.mark.parametrize("length", [20, 164, 300])
+def test_a_key_is_hidden_before_the_message_is_cut(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIG_KEY", "sk-" + "a1" * (length // 2))
+    with serving(lambda number, texts: 401) as service, pytest.raises(EnvironmentProblem) as caught:
+        teacher_of(service, key_env="BIG_KEY")
+    assert "Bearer ***" in str(caught.value) and "a1a1" not in str(caught.value)
+
+
 @pytest.mark.parametrize("fault", ["drop", "html", "missing", "twice", "half", 500, 503, 522, 429])
 def test_what_goes_wrong_for_a_while_is_asked_again(fault: Any) -> None:
     with serving(lambda number, texts: fault if number % 3 == 1 else None) as service:

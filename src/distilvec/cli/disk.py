@@ -7,12 +7,13 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from distilvec import words
 from distilvec.errors import DistilvecError, printable
+from distilvec.locking import is_locked
 from distilvec.marker import (
     CHECKPOINT_FILE,
     MARKER,
@@ -69,6 +70,8 @@ _WRITTEN = sorted({re.escape(word) for name in (*OUTPUT, MARKER) for word in (na
 _HALF = re.compile(rf"\.?({'|'.join(_WRITTEN)})(\.\w+)?\.(partial|tmp)")
 #: Seconds for which something half-written may still be in work.
 YOUNG = 3600.0
+#: Of what a process at work holds.
+IN_USE = "in use"
 #: File names that are shown of one folder.
 _NAMES = 20
 
@@ -81,8 +84,8 @@ class Piece:
         kind: see `ABOUT`.
         path: a folder, or a file.
         size: in bytes.
-        kept: why it stays even where its kind is to go: checkpoints of an unfinished run, and leftovers so young that
-            a process may still be writing them; empty otherwise.
+        kept: why it stays even where its kind is to go: what a run or a teaching at work holds, checkpoints of an
+            unfinished run, and leftovers so young that a process may still be writing them; empty otherwise.
         files: what goes with it: files that distilvec wrote, by their names and places. Links are none of them.
         strangers: files in it that distilvec did not write, and that stay.
     """
@@ -107,7 +110,9 @@ def pieces(folder: str | Path) -> list[Piece]:
     root = Path(folder)
     if not root.is_dir():
         raise DistilvecError("there is no such folder", where=str(root), remedy="Give the output folder of a run.")
-    return sorted(_walk(root), key=lambda piece: str(piece.path))
+    held: dict[Path, bool] = {}
+    found = [replace(piece, kept=IN_USE) if _in_use(piece.path, held) else piece for piece in _walk(root)]
+    return sorted(found, key=lambda piece: str(piece.path))
 
 
 def clean(folder: str | Path, kinds: Sequence[Kind] = USUAL, *, dry_run: bool = True) -> list[Piece]:
@@ -192,6 +197,16 @@ def _remove(piece: Piece) -> None:
                 folder.rmdir()
     except OSError as error:
         raise DistilvecError(f"this cannot be removed ({error.strerror})", where=str(piece.path)) from error
+
+
+def _in_use(path: Path, held: dict[Path, bool]) -> bool:
+    """Whether a process holds a lock in this folder, or in one around it; `held` remembers the latter."""
+    around = path.absolute().parents
+    for folder in around:
+        if folder not in held:
+            held[folder] = any(is_locked(folder / name) for name in ("run.lock", "teaching.lock"))
+    own = (entry for entry in _scan(path) if entry.name.endswith(".lock"))
+    return any(held[folder] for folder in around) or any(is_locked(Path(entry.path)) for entry in own)
 
 
 def _walk(folder: Path) -> Iterator[Piece]:

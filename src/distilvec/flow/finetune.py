@@ -31,7 +31,7 @@ from distilvec.recipe.places import home
 from distilvec.recipe.student_sections import LoraSection as Lora
 from distilvec.report.record_parts import short_source
 from distilvec.students import check_place
-from distilvec.students.ship import put_in_place
+from distilvec.students.ship import named, put_in_place
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
 from distilvec.tasks.scores import metric_names
@@ -100,7 +100,7 @@ def finetune(
     """
     if launched()[1] > 1:
         raise DistilvecError("fine-tuning runs in one process", remedy="Start it without torchrun.")
-    target = Path(home(str(output)))
+    target = named(home(str(output)))
     check_place(target)
     with alone_in(target.absolute().parent, f".{target.name}.finetune.lock"):
         work = _work_folder(target)

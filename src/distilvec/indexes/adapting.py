@@ -29,6 +29,7 @@ from distilvec.judging.agreement import agreement
 from distilvec.modules.pipeline import item_kinds
 from distilvec.report.grid import Cell, Grid
 from distilvec.students import load_student, refuse_model, ship
+from distilvec.students.ship import named
 from distilvec.teachers.vector_files import read_vectors
 from distilvec.words import points
 
@@ -169,7 +170,7 @@ def adapt(
         raise DistilvecError(
             f"a map that is fitted to {limit} rows is none", where="limit", remedy=f"At least {FEWEST}."
         )
-    target = Path(output).expanduser()
+    target = named(Path(output).expanduser())
     refuse_model(target)
     matrix, table = read_vectors(vectors, texts)
     where = str(vectors) if isinstance(vectors, str | Path) else "vectors"
@@ -207,9 +208,12 @@ def adapt(
         queries=None if asked is None else asked.scores(shipped.query(asked.texts), matrix),
         notes=_notes(recall, len(maps.searched), len(matrix) - len(distinct)),
     )
-    ship(adapted, target)
-    write_text(target / FILES[0], json.dumps(result.to_dict(), indent=1) + "\n")
-    write_text(target / FILES[1], f"# {Path(model).name} on an old index\n\n{result.grid().markdown()}\n")
+
+    def beside(folder: Path) -> None:
+        write_text(folder / FILES[0], json.dumps(result.to_dict(), indent=1) + "\n")
+        write_text(folder / FILES[1], f"# {Path(model).name} on an old index\n\n{result.grid().markdown()}\n")
+
+    ship(adapted, target, beside=[beside])
     return result
 
 

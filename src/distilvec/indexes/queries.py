@@ -27,11 +27,13 @@ class Queries:
         relevant: the right documents of each, each as the rows of the index that hold its text; empty where no document
             was given.
         vectors: [q, D], the old model's; None where they are not known.
+        first: [n], of each row of the index the first that has its text.
     """
 
     texts: list[str]
     relevant: list[list[set[int]]]
     vectors: npt.NDArray[np.floating] | None
+    first: npt.NDArray[np.int64]
 
     def scores(self, asked: npt.NDArray[np.floating], index: npt.NDArray[np.floating]) -> dict[str, float | int]:
         """What a search with these vectors finds.
@@ -43,7 +45,8 @@ class Queries:
         Returns:
             `queries`; where documents are given `recall`, the mean share of a query's documents among the first ten,
             and `old_recall`, the same of the old model's vectors; where those are given `overlap`, the mean share of
-            the old model's first ten that are found.
+            the old model's first ten that are found. Copies of a text are one document: whoever finds one of them has
+            found it.
         """
         found = top(asked, index, DEPTH)
         scores: dict[str, float | int] = {"queries": len(self.texts)}
@@ -53,12 +56,11 @@ class Queries:
             if old is not None:
                 scores["old_recall"] = self._recall(old)
         if old is not None:
-            scores["overlap"] = overlap(old, found)
+            scores["overlap"] = overlap(self.first[old], self.first[found])
         return scores
 
     def _recall(self, found: npt.NDArray[np.int64]) -> float:
         pairs = zip(found.tolist(), self.relevant, strict=True)
-        # Copies of a text are one document: whoever finds one of them has found it.
         shares = [np.mean([not right.isdisjoint(rows) for right in rights]) for rows, rights in pairs if rights]
         return float(np.mean(shares))
 
@@ -92,7 +94,7 @@ def read_queries(
         places.setdefault(text, []).append(place)
     order: dict[str, int] = {}
     relevant: list[dict[str, set[int]]] = []
-    first: list[int] = []
+    asked: list[int] = []
     for number, row in enumerate(rows, 1):
         query, document = (row.get(name) if isinstance(row, Mapping) else None for name in ("query", "document"))
         if not isinstance(query, str) or not query.strip():
@@ -100,7 +102,7 @@ def read_queries(
         if query not in order:
             order[query] = len(order)
             relevant.append({})
-            first.append(number - 1)
+            asked.append(number - 1)
         if document is not None and document != "":  # a .csv cannot say that there is none
             if not isinstance(document, str) or document not in places:
                 told = repr(document)[:80]
@@ -117,8 +119,9 @@ def read_queries(
             remedy='Give each its "document", or the old model\'s vectors of the queries (--query-vectors).',
         )
     rights = [list(each.values()) for each in relevant]
+    copies = np.fromiter((places[text][0] for text in texts), np.int64, len(texts))
     if vectors is None:
-        return Queries(list(order), rights, None)
+        return Queries(list(order), rights, None, copies)
     known, _ = read_vectors(vectors, [str(row["query"]) for row in rows], name="query_vectors")
     if known.shape[1] != width or not np.isfinite(known).all():
         raise DataError(
@@ -128,7 +131,7 @@ def read_queries(
             where=str(vectors) if isinstance(vectors, str | Path) else "query_vectors",
             remedy="Give what the old model made of the same rows.",
         )
-    return Queries(list(order), rights, np.asarray(known[first], np.float32))
+    return Queries(list(order), rights, np.asarray(known[asked], np.float32), copies)
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.methods.table import available
 
 _CODE = '''"""{title}: one sentence on what it compares.
@@ -171,7 +171,16 @@ def _written(files: Mapping[Path, str], **words: str) -> list[str]:
     there = next((file for file in files if file.exists()), None)
     if there is not None:
         raise DistilvecError("this file is there already", where=str(there), remedy="Choose another name.")
-    for file, content in files.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content.format(**words), encoding="utf-8")
+    begun: list[Path] = []
+    try:
+        for file, content in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            begun.append(file)
+            file.write_text(content.format(**words), encoding="utf-8")
+    except OSError as error:
+        for each in begun:
+            each.unlink(missing_ok=True)
+        raise EnvironmentProblem(
+            f"it cannot be written ({error.strerror or error})", where=str(file), remedy="Choose another folder."
+        ) from error
     return [f"written  {file}" for file in files]

@@ -79,6 +79,11 @@ def ship(
             write(partial)
 
 
+def named(folder: str | Path) -> Path:
+    """The path with a name to write beside, which "." and ".." have not."""
+    return Path(os.path.abspath(folder)) if Path(folder).name in ("", "..") else Path(folder)
+
+
 @contextlib.contextmanager
 def placed(folder: str | Path) -> Iterator[Path]:
     """A folder to write a model into, which takes its place when it is whole.
@@ -87,7 +92,7 @@ def placed(folder: str | Path) -> Iterator[Path]:
         DistilvecError: the place holds something that is not a model.
         EnvironmentProblem: the disk is full or the place cannot be written.
     """
-    target = Path(folder) if Path(folder).name else Path(folder).absolute()  # "." has no name to write beside
+    target = named(folder)
     check_place(target)
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
@@ -271,9 +276,9 @@ def put_in_place(partial: Path, target: Path, *, keep: bool = False) -> None:
     """Put a new folder where an old one is or none; both are on one disk, and the old one goes last.
 
     Args:
-        keep: the old one stays, as `NAME.before-1` beside it.
+        keep: the old one stays, as `NAME.before-1` beside it, unless it is empty.
     """
-    if keep and target.exists():
+    if keep and target.exists() and any(target.iterdir()):
         number = 1
         while target.with_name(f"{target.name}.before-{number}").exists():
             number += 1

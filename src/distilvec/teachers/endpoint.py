@@ -109,7 +109,7 @@ class Endpoint:
             dimensions: asked for; None = the service's own.
             extra: further fields of every request.
             encoding: "float" or "base64", of the numbers in the answer; None = not asked for.
-            timeout: seconds for one answer.
+            timeout: seconds for which the service may say nothing.
             attempts: how often a request is tried.
             rate_limit: requests per second over all threads, None = no limit.
             tokens_per_minute: over all threads, None = no limit.
@@ -285,14 +285,16 @@ class Endpoint:
         try:
             answer = json.loads(content)
             rows = answer["data"]
-            places = [row.get("index", place) for place, row in enumerate(rows)]
+            given = [row.get("index") for row in rows]
+            places = [place if index is None else index for place, index in enumerate(given)]
             whole = len(places) == len(texts) and {*places} == {*range(len(texts))}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
             raise _FaultyError(
                 f"it answered with what holds no vectors: {self._said(content)}", answered=True
             ) from problem
         if not whole:
-            raise _FaultyError(f"it answered with {len(rows)} vectors for {len(texts)} texts", answered=True)
+            told = f" with the indexes {str(given)[:80]}" if len(rows) == len(texts) else ""
+            raise _FaultyError(f"it answered with {len(rows)} vectors for {len(texts)} texts{told}", answered=True)
         try:
             numbers = [_numbers(row["embedding"]) for _, row in sorted(zip(places, rows), key=lambda each: each[0])]
             vectors = np.stack(numbers)
@@ -327,7 +329,7 @@ class Endpoint:
             text = str(said.get("message", said) if isinstance(said, dict) else said)
         except (ValueError, AttributeError, RecursionError):
             pass
-        return self._hidden(" ".join(text.split())[:200]) or "no word"
+        return self._hidden(" ".join(text.split()))[:200] or "no word"
 
     def _hidden(self, text: str) -> str:
         return text.replace(self._key, "***") if self._key else text
