@@ -17,6 +17,7 @@ from claim import (
     MIXTURES,
     MOLECULES,
     OUT_OF_DOMAIN,
+    OWN_RADIUS,
     SIMILAR,
     STARTS,
     STUDENTS,
@@ -52,10 +53,37 @@ def _live(name: str, limit: float) -> Claim:
 
 
 def _talas(
-    where: str, text: str, figure: str, a: str, b: str, kind: Any = "better", limit: float = 0.0, part: str = ""
+    where: str,
+    text: str,
+    figure: str,
+    a: str,
+    b: str,
+    kind: Any = "better",
+    limit: float = 0.0,
+    part: str = "",
+    own_radius: bool = False,
 ) -> Claim:
-    students = STUDENTS[:1] if kind in ("cost", "flatter") else STUDENTS
+    students = STUDENTS[:1] if kind == "cost" else (*STUDENTS, *([OWN_RADIUS] if own_radius else []))
     return Claim("TALAS", where, text, figure, kind, a, b, limit, students, part=part)
+
+
+def _flatter(a: str, b: str, figure: str) -> tuple[Claim, ...]:
+    """After five epochs and after fifteen."""
+    names = {"asam": "ASAM", "sam": "SAM", "disam": "DISAM", "adamw": "AdamW"}
+    return tuple(
+        Claim(
+            "TALAS",
+            "Table 4",
+            f"{names[a]} is flatter than {names[b]} along {epochs} epochs, each at its own rate",
+            figure,
+            "flatter",
+            a,
+            b,
+            students=(OWN_RADIUS,),
+            part=epochs,
+        )
+        for epochs in ("5", "15")
+    )
 
 
 def _molecules(where: str, text: str, figure: str, b: str, kind: Any = "rank", **more: Any) -> Claim:
@@ -144,7 +172,7 @@ _EACH: tuple[Claim, ...] = (
     _talas("Table 2", "TAMD helps: with SimCSE it beats SimCSE", "74.88 > 71.47", "talas without lasd", "simcse"),
     _talas("Table 2", "TAMD helps: TALAS needs it", "not given", "talas", "talas without tamd"),
     _talas("Table 2", "LASD helps", "72.85 > 71.99", "talas", "talas without lasd"),
-    _talas("Table 2", "ASAM helps", "74.79 > 72.85", "talas+asam", "talas"),
+    _talas("Table 2", "ASAM helps", "74.79 > 72.85", "talas+asam", "talas", own_radius=True),
     _talas("Table 2", "ASAM helps without LASD", "73.97 > 71.99", _WITH_SIMCSE, "talas without lasd"),
     _talas("Table 2", "LASD helps under ASAM", "74.79 > 73.97", "talas+asam", _WITH_SIMCSE),
     _talas("Table 2", "LASD helps under ASAM, without SimCSE", "74.28 > 73.95", _WITH_LASD, _TAMD),
@@ -159,10 +187,10 @@ _EACH: tuple[Claim, ...] = (
         part="out of domain",
     ),
     _talas("weights", "The SimCSE term has a small effect", "weight 0.001", "talas", "talas without simcse", "small"),
-    _talas("Table 9", "ASAM beats DISAM", "74.79 > 74.37", "talas+asam", "talas+disam"),
-    _talas("Table 9", "ASAM beats SAM", "74.79 > 73.90", "talas+asam", "talas+sam"),
-    _talas("Table 9", "DISAM beats SAM", "74.37 > 73.90", "talas+disam", "talas+sam"),
-    _talas("Table 9", "SAM beats plain AdamW", "73.90 > 72.85", "talas+sam", "talas"),
+    _talas("Table 9", "ASAM beats DISAM", "74.79 > 74.37", "talas+asam", "talas+disam", own_radius=True),
+    _talas("Table 9", "ASAM beats SAM", "74.79 > 73.90", "talas+asam", "talas+sam", own_radius=True),
+    _talas("Table 9", "DISAM beats SAM", "74.37 > 73.90", "talas+disam", "talas+sam", own_radius=True),
+    _talas("Table 9", "SAM beats plain AdamW", "73.90 > 72.85", "talas+sam", "talas", own_radius=True),
     _talas("Table 7", "Two anchored layers beat one", "78.83 > 77.17", "talas", "talas anchored 1"),
     _talas("Table 7", "Two anchored layers beat more (three)", "74.79 > 74.36", "talas", "talas anchored 3"),
     _talas("Table 7", "Two anchored layers beat all (four)", "78.83 > 77.68 (all)", "talas", "talas anchored 4"),
@@ -176,14 +204,11 @@ _EACH: tuple[Claim, ...] = (
     ),
     _talas("Table 3", "A step of TALAS without ASAM, in steps of SimCSE", "1.29", "talas", "simcse", "cost", 1.29),
     _talas("Table 3", "A step of TALAS with ASAM, in steps of SimCSE", "2.48", "talas+asam", "simcse", "cost", 2.48),
-    _talas(
-        "Table 4",
-        "ASAM is flatter than AdamW in the first epoch",
-        "30.24/14.89 = 2.0 times",
-        "asam",
-        "adamw",
-        "flatter",
-    ),
+    *_flatter("asam", "adamw", "30.24/14.89 = 2.0 times"),
+    *_flatter("sam", "adamw", "not given"),
+    *_flatter("disam", "adamw", "not given"),
+    *_flatter("asam", "sam", "not given"),
+    *_flatter("asam", "disam", "not given"),
     _talas("Table 1", "EMO beats DSKD", "72.98 > 69.76", "emo", "dskd"),
     _talas("Table 1", "DSKD beats CDM", "69.76 > 69.51", "dskd", "cdm"),
     _talas("Table 1", "CDM beats SimCSE", "69.51 > 68.80", "cdm", "simcse"),

@@ -23,15 +23,32 @@ import mixture_table
 import molecule_tables
 import molecules_long_table
 import numpy as np
+import sharpness_table
 import similar_teachers_table
 import writing_table
-from claim import LONG, MOLECULES, OUT_OF_DOMAIN, PLAIN_KINDS, SIMILAR, STARTS, TEXTS, Claim
+from claim import LONG, MOLECULES, OUT_OF_DOMAIN, OWN_RADIUS, PLAIN_KINDS, SIMILAR, STARTS, TEXTS, Claim
 from claim_rules import MISSING, RULES, changes
 from claimed import CLAIMS, PARTS
 from cross_rows import ROWS
 from layout import head, line
 from records import RESULTS, Rows, below, committed, pairs_of_seeds, seeds
-from verdicts import FAILS, HOLDS, OPEN, UNLIKE, UNTESTED, Finding, figure, holm, judge, untested, verdict
+from verdicts import (
+    ALIKE,
+    FAILS,
+    HOLDS,
+    OPEN,
+    OPPOSITE,
+    SEEDS,
+    UNLIKE,
+    UNTESTED,
+    Finding,
+    figure,
+    holm,
+    judge,
+    student_interval,
+    untested,
+    verdict,
+)
 
 HERE = Path(__file__).parent
 #: Seed -> task -> main metric; the seed is None for models that are not trained here.
@@ -55,6 +72,8 @@ def task_scores(results: Path, student: str, row: str) -> Scores:
         return image_starts_table.scores(committed("image_starts", results), row)
     if student in SIMILAR:
         return _trained(committed("similar_teachers", results), f"{student.partition('/')[2]}/{row}")
+    if student == OWN_RADIUS:
+        return _trained(committed("sharpness", results), f"5/{sharpness_table.OPTIMIZER_OF.get(row, row)}")
     crossed = committed("cross_tokenizer", results)
     if student == OUT_OF_DOMAIN:
         return _trained(crossed, f"{OUT_OF_DOMAIN}/bpe/{row}")
@@ -180,25 +199,23 @@ def compare_cost(claim: Claim, benchmarks: Path) -> Finding:
 
 
 def compare_curvature(claim: Claim, results: Path) -> Finding:
-    """How many times larger the largest eigenvalue is with b than with a, over the checkpoints of the first epoch.
+    """How many times larger the largest eigenvalue is with b than with a, over five checkpoints; `part` epochs.
 
     Checkpoints of one run were not drawn, so only seeds make an interval.
     """
-    rows = committed("sharpness", results)
-    first, second = seeds(rows, claim.a), seeds(rows, claim.b)
-    gaps = {}
-    for seed in first.keys() & second.keys():
-        own, other = (
-            {p["epoch"]: p["curvature"] for p in run[seed]["points"] if 0 < p["epoch"] <= 1} for run in (first, second)
-        )
-        ratios = [np.log(other[epoch] / own[epoch]) for epoch in own.keys() & other.keys()]
-        if ratios:
-            gaps[seed] = float(np.mean(ratios))
-    if not gaps:
+    found = sharpness_table.ratios(committed("sharpness", results), claim.part, claim.a, claim.b)
+    if not found:
         return untested("no seed of both")
-    value = float(np.exp(np.mean(list(gaps.values()))))
-    said = f"one seed: {value:.2f}, {OPEN}" if len(gaps) == 1 else f"{len(gaps)} seeds: {value:.2f}, {OPEN}"
-    return Finding(value, None, f"{len(gaps)} seed{'s'[: len(gaps) > 1]}", said)
+    logs = np.log(list(found.values()))
+    value, count = float(np.exp(logs.mean())), f"{len(found)} seed{'s'[: len(found) > 1]}"
+    if len(found) < SEEDS:
+        return Finding(value, None, count, f"{'one seed' if len(found) == 1 else 'two seeds'}: {value:.2f}, {OPEN}")
+    over = student_interval(logs, float(logs.mean()))
+    assert over is not None
+    (low, high), p = over
+    interval = (float(np.exp(low)), float(np.exp(high)))
+    said = HOLDS if low > 0 else OPPOSITE if high < 0 else ALIKE
+    return Finding(value, interval, count, said, seeds=interval, p=p)
 
 
 def findings(results: Path, benchmarks: Path) -> Found:

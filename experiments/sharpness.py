@@ -1,57 +1,77 @@
-"""Largest Hessian eigenvalue of TALAS's objective along training, for AdamW, SAM and ASAM (the paper's Table 4).
+"""Sharpness-aware steps under TALAS's objective: scores, and the largest Hessian eigenvalue (Tables 4 and 9).
 
-    python experiments/sharpness.py
-    python experiments/sharpness.py --rows asam --seeds 3 --device cuda
+    python experiments/sharpness.py --tune               # rates and radii, at five epochs: three hours of a core
+    python experiments/sharpness.py --seeds 0 1 2        # three more
+    python experiments/sharpness.py --epochs 15 --seeds 0 1 2
     python experiments/sharpness.py --table
 
-Student `student-bpe`, teacher all-MiniLM-L6-v2, corpus of TALAS's protocol, all rows with one learning rate and the
-same batches. At the start and at every half epoch the largest eigenvalue of the whole objective's Hessian is taken
-over the encoder's parameters, in eval mode, on fixed batches of 256 texts (of at most 24 tokens: an average text has
-19, and padding would be most of the work). SimCSE's two views, which would coincide in eval mode, are two passes with
-dropout masks frozen by a seed each. At most 20 Lanczos steps. A row is kept when it is done, so the script goes on
-where it stopped. On one core a Lanczos step takes some 13 s and a row about half an hour.
-`--quick` is a few steps on a few texts, for tests.
+Student `embedder-bpe` (embedder.py), teacher all-MiniLM-L6-v2, corpus and sets of TALAS's protocol (talas_table.py), a
+twentieth of the corpus held out. Plain AdamW, SAM with radii of 0.01, 0.02 and 0.05, ASAM with 0.05, 0.1, 0.5
+and 1. Each has its own rate (the best of three with the first of its radii below, and of more where the best is at an
+end) and then its own radius at that rate, and a larger one where the largest is best, by the average over the
+validation splits of emotion, WiC and STS-B after five epochs with seed 0; fifteen epochs take both from there. DISAM
+takes SAM's, so that what it adds, the variance between the three sets that the corpus is made of, is all that differs.
+The steps perturb the heads too, as published.
+
+At the start and at five points on the way, the largest eigenvalue of the whole objective's Hessian is taken over the
+encoder's parameters, in eval mode, on one batch of 128 training texts (of at most 24 tokens: an average text has 19,
+and padding would be most of the work). SimCSE's two views, which would coincide in eval mode, are two passes with
+dropout masks frozen by a seed each. At most 20 Lanczos steps. The objective itself is taken there on eight batches of
+62 such texts, of training texts and of held-out ones; their difference is the gap.
+
+A row is kept when it is done, so the script goes on where it stopped. `--quick` is a few steps on a few texts, for
+tests.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import shutil
-from collections.abc import Callable
+import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import WORK, Results, arguments, finished, shared
-from layout import cell, head, line
-from records import Rows, seeds
+from common import WORK, Results, arguments, finished
+from rates import best_rate
+from sharpness_table import EXPERIMENT, ITERATIONS, OPTIMIZERS, write_page
+from talas_table import GRID, SETTINGS
+from talas_table import Bench as TalasBench
 from torch import Tensor
 
-from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.batch import Batch
-from distilvec.flow.demo import demo_teacher
-from distilvec.flow.start import make_student
-from distilvec.flow.teach import teach_one
-from distilvec.flow.train import store_lookup
 from distilvec.methods import parts
-from distilvec.methods.table import build_method
 from distilvec.optim import largest_curvature
-from distilvec.recipe import OptimizerSection, StudentSection, TeacherSection, TrainingSection
 from distilvec.students import StudentTap
 from distilvec.teachers.signals import TeacherSignals
-from distilvec.training import Collator, StoreSource, TokenizedCorpus, bfloat16_pays, fit
+from distilvec.training import Collator, TokenizedCorpus
 
-EXPERIMENT = "sharpness"
-ROWS: dict[str, dict[str, Any] | None] = {"adamw": None, "sam": {"kind": "sam"}, "asam": {"kind": "asam"}}
-#: Table 4: largest eigenvalue after 1, 3, 5, 10 and 30 epochs.
-PAPER = {"adamw": (30.24, 21.48, 19.66, 18.66, 17.41), "asam": (14.89, 12.94, 11.59, 10.85, 9.93)}
-ITEMS, TOKENS, BATCH = 256, 24, 32
+#: Optimizer -> radii, first the one at which the rate is chosen.
+RADII: dict[str, tuple[float, ...]] = {
+    "sam": (0.02, 0.01, 0.05),
+    "disam": (0.02, 0.01, 0.05),
+    "asam": (0.5, 0.05, 0.1, 1.0),
+}
+#: Tried where the largest is best.
+LARGER = {"sam": 0.1, "disam": 0.1, "asam": 2.0}
+ITEMS, TOKENS, BATCH, POINTS = 128, 24, 32, 5
+#: Batches of the objective, and their items: as many as there are held-out texts of so few tokens.
+LOSS_BATCHES, LOSS_ITEMS = 8, 62
+HOLDOUT = 0.05
 #: Residual over eigenvalue at which Lanczos stops; the eigenvalue itself is then far closer.
 TOLERANCE = 1e-2
 VIEW_SEEDS = (101, 202)
+
+
+def row_name(optimizer: str, rho: float | None) -> str:
+    return optimizer if rho is None else f"{optimizer} {rho:g}"
+
+
+ROWS: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {"adamw": ("talas", {}, None)} | {
+    row_name(kind, rho): ("talas", {}, {"kind": kind, "rho": rho})
+    for kind, radii in RADII.items()
+    for rho in (*radii, LARGER[kind])
+}
 
 
 class Objective:
@@ -59,12 +79,23 @@ class Objective:
 
     Args:
         collator: corpus rows -> tensors.
-        batches: corpus rows of each fixed batch.
+        rows: corpus rows that the eigenvalue is of.
+        batches: corpus rows of each batch that the objective is taken on.
+        held_out: the same, of held-out rows.
     """
 
-    def __init__(self, collator: Collator, batches: list[np.ndarray], device: torch.device) -> None:
+    def __init__(
+        self,
+        collator: Collator,
+        rows: np.ndarray,
+        batches: list[np.ndarray],
+        held_out: list[np.ndarray],
+        device: torch.device,
+    ) -> None:
         self.device = device
-        self.batches = [collator([int(row) for row in rows]) for rows in batches]
+        (self.batch,), self.batches, self.held_out = (
+            [collator([int(row) for row in rows]) for rows in each] for each in ([rows], batches, held_out)
+        )
 
     def __call__(self, student: Any, method: Any, batch: dict[str, Any]) -> Tensor:
         """[] the loss; student and method are in eval mode before and after."""
@@ -101,154 +132,165 @@ class Objective:
             finally:
                 student.eval()
 
-    def curvature(self, student: Any, method: Any, iterations: int) -> dict[str, float]:
-        """Means over the fixed batches of the largest eigenvalue and of the loss."""
-        found = [
-            largest_curvature(
-                lambda batch=batch: self(student, method, batch),  # type: ignore[misc]
-                student.parameters(),
-                iterations=iterations,
-                tolerance=TOLERANCE,
-            )
-            for batch in self.batches
-        ]
+    def found(self, student: Any, method: Any, iterations: int = ITERATIONS) -> dict[str, float]:
+        """The largest eigenvalue, and the loss on training and on held-out texts."""
+        curvature = largest_curvature(
+            lambda: self(student, method, self.batch),
+            student.parameters(),
+            iterations=iterations,
+            tolerance=TOLERANCE,
+        )
         with torch.no_grad():
-            losses = [float(self(student, method, batch)) for batch in self.batches]
+            losses, held_out = (
+                float(np.mean([float(self(student, method, batch)) for batch in batches]))
+                for batches in (self.batches, self.held_out)
+            )
         return {
-            "curvature": float(np.mean([each.value for each in found])),
-            "converged": float(np.mean([each.converged for each in found])),
-            "loss": float(np.mean(losses)),
+            "curvature": curvature.value,
+            "converged": float(curvature.converged),
+            "loss": losses,
+            "held_out": held_out,
         }
 
 
-def fixed_batches(corpus: Corpus, tokens: TokenizedCorpus, count: int, items: int) -> list[np.ndarray]:
-    """Corpus rows of `count` batches: seeded, distinct, of at most `TOKENS` tokens."""
-    rows = np.asarray(corpus.train_rows)
-    short = rows[tokens.lengths[rows] <= TOKENS]
+def fixed_batches(
+    rows: np.ndarray, tokens: TokenizedCorpus, count: int, items: int, longest: int = TOKENS
+) -> list[np.ndarray]:
+    """Corpus rows of `count` batches of so many items: seeded, distinct, of at most so many tokens."""
+    short = rows[tokens.lengths[rows] <= longest]
     chosen = np.random.default_rng(7).permutation(short)[: count * items]
-    return np.array_split(chosen, count)
+    assert len(chosen) == count * items, f"{len(chosen)} texts of at most {longest} tokens"
+    return np.split(chosen, count)
 
 
-def observer(
-    objective: Objective, results: Results, seed: int, iterations: int
-) -> Callable[[Any, Any], dict[str, float]]:
-    """(student, method) -> curvature; the first call of a row is the start, which all rows share and one takes."""
-    calls = iter(range(10**6))
+class Bench(TalasBench):
+    """TALAS's comparison with a part of its corpus held out.
 
-    def observe(student: Any, method: Any) -> dict[str, float]:
-        if next(calls):
-            return objective.curvature(student, method, iterations)
-        make = functools.partial(objective.curvature, student, method, iterations)
-        kept = results.run(f"start-{seed}", make, seed=seed)
-        return {key: kept[key] for key in ("curvature", "converged", "loss")}
+    Args:
+        quick: a few steps on a few texts, kept apart.
+    """
 
-    return observe
+    rows, like, holdout = ROWS, {}, HOLDOUT
 
+    def __init__(self, epochs: float, results: Results, quick: bool, device: str | None) -> None:
+        self.quick, self.device, self.work = quick, device, results.work
+        self.limit = 240 if quick else None
+        super().__init__("bpe" if quick else "embedder", results)
+        self.whole = epochs
 
-def row(name: str, seed: int, options: argparse.Namespace, results: Results) -> dict[str, Any]:
-    """Train one row, with the curvature taken on the way."""
-    data = shared() / "data" / "talas_corpus.jsonl.gz"
-    place = WORK / ("sharpness-quick" if options.quick else "talas")
-    limit = 240 if options.quick else None
-    corpus = read_corpus(data, place / "corpus", domain="domain", holdout=0.0, limit=limit)
-    dtype = "bfloat16" if bfloat16_pays() else "float32"
-    taught = teach_one(TeacherSection(name="minilm", model=demo_teacher(), dtype=dtype), corpus, place / "stores")
-    section = StudentSection(model=str(shared() / "models" / "student-bpe"), max_length=128)
-    student = make_student(section, [], corpus, seed)
-    tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), place / "bpe" / "tokens")
-    source = StoreSource(taught.store, corpus)
-    device = torch.device("cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu")
-    items = 16 if options.quick else ITEMS
-    objective = Objective(
-        Collator(corpus, tokens, [source]), fixed_batches(corpus, tokens, options.batches, items), device
-    )
-    every = 4 if options.quick else len(corpus.train_rows) // BATCH // 2
-    out = WORK / "sharpness" / f"{name}-{seed}"
-    shutil.rmtree(out, ignore_errors=True)
-    placement = {"use_cpu": True} if device.type == "cpu" else {}
-    fitted = fit(
-        student,
-        build_method("talas", {}),
-        [taught.info],
-        corpus,
-        [source],
-        training=TrainingSection(
-            epochs=1 if options.quick else options.epochs,
-            batch_size=BATCH,
-            seed=seed,
+    def chosen(self, optimizer: str) -> tuple[float | None, float]:
+        """Radius and rate; DISAM has those of SAM."""
+        optimizer = "sam" if optimizer == "disam" else optimizer
+        if self.quick:
+            return RADII.get(optimizer, (None,))[0], GRID[-1]
+        radii = RADII.get(optimizer, (None,))
+        lr = self.rate(optimizer)
+        reached = {rho: self.tuned(row_name(optimizer, rho), lr, self.device) for rho in radii}
+        best = max(reached, key=reached.__getitem__)
+        if best is not None and best == max(radii):
+            reached[LARGER[optimizer]] = self.tuned(row_name(optimizer, LARGER[optimizer]), lr, self.device)
+        return max(reached, key=reached.__getitem__), lr
+
+    def rate(self, optimizer: str) -> float:
+        """The best at the first radius."""
+        first = row_name(optimizer, RADII.get(optimizer, (None,))[0])
+        return best_rate(lambda rate: self.tuned(first, rate, self.device), GRID)
+
+    def optimized(self, optimizer: str, seed: int) -> None:
+        """A row: trained, looked at on the way, judged."""
+        rho, lr = self.chosen(optimizer)
+        row = row_name(optimizer, rho)
+        make = functools.partial(self.looked_at, row, rho, lr, seed)
+        about = self.options(row, lr, self.whole, seed)
+        self.results.run(f"{self.whole:g}/{optimizer}-{seed}", make, **about, items=ITEMS, points=POINTS)
+
+    def looked_at(self, row: str, rho: float | None, lr: float, seed: int) -> dict[str, Any]:
+        steps = 4 * POINTS if self.quick else round(self.whole * len(self.corpus.train_rows) / BATCH)
+        every = steps // POINTS
+        observe = Observer(self, seed)
+        student, fitted = self.train(
+            row,
+            lr,
+            steps * BATCH / len(self.corpus.train_rows),
+            seed,
+            self.device,
+            evaluate=observe,
             evaluate_every=every,
             eval_on_start=True,
-            save_every=10**6,
-            bf16=bfloat16_pays(),
-            **placement,
-        ),
-        optimizer=OptimizerSection(lr=options.lr, heads_lr=options.lr, sharpness=ROWS[name]),
-        folder=out,
-        cache=place / "bpe",
-        evaluate=observer(objective, results, seed, 6 if options.quick else options.iterations),
-        lookup=store_lookup([taught.store]),
-    )
-    shutil.rmtree(out, ignore_errors=True)
-    settings = {"lr": options.lr, "batches": options.batches, "items": items}
-    return {"row": name, "seed": seed, **settings, "points": points(fitted.log, len(corpus.train_rows))}
+        )
+        scores = {} if self.quick else self.score({"student": self.encoder(student)})["student"]
+        seen = points(fitted.log, len(self.corpus.train_rows))
+        about = {"row": row, "rho": rho, "lr": lr, "seed": seed, "steps": fitted.steps}
+        return {**about, "training_seconds": round(fitted.seconds - observe.seconds, 1), "points": seen, **scores}
+
+    def objective(self, student: Any) -> Objective:
+        tokens = TokenizedCorpus.build(student, self.corpus.texts, len(self.corpus), self.work / self.name / "tokens")
+        items, *each = (8, 1, 2, 256) if self.quick else (ITEMS, LOSS_BATCHES, LOSS_ITEMS)
+        train_rows, holdout_rows = np.asarray(self.corpus.train_rows), np.asarray(self.corpus.holdout_rows)
+        (rows,) = fixed_batches(train_rows, tokens, 1, items)
+        batches, held_out = (fixed_batches(rows, tokens, *each) for rows in (train_rows, holdout_rows))
+        collator = Collator(self.corpus, tokens, [self.source])
+        return Objective(collator, rows, batches, held_out, next(student.parameters()).device)
+
+
+class Observer:
+    """What is seen of a training on its way: first of the start, which all rows of a seed share and one looks at.
+
+    Attributes:
+        seconds: that looking took.
+    """
+
+    def __init__(self, bench: Bench, seed: int) -> None:
+        self.bench, self.seed, self.seconds = bench, seed, 0.0
+        self.objective: Objective | None = None
+
+    def __call__(self, student: Any, method: Any) -> dict[str, float]:
+        began = time.perf_counter()
+        found = self._found(student, method)
+        self.seconds += time.perf_counter() - began
+        return found
+
+    def _found(self, student: Any, method: Any) -> dict[str, float]:
+        first = self.objective is None
+        self.objective = self.objective or self.bench.objective(student)
+        make = functools.partial(self.objective.found, student, method, 6 if self.bench.quick else ITERATIONS)
+        if not first:
+            return make()
+        about = {"student": self.bench.section.model_dump(), "seed": self.seed}
+        about |= {"items": ITEMS, "tokens": TOKENS, "losses": [LOSS_BATCHES, LOSS_ITEMS], "iterations": ITERATIONS}
+        kept = self.bench.results.run(f"start-{self.seed}", make, **about)
+        return {key: kept[key] for key in ("curvature", "converged", "loss", "held_out")}
 
 
 def points(log: list[dict[str, Any]], texts: int) -> list[dict[str, float]]:
-    """What was taken along the way, by epoch.
-
-    Half epochs do not always end on a whole step: of two points that round to one epoch the later is kept.
-    """
+    """What was taken along the way, by epoch; of two points that round to one epoch the later is kept."""
     found = {}
     for entry in log:
         if "eval_curvature" in entry:
+            taken = {key: entry[f"eval_{key}"] for key in ("curvature", "converged", "loss", "held_out")}
             epoch = round(entry["step"] * BATCH / texts, 1)
-            taken = {key: entry[f"eval_{key}"] for key in ("curvature", "converged", "loss")}
             found[epoch] = {"step": entry["step"], "epoch": epoch, **taken}
     return list(found.values())
 
 
-def write_page(rows: Rows, folder: Path) -> str:
-    """The Markdown table of everything that is there, also written to `table.md`."""
-    found = {name: list(seeds(rows, name).values()) for name in ROWS}
-    epochs = sorted({point["epoch"] for runs in found.values() for run in runs for point in run["points"]})
-    lines = [HEADER, *head("optimiser", "seeds", *(f"epoch {epoch:g}" for epoch in epochs))]
-    for name, runs in found.items():
-        if runs:
-            points = [point for run in runs for point in run["points"]]
-            cells = [cell([p["curvature"] for p in points if p["epoch"] == epoch], 1) for epoch in epochs]
-            lines.append(line(name, len(runs), *cells))
-    lines += ["", "The paper's (MiniLM, other settings), epochs 1/3/5/10/30: "]
-    lines[-1] += "; ".join(f"{name} {'/'.join(f'{value:g}' for value in values)}" for name, values in PAPER.items())
-    page = "\n".join(lines) + ".\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(page)
-    return page
-
-
-HEADER = """# Sharpness along training
-
-Largest eigenvalue of the Hessian of TALAS's whole objective, over the encoder's parameters (mean over fixed batches;
-± is the standard deviation over seeds). Made by `python experiments/sharpness.py`; its header says how.
-"""
-
-
 def main() -> None:
     parser = arguments(__doc__, quick="a few steps on a few texts, kept apart")
-    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--epochs", type=float, default=2.0)
-    parser.add_argument("--lr", type=float, default=3e-4)
-    parser.add_argument("--iterations", type=int, default=20, help="Lanczos steps at most")
-    parser.add_argument("--batches", type=int, default=1, help="fixed batches of 256 texts")
+    parser.add_argument("--rows", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
+    parser.add_argument("--epochs", type=float, default=5.0)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--tune", action="store_true", help="only rates and radii")
     options = parser.parse_args()
-    settings = {name: getattr(options, name) for name in ("epochs", "lr", "iterations", "batches", "quick")}
-    results = Results(EXPERIMENT, {**settings, "items": ITEMS, "tokens": TOKENS, "bf16": bfloat16_pays()})
+    work = WORK / f"{EXPERIMENT}{'-quick' if options.quick else ''}"
+    results = Results(EXPERIMENT, {**SETTINGS, "quick": options.quick, "holdout": HOLDOUT}, work=work)
     if finished(options, results, write_page):
         return
-    for seed in range(options.seeds):
+    bench = Bench(options.epochs, results, options.quick, options.device)
+    for seed in options.seeds:
         for name in options.rows:
-            make = functools.partial(row, name, seed, options, results)
-            results.run(f"{name}-{seed}", make, sharpness=ROWS[name], seed=seed)
+            if options.tune:
+                print(name, *bench.chosen(name), flush=True)
+            else:
+                bench.optimized(name, seed)
     print(write_page(results.rows(), results.home))
 
 

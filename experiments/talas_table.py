@@ -24,6 +24,7 @@ from __future__ import annotations
 import functools
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,7 @@ class Bench:
 
     Attributes:
         rows, like: name -> method, options and sharpness-aware steps; name -> the row whose learning rate it takes.
+        holdout, limit: of the corpus.
         part: before the names of its rows, "" or one that ends in a slash.
         work: what the results are made from.
         results: where they are kept.
@@ -134,12 +136,14 @@ class Bench:
     rows, like = ROWS, LIKE
     part, work = "", WORK / "talas"
     lr: float | None = None
+    holdout, limit = 0.0, None
 
     def __init__(self, student: str, results: Results) -> None:
         data, self.results = shared() / "data", results
         self.name, self.section = student, student_section(student)
         self.epochs = WHOLE.get(student, EPOCHS)
-        self.corpus = read_corpus(self.corpus_file(), self.work / "corpus", domain="domain", holdout=0.0)
+        about: dict[str, Any] = {"domain": "domain", "holdout": self.holdout, "limit": self.limit}
+        self.corpus = read_corpus(self.corpus_file(), self.work / "corpus", **about)
         self.taught = self.teach(TeacherSection(name="minilm", model=demo_teacher(), dtype=DTYPE))
         self.source = StoreSource(self.taught.store, self.corpus)
         self.tests = talas_tasks(data, max_train=PROBE_ROWS)
@@ -152,7 +156,16 @@ class Bench:
     def teach(self, section: TeacherSection) -> Taught:
         return teach_one(section, self.corpus, self.work / "stores")
 
-    def train(self, row: str, lr: float, epochs: float, seed: int, device: str | None) -> tuple[Any, Any]:
+    def train(
+        self,
+        row: str,
+        lr: float,
+        epochs: float,
+        seed: int,
+        device: str | None,
+        evaluate: Callable[[Any, Any], dict[str, float]] | None = None,
+        **training: Any,
+    ) -> tuple[Any, Any]:
         method, options, sharpness = self.rows[row]
         student = make_student(self.section, [], self.corpus, seed)
         out = self.work / "runs" / f"{self.name}-{row.replace(' ', '_')}-{lr}-{epochs}-{seed}"
@@ -164,11 +177,12 @@ class Bench:
             self.corpus,
             [self.source],
             training=TrainingSection(
-                epochs=epochs, batch_size=32, seed=seed, save_every=100_000, **self.arguments(device)
+                epochs=epochs, batch_size=32, seed=seed, save_every=100_000, **self.arguments(device), **training
             ),
             optimizer=OptimizerSection(lr=lr, heads_lr=max(lr, 1e-4), sharpness=sharpness),
             folder=out,
             cache=self.work / self.name,
+            evaluate=evaluate,
             lookup=store_lookup([self.taught.store]),
         )
         shutil.rmtree(out, ignore_errors=True)

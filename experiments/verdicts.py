@@ -68,7 +68,7 @@ def judge(kind: str, differences: Differences, basis: str = "") -> Finding:
     seeds = common_seeds(differences)
     whole = [each for each in differences.values() if set(seeds) <= set(each)]
     by_seed = np.array([np.mean([each[seed] for each in whole]) for seed in seeds] if whole else [])
-    over_sets, over_seeds = student(by_set, value), student(by_seed, value)
+    over_sets, over_seeds = student_interval(by_set, value), student_interval(by_seed, value)
     count = f"{len(by_set)} set{'s'[: len(by_set) > 1]}, {len(seeds)} seed{'s'[: len(seeds) > 1]}"
     basis = f"{count}{', ' if basis else ''}{basis}"
     known = [found for found in (over_sets, over_seeds) if found]
@@ -91,7 +91,7 @@ def common_seeds(differences: Differences) -> list[int | None]:
     return sorted(enough, key=str)
 
 
-def student(values: Sequence[float] | np.ndarray, centre: float) -> tuple[tuple[float, float], float] | None:
+def student_interval(values: Sequence[float] | np.ndarray, centre: float) -> tuple[tuple[float, float], float] | None:
     """95 % Student interval around a mean, and the two-sided p-value of 0; None of fewer than two values.
 
     Args:

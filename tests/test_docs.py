@@ -112,7 +112,7 @@ def test_generated_parts_are_what_the_code_and_the_results_say(generate: Any) ->
         ("quarter", "quarter_table:write_page"),
         ("quarter_ways", "ways_table:write_page"),
         ("scores", "scores_table:write_page"),
-        ("sharpness", "sharpness:write_page"),
+        ("sharpness", "sharpness_table:write_page"),
         ("similar_teachers", "similar_teachers_table:write_page"),
         ("talas_table", "talas_table:write_page"),
         ("writing", "writing_table:write_page"),

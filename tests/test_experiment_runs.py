@@ -58,7 +58,7 @@ def small_mixtures(module: Any) -> None:
 RUNS: dict[str, tuple[list[str], Callable[[Any], None] | None, set[str]]] = {
     "alignment": (["--rows", "scitail", "--limit", "13"], None, {"scitail"}),
     "talas_table": (["--student", "bpe", "--rows", "talas"], small_talas_table, {"teacher", "bpe/talas-0"}),
-    "sharpness": (["--rows", "adamw", "asam", "--quick"], None, {"start-0", "adamw-0", "asam-0"}),
+    "sharpness": (["--rows", "adamw", "asam", "--seeds", "0", "--quick"], None, {"start-0", "5/adamw-0", "5/asam-0"}),
     "mixtures": (
         ["--rows", "sba", "--starts", "0", "--seeds", "0", "--quick"],
         small_mixtures,
@@ -95,7 +95,7 @@ def test_a_small_row_is_trained_and_no_committed_figure_comes_back(
     rows = {line for line in shown.splitlines() if line.startswith("|") and sum(c.isdigit() for c in line) > 12}
     assert shown and not rows & set(committed.splitlines())
     if name == "sharpness":
-        points = {row: made[f"{row}-0"]["result"]["points"] for row in ("adamw", "asam")}
+        points = {row: made[f"5/{row}-0"]["result"]["points"] for row in ("adamw", "asam")}
         # One student and one batch to start from, and a flatter end.
         assert points["adamw"][0]["curvature"] == pytest.approx(points["asam"][0]["curvature"])
         assert points["asam"][-1]["curvature"] < points["adamw"][-1]["curvature"], points
@@ -111,7 +111,7 @@ STUBBED = {
     "choosing": ([], "predicted"),
     "compression": ([], "compressed"),
     "alignment": ([], "rates"),
-    "sharpness": ([], "fit"),
+    "sharpness": ([], "Bench"),
     "talas_table": ([], "judge"),
     "mixtures": ([], "fit"),
     "scores": ([], "judged_teacher"),

@@ -101,7 +101,8 @@ def test_curvature_is_that_of_talas_with_frozen_views(workload: Any) -> None:
     sharpness = importlib.import_module("sharpness")
     trained = workload.trainer("talas without simcse").model.eval()
     method, student, rows = trained.method, trained.student, workload.batch_rows()[:1]
-    objective = sharpness.Objective(workload.collator(), rows, torch.device("cpu"))
+    held_out = workload.batch_rows()[1:2]
+    objective = sharpness.Objective(workload.collator(), rows[0], rows, held_out, torch.device("cpu"))
     (batch,) = objective.batches
     plain = Distiller(student, method, trained.needs)(**workload.collator()(rows[0]))["loss"]
     assert objective(student, method, batch).item() == pytest.approx(plain.item(), rel=1e-5)
@@ -114,9 +115,9 @@ def test_curvature_is_that_of_talas_with_frozen_views(workload: Any) -> None:
     assert not contrasting.training and not contrasting.student.training
     contrasting.method.options.simcse_weight = 1.0
     assert objective(contrasting.student, contrasting.method, batch).item() > once + 1e-3  # the views differ
-    found = objective.curvature(student, method, 12)
+    found = objective.found(student, method, 12)
     assert found["curvature"] > 0
-    assert found["loss"] == pytest.approx(plain.item(), rel=1e-5)
+    assert found["loss"] == pytest.approx(plain.item(), rel=1e-5) and found["held_out"] != found["loss"]
 
 
 def test_what_runs_everything_asks_for_what_there_is() -> None:
