@@ -432,13 +432,15 @@ def test_training_texts_in_a_labelled_test_file_are_said(
 ) -> None:
     rows = [{"text": text, "label": "long" if len(text) > 60 else "short"} for text in sentences]
     file = tmp_path / "test.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    lines = [*rows, {"text": "", "label": "long"}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
     task = {"kind": "classification", "label": "label", "test": str(file)}
     given = {"corpus": {"path": rows, "holdout": 0.3}, "method": {"name": "sft"}, "task": task}
     done = run(recipe(tmp_path, tiny_bert, sentences, **given))
     count = done.record.corpus.overlap["task.test"]
     assert count == done.record.corpus.trained_on > 0
     assert f"{count} training texts are in task.test too" in caplog.text
+    assert "Rows of the task's test file that were left out: 1 empty." in done.record.notes
 
 
 @pytest.mark.parametrize("teacher", ["call", "vectors"])

@@ -123,6 +123,14 @@ def test_pairs_with_scores_and_with_yes_or_no(tmp_path: Path, texts: list[str]) 
     right = {row["q"] for row in alike if row["label"]}
     assert {query for (query,) in tasks["retrieval"].test_items()} <= right, "only pairs that are alike have an answer"
 
+    codes = [{"q": a, "d": b, "label": i % 3} for i, (a, b) in enumerate(pairs)]
+    corpus, tasks = made(tmp_path / "codes", codes, text=["q", "d"], label="label")
+    assert tasks == {}, "entailment, neutral, contradiction: no degrees"
+    assert [task.name for task in automatic_tasks(corpus, "similarity")] == ["similarity"]
+    stars = [{"q": a, "d": b, "label": i % 5} for i, (a, b) in enumerate(pairs)]
+    corpus, tasks = made(tmp_path / "stars", stars, text=["q", "d"], label="label")
+    assert "similarity" in tasks and automatic_tasks(corpus, "pairs") == []
+
     named = [{"q": a, "d": b, "label": "xyz"[i % 3]} for i, (a, b) in enumerate(pairs)]
     _, tasks = made(tmp_path / "named", named, text=["q", "d"], label="label")
     assert tasks == {}

@@ -55,6 +55,24 @@ def test_likelihood_is_the_models_own(pipeline: Any) -> None:
     whole = sum(len(answer.encode()) for answer in ANSWERS)
     assert found.bits_per_byte == pytest.approx(found.nats.sum() / math.log(2) / whole)
     assert found.loss == pytest.approx(found.nats.sum() / found.tokens.sum())
+    assert found.cut == 0
+
+
+def test_an_answer_that_is_cut_counts_as_far_as_it_was_read(pipeline: Any) -> None:
+    writer = writer_of(pipeline)
+    answer = "the river is high — and the bridge was closed " * 8
+    length = writer.max_seq_length
+    try:
+        writer.max_seq_length = 24
+        with asked(writer):
+            found = likelihood(writer, [("rain", "dry"), ("rain", answer)])
+        (_, spelt) = writer.answers([("rain\n", "dry"), ("rain\n", answer)])
+    finally:
+        writer.max_seq_length = length
+    read = writer.tokenizer.decode(spelt.ids[spelt.prompt :])
+    assert spelt.cut and not spelt.ends and found.cut == 1
+    assert answer.startswith(read.rstrip("\ufffd")) and len(read) < len(answer)
+    assert found.bytes.tolist() == [3, len(read.rstrip("\ufffd").encode())]
 
 
 def test_the_likeliest_answer_is_that_of_one_token_after_another(pipeline: Any) -> None:

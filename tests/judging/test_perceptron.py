@@ -316,6 +316,15 @@ def test_what_cannot_be_is_refused(answers, options, message) -> None:
         PerceptronTask("a", (["0", "1"], [0, 1]))
 
 
+def test_labels_that_are_spelt_otherwise_are_refused_and_unknown_ones_counted() -> None:
+    world = World(60)
+    train, test = (world.items[:40], [1, 0] * 20), world.items[40:]
+    with pytest.raises(DataError, match='^task a: none of the test rows has a label .*"True"'):
+        PerceptronTask("a", train, (test, ["True", "False"] * 10))
+    score = PerceptronTask("a", train, (test, [1, 0] * 9 + ["?", "!"]), seeds=(0,)).score(world.encode)
+    assert score.details["unknown_labels"] == 2
+
+
 def test_disagreement_counts_items_with_different_predictions() -> None:
     world = World(500)
     labels = np.digitize(world.curve, [0.3, 1.2])

@@ -160,6 +160,15 @@ def test_regression_is_ridge() -> None:
     tuned = RegressionTask("r", train, test, protocol="tuned").score(words)
     assert tuned.value >= score.value
     assert tuned.details["penalty_per_row"] == 1e-4  # the truth is linear: the smallest penalty is best
+    # Milliseconds since 1970 lie closer together than half the digits of a number tell.
+    moved = [(texts, 1.7e12 + 1_000 * np.asarray(values)) for texts, values in (train, test)]
+    assert RegressionTask("r", *moved).score(words).value == pytest.approx(score.value, abs=1e-3)
+
+
+def test_labels_that_no_training_row_has_are_counted() -> None:
+    other = (TEST[0], ["other", "another", *TEST[1][2:]])
+    assert ClassificationTask("t", TRAIN, other).score(words).details["unknown_labels"] == 2
+    assert "unknown_labels" not in ClassificationTask("t", TRAIN, TEST).score(words).details
 
 
 def test_similarity_against_scipy_and_sentence_transformers(tiny_bert: Path, sentences: list[str]) -> None:

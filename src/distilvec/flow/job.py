@@ -154,7 +154,8 @@ class Job:
         """The same, with the held-out items of a corpus."""
         if self.separator is not None:
             return writing_tasks(self.recipe, corpus, self.named_tasks)
-        return self.named_tasks or automatic_tasks(corpus)
+        task = self.recipe.task
+        return self.named_tasks or automatic_tasks(corpus, task.kind if task else None)
 
     @cached_property
     def teachers(self) -> list[Teacher]:

@@ -135,11 +135,11 @@ def answers_alike(head: TaskHead, student: TaskHead, name: str) -> bool:
     return same
 
 
-def judge_task(job: Job, folder: Path) -> dict[str, dict[str, float]]:
-    """Scores of student and teachers on the task's test file, by model; empty without one."""
+def judge_task(job: Job, folder: Path) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """Scores of student and teachers on the task's test file, by model, and what to know of it; empty without one."""
     task = job.recipe.task
     if task is None or not task.test or task.writes:
-        return {}
+        return {}, []
     examples = task_examples(job.recipe, task.test)
     student = Predictor.load(folder, trust_remote_code=job.student_section.trust_remote_code)
     scores = {TRAINED: student.evaluate(examples)}
@@ -147,7 +147,8 @@ def judge_task(job: Job, folder: Path) -> dict[str, dict[str, float]]:
         head = getattr(each.teacher, "head", None)
         if head is not None and answers_alike(head, student.head, each.teacher.card.name):
             scores[each.teacher.card.name] = predictor_of(each.teacher, head).evaluate(examples)
-    return scores
+    told = ", ".join(f"{count:,} {reason}" for reason, count in examples.left_out.items())
+    return scores, [f"Rows of the task's test file that were left out: {told}."] if told else []
 
 
 def predictor_of(teacher: Any, head: TaskHead) -> Predictor:

@@ -115,7 +115,8 @@ def _distilled(job: Job) -> Run:
         )
     record.alignment = aligned_text(job, shipped)
     show_inside(record, job, untrained, student, fitted)
-    record.supervised = judge_task(job, job.output / "student")
+    record.supervised, notes = judge_task(job, job.output / "student")
+    record.notes += notes
     record.compression = compress_run(job, shipped)
     write_report(record, job.output)
     write_card(record, job.output / "student")

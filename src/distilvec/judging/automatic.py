@@ -34,27 +34,29 @@ ITEMS = "held-out items"
 MOST_CLASSES = 200
 
 
-def automatic_tasks(corpus: Corpus) -> list[JudgingTask]:
+def automatic_tasks(corpus: Corpus, task: str | None = None) -> list[JudgingTask]:
     """The tasks that a corpus allows; none where it has texts only, or fewer than 20 held-out items.
 
     Pairs with labels: whole numbers 0 and 1 say whether the two are alike (average precision), other numbers how
-    much (Spearman). Retrieval then takes as right only the pairs in the upper quarter of the scale. Classes with
-    names say nothing on how alike a pair is: such pairs give no task from their label.
+    much (Spearman). Retrieval then takes as right only the pairs in the upper quarter of the scale. Classes say nothing
+    on how alike a pair is, whether they have names or codes: such pairs give no task from their label.
 
     Args:
         corpus: prepared, with its split.
+        task: kind of the supervised task that learns these labels, if any: those of `pairs` are classes, those of
+            `similarity` are not.
     """
     possible: list[JudgingTask | None] = []
     if corpus.groups is not None and corpus.roles is not None:
-        possible += _pair_tasks(corpus)
+        possible += _pair_tasks(corpus, task)
     elif corpus.labels is not None:
         possible.append(_label_probe(corpus))
     if corpus.domains is not None:
         names = corpus.domain_names or []
         possible.append(_probe("domain", corpus, corpus.domains, names or None))
-    tasks = [task for task in possible if task is not None]
-    for task in tasks:
-        task.items = ITEMS
+    tasks = [each for each in possible if each is not None]
+    for each in tasks:
+        each.items = ITEMS
     logger.info("tasks made of the corpus: %s", ", ".join(f"{t.name} ({t.kind})" for t in tasks) or "none")
     return tasks
 
@@ -111,14 +113,14 @@ def _probe(name: str, corpus: Corpus, codes: np.ndarray, names: list[str] | None
     return ClassificationTask(name, columns(train), columns(test), protocol="tuned", domain="in")
 
 
-def _pair_tasks(corpus: Corpus) -> list[JudgingTask | None]:
+def _pair_tasks(corpus: Corpus, task: str | None) -> list[JudgingTask | None]:
     anchors, positives = _held_out_pairs(corpus)
     if len(anchors) < FEWEST:
         return []
     left, right = corpus.texts(anchors), corpus.texts(positives)
     if corpus.labels is None:
         return [RetrievalTask.from_pairs("retrieval", left, right, domain="in")]
-    if corpus.label_names is not None:
+    if corpus.label_names is not None or _codes(corpus.labels, task):
         return []
     scores = corpus.labels[anchors].astype(np.float64)
     low, high = float(scores.min()), float(scores.max())
@@ -134,6 +136,23 @@ def _pair_tasks(corpus: Corpus) -> list[JudgingTask | None]:
         chosen = [left[row] for row in right_ones], [right[row] for row in right_ones]
         tasks.append(RetrievalTask.from_pairs("retrieval", *chosen, domain="in"))
     return tasks
+
+
+def _codes(labels: np.ndarray, task: str | None) -> bool:
+    """Whether numbers on pairs name classes, as the 0, 1 and 2 of entailment do, rather than say how alike they are."""
+    values = np.unique(labels).tolist()
+    if task == "similarity" or values == [0, 1]:
+        return False
+    # Of an unknown scale: so few steps, or one below nothing, are likely codes, by which a better model looks worse.
+    few = all(value == round(value) for value in values) and (len(values) <= 3 or values[0] < 0)
+    if few and task is None:
+        shown = ", ".join(f"{value:g}" for value in values[:5])
+        logger.warning(
+            "the labels of the pairs (%s) may be classes, so nothing is judged by them; where a larger one means more "
+            "alike, name a task of kind similarity under judging.tasks",
+            shown,
+        )
+    return few or task == "pairs"
 
 
 def _held_out_pairs(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:

@@ -76,10 +76,11 @@ def _alarms(signs: dict[str, Any], most: int) -> list[str]:
             f"The space has collapsed: the mean cosine of two vectors is {signs['mean_cosine']:.3f} "
             f"(alarm above {MEAN_COSINE_ALARM})."
         )
-    if signs["rank_share"] < RANK_SHARE_ALARM or signs["effective_rank"] < min(2.0, most):
+    least = max(RANK_SHARE_ALARM * most, min(2.0, most))
+    if signs["effective_rank"] < least:
         alarms.append(
             f"The space has collapsed: its effective rank is {signs['effective_rank']:.1f} of {most} "
-            f"(alarm below {RANK_SHARE_ALARM:.0%})."
+            f"(alarm below {least:.1f})."
         )
     if signs["hubness"] > HUBNESS_ALARM:
         alarms.append(

@@ -24,8 +24,8 @@ class GenerationTask(JudgingTask):
     """Prompts and their answers; the score is the mean ROUGE-L of what the model writes, its likeliest token each time.
 
     Details of a score: `exact_match` (white space and case do not count), `loss` (nats per token), `bits_per_byte`,
-    `sampled` and `sampled_deviation` (mean and deviation over seeds of the ROUGE-L of drawn answers),
-    `tokens_per_second`, and `written`, a few answers.
+    `cut` (answers longer than the model reads), `sampled` and `sampled_deviation` (mean and deviation over seeds of the
+    ROUGE-L of drawn answers), `tokens_per_second`, and `written`, a few answers.
 
     Args:
         prompts, answers: n each.
@@ -88,6 +88,7 @@ class GenerationTask(JudgingTask):
             "exact_match": float(np.mean(equal)),
             "loss": likelihoods.loss,
             "bits_per_byte": likelihoods.bits_per_byte,
+            "cut": likelihoods.cut,
             "tokens_per_second": count / max(seconds, 1e-9),
             "written": [
                 {"prompt": self.prompts[row], "answer": self.answers[row], "written": written[row]}

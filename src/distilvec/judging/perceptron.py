@@ -15,7 +15,7 @@ from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.perceptron_parts import Parts, PerceptronSettings, Target
 from distilvec.judging.probe_items import identity
-from distilvec.judging.probes import Columns, numbers, plain_label
+from distilvec.judging.probes import Columns, numbers, plain_label, unknown_labels
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.tasks import JudgingTask, distinct, known_items, same_length
 
@@ -102,6 +102,10 @@ class PerceptronTask(JudgingTask):
         sizes = [len(columns[0]) for columns in given]
         if sizes[0] < _FEWEST:
             raise DataError(f"{sizes[0]} items are too few for a probe", where=f"task {name}")
+        self.unknown = 0
+        if len(sizes) > 1 and target == "classification":
+            codes = np.split(self._answers, np.cumsum(sizes)[:-1])
+            self.unknown = unknown_labels(name, (codes[0], train[1]), (codes[1], given[1][1]))
         self._identities = list(identities) if len(identities) == len(self._items) else []
         named = self._identities or self._items
         self.known = known_items(name, named[: sizes[0]], named[sizes[0] :][: sizes[1]]) if len(sizes) > 1 else 0
@@ -174,6 +178,7 @@ class PerceptronTask(JudgingTask):
             "rejected": self.rejected,
             **({"repeated": self.repeated} if self.repeated else {}),
             **({"known": self.known} if self.known else {}),
+            **({"unknown_labels": self.unknown} if self.unknown else {}),
         }
         return self._scored(outputs, details)
 
@@ -183,7 +188,7 @@ class PerceptronTask(JudgingTask):
             values = numbers(self.name, answers)
             if self.log and not (values > 0).all():
                 raise DataError(f"{values.min():g} has no logarithm", where=f"task {self.name}")
-            return np.log(values) if self.log else values, []
+            return (np.log(values) if self.log else values).astype(np.float32), []
         known = {plain_label(answer): str(answer) for answer in reversed(answers)}
         names, codes = np.unique(np.array([known[plain_label(answer)] for answer in answers]), return_inverse=True)
         if self.target == "classification":

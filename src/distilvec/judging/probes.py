@@ -126,12 +126,7 @@ class ClassificationTask(_Probe):
         self._train, self._test, self._held = np.split(codes.astype(np.int32), cut)
         if len(np.unique(self._train)) < 2:
             raise DataError(f'the training rows have only one class, "{self._train_answers[0]}"', where=f"task {name}")
-        if not np.isin(self._test, self._train).any():
-            raise DataError(
-                f'none of the test rows has a label of the training rows, but such as "{self._test_answers[0]}"',
-                where=f"task {name}",
-                remedy=f'The training rows have such as "{self._train_answers[0]}".',
-            )
+        self.unknown = unknown_labels(name, (self._train, self._train_answers), (self._test, self._test_answers))
 
     def score(self, encode: Encode) -> Score:
         train, test, held = self._vectors(encode)
@@ -144,6 +139,8 @@ class ClassificationTask(_Probe):
             details["converged"] = bool(np.max(probe.n_iter_) < probe.max_iter)
         predicted = predicted.astype(np.int32)
         details["accuracy"] = measure("accuracy", self._test, predicted)
+        if self.unknown:
+            details["unknown_labels"] = self.unknown
         return self._scored(Outputs("macro_f1", self._test, predicted), details)
 
     def _tuned(
@@ -202,7 +199,7 @@ class RegressionTask(_Probe):
                 told = [_ridge(x, y, left, tried) for x, y, left, _ in splits]
                 errors.append(float(np.square(np.concatenate(told) - truth).mean()))
             share = SHARES[int(np.argmin(errors))]
-        predicted = _ridge(train, self._train, test, share).astype(np.float32)
+        predicted = _ridge(train, self._train, test, share)
         details |= {"penalty_per_row": share, "spearman": measure("spearman", self._test, predicted)}
         return self._scored(Outputs("r2", self._test, predicted), details)
 
@@ -215,14 +212,33 @@ def plain_label(answer: Any) -> str:
     return whole[1] if whole else str(answer)
 
 
-def numbers(name: str, answers: Sequence[Any]) -> npt.NDArray[np.float32]:
+def unknown_labels(name: str, train: tuple[Rows, Sequence[Any]], test: tuple[Rows, Sequence[Any]]) -> int:
+    """How many test rows have a label that no training row has, and no probe can give.
+
+    Args:
+        train, test: codes, and the labels as they were given.
+
+    Raises:
+        DataError: all of them.
+    """
+    known = np.isin(test[0], train[0])
+    if len(known) and not known.any():
+        raise DataError(
+            f'none of the test rows has a label of the training rows, but such as "{test[1][0]}"',
+            where=f"task {name}",
+            remedy=f'The training rows have such as "{train[1][0]}".',
+        )
+    return int((~known).sum())
+
+
+def numbers(name: str, answers: Sequence[Any]) -> npt.NDArray[np.float64]:
     """A column of finite numbers.
 
     Raises:
         DataError: one is none.
     """
     try:
-        targets = np.asarray([float(answer) for answer in answers], dtype=np.float32)
+        targets = np.asarray([float(answer) for answer in answers], dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"a target is not a number ({error})", where=f"task {name}") from error
     if not np.isfinite(targets).all():

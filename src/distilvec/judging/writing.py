@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.blocks import find_writer
+from distilvec.modules.spelling import ANSWER, END
 
 if TYPE_CHECKING:
     from distilvec.modules.causal import Writer
@@ -34,12 +35,14 @@ class Likelihood:
     Attributes:
         nats: [n] loss of each item's tokens and its end, summed.
         tokens: [n] how many these are.
-        bytes: [n] of the answer's UTF-8.
+        bytes: [n] of the answer's UTF-8; of an answer that the model's length cuts, of what it read.
+        cut: how many answers that were.
     """
 
     nats: npt.NDArray[np.float64]
     tokens: npt.NDArray[np.int64]
     bytes: npt.NDArray[np.int64]
+    cut: int
 
     @property
     def loss(self) -> float:
@@ -95,13 +98,28 @@ def likelihood(writer: Writer, items: Sequence[tuple[str, str]], batch_size: int
         items: pairs (prompt, answer).
     """
     nats, tokens = np.zeros(len(items)), np.zeros(len(items), np.int64)
+    size, cut = np.array([len(answer.encode()) for _, answer in items], np.int64), 0
     for rows in _batches([len(prompt) + len(answer) for prompt, answer in items], batch_size):
         features = writer.preprocess([items[row] for row in rows])
+        for place, ids in _cut_answers(features).items():
+            size[rows[place]], cut = len(_read(writer.tokenizer, ids).encode()), cut + 1
         features = writer({name: value.to(writer.model.device) for name, value in features.items()})
         count = features["answer_tokens"]
         nats[rows] = (features["answer_loss"].double() * count).cpu().numpy()
         tokens[rows] = count.cpu().numpy()
-    return Likelihood(nats, tokens, np.array([len(answer.encode()) for _, answer in items], np.int64))
+    return Likelihood(nats, tokens, size, cut)
+
+
+def _cut_answers(features: dict[str, Any]) -> dict[int, list[int]]:
+    """Row -> the answer's ids, of rows without an end: there was no room for all of it."""
+    kinds, ids = features["answer_mask"], features["input_ids"]
+    rows = (~(kinds == END).any(1)).nonzero()[:, 0].tolist()
+    return {row: ids[row, kinds[row] == ANSWER].tolist() for row in rows}
+
+
+def _read(tokenizer: Any, ids: list[int]) -> str:
+    """The text of some ids, without a character of which they have a part only."""
+    return str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)).rstrip("\ufffd")
 
 
 def write(

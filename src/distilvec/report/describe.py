@@ -357,6 +357,10 @@ def _notes(
             notes.append(f"Rows of the task {task} that were left out: {told}.")
         if known := score.details.get("known"):
             notes.append(f"{known:,} of the {score.n:,} test items of the task {task} are among its training items.")
+        if unknown := score.details.get("unknown_labels"):
+            notes.append(
+                f"{unknown:,} of the {score.n:,} test items of the task {task} have a label that no training item has."
+            )
         if repeated := score.details.get("repeated"):
             notes.append(f"{repeated:,} items of the task {task} are there twice, and may be learnt from and tested.")
     absent = sum(each.absent for each in filled)

@@ -21,6 +21,7 @@ class WritingFacts(Part):
         sampled, sampled_deviation: mean and deviation over seeds of the ROUGE-L of drawn answers; None without any.
         loss: nats per token of the right answers; not comparable across tokenizers.
         bits_per_byte: of the right answers; comparable.
+        cut: right answers whose end the model's length left out.
         tokens_per_second: written, on the record's machine.
     """
 
@@ -32,6 +33,7 @@ class WritingFacts(Part):
     sampled_deviation: float | None = None
     loss: float
     bits_per_byte: float
+    cut: int = 0
     tokens_per_second: float | None = None
 
 
@@ -86,7 +88,9 @@ def writing_grid(found: Sequence[WritingFacts]) -> Grid:
         "own distribution, mean and deviation over seeds. Of models with different tokenizers compare bits per byte, "
         "not nats per token."
     )
-    return Grid(header, rows, [note])
+    cut = [f"{each.model} on {each.task}: {each.cut:,}" for each in found if each.cut]
+    notes = [f"Right answers that were longer than the model reads, and count as far: {'; '.join(cut)}."] if cut else []
+    return Grid(header, rows, [note, *notes])
 
 
 def answers_grid(found: Sequence[WrittenAnswer]) -> Grid:
