@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 STUDENTS = ("bpe", "cut", "embedder")
-#: With each optimizer's own rate and radius, see sharpness.py.
-OWN_RADIUS = "embedder/own radius"
+#: With each optimizer's own rate and radius, see sharpness.py -> epochs.
+OWN_RADIUS = {"embedder/own radius": "5", "embedder/own radius, longer": "15"}
 MOLECULES = "molecules"
 #: All of them, 20,000 steps, each row with a rate of its own, see molecules_long.py.
 LONG = "molecules/long"

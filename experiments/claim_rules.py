@@ -90,8 +90,8 @@ MISSING = """
 - The ablations of EMO and DistillMoE with the papers' presets; the rivals with the presets of their papers.
 - A third mixture whose angles have come from training, for the figures of spherical aggregation.
 - TALAS with its paper's preset (a random start) in every row of its tables; further seeds of its one-seed rows.
-- A second and third seed of the runs without labels, out of domain of EMO and SimCSE, and on MRPC and SST-2; further
-  seeds of the sharpness-aware steps, DISAM among them, and their fifteen epochs.
+- A second and third seed of the runs without labels, out of domain of EMO and SimCSE, and on MRPC and SST-2.
+- Fifteen epochs of the sharpness-aware steps.
 - `many_text.py` once more: it now keeps scores without overlap for each set.
 - Many teachers: the transformer student of `similar_teachers.py`, our own likelihood and single teachers in
   `image_starts.py`, and single teachers in `molecules_long.py`.

@@ -63,7 +63,7 @@ def _talas(
     part: str = "",
     own_radius: bool = False,
 ) -> Claim:
-    students = STUDENTS[:1] if kind == "cost" else (*STUDENTS, *([OWN_RADIUS] if own_radius else []))
+    students = STUDENTS[:1] if kind == "cost" else (*STUDENTS, *(OWN_RADIUS if own_radius else []))
     return Claim("TALAS", where, text, figure, kind, a, b, limit, students, part=part)
 
 
@@ -79,10 +79,10 @@ def _flatter(a: str, b: str, figure: str) -> tuple[Claim, ...]:
             "flatter",
             a,
             b,
-            students=(OWN_RADIUS,),
+            students=(student,),
             part=epochs,
         )
-        for epochs in ("5", "15")
+        for student, epochs in OWN_RADIUS.items()
     )
 
 

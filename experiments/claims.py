@@ -72,8 +72,9 @@ def task_scores(results: Path, student: str, row: str) -> Scores:
         return image_starts_table.scores(committed("image_starts", results), row)
     if student in SIMILAR:
         return _trained(committed("similar_teachers", results), f"{student.partition('/')[2]}/{row}")
-    if student == OWN_RADIUS:
-        return _trained(committed("sharpness", results), f"5/{sharpness_table.OPTIMIZER_OF.get(row, row)}")
+    if student in OWN_RADIUS:
+        optimizer = sharpness_table.OPTIMIZER_OF.get(row, row)
+        return _trained(committed("sharpness", results), f"{OWN_RADIUS[student]}/{optimizer}")
     crossed = committed("cross_tokenizer", results)
     if student == OUT_OF_DOMAIN:
         return _trained(crossed, f"{OUT_OF_DOMAIN}/bpe/{row}")
