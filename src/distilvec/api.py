@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
-from distilvec.files import read_object, refuse_foreign, write_text
+from distilvec.files import home, read_object, refuse_foreign, write_text
 from distilvec.judging.loading import read_tasks
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import GIVEN, corpus_section, recipe_of
-from distilvec.recipe.places import home
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable
 
 #: How training goes on. Commands but these go on by themselves.
-GO_ON = "run the same command again to go on (run, train and demo: with --resume)"
+GO_ON = "run the same command again to go on (run, train and demo: with --resume; in Python: resume=True)"
 #: All but tab and line feed.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 

@@ -1,4 +1,4 @@
-"""How a file becomes visible: whole, or not at all."""
+"""Where a file is, and how it becomes visible: whole, or not at all."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 #: Numbers of the errors that say that there is no room.
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _SCRATCH_BYTES = 4 << 20
+
+
+def home(path: str) -> str:
+    """The path with the home folder in place of a leading "~"; as it is where there is no such user."""
+    if not path.startswith("~"):
+        return path
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:
+        return path
 
 
 @contextmanager

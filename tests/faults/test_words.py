@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,50 @@ def test_the_home_folder(recipe: Path, tmp_path: Path, monkeypatch: pytest.Monke
     from distilvec.cli.options import at_home
 
     assert at_home(Path("~/x")) == tmp_path / "x" and at_home(None) is None
+
+
+def test_the_home_folder_of_what_is_named_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Path) -> None:
+    """Recipes, task files and the files in them, records, stores, the folder of a new method."""
+    from distilvec.judging import load_task
+    from distilvec.judging.loading import read_tasks
+    from distilvec.report import Record
+    from distilvec.store import SignalStore
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    rows = [{"a": f"one {n}", "b": f"two {n}", "score": n} for n in range(8)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {"name": "t", "kind": "similarity", "test": "~/rows.jsonl", "text1": "a", "text2": "b", "score": "score"}
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(task))
+    for named in ("~/task.yaml", Path("~/task.yaml"), task):
+        assert load_task(named).name == read_tasks(named)[0].name == "t"
+    recipe.rename(tmp_path / "mine.yaml")
+    assert Recipe.load("~/mine.yaml").method.name
+    for opened in (Record.load, SignalStore.open):
+        with pytest.raises(DistilvecError, match=re.escape(str(tmp_path / "nothing"))):
+            opened("~/nothing")
+    result = CliRunner().invoke(app, ["new-method", "my_loss", "--folder=~/own"])
+    assert result.exit_code == 0 and (tmp_path / "own" / "my_loss.py").is_file(), result.output
+
+
+def test_values_that_cannot_be_used_say_which_can(tmp_path: Path) -> None:
+    import numpy as np
+    import pandas as pd
+
+    from distilvec import adapt, check_index, distill
+    from distilvec.recipe.from_python import corpus_section
+
+    vectors = np.ones((20, 3), np.float32)
+    with pytest.raises(DistilvecError, match=r'a ndarray is no teacher\..*"vectors": vectors'):
+        distill(vectors, "x", ["a"], "cosine", str(tmp_path / "out"))
+    for asked in (check_index, adapt):
+        with pytest.raises(DistilvecError, match="a list is no name of a model"):
+            asked([1], np.eye(200, 3, dtype=np.float32) + 1, [f"text {n}" for n in range(200)])  # type: ignore[arg-type]
+    frame = pd.DataFrame({"body": ["one", "two"], "other": [1, 2]})
+    with pytest.raises(DistilvecError, match=r'no column "text", but "body", "other"\..*"text": "its name"'):
+        corpus_section(frame, tmp_path / "new" / "given")
+    assert not (tmp_path / "new").exists()
+    for good in ({"path": frame, "text": "body"}, pd.Series(["one"]), pd.DataFrame([["one"]])):
+        assert Path(corpus_section(good, tmp_path / "new" / "given")["path"]).is_file()
 
 
 @pytest.mark.parametrize(

@@ -102,10 +102,14 @@ class Choice(Shown):
     def how(self) -> list[str]:
         """How the prediction was made."""
         misses = [abs(miss) for miss in residuals().values()]
+        behind = f"the untrained candidate behind a ridge map into the teacher's space, fitted to {self.texts:,} texts"
+        own, start = f"agreement: mean cosine with the teacher on held-out texts of {behind}.", "agreement"
+        if self.by_tasks:
+            own = f"free: {behind}; agreement: its mean cosine with the teacher on held-out ones; untrained: as it is."
+            start = "the larger of free and untrained"
         lines = [
-            "free: the untrained candidate behind a ridge map into the teacher's space, fitted to "
-            f"{self.texts:,} texts; agreement: its mean cosine with the teacher on held-out ones; untrained: as it is.",
-            "predicted: the larger of both plus the share of the gap that is left which training closed in committed "
+            own,
+            f"predicted: {start} plus the share of the gap that is left which training closed in committed "
             f"runs with students of one teacher, {self._closed()}. Predicting a student from the others' runs missed "
             f"by {median(misses):.1f} points in the middle and {max(misses):.1f} at most. Other teachers, tasks and "
             "methods may do otherwise, and the error of the tasks' own scores is not in it.",

@@ -262,7 +262,9 @@ def methods(
 
 def new_method(
     name: Annotated[str, typer.Argument(help="the word in recipes: lower case, digits, underscores")],
-    folder: Annotated[Path, typer.Option(help="your own folder, or a checkout of distilvec")] = Path("."),
+    folder: Annotated[Path, typer.Option(callback=at_home, help="your own folder, or a checkout of distilvec")] = Path(
+        "."
+    ),
 ) -> None:
     """Write the first files of a method of your own: code, test and what installs it."""
     from distilvec.methods.skeleton import new_method as start

@@ -18,7 +18,7 @@ def say(text: str) -> None:
 
 def at_home(path: Path | None) -> Path | None:
     """A path that an option names, with "~" as the home folder: a shell leaves `--output=~/x` as it is."""
-    from distilvec.recipe.places import home
+    from distilvec.files import home
 
     return None if path is None else Path(home(str(path)))
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from distilvec import marker
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted, nearest
-from distilvec.files import write_text
+from distilvec.files import home, write_text
 from distilvec.flow.pin import pin
 from distilvec.flow.run import Run, run
 from distilvec.judging import TRAINED
@@ -27,7 +27,6 @@ from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.task_head import Encoding
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.from_python import recipe_of
-from distilvec.recipe.places import home
 from distilvec.recipe.student_sections import LoraSection as Lora
 from distilvec.report.record_parts import short_source
 from distilvec.students import check_place

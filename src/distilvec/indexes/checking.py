@@ -68,7 +68,7 @@ def check_index(
             reads nothing in the texts.
     """
     if rows is not None and rows < FEWEST:
-        raise DataError(f"{rows} rows say too little", where="rows", remedy=f"Check at least {FEWEST}.")
+        raise DataError(f"{rows} rows say too little", where="rows", remedy=f"Check at least {FEWEST}; None is all.")
     matrix, table = read_vectors(vectors, texts)
     broken, empty = unusable(matrix)
     findings = [*_damaged(broken, "NaN or infinity"), *_damaged(empty, "nothing but zeros")]

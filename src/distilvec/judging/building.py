@@ -9,6 +9,7 @@ from typing import Any
 
 from distilvec.corpus.keys import folded
 from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.files import home
 from distilvec.judging.clustering import ClusteringTask
 from distilvec.judging.generation import GenerationTask
 from distilvec.judging.neighbours import NeighbourTask
@@ -41,7 +42,7 @@ class _Files:
         if source is None:
             where = f"task {self._spec.name}"
             raise DistilvecError(f'the key "{key}" is missing, {self._spec.kind} needs it', where=where)
-        return read_table(self.folder / source if isinstance(source, str) else source)
+        return read_table(self.folder / home(source) if isinstance(source, str) else source)
 
     def items(self, key: str) -> tuple[Table, str, str]:
         """A table of labelled images or molecules, and its columns of items and answers."""
@@ -49,7 +50,7 @@ class _Files:
         images = spec.probe == "images"
         answer = spec.score if spec.target == "regression" else spec.label
         text = "image" if images and "text" not in spec.model_fields_set else spec.text
-        pictures = image_table(self.folder / source, text, answer) if images and isinstance(source, str) else None
+        pictures = image_table(self.folder / home(source), text, answer) if images and isinstance(source, str) else None
         if pictures and key == "test" and spec.exclude:
             raise DistilvecError("exclude is for tables: leave the images out of the folder", where=f"task {spec.name}")
         table = pictures or self.table(key)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
+from distilvec.files import home
 from distilvec.judging.benchmarks import benchmark_tasks, is_benchmark, mteb_task
 from distilvec.judging.building import build_judging_task
 from distilvec.judging.spec import TaskSpec
@@ -44,9 +45,10 @@ def load_task(spec: str | Path | Mapping[str, Any], folder: str | Path | None = 
             where="judging.tasks",
             remedy="See the page on judging.",
         )
-    if Path(spec).suffix in (".yaml", ".yml", ".json"):
-        return _build(_read_spec(Path(spec)), Path(spec).parent)
-    return _registered(str(spec), Path(folder) if folder else None)
+    name = home(str(spec))
+    if (file := Path(name)).suffix in (".yaml", ".yml", ".json"):
+        return _build(_read_spec(file), file.parent)
+    return _registered(name, Path(folder) if folder else None)
 
 
 def load_tasks(specs: Sequence[str | Path | Mapping[str, Any]], folder: str | Path | None = None) -> list[JudgingTask]:
@@ -71,7 +73,7 @@ def read_tasks(tasks: Any) -> list[Any]:
         if hasattr(spec, "score") and hasattr(spec, "texts"):
             loaded.append(spec)
             continue
-        file = Path(spec) if isinstance(spec, str | Path) else None
+        file = Path(home(str(spec))) if isinstance(spec, str | Path) else None
         if file is not None and file.suffix in (".yaml", ".yml", ".json") and file.is_file():
             try:
                 listed = plain_yaml.read(file.read_text(encoding="utf-8"))
@@ -96,7 +98,7 @@ def expand(spec: Any, folder: str | Path | None = None) -> list[JudgingTask]:
     """The tasks of a benchmark that MTEB registers, by its name or the object itself; of anything else, `load_task`."""
     if is_benchmark(spec):
         return list(benchmark_tasks(spec) or ())
-    name = spec if isinstance(spec, str) else None
+    name = home(spec) if isinstance(spec, str) else None
     if name is None or name in TALAS_SETS or Path(name).suffix in (".yaml", ".yml", ".json") or Path(name).exists():
         return [load_task(spec, folder)]
     registered = benchmark_tasks(name)

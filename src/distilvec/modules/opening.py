@@ -71,6 +71,11 @@ def commit_of(model: str) -> str | None:
 
 def _folder_of(model: str | Path, patterns: list[str]) -> Path:
     """The folder that a model's name means; of a hub model, with the files of these names at least."""
+    if not isinstance(model, str | Path):
+        raise DistilvecError(
+            f"a {type(model).__name__} is no name of a model",
+            remedy="Give its folder or hub id; what is in memory only is saved first.",
+        )
     try:
         folder = Path(model).expanduser()
         is_file, is_folder = folder.is_file(), folder.is_dir()

@@ -24,11 +24,11 @@ from distilvec.arrays import as_vectors
 from distilvec.corpus.column_names import USUAL
 from distilvec.corpus.sources import undecoded
 from distilvec.corpus.tables import chosen_split, given_rows, is_dataset, is_table
-from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.files import FULL, whole
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.files import FULL, home, whole
 from distilvec.locking import alone_in
 from distilvec.marker import claim
-from distilvec.recipe.places import TASK_FILES, find_files, home
+from distilvec.recipe.places import TASK_FILES, find_files
 from distilvec.recipe.recipe import Recipe
 from distilvec.recipe.sections import NAME
 
@@ -109,8 +109,28 @@ def corpus_section(corpus: Any, given: Path, name: str = "corpus.jsonl") -> dict
     if modality == "image" and is_dataset(source):
         source = undecoded(chosen_split(source))
     images = columns if modality == "image" else []
+    if modality == "text":
+        _need_columns(columns, chosen_split(source) if is_dataset(source) else source)
     section["path"] = str(_write_rows(given / name, source, columns or ["text"], limit, images))
     return section
+
+
+def _need_columns(wanted: Sequence[str], source: Any) -> None:
+    """Refuse a frame or data set without the columns of the texts, here, where it can be said how to name them.
+
+    Raises:
+        DataError: it has other columns.
+    """
+    named = getattr(source, "column_names", None) or getattr(source, "columns", None)
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, Iterable) else []
+    missing = [name for name in wanted if name not in names]
+    if names and missing:
+        listed = ", ".join(f'"{name}"' for name in names[:20])
+        raise DataError(
+            f'there is no column "{missing[0]}", but {listed}',
+            where="corpus",
+            remedy='Name the one with the texts: corpus={"path": ..., "text": "its name"}.',
+        )
 
 
 def _task_section(task: Mapping[str, Any], given: Path) -> dict[str, Any]:
@@ -162,7 +182,12 @@ def _teacher_section(teacher: Any, name: str, given: Path, images: bool = False)
     if callable(teacher):
         return {"name": name, "call": teacher}
     if not isinstance(teacher, Mapping):
-        raise DistilvecError(f"a {type(teacher).__name__} is no teacher", where=name)
+        raise DistilvecError(
+            f"a {type(teacher).__name__} is no teacher",
+            where=name,
+            remedy="Give a folder, a hub id or a function; of vectors that are there already, "
+            '{"vectors": vectors, "texts": texts}.',
+        )
     section = {"name": name, **teacher}
     called = section["name"]
     vectors, texts = section.get("vectors"), section.get("texts")

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from distilvec.corpus.tables import are_files
 from distilvec.errors import DistilvecError
+from distilvec.files import home
 
 TASK_FILES = ("train", "validation", "test", "queries", "corpus", "qrels", "teacher")
 
@@ -17,16 +18,6 @@ TASK_FILES = ("train", "validation", "test", "queries", "corpus", "qrels", "teac
 def is_url(path: str) -> bool:
     """Whether a path names a file system, as s3://bucket/folder does."""
     return "://" in path
-
-
-def home(path: str) -> str:
-    """The path with the home folder in place of a leading "~"; as it is where there is no such user."""
-    if not path.startswith("~"):
-        return path
-    try:
-        return str(Path(path).expanduser())
-    except RuntimeError:
-        return path
 
 
 class _Named(Protocol):

@@ -14,7 +14,8 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
-from distilvec.recipe.places import find_files, home, is_url
+from distilvec.files import home
+from distilvec.recipe.places import find_files, is_url
 from distilvec.recipe.score_sections import MiningSection, ScorerSection
 from distilvec.recipe.sections import (
     CorpusSection,
@@ -162,7 +163,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         Raises:
             DistilvecError: a missing or broken file, an unknown key (with line and nearest key), a bad value.
         """
-        file = Path(path)
+        file = Path(home(str(path)))
         try:
             source = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

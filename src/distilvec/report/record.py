@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.files import home
 from distilvec.judging import Slice
 from distilvec.judging.scores import SEARCHES, can_be_kept
 from distilvec.report.compressed import Compression
@@ -184,7 +185,8 @@ class Record(Part):
             DistilvecError: there is no such file.
             DataError: it is not a record.
         """
-        file = Path(path) / "report.json" if Path(path).is_dir() else Path(path)
+        place = Path(home(str(path)))
+        file = place / "report.json" if place.is_dir() else place
         try:
             return cls.from_json(file.read_bytes(), where=str(file))
         except OSError as error:

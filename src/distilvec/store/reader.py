@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.files import home
 from distilvec.store.attach import attach_rows
 from distilvec.store.codec import unpack
 from distilvec.store.files import disk_problems
@@ -85,7 +86,7 @@ class SignalStore(KeyedParts[StorePart]):
         Raises:
             DataError: where the folder is no store, or of a newer schema version.
         """
-        folder = Path(path)
+        folder = Path(home(str(path)))
         store = cls(folder, read_format(folder))
         store.refresh()
         if verify:

@@ -48,7 +48,7 @@ def load_student(
             `max_length` is more than its positions allow, or `pooling` is another than its own.
         DataError: the weights file is damaged.
     """
-    of_items = Path(model).suffix == SUFFIX
+    of_items = Path(str(model)).suffix == SUFFIX
     folder = Path(model).expanduser() if of_items else locate(model, trust_remote_code)
     vision = not of_items and is_vision(folder)
     if (vision or of_items) and (pooling is not None or max_length is not None):
