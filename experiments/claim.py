@@ -18,6 +18,8 @@ TEXTS = "texts"
 #: Of teachers of similar strength; after the slash a student of similar_teachers.py.
 SIMILAR = ("similar/static",)
 LABELLED = "labelled"
+#: From a student that is an embedder already; after the slash a setting of cross_tokenizer.py.
+LABELLED_LATER = "labelled/embedder"
 OUT_OF_DOMAIN = "out-of-domain"
 MIXTURES = "mixtures"
 WRITING = "writing"

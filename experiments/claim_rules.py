@@ -18,7 +18,7 @@ here is written by hand. A paper's figures are of its own students, teachers and
 
 - `bpe`: 4 layers x 256 with a tokenizer of its own; `cut`: two layers kept from the teacher; `embedder`: `bpe` after it
   has learnt the teacher's vectors of other texts (embedder.py), for five epochs (talas_table.py).
-- `labelled`, `out-of-domain`: the student `bpe` (cross_tokenizer.py).
+- `labelled`, `out-of-domain`: the student `bpe`; `labelled/embedder`: `embedder` (cross_tokenizer.py).
 - `texts`: the student `bpe` of five teachers (many_text.py). The paper's figures are of twelve classification sets.
 - `similar/static`: a table of word pieces, of four teachers of similar strength (similar_teachers.py).
 - `molecules`: GINE, 5 layers x 128, on 20,000 molecules (molecules.py); `molecules/long`: on 40,000, each row with a

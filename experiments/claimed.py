@@ -13,6 +13,7 @@ import talas_table
 from claim import (
     IMAGES,
     LABELLED,
+    LABELLED_LATER,
     LONG,
     MIXTURES,
     MOLECULES,
@@ -25,7 +26,7 @@ from claim import (
     WRITING,
     Claim,
 )
-from cross_rows import FIXED
+from cross_rows import FIXED, MAIN
 from image_starts_table import BEST_SINGLE as BEST_OF_STARTS
 from image_starts_table import START
 from measured import MEASURED
@@ -121,7 +122,8 @@ def _cross(paper: str, where: str, text: str, figure: str, a: str, b: str) -> tu
 
     The rivals of both papers have no rows with presets of their own papers.
     """
-    ours = Claim(paper, where, text, figure, "labelled", a, b, students=(LABELLED,))
+    students = (LABELLED, LABELLED_LATER) if {a, b} <= MAIN.keys() else (LABELLED,)  # ablations from `bpe` alone
+    ours = Claim(paper, where, text, figure, "labelled", a, b, students=students)
     if where == "ours":
         return (ours,)
     return replace(ours, a=_as_published(a), b=_as_published(b), preset="paper"), ours

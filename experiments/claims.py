@@ -26,7 +26,7 @@ import numpy as np
 import sharpness_table
 import similar_teachers_table
 import writing_table
-from claim import LONG, MOLECULES, OUT_OF_DOMAIN, OWN_RADIUS, PLAIN_KINDS, SIMILAR, STARTS, TEXTS, Claim
+from claim import LABELLED, LONG, MOLECULES, OUT_OF_DOMAIN, OWN_RADIUS, PLAIN_KINDS, SIMILAR, STARTS, TEXTS, Claim
 from claim_rules import MISSING, RULES, changes
 from claimed import CLAIMS, PARTS
 from cross_rows import ROWS
@@ -138,20 +138,21 @@ def compare_images(claim: Claim, results: Path) -> Finding:
     return judge(claim.kind, differences, "" if other == claim.b else other)
 
 
-def compare_labelled(claim: Claim, results: Path) -> Finding:
+def compare_labelled(claim: Claim, results: Path, student: str) -> Finding:
     """The difference of two rows' test scores in points, paired by labelled set and seed."""
+    setting = student.removeprefix(LABELLED).removeprefix("/")
     rows = committed("cross_tokenizer", results)
     missing = [row for row in (claim.a, claim.b) if row not in ROWS]
-    first, second = ({} if missing else cross_table.scores(rows, row) for row in (claim.a, claim.b))
+    first, second = ({} if missing else cross_table.scores(rows, row, setting) for row in (claim.a, claim.b))
     differences: dict[str, dict[int | None, float]] = {}
     for name, seed in first:
         if (name, seed) in second and name != cross_table.JOINT:
             differences.setdefault(name, {})[seed] = first[name, seed] - second[name, seed]
     if not differences:
         return untested(f"no run of {claim.a} and {claim.b} on one set")
-    chance = {row: cross_table.untrained_sets(rows, row) & set(differences) for row in (claim.a, claim.b)}
+    chance = {row: cross_table.untrained_sets(rows, row, setting) & set(differences) for row in (claim.a, claim.b)}
     left = {name: each for name, each in differences.items() if not any(name in sets for sets in chance.values())}
-    outside = sorted({name for row in (claim.a, claim.b) for name in cross_table.edges(rows, row)} & set(left))
+    outside = sorted({name for row in (claim.a, claim.b) for name in cross_table.edges(rows, row, setting)} & set(left))
     chosen = sorted(set(left) & set(cross_table.CHOOSING)) if _was_chosen(claim) else []
     notes = [f"chosen on {', '.join(chosen)}"] if chosen else []
     notes += [f"rate at the edge of the grid on {', '.join(outside)}"] if outside else []
@@ -225,7 +226,7 @@ def findings(results: Path, benchmarks: Path) -> Found:
         "cost": lambda claim, student: compare_cost(claim, benchmarks),
         "flatter": lambda claim, student: compare_curvature(claim, results),
         "rank": lambda claim, student: compare_ranks(claim, results),
-        "labelled": lambda claim, student: compare_labelled(claim, results),
+        "labelled": lambda claim, student: compare_labelled(claim, results, student),
         "mixed": lambda claim, student: compare_mixtures(claim, results),
         "written": lambda claim, student: compare_written(claim, results),
         "ahead": lambda claim, student: compare_images(claim, results),

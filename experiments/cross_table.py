@@ -79,32 +79,37 @@ def at_chance(run: dict[str, Any], name: str) -> bool:
     return name in CLASSES and run["test"]["macro_recall"] < 1 / CLASSES[name] + 0.01
 
 
-def untrained_sets(rows: Rows, row: str) -> set[str]:
+def of_set(rows: Rows, name: str, setting: str = "") -> Rows:
+    """The rows of a labelled set, in a setting of cross_tokenizer.py; "" is the usual one."""
+    return below(rows, f"{name}+{setting}" if setting else name)
+
+
+def untrained_sets(rows: Rows, row: str, setting: str = "") -> set[str]:
     """The sets on which all runs of a row, with every rate, are at chance."""
     found = set()
     for name in CLASSES:
-        runs = [run for run in below(rows, name).values() if run.get("row") == row and "lr" in run]
+        runs = [run for run in of_set(rows, name, setting).values() if run.get("row") == row and "lr" in run]
         if runs and all(at_chance(run, name) for run in runs):
             found.add(name)
     return found
 
 
-def edges(rows: Rows, row: str) -> list[str]:
+def edges(rows: Rows, row: str, setting: str = "") -> list[str]:
     """The sets whose best rate is the smallest or the largest that was tried: a better one may lie outside."""
     found = []
     for name, labelled in SETS.items():
-        own, tuned = below(rows, name), ROWS[row].like or row
+        own, tuned = of_set(rows, name, setting), ROWS[row].like or row
         tried = {run["lr"] for run in own.values() if run.get("row") == tuned and "lr" in run}
         if len(tried) > 1 and best_rate(own, tuned, labelled.metric) in (min(tried), max(tried)):
             found.append(name)
     return found
 
 
-def scores(rows: Rows, row: str) -> dict[tuple[str, int], float]:
+def scores(rows: Rows, row: str, setting: str = "") -> dict[tuple[str, int], float]:
     """(labelled set, seed) -> test score of a row in points, at the learning rate that was chosen for it."""
     found = {}
     for name, labelled in SETS.items():
-        own = below(rows, name)
+        own = of_set(rows, name, setting)
         lr = best_rate(own, ROWS[row].like or row, labelled.metric)
         for seed, run in seeds(own, f"{row}-{lr:g}").items() if lr else ():
             found[name, seed] = 100 * float(run["test"][labelled.metric])

@@ -3,6 +3,7 @@
     python experiments/cross_tokenizer.py                                    # with labels, main rows
     python experiments/cross_tokenizer.py --rows ablations,repairs --sets sick,stsb_separate --seeds 1
     python experiments/cross_tokenizer.py --setting two-teachers --sets sick --rows distillmoe
+    python experiments/cross_tokenizer.py --setting embedder --sets banking77,sick,stsb_separate
     python experiments/cross_tokenizer.py --part unsupervised                # on TALAS's corpus, nine sets
     python experiments/cross_tokenizer.py --part out-of-domain
     python experiments/cross_tokenizer.py --table
@@ -19,7 +20,8 @@ little more than the labels is left.
 MRPC takes the rates chosen on SICK, the other set of its kind, and another teacher or student (`--setting`) those that
 the usual ones were given on the same set; these must be there. The spine's student
 has two layers, so that DistillMoE compares two wherever it teaches or a student has two: the row to compare these with
-is `distillmoe layers 2`.
+is `distillmoe layers 2`. With `--setting embedder` the student is `embedder-bpe` (embedder.py), which knows English
+before it learns a set, and every method has rates of its own there.
 A method that refuses a set (class logits on a regression) is a line of the table that says so.
 Without labels: see talas_table.py, whose corpus, grid, epochs and evaluation these are; with TALAS's rows from there.
 Out of domain is DistillMoE's protocol: 3,000 rows each of Banking77, TweetEval, MRPC, WiC, SICK and STS-B without
@@ -46,6 +48,7 @@ from common import WORK, Results, arguments, finished, settings_of, shared
 from cross_rows import ALPHA, GROUPS, ROWS, SETS, LabelledSet
 from cross_table import EXPERIMENT, best_rate, write_page
 from cross_unsupervised import OutOfDomain, Unsupervised, joined, known
+from embedder import embedder
 from records import below
 from spine import spine_student
 
@@ -81,12 +84,14 @@ class Setting:
 
     teachers: tuple[str, ...] = ("minilm",)
     student_layers: int | None = None
+    embedder: bool = False
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 _SHALLOW = {"distillmoe": {"layers": 2}}
 SETTINGS = {
     "bpe": Setting(),
+    "embedder": Setting(embedder=True),
     "another-teacher": Setting(("spine",), options=_SHALLOW),
     "smaller-student": Setting(student_layers=2, options=_SHALLOW),
     "two-teachers": Setting(("minilm", "spine"), options=_SHALLOW),
@@ -171,7 +176,8 @@ class Bench:
 
     def recipe(self, row: str, lr: float, seed: int) -> Recipe:
         method = ROWS[row].method
-        student: dict[str, Any] = {"model": str(shared() / "models" / "student-bpe")}
+        start = embedder() if self.setting.embedder else shared() / "models" / "student-bpe"
+        student: dict[str, Any] = {"model": str(start)}
         if self.setting.student_layers:
             student = {"shrink": {"of": student["model"], "layers": self.setting.student_layers}}
         return Recipe.build(
@@ -232,8 +238,9 @@ class Bench:
         """The runs of the grid with seed 0, and the run of the best of them with this seed."""
         tuned = ROWS[row].like or row
         lr: float | None
-        # Other teachers and students take the rates that the usual ones were given on the same set.
-        rates_of = self.set.rates_of or (self.name if self.folder != self.name else None)
+        # Other teachers and smaller students take the rates that the usual ones were given on the same set.
+        usual = self.folder == self.name or self.setting.embedder
+        rates_of = self.set.rates_of or (None if usual else self.name)
         if rates_of and not self.quick:
             lr = best_rate(below(known(EXPERIMENT), rates_of), tuned, SETS[rates_of].metric)
             if lr is None:

@@ -21,8 +21,8 @@ import cross_table
 import mixture_table
 import numpy as np
 from claim import LABELLED, MIXTURES, NONE, Claim
-from cross_rows import ROWS, SETS
-from records import below, committed, seeds
+from cross_rows import ROWS
+from records import committed
 from verdicts import FAILS, HOLDS, NEAR, OPEN, UNLIKE, Finding, figure, judge, untested, verdict
 
 import alignment
@@ -172,13 +172,9 @@ def compare_teachers(claim: Claim, results: Path, benchmarks: Path) -> Finding:
     setting, _, row = claim.a.partition("/")
     usual = cross_table.scores(rows, claim.b) if claim.b in ROWS else {}
     differences: dict[str, dict[int | None, float]] = {}
-    for name, labelled in SETS.items():
-        other = below(rows, f"{name}+{setting}")
-        rate = cross_table.best_rate(other, row, labelled.metric)
-        for seed, run in seeds(other, f"{row}-{rate:g}").items() if rate else ():
-            if (name, seed) in usual:
-                score = 100 * float(run["test"][labelled.metric])
-                differences.setdefault(name, {})[seed] = score - usual[name, seed]
+    for (name, seed), score in cross_table.scores(rows, row, setting).items():
+        if (name, seed) in usual:
+            differences.setdefault(name, {})[seed] = score - usual[name, seed]
     return judge("teachers", differences, "beside all-MiniLM-L6-v2 a weaker one, two layers compared")
 
 

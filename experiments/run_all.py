@@ -26,6 +26,7 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("talas_table.py", ("--student", "cut", "--rows", "main", "--seeds", "3"), True),
     ("talas_table.py", ("--student", "cut3", "--rows", "main"), True),
     ("sharpness.py", (), True),
+    ("sharpness.py", ("--epochs", "15", "--rows", "adamw", "asam"), True),
     ("alignment.py", (), False),
     ("headline.py", (), False),
     ("quarter.py", ("--sizes", "quarter", "--seeds", "0", "1"), False),

@@ -118,16 +118,19 @@ def labelled(results: Path, name: str, row: str, lr: float, seed: int, validatio
 def test_labelled_runs_are_paired_at_the_chosen_rate(tmp_path: Path, part: Callable[[str], Any]) -> None:
     claims, claimed = part("claims"), part("claimed")
     claim = claimed.Claim("EMO", "", "IRA helps", "", "labelled", "emo", "emo without ira", students=("labelled",))
-    assert claims.compare_labelled(claim, tmp_path).verdict == "not tested"
+    assert claims.compare_labelled(claim, tmp_path, "labelled").verdict == "not tested"
     labelled(tmp_path, "sick", "emo", 1e-3, 0, 0.5, 0.9)  # better on test data, worse on validation data: not chosen
     for name in ("sick", "stsb_separate", "mrpc", "stsb"):  # the last is STS-B once more: not counted
         for seed, gain in ((0, 0.02), (1, 0.03), (2, 0.04)):
             labelled(tmp_path, name, "emo", 1e-4, seed, 0.6, 0.7 + gain + 0.001 * len(name))
             labelled(tmp_path, name, "emo without ira", 1e-4, seed, 0.9, 0.7)
-    found = claims.compare_labelled(claim, tmp_path)
+    found = claims.compare_labelled(claim, tmp_path, "labelled")
+    assert claims.compare_labelled(claim, tmp_path, "labelled/embedder").verdict == "not tested"
     assert found.value == pytest.approx(3.7) and found.verdict == "holds"
     assert found.basis == "3 sets, 3 seeds, chosen on stsb_separate; rate at the edge of the grid on sick"
-    assert claims.compare_labelled(replace(claim, a=claim.b, b=claim.a), tmp_path).verdict.endswith("(the opposite)")
+    assert claims.compare_labelled(replace(claim, a=claim.b, b=claim.a), tmp_path, "labelled").verdict.endswith(
+        "(the opposite)"
+    )
 
 
 def test_a_rival_that_answers_the_same_to_everything_is_not_comparable(
@@ -139,7 +142,7 @@ def test_a_rival_that_answers_the_same_to_everything_is_not_comparable(
         for name, theirs in (("sst2", 0.5), ("sick", 0.6), ("mrpc", 0.61)):
             labelled(tmp_path, name, "emo", 1e-4, seed, 0.6, 0.7 + seed / 100)
             labelled(tmp_path, name, "uld", 1e-4, seed, 0.6, theirs)
-    found = claims.compare_labelled(claim, tmp_path)
+    found = claims.compare_labelled(claim, tmp_path, "labelled")
     assert found.verdict == "not comparable: uld did not train on sst2" and found.p is None
     assert found.value == pytest.approx(10.5) and found.basis.startswith("2 sets, 3 seeds")
 
