@@ -95,6 +95,7 @@ def test_bad_csv_rows_cost_only_themselves(tmp_path: Path) -> None:
         b'"closed" badly,1',
         b"caf\xe9,1",
         b"no label,",
+        b"no number,NaN",
         b"",
         b'good "three",0',
     ]
@@ -108,7 +109,8 @@ def test_bad_csv_rows_cost_only_themselves(tmp_path: Path) -> None:
         (9, "broken CSV"),
         (10, "not UTF-8"),
         (11, "missing label"),
-        (12, "empty"),
+        (12, "missing label"),
+        (13, "empty"),
     ]
 
 

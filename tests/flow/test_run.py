@@ -160,6 +160,26 @@ def test_a_run_whose_recipe_names_files_from_the_working_folder_goes_on(
         output_folder(Recipe.build(data | {"training": {"seed": 1}}), resume=True)
 
 
+def test_a_run_that_was_moved_goes_on_by_its_own_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from distilvec.flow.run import output_folder
+
+    monkeypatch.chdir(tmp_path)
+    data = {"corpus": {"path": "x.txt"}, "teachers": [{"model": "t"}], "student": {"model": "s"}, "output": "out"}
+    output_folder(Recipe.build(data), resume=False)
+    Path("out").rename("moved")
+    own = Path("moved/recipe.yaml")
+    written = own.read_bytes()
+    assert output_folder(Recipe.load(own, output="moved"), resume=True) == Path("moved")
+    assert own.read_bytes() == written and not caplog.text
+    for changes, resume in ([], False), (["training.seed=1"], True):
+        with pytest.raises(DistilvecError, match="would replace the file"):
+            output_folder(Recipe.load(own, changes, output="moved"), resume=resume)
+    output_folder(Recipe.load(own), resume=True)
+    assert "out holds no run to go on with" in caplog.text
+
+
 def test_what_decides_nothing_may_change_before_a_run_goes_on(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:

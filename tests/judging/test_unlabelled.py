@@ -188,6 +188,15 @@ def test_drift_counts_all_texts_whatever_is_compared() -> None:
     assert (found.old, found.new, found.shared) == (120, 100, 20)
 
 
+def test_drift_of_what_are_no_texts_is_refused() -> None:
+    texts = [f"text {n}" for n in range(40)]
+    for old, new in (("old.txt", texts), (texts, "new.txt"), (texts, [*texts, None])):
+        with pytest.raises(DistilvecError, match="a list of texts is needed"):
+            drift(Planted(), old, new)  # type: ignore[arg-type]
+    with pytest.raises(DistilvecError, match="a str cannot be judged"):
+        drift("a/student", texts, [f"other {n}" for n in range(40)])
+
+
 def test_drift_that_is_the_models_own_is_called_so(real_teacher_folder: Path, sentences: list[str]) -> None:
     """A student that kept the word pieces of one half only sees a difference that its teacher does not see."""
     texts = [" ".join(text.split()[:12]) for text in sentences]

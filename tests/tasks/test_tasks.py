@@ -174,5 +174,7 @@ def test_sections_and_labels_that_do_not_go_together() -> None:
         build_task(section("similarity"), 4, np.array([0, 1]), ["no", "yes"])
     with pytest.raises(DataError, match=r"^task\.label: all 3 labels are 1\b"):
         build_task(section("classification"), 4, np.array([1, 1, 1]))
+    with pytest.raises(DataError, match=r'^task\.label: all 2 labels are "animal"'):
+        build_task(section("classification"), 4, np.array([0, 0]), ["animal"])
     with pytest.raises(DataError, match=r'^test\.jsonl: "card_lst" .*\b2 classes.*"card_lost"'):
         encode_labels(["card_lst"], ["card_lost", "top_up"], "test.jsonl")

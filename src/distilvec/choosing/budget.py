@@ -113,11 +113,12 @@ def shapes(
         ]
     candidates += _tables(of, model, limit, used, mapped)
     if not candidates:
+        pieces, numbers = min(FEWEST_PIECES, used), STATIC_WIDTHS[0]
+        table = f"A table of {pieces:,} word pieces with {numbers} numbers has {pieces * numbers:,}."
         raise DistilvecError(
-            f"no student cut out of this model has at most {limit / 1e6:.2f} M parameters",
+            f"no student cut out of this model has at most {limit:,} parameters",
             where="parameters",
-            remedy=f"The smallest is a table of {FEWEST_PIECES:,} word pieces with {STATIC_WIDTHS[0]} numbers, "
-            f"{FEWEST_PIECES * STATIC_WIDTHS[0] / 1e6:.2f} M parameters.",
+            remedy=f"Allow more. {table if numbers <= model.get_input_embeddings().weight.shape[1] else ''}".strip(),
         )
     return list({candidate.name: candidate for candidate in candidates}.values())
 

@@ -290,6 +290,10 @@ def _terminable() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
+#: Commands that begin anew when they are called again.
+_KEEP_NOTHING = {"adapt", "check-index", "compress", "drift", "export", "geometry", "shrink"}
+
+
 def _guard(action: Callable[[], Any], arguments: list[str], received: list[int]) -> None:
     try:
         result = action()
@@ -308,8 +312,10 @@ def _guard(action: Callable[[], Any], arguments: list[str], received: list[int])
         sys.exit(error.code if isinstance(error.code, int) and error.code else 1)
     except (KeyboardInterrupt, typer.Abort):
         number = received[0] if received else signal.SIGINT
-        told = f"interrupted by {signal.Signals(number).name}; what was finished is kept"
-        typer.secho(f"distilvec: {told}, {GO_ON}.", fg="red", err=True)
+        kept = f"what was finished is kept, {GO_ON}"
+        if _KEEP_NOTHING.intersection(arguments[:1]):
+            kept = "it keeps nothing before its end"
+        typer.secho(f"distilvec: interrupted by {signal.Signals(number).name}; {kept}.", fg="red", err=True)
         sys.exit(128 + number)
     except Exception as error:
         # Usage errors are click's or, in newer releases of typer, of its own copy of click; both can show themselves.

@@ -202,6 +202,8 @@ def _label(value: Any) -> str | float:
     if isinstance(value, str) and (text := canonical(value)):
         if _SURROGATE.search(text):
             raise Problem("not UTF-8")
+        if text in ("nan", "NaN"):  # how tables of numbers are written where one is missing
+            raise Problem("missing label")
         return text
     if isinstance(value, int | float) and math.isfinite(value):
         return value

@@ -187,22 +187,25 @@ def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any
     before = _read(saved)
     other = saved.is_file() and all(each.to_yaml() != wanted for each in before)
     own = recipe.source is not None and saved.exists() and recipe.source.samefile(saved)
+    changed: list[str] = []
+    if other and resume:
+        told = (differences(each, recipe) for each in before)
+        changed = min(told, key=len, default=["the saved one cannot be read"])
+        other = bool(changed)  # else it goes on, and is judged, asked or logged in another way, or in another place
     if other and own:
         raise DistilvecError(
             "the resolved recipe would replace the file that it was read from",
             where=str(saved),
-            remedy="Choose another output.",
+            remedy="Choose another output, or copy the recipe elsewhere first.",
         )
-    if other and resume:
-        told = (differences(each, recipe) for each in before)
-        changed = min(told, key=len, default=["the saved one cannot be read"])
-        if changed:
-            raise DistilvecError(
-                f"this folder holds a run of another recipe ({'; '.join(changed[:3])})",
-                where=str(saved),
-                remedy="Resume with the recipe that is saved there, or choose another output.",
-            )
-        other = False  # it goes on, and is judged, asked or logged in another way
+    if changed:
+        raise DistilvecError(
+            f"this folder holds a run of another recipe ({'; '.join(changed[:3])})",
+            where=str(saved),
+            remedy="Resume with the recipe that is saved there, or choose another output.",
+        )
+    if resume and not saved.is_file():
+        logger.warning("%s holds no run to go on with; this one starts from the beginning", out)
     anew = not resume or newest_checkpoint(out / "checkpoints") is None
     if resume and anew and marker.is_finished(out):
         raise DistilvecError(

@@ -102,6 +102,10 @@ def drift(
     """
     if sample < FEWEST:
         raise DistilvecError(f"a sample of {sample} texts says nothing", where="sample", remedy=f"At least {FEWEST}.")
+    for name, texts in (("old", old), ("new", new)):
+        wrong = [texts] if isinstance(texts, str) else [each for each in texts if not isinstance(each, str)]
+        if wrong:
+            raise DistilvecError(f"a list of texts is needed, not {str(wrong[0])[:60]!r}", where=name)
     before, after = distinct(old), distinct(new)
     known = set(before)
     fresh = [text for text in after if text not in known]

@@ -41,7 +41,7 @@ class CachedEncoder:
     """
 
     def __init__(self, model: Any, *, name: str = "model", batch_size: int = 64, chunk: int = 4096) -> None:
-        if not hasattr(model, "encode") and not callable(model):
+        if isinstance(model, str) or (not hasattr(model, "encode") and not callable(model)):
             raise DistilvecError(
                 f"a {type(model).__name__} cannot be judged",
                 where=name,

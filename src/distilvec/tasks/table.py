@@ -57,7 +57,10 @@ def _task(section: TaskSection, width: int, labels: np.ndarray | None, label_nam
     if labels is None:
         raise DistilvecError("a task needs labels", where="task.label", remedy="Name their column: corpus.label.")
     if not len(labels) or (labels == labels[0]).all():
-        what = f"all {len(labels)} labels are {labels[0]}" if len(labels) else "there are 0 labels"
+        what = "there are 0 labels"
+        if len(labels):
+            only = str(labels[0]) if label_names is None else f'"{label_names[int(labels[0])]}"'
+            what = f"all {len(labels)} labels are {only}"
         raise DataError(f"{what}, so there is nothing to learn", where="task.label")
     cls = resolve(section.kind)
     encoding: Encoding = section.encoding or "single"
