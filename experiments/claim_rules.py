@@ -91,7 +91,10 @@ MISSING = """
 - A third mixture whose angles have come from training, for the figures of spherical aggregation.
 - TALAS with its paper's preset (a random start) in every row of its tables; further seeds of its one-seed rows.
 - A second and third seed of the runs without labels, out of domain of EMO and SimCSE, and on MRPC and SST-2.
-- Fifteen epochs of the sharpness-aware steps.
+- Fifteen epochs of SAM and DISAM.
+- From `embedder`: labelled sets (`cross_tokenizer.py --setting embedder`), the methods on tokens without labels, and
+  TALAS's parts. With labels: emotion, AG News, and texts of 256 tokens (IMDb).
+- Anchored layers and LASD's in a student of six layers or more; seeds 3 and 4 of the mixtures.
 - `many_text.py` once more: it now keeps scores without overlap for each set.
 - Many teachers: the transformer student of `similar_teachers.py`, our own likelihood and single teachers in
   `image_starts.py`, and single teachers in `molecules_long.py`.
