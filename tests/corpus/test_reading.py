@@ -295,9 +295,9 @@ def test_a_table_with_another_mark_between_its_columns_is_named(tmp_path: Path, 
 def test_one_word_among_numbers_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Scores become classes by it."""
     file = tmp_path / "a.csv"
-    file.write_text("text,label\n" + "".join(f"text {n},{n / 7:.3f}\n" for n in range(30)) + "another,nan\n")
+    file.write_text("text,label\n" + "".join(f"text {n},{n / 7:.3f}\n" for n in range(30)) + "another,none\nlast,NaN\n")
     corpus = read_corpus(file, tmp_path / "out", label="label", holdout=0.0)
-    assert corpus.label_names is not None and 'but for "nan", so that all of them are taken as names' in caplog.text
+    assert corpus.label_names is not None and 'but for "none", so that all of them are taken as names' in caplog.text
 
 
 def test_a_table_exported_with_quotes_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

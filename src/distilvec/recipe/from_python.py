@@ -109,7 +109,7 @@ def corpus_section(corpus: Any, given: Path, name: str = "corpus.jsonl") -> dict
     if modality == "image" and is_dataset(source):
         source = undecoded(chosen_split(source))
     images = columns if modality == "image" else []
-    if modality == "text":
+    if modality == "text" and (is_dataset(source) or is_table(source)):
         _need_columns(columns, chosen_split(source) if is_dataset(source) else source)
     section["path"] = str(_write_rows(given / name, source, columns or ["text"], limit, images))
     return section
