@@ -250,7 +250,12 @@ def test_interrupting_a_command(start: Starter, tmp_path: Path, job: dict[str, A
     running.kill(number)
     code, output = running.wait()
     assert code == 128 + number, output
-    assert "--resume" in output and "a checkpoint is saved" in output and "Traceback" not in output
+    assert (
+        "Run the same" in output
+        and "resume=True" in output
+        and "a checkpoint is saved" in output
+        and "Traceback" not in output
+    )
     step = int(output.split("at step ")[1].split()[0])
     assert (tmp_path / f"out/checkpoints/checkpoint-{step}").is_dir()
     code, output = run(start, tmp_path, None, "--resume", "--set", f"training.max_steps={step + 2}")

@@ -323,7 +323,7 @@ def _train(trainer: DistillationTrainer, checkpoint: Path | None, folder: Path) 
             f"stopped by {signals.name or 'a signal to another process'} at step {trainer.state.global_step} of "
             f"{trainer.state.max_steps}; a checkpoint is saved",
             where=str(folder),
-            remedy=f"{GO_ON.capitalize()}.",
+            remedy=f"{GO_ON[0].upper()}{GO_ON[1:]}.",
             number=signals.number or signal.SIGINT,
         )
     if trainer.args.push_to_hub:
