@@ -56,7 +56,7 @@ class Claim:
         figure: the paper's figure.
         kind: better (a scores more than b), small (a and b differ by less than `SMALL`), cost (a step of a takes at
             most `limit` times a step of b; rows that end in "live" or "store" are those of token_steps.py), flatter
-            (the largest eigenvalue is smaller with a than with b, along `part` epochs), rank (the average rank of a is
+            (the largest eigenvalue is smaller with a than with b), rank (the average rank of a is
             better than that of b), labelled (better, over labelled sets and seeds), mixed (better, over seeds of
             mixtures.py), written (better, over sets and seeds of writing.py), ahead and harmless (the average accuracy
             of a over the data sets of images is above that of b, or at most `HARM` below it), teachers, rate, time and

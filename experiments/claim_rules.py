@@ -18,6 +18,8 @@ here is written by hand. A paper's figures are of its own students, teachers and
 
 - `bpe`: 4 layers x 256 with a tokenizer of its own; `cut`: two layers kept from the teacher; `embedder`: `bpe` after it
   has learnt the teacher's vectors of other texts (embedder.py), for five epochs (talas_table.py).
+- `embedder/own radius`: `embedder` for five epochs, each kind of step with its own rate and radius (sharpness.py);
+  `longer`: for fifteen.
 - `labelled`, `out-of-domain`: the student `bpe`; `labelled/embedder`: `embedder` (cross_tokenizer.py).
 - `texts`: the student `bpe` of five teachers (many_text.py). The paper's figures are of twelve classification sets.
 - `similar/static`: a table of word pieces, of four teachers of similar strength (similar_teachers.py).

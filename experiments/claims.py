@@ -200,12 +200,12 @@ def compare_cost(claim: Claim, benchmarks: Path) -> Finding:
     return Finding(found["median"], interval, "student bpe, 1 thread", judged)
 
 
-def compare_curvature(claim: Claim, results: Path) -> Finding:
-    """How many times larger the largest eigenvalue is with b than with a, over five checkpoints; `part` epochs.
+def compare_curvature(claim: Claim, results: Path, student: str) -> Finding:
+    """How many times larger the largest eigenvalue is with b than with a, over five checkpoints.
 
     Checkpoints of one run were not drawn, so only seeds make an interval.
     """
-    found = sharpness_table.ratios(committed("sharpness", results), claim.part, claim.a, claim.b)
+    found = sharpness_table.ratios(committed("sharpness", results), OWN_RADIUS[student], claim.a, claim.b)
     if not found:
         return untested("no seed of both")
     logs = np.log(list(found.values()))
@@ -224,7 +224,7 @@ def findings(results: Path, benchmarks: Path) -> Found:
     """Every claim with the student it is tested on and what was found; p-values corrected over each paper's claims."""
     compare: dict[str, Callable[[Claim, str], Finding]] = {
         "cost": lambda claim, student: compare_cost(claim, benchmarks),
-        "flatter": lambda claim, student: compare_curvature(claim, results),
+        "flatter": lambda claim, student: compare_curvature(claim, results, student),
         "rank": lambda claim, student: compare_ranks(claim, results),
         "labelled": lambda claim, student: compare_labelled(claim, results, student),
         "mixed": lambda claim, student: compare_mixtures(claim, results),

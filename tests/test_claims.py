@@ -176,11 +176,13 @@ def test_eigenvalues_are_compared_over_seeds(tmp_path: Path, part: Callable[[str
             values = (90.0, 30.0 / factor, 22.0 / factor)
             points = [{"epoch": epoch, "curvature": value} for epoch, value in enumerate(values)]
             write(tmp_path, "sharpness", f"5/{row}-{seed}", {"points": points})
-        found = claims.compare_curvature(claim, tmp_path)
+        found = claims.compare_curvature(claim, tmp_path, "embedder/own radius")
         if seed == 0:
             assert found.value == pytest.approx(2.0) and found.verdict == "one seed: 2.00, no verdict"
     assert found.value == pytest.approx(2.0, abs=0.01) and found.verdict == "holds" and found.interval[0] > 1
-    assert claims.compare_curvature(replace(claim, a="adamw", b="asam"), tmp_path).verdict.endswith("(the opposite)")
+    assert claims.compare_curvature(
+        replace(claim, a="adamw", b="asam"), tmp_path, "embedder/own radius"
+    ).verdict.endswith("(the opposite)")
 
 
 def test_a_ratio_of_other_sizes_is_not_judged(tmp_path: Path, part: Callable[[str], Any]) -> None:

@@ -185,6 +185,7 @@ def test_scores_of_another_teachers_neighbours_are_not_paired() -> None:
 def test_drift_counts_all_texts_whatever_is_compared() -> None:
     texts = [f"{WORDS[i % 10]} {i}" for i in range(200)]
     found = drift(Planted(), texts[:120], texts[100:], sample=30)
+    assert drift(Planted(), iter(texts[:120]), iter(texts[100:]), sample=30) == found  # type: ignore[arg-type]
     assert (found.old, found.new, found.shared) == (120, 100, 20)
 
 

@@ -260,11 +260,12 @@ def methods(
     say(show_method(name) if name else show_methods())
 
 
+OwnFolder = Annotated[Path, typer.Option(callback=at_home, help="your own folder, or a checkout of distilvec")]
+
+
 def new_method(
     name: Annotated[str, typer.Argument(help="the word in recipes: lower case, digits, underscores")],
-    folder: Annotated[Path, typer.Option(callback=at_home, help="your own folder, or a checkout of distilvec")] = Path(
-        "."
-    ),
+    folder: OwnFolder = Path("."),
 ) -> None:
     """Write the first files of a method of your own: code, test and what installs it."""
     from distilvec.methods.skeleton import new_method as start

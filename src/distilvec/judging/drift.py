@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,11 +102,7 @@ def drift(
     """
     if sample < FEWEST:
         raise DistilvecError(f"a sample of {sample} texts says nothing", where="sample", remedy=f"At least {FEWEST}.")
-    for name, texts in (("old", old), ("new", new)):
-        wrong = [texts] if isinstance(texts, str) else [each for each in texts if not isinstance(each, str)]
-        if wrong:
-            raise DistilvecError(f"a list of texts is needed, not {str(wrong[0])[:60]!r}", where=name)
-    before, after = distinct(old), distinct(new)
+    before, after = _texts(old, "old"), _texts(new, "new")
     known = set(before)
     fresh = [text for text in after if text not in known]
     shared = len(after) - len(fresh)
@@ -129,6 +125,15 @@ def drift(
     # Texts in both are neither new nor different: they count as not novel.
     novel *= 1 - shared / len(after)
     return Drift(total, len(after), shared, area, interval, novel, _pieces(model, before, fresh), examples)
+
+
+def _texts(given: Iterable[Any], name: str) -> list[str]:
+    """Different texts, in order; read once, as a generator gives them once."""
+    found = distinct(given)
+    wrong = [given] if isinstance(given, str) else [each for each in found if not isinstance(each, str)]
+    if wrong:
+        raise DistilvecError(f"a list of texts is needed, not {str(wrong[0])[:60]!r}", where=name)
+    return found
 
 
 def _pieces(model: Any, *sides: Sequence[str]) -> tuple[float, float] | None:
