@@ -49,10 +49,14 @@ SETS = {
     "stsb": LabelledSet("similarity", label="score", seeds=3),
     "mrpc": LabelledSet("pairs", rates_of="sick"),
     "sst2": LabelledSet("classification", train=4000),
+    "emotion": LabelledSet("classification", train=5000, seeds=3),
+    "ag_news": LabelledSet("classification", train=5000, validation=1000, seeds=3),
 }
+#: Of the student `bpe`, unless asked otherwise.
+USUAL = ("banking77", "sick", "stsb_separate", "mrpc", "sst2")
 
 #: Weight of the task, published per set and method. SICK's entailment and MRPC are not among the papers' sets and have
-#: SciTail's, the other one on pairs of texts; SST-2 has IMDb's.
+#: SciTail's, the other one on pairs of texts; SST-2 has IMDb's, Emotion and AG News have Banking77's.
 _SCITAIL = {"emo": 0.5, "distillmoe": 0.5, "uld": 0.5, "multilevel_ot": 0.5, "mined": 0.5, "cdm": 0.4, "dskd": 0.4}
 ALPHA: dict[str, dict[str, float]] = {
     "banking77": {
@@ -70,6 +74,7 @@ ALPHA: dict[str, dict[str, float]] = {
     "stsb": {"emo": 0.5, "distillmoe": 0.5, "dskd": 0.5, "mined": 0.5, "cdm": 0.5},
 }
 ALPHA["stsb_separate"] = ALPHA["stsb"]
+ALPHA["emotion"] = ALPHA["ag_news"] = ALPHA["banking77"]
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,15 @@
     python experiments/cross_tokenizer.py                                    # with labels, main rows
     python experiments/cross_tokenizer.py --rows ablations,repairs --sets sick,stsb_separate --seeds 1
     python experiments/cross_tokenizer.py --setting two-teachers --sets sick --rows distillmoe
-    python experiments/cross_tokenizer.py --setting embedder --sets banking77,sick,stsb_separate
+    python experiments/cross_tokenizer.py --setting embedder --sets banking77,sick,stsb_separate,emotion,ag_news
     python experiments/cross_tokenizer.py --part unsupervised                # on TALAS's corpus, nine sets
     python experiments/cross_tokenizer.py --part out-of-domain
     python experiments/cross_tokenizer.py --table
 
 With labels: the teacher is all-MiniLM-L6-v2 fine-tuned on the set (`distilvec.flow.finetune`: all weights, 3 epochs in
 batches of 16) and frozen, the student `student-bpe` (4 layers x 256, its own byte-level BPE, masked-word pre-trained
-only), 3 epochs in batches of 16, the last one scored. Banking77: 5,000 drawn rows; SST-2: 4,000; SICK (entailment)
-and MRPC: pairs as one input; STS-B: scored, the two texts encoded apart and compared by cosine (`stsb_separate`), and
+only), 3 epochs in batches of 16, the last one scored. Banking77, Emotion and AG News: 5,000 drawn rows; SST-2: 4,000; SICK
+(entailment) and MRPC: pairs as one input; STS-B: scored, the two texts encoded apart and compared by cosine (`stsb_separate`), and
 as one input (`stsb`: this student, no embedder and no reader of pairs yet, stays at a correlation of 0.3 there, so that
 only some rows were made). The task's weight is the one the papers give.
 Every method gets the same three learning rates, chosen on validation data with seed 0, and further ones at either end
@@ -45,7 +45,7 @@ from typing import Any
 
 import talas_table
 from common import WORK, Results, arguments, finished, settings_of, shared
-from cross_rows import ALPHA, GROUPS, ROWS, SETS, LabelledSet
+from cross_rows import ALPHA, GROUPS, ROWS, SETS, USUAL, LabelledSet
 from cross_table import EXPERIMENT, best_rate, write_page
 from cross_unsupervised import OutOfDomain, Unsupervised, joined, known
 from embedder import embedder
@@ -241,8 +241,10 @@ class Bench:
         # Other teachers and smaller students take the rates that the usual ones were given on the same set.
         usual = self.folder == self.name or self.setting.embedder
         rates_of = self.set.rates_of or (None if usual else self.name)
+        if self.set.rates_of and self.setting.embedder:
+            rates_of = f"{self.set.rates_of}+embedder"
         if rates_of and not self.quick:
-            lr = best_rate(below(known(EXPERIMENT), rates_of), tuned, SETS[rates_of].metric)
+            lr = best_rate(below(known(EXPERIMENT), rates_of), tuned, self.set.metric)
             if lr is None:
                 raise SystemExit(f"{self.folder} takes the learning rate of {tuned!r} on {rates_of}: run that first.")
         else:
@@ -340,14 +342,14 @@ def main() -> None:
     parser.add_argument("--part", choices=["supervised", "unsupervised", "out-of-domain"], default="supervised")
     parser.add_argument(
         "--sets",
-        default=",".join(name for name in SETS if name != "stsb"),
+        default=",".join(USUAL),
         help="of the supervised part, separated by commas",
     )
     parser.add_argument("--setting", choices=list(SETTINGS), default="bpe", help="who teaches whom (supervised)")
     parser.add_argument("--student", choices=["bpe", "embedder"], default="bpe", help="without labels")
     parser.add_argument("--rates", type=float, nargs="*", default=[], help="learning rates beside the grid's")
     parser.add_argument("--rows", default="main", help=f"all, {', '.join(GROUPS)}, or names, separated by commas")
-    parser.add_argument("--seeds", type=int, default=None, help="default: 3 for Banking77, SICK and STS-B, else 1")
+    parser.add_argument("--seeds", type=int, default=None, help="default: 1 for MRPC and SST-2, else 3")
     options = parser.parse_args()
     results = Results(EXPERIMENT, work=WORK / f"{EXPERIMENT}{'-quick' if options.quick else ''}")
     if finished(options, results, write_page):
