@@ -10,10 +10,10 @@
 
 With labels: the teacher is all-MiniLM-L6-v2 fine-tuned on the set (`distilvec.flow.finetune`: all weights, 3 epochs in
 batches of 16) and frozen, the student `student-bpe` (4 layers x 256, its own byte-level BPE, masked-word pre-trained
-only), 3 epochs in batches of 16, the last one scored. Banking77, Emotion and AG News: 5,000 drawn rows; SST-2: 4,000; SICK
-(entailment) and MRPC: pairs as one input; STS-B: scored, the two texts encoded apart and compared by cosine (`stsb_separate`), and
-as one input (`stsb`: this student, no embedder and no reader of pairs yet, stays at a correlation of 0.3 there, so that
-only some rows were made). The task's weight is the one the papers give.
+only), 3 epochs in batches of 16, the last one scored. Banking77, Emotion and AG News: 5,000 drawn rows; SST-2: 4,000;
+SICK (entailment) and MRPC: pairs as one input; STS-B: scored, the two texts encoded apart and compared by cosine
+(`stsb_separate`), and as one input (`stsb`: this student, no embedder and no reader of pairs yet, stays at a
+correlation of 0.3 there, so that only some rows were made). The task's weight is the one the papers give.
 Every method gets the same three learning rates, chosen on validation data with seed 0, and further ones at either end
 while that end is best (the committed rows: at the upper end only); ablations have their method's, but for two of which
 little more than the labels is left.
