@@ -312,18 +312,19 @@ def evaluate(
     """
     from distilvec.judging import judge
 
+    output = None if output is None else Path(home(str(output)))
     if output is not None:
-        refuse_foreign(Path(output).parent, [Path(output).name], lambda _: "scores" in read_object(Path(output)))
+        refuse_foreign(output.parent, [output.name], lambda _: "scores" in read_object(output))
     chosen = read_tasks(tasks)
     opened: Any = model
     if isinstance(model, str | Path):
         opened = _writer(model) if chosen and all(task.kind == "generation" for task in chosen) else load(model)
     called = name or (Path(model).resolve().name if isinstance(model, str | Path) else "model") or "model"
     if results is not None:
-        _keep_results(chosen, Path(results), called, model)
+        _keep_results(chosen, Path(home(str(results))), called, model)
     judgement = judge({called: opened}, chosen)
     if output is not None:
-        write_text(Path(output), json.dumps(judgement.to_dict(outputs=True)) + "\n")
+        write_text(output, json.dumps(judgement.to_dict(outputs=True)) + "\n")
     return judgement
 
 

@@ -60,7 +60,7 @@ SHARED = {"alignments", "corpus", "pieces", "stores", "tokens"}
 #: Names of an unfinished writing, and of what systems and shells put into any folder.
 _PASSING = re.compile(
     r"\.(recipe\.partial|(report|export|compression)-\w+|student\.(partial|old)-\d+|router\.(partial|old)-\d+|.+\.tmp)"
-    r"|before-\d+|(corpus|mining|run)\.lock|.+\.log|\.DS_Store|\.git(ignore|keep)|lost\+found|\.ipynb_checkpoints|Thumbs\.db|\.nfs\w+"
+    r"|(student\.)?before-\d+|(corpus|mining|run)\.lock|.+\.log|\.DS_Store|\.git(ignore|keep)|lost\+found|\.ipynb_checkpoints|Thumbs\.db|\.nfs\w+"
 )
 #: Files of a checkpoint. Ours hold `unlogged-0.json`, which nobody else's do.
 CHECKPOINT_FILE = re.compile(

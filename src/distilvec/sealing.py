@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
-from distilvec.files import read_object, write_text
+from distilvec.files import read_object, refuse_foreign, write_text
 
 SEAL = ".distilvec-files.json"
 
@@ -47,6 +48,29 @@ def _is_own(folder: Path, name: str) -> bool:
         return (folder / path).is_file() and not any(each.is_symlink() for each in steps)
     except (OSError, ValueError):  # no name that a file can have
         return False
+
+
+def refuse_unlisted(
+    place: Path, names: Iterable[str], what: str, older: Callable[[Path], bool] = lambda _: False
+) -> None:
+    """Refuse to write where something would be replaced that the list does not name; nothing is changed.
+
+    Args:
+        place: a folder, which need not exist.
+        names: what would be replaced in it.
+        what: the kind of folder that is meant.
+        older: whether distilvec wrote what lies in a folder without a list.
+
+    Raises:
+        DistilvecError: a file lies where the folder should be, or it holds such names, and they are not ours.
+        EnvironmentProblem: nobody may look.
+    """
+    listed = sealed(place, what)
+    if listed is None:
+        refuse_foreign(place, names, older)
+    else:
+        own = {file.relative_to(place).parts[0] for file in listed}
+        refuse_foreign(place, set(names) - own, lambda _: False)
 
 
 def remove(folder: Path) -> None:

@@ -49,6 +49,10 @@ def refusal(
     if first["type"] == "list_type":
         remedy = "Write [...], or begin each entry with a dash."
         return DistilvecError("a list belongs here", where=place, remedy=remedy)
+    if first["type"] == "string_type" and isinstance(given, dict):
+        # What YAML makes of a prompt such as `query: `.
+        remedy = "Put a text that holds a colon into quotation marks of its own: '\"query: \"'."
+        return DistilvecError(f"a text belongs here, not {given!r}", where=place, remedy=remedy)
     shown = f" (got {given!r})" if isinstance(given, str | int | float | bool | list) else ""
     return DistilvecError(first["msg"].removeprefix("Value error, ") + shown, where=place)
 

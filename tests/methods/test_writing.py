@@ -202,6 +202,24 @@ def test_mapped_mass_by_hand() -> None:
     assert mapped_divergence(found, mapped, 1.0, 2).item() == pytest.approx(np.log(1 / 0.5), rel=1e-5)
 
 
+def test_top_k_of_cdm_cuts_both_directions() -> None:
+    from distilvec.methods.next_tokens import Compared, gathered_divergence, mapped_divergence
+    from distilvec.methods.table import build_method
+    from distilvec.teachers.observing import candidates
+
+    torch.manual_seed(0)
+    seen, real = candidates(torch.randn(1, 2, 40), 6), torch.ones(1, 2, dtype=torch.bool)
+    ours = torch.randn(1, 1, 2, 40).log_softmax(-1)
+    found = Compared(ours, seen["ids"], seen["logs"], seen["rest"], real, (real.long(), real.long()))
+    known = found.ids.shape[-1]
+    for top_k, kept, count in ((None, None, known), (2, 2, 2), (known + 1, None, known + 1)):
+        method = build_method("cdm", {"top_k": top_k}, None)
+        method.entries, method.back = [torch.nn.Identity()], [torch.nn.Identity()]
+        there = mapped_divergence(found, found.ids, 1.0, kept)
+        back = gathered_divergence(found, torch.nn.Identity(), 1.0, count)
+        assert torch.equal(method._divergence(0, found), (there + back) / 2)
+
+
 def longer_head(kind: str, folder: Path) -> Path:
     """A tiny causal model whose head has more rows than its tokenizer has entries, all of them likely."""
     from transformers import AutoModelForCausalLM, AutoTokenizer

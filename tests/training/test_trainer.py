@@ -396,6 +396,27 @@ def test_keys_at_work(
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.parametrize("kind", ["reduce_lr_on_plateau", "greedy"])
+def test_a_schedule_that_follows_a_metric_takes_more_for_better(home: Path, tmp_path: Path, kind: str) -> None:
+    """A score that rises keeps the rate, one that falls lowers it."""
+
+    def rates(name: str, sign: float) -> list[float]:
+        step = iter(range(100))
+        _, fitted = run(
+            home,
+            tmp_path / name,
+            evaluate=lambda *_: {"score": 0.5 + sign * next(step) / 100},
+            evaluate_every=1,
+            best="score",
+            logging_steps=1,
+            lr_scheduler_type=kind,
+            lr_scheduler_kwargs={"patience": 0},
+        )
+        return [entry["learning_rate"] for entry in fitted.log if "loss" in entry]
+
+    assert min(rates("rising", 1)) >= 1e-2 > rates("falling", -1)[-1]
+
+
 def test_what_the_machine_lacks_is_said(home: Path, tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match=r'^training\.optim: .*"lomo".*"adafactor"'):
         run(home, tmp_path, optim="lomo")

@@ -294,6 +294,17 @@ def _terminable() -> Iterator[list[int]]:
 _KEEP_NOTHING = {"adapt", "check-index", "compress", "drift", "export", "geometry", "shrink"}
 
 
+def _keeps_nothing(arguments: list[str]) -> bool:
+    """Whether a command that is interrupted has nothing to go on from."""
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    given = {word.partition("=")[0] for word in arguments}
+    if command == "evaluate":  # MTEB's result files are kept as they come
+        return "--results" not in given
+    if command == "plan" and "--teacher" in given:  # without a recipe it works in a temporary folder
+        return not any(word.startswith(("-o", "--output")) for word in given)
+    return command in _KEEP_NOTHING
+
+
 def _guard(action: Callable[[], Any], arguments: list[str], received: list[int]) -> None:
     try:
         result = action()
@@ -313,7 +324,7 @@ def _guard(action: Callable[[], Any], arguments: list[str], received: list[int])
     except (KeyboardInterrupt, typer.Abort):
         number = received[0] if received else signal.SIGINT
         kept = f"what was finished is kept, {GO_ON}"
-        if _KEEP_NOTHING.intersection(arguments[:1]):
+        if _keeps_nothing(arguments):
             kept = "it keeps nothing before its end"
         typer.secho(f"distilvec: interrupted by {signal.Signals(number).name}; {kept}.", fg="red", err=True)
         sys.exit(128 + number)

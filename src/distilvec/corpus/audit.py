@@ -36,6 +36,18 @@ _ROLES = {
 }  # fmt: skip
 ROLE_NAMES = ("query", "document", "negative")
 DUPLICATE = "duplicate"
+#: Reason -> what to do where it is that of most rows, and none is left.
+_REMEDIES = {
+    "missing text": "Name the column of the texts: corpus.text.",
+    "not text": "Name the column of the texts (corpus.text): one text in each row, no list. In a .jsonl each line is "
+    "one row; a file that is one list is a .json.",
+    "too long": "Raise corpus.max_characters, or give shorter texts.",
+    "control characters": "Is it a file of text?",
+    "not UTF-8": "Convert it: iconv -f windows-1252 -t utf-8 OLD > NEW.",
+    "broken JSON": "In a .jsonl each line is one row; a file that is one list is a .json.",
+    "broken CSV": "A quote that opens a field must close it, and those within are doubled.",
+    "wrong number of fields": "In a .csv commas separate fields, and one that holds some is in quotes; in a .tsv tabs.",
+}
 
 
 @dataclass
@@ -210,8 +222,14 @@ def _label(value: Any) -> str | float:
     raise Problem("missing label" if _absent(value) else "bad label")
 
 
-def _domain(value: Any) -> str:
+def _whole(value: Any) -> Any:
+    """The value; a whole number that is spelt with a fraction, as a gap among whole numbers makes frames do, as one."""
     value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _domain(value: Any) -> str:
+    value = _whole(value)
     if isinstance(value, str | int) and (text := canonical(str(value))):
         if _SURROGATE.search(text):
             raise Problem("not UTF-8")
@@ -220,7 +238,7 @@ def _domain(value: Any) -> str:
 
 
 def _role(value: Any) -> int:
-    role = _ROLES.get(str(value).strip().casefold())
+    role = _ROLES.get(str(_whole(value)).strip().casefold())
     if role is None:
         raise Problem("missing role" if _absent(value) else "bad role")
     return role
@@ -250,6 +268,10 @@ class Rejections:
         self.first.setdefault(reason, place)
         entry = {"file": row.file, "line": row.line, "reason": reason, "excerpt": piece}
         self._out.write(json.dumps(entry, ensure_ascii=True) + "\n")
+
+    def remedy(self) -> str | None:
+        """What to do about the most frequent reason; None where there is nothing to be said."""
+        return next((_REMEDIES.get(reason) for reason, _ in self.counts.most_common(1)), None)
 
     def summary(self) -> str:
         """The reasons with counts and where each was first."""

@@ -255,6 +255,8 @@ def read_corpus(
     options = {**wanted.options(), "holdout": holdout, "strict": strict, "limit": limit, "format": FORMAT}
     if joint:  # held out by the first text; prepared before, it was by both
         options["split"] = "first text"
+    if wanted.label or wanted.domain or wanted.role:  # which of their values count; raised when that changes
+        options["audit"] = 2
     digest = _digest(origin, options)
     ready = _reusable(folder, digest)
     if ready is not None:
@@ -339,7 +341,8 @@ def _read_all(
     writer.flush()
     if not writer.kept:
         why = f"{read:,} rows read: {rejections.summary()}" if read else "0 rows read"
-        raise DataError(f"no {wanted.modality} of the corpus can be used ({why})", where=source.name)
+        remedy = rejections.remedy() if read else "Is it the right file?"
+        raise DataError(f"no {wanted.modality} of the corpus can be used ({why})", where=source.name, remedy=remedy)
     if not writer.trained_on:
         raise DataError(
             f"all {writer.kept:,} {wanted.modality}s fell into the held-out share (holdout: {writer.holdout:g}), "

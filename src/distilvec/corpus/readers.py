@@ -84,7 +84,21 @@ def _decoded(path: Path, longest: int, errors: str = "strict") -> Iterator[tuple
 
 def _text(path: Path, longest: int) -> Iterator[Row]:
     for line, content in _decoded(path, longest):
+        if line.number == 1 and isinstance(content, str) and "\r" in content.strip():
+            logger.warning("%s: carriage returns within a line end none; if they should, make line feeds of them", path)
+        if line.number == 1 and isinstance(content, str) and (kind := _looks_like(content)):
+            logger.warning(
+                "%s: its first line looks like that of a %s file, and each line is read as a text", path, kind
+            )
         yield content if isinstance(content, Row) else Row(str(path), line.number, content)
+
+
+def _looks_like(line: str) -> str | None:
+    """The suffix that a first line speaks of: an object, or names with a mark between them and no white space."""
+    if line.startswith("{") and isinstance(_parsed("", 1, line).value, dict):
+        return ".jsonl"
+    marks = [mark for mark in (",", "\t") if re.fullmatch(rf"\w+({mark}\w+)+", line.strip())]
+    return {",": ".csv", "\t": ".tsv"}[marks[0]] if marks else None
 
 
 def _smiles(path: Path, longest: int) -> Iterator[Row]:
@@ -171,7 +185,7 @@ def _need_header(header: list[str], fault: str | None, path: Path) -> None:
     """Refuse a table whose first line is faulty: the one after it is no header."""
     if header or fault in (None, "empty"):
         return
-    encoding = f"Convert it: iconv -f latin1 -t utf-8 {path.name} > converted-{path.name}"
+    encoding = f"Convert it: iconv -f windows-1252 -t utf-8 {path.name} > converted-{path.name}"
     raise DataError(
         f"the line with the names of the columns is {fault}",
         where=str(path),
@@ -181,6 +195,7 @@ def _need_header(header: list[str], fault: str | None, path: Path) -> None:
 
 def _comma_separated(path: Path, longest: int) -> Iterator[Row]:
     header: list[str] = []
+    told = False
     for number, content, fields in _csv_records(path, longest):
         if isinstance(fields, str):
             _need_header(header, fields, path)
@@ -188,7 +203,22 @@ def _comma_separated(path: Path, longest: int) -> Iterator[Row]:
         elif not header:
             header = _header(fields, str(path))
         else:
+            if not told and (told := _holds_rows(content, len(header))):
+                logger.warning(
+                    "%s, line %d: what stands between two quotes is one field, of %d lines that look like rows; is a "
+                    "quote too many?",
+                    path,
+                    number,
+                    content.count("\n") + 1,
+                )
             yield _record(header, fields, str(path), number, content)
+
+
+def _holds_rows(record: str, fields: int) -> bool:
+    """Whether most lines within a record of several have as many fields as a row should."""
+    inner = record.split("\n")[1:-1]
+    alike = sum(len(_csv_fields(line) or ()) == fields for line in inner) if fields > 1 else 0
+    return alike > 2 and alike > 0.8 * len(inner)
 
 
 def _csv_records(path: Path, longest: int) -> Iterator[tuple[int, str, list[str] | str]]:

@@ -18,12 +18,12 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.export.encoder import CONFIG, LAYOUTS, Precision, as_read, load_onnx, need
 from distilvec.export.graph import OPSET, OUTPUT, backend_tokenizer, check_model, quantize, write_graph
 from distilvec.export.outcome import ExportReport, Variant
-from distilvec.files import read_object, refuse_foreign
+from distilvec.files import read_object
 from distilvec.modules.kernel_head import has_kernels
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
 from distilvec.modules.task_head import has_head
-from distilvec.sealing import SEAL, remove, seal, sealed
+from distilvec.sealing import SEAL, refuse_unlisted, remove, seal, sealed
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -93,7 +93,7 @@ def write_export(
     need("onnx", "onnxscript", "onnxruntime")
     out, source = Path(out_folder).expanduser(), locate(model_folder)
     refuse_itself(source, out)
-    refuse_foreign(out, (*_NAMES, *names), _is_export)
+    refuse_unlisted(out, (*_NAMES, *names), "export", _is_older)
     from distilvec.students import load_student
 
     student = load_student(source, device="cpu").eval()
@@ -244,9 +244,10 @@ def check_texts(student: SentenceTransformer) -> list[str]:
 def _move(made: Path, out: Path) -> None:
     """Rename into place: the list first, so that a killed export is known as one, and the settings last."""
     (out / CONFIG).unlink(missing_ok=True)
+    if sealed(out) is None:  # of versions before, which left no list
+        for name in _NAMES[1:]:
+            (out / name).unlink(missing_ok=True)
     remove(out)
-    for name in _NAMES[1:]:  # of versions before, which left no list
-        (out / name).unlink(missing_ok=True)
     os.replace(made / SEAL, out / SEAL)
     files = [file for file in made.rglob("*") if file.is_file()]
     for file in sorted(files, key=lambda file: file == made / CONFIG):
@@ -255,6 +256,6 @@ def _move(made: Path, out: Path) -> None:
         os.replace(file, place)
 
 
-def _is_export(folder: Path) -> bool:
-    """Whether an export lies here, or what a killed one left; those of versions before have no list."""
-    return sealed(folder, "export") is not None or "opset" in read_object(folder / CONFIG)
+def _is_older(folder: Path) -> bool:
+    """Whether an export of a version before lies here, which left no list."""
+    return "opset" in read_object(folder / CONFIG)

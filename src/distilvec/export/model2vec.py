@@ -19,11 +19,10 @@ import numpy.typing as npt
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.export.convert import check_texts, left_behind, refuse_itself, row_cosines
 from distilvec.export.graph import is_static
-from distilvec.files import refuse_foreign
 from distilvec.modules.model2vec import ROWS, WEIGHTS, unknown_piece
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
-from distilvec.sealing import SEAL, remove, seal, sealed
+from distilvec.sealing import SEAL, refuse_unlisted, remove, seal
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -92,7 +91,7 @@ def export_model2vec(
 
     out, source = Path(out_folder).expanduser(), locate(model_folder)
     refuse_itself(source, out)
-    refuse_foreign(out, _NAMES, lambda folder: sealed(folder, "model2vec") is not None)
+    refuse_unlisted(out, _NAMES, "model2vec")
     student = load_student(source, device="cpu").eval()
     table, normalized, folded = _parts(student, str(model_folder))
     chosen = list(texts) if texts is not None else [*check_texts(student), *_STRANGE]

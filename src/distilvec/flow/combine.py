@@ -14,7 +14,7 @@ from distilvec.errors import DistilvecError, Interrupted
 from distilvec.interruption import StopSignals
 from distilvec.store import FillReport, SignalStore
 from distilvec.store.fill import distinct_positions
-from distilvec.store.layout import key_words
+from distilvec.store.layout import key_words, read_identity
 from distilvec.store.turns import alone
 from distilvec.teachers import Teacher, TeacherReport
 from distilvec.teachers.base import SentenceTeacher
@@ -115,8 +115,11 @@ def combine(
         Interrupted: Ctrl-C or SIGTERM; what was combined is kept.
     """
     teacher = CombinedTeacher([each.teacher for each in taught], [each.weight for each in taught], how)
-    # Teachers or weights that change make another store.
-    folder = stores / f"{teacher.card.name[:_NAME]}-{how}-{teacher.card.fingerprint[:8]}"
+    # Teachers or weights that change make another store, and so does a store of theirs that was made anew.
+    made = [(read_identity(each.store.path), each.store.dtype) for each in taught]
+    known = any(identity for identity, _ in made)
+    digest = fingerprint(teacher.card.fingerprint, made, dtype) if known else teacher.card.fingerprint
+    folder = stores / f"{teacher.card.name[:_NAME]}-{how}-{digest[:8]}"
     store = SignalStore.create(folder, teacher.card, teacher.card.width, dtype)
     store.verify(changed=True)
     keys = corpus.teacher_keys

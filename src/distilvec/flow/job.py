@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 logger = logging.getLogger(__name__)
+#: How a store keeps vectors, from coarse to exact.
+_FINER = ("int8", "float16", "float32")
 #: What each command must find in a recipe, "or" of two. `teachers` is for the methods that learn from one.
 REQUIRED: dict[str, tuple[str, ...]] = {
     "run": ("corpus", "student"),
@@ -381,7 +383,7 @@ class Job:
         if how == "separate" or len(taught) <= 1 or shard is not None:
             return taught
         ticker = Ticker("combining the teachers", f"{self.corpus.modality}s")
-        storage = self.recipe.teachers[0].storage
+        storage = max((section.storage for section in self.recipe.teachers), key=_FINER.index)
         teacher, store, filled, seen = combine(taught, how, self.corpus, stores, storage, ticker)
         return [Taught(teacher, seen, store, filled)]
 

@@ -16,7 +16,7 @@ from distilvec import marker, plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.files import whole, write_text
 from distilvec.flow.checks import check_job, too_few_held_out
-from distilvec.flow.compress import compress_run
+from distilvec.flow.compress import FEWEST, compress_run
 from distilvec.flow.job import Job
 from distilvec.flow.judge import aligned_text, judge_all, judge_task, make_record, show_inside
 from distilvec.flow.pin import pin
@@ -118,6 +118,8 @@ def _distilled(job: Job) -> Run:
     record.supervised, notes = judge_task(job, job.output / "student")
     record.notes += notes
     record.compression = compress_run(job, shipped)
+    if job.recipe.judging.compression and record.compression is None:
+        record.notes.append(f"No table of compressed forms: it takes {FEWEST} held-out texts, and there are fewer.")
     write_report(record, job.output)
     write_card(record, job.output / "student")
     marker.finish(job.output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.tasks import JudgingTask, distinct, known_items, same_length
 
+logger = logging.getLogger(__name__)
 PROTOCOLS = ("talas", "tuned")
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 SHARES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the number of rows
@@ -65,6 +67,10 @@ class _Probe(JudgingTask):
         self._validation = None
         if protocol == "tuned":
             self._validation = (list(validation[0]), list(validation[1])) if validation else None
+        elif validation is not None:
+            logger.warning(
+                'task %s: nothing is chosen on its validation rows; `protocol: "tuned"` chooses the strength', name
+            )
 
     def texts(self) -> list[str]:
         return distinct(self._train_texts, self._test_texts, self._validation[0] if self._validation else [])

@@ -113,6 +113,13 @@ class TaskSpec(BaseModel):
                 f"a task of kind {self.kind} does not read {', '.join(sorted(unread))}; "
                 f"it reads {', '.join(sorted(READ_BY[self.kind]))}"
             )
+        if self.kind == "perceptron":
+            regression = self.target == "regression"
+            for key in ("label",) if regression else ("score", "log"):
+                if key in self.model_fields_set:
+                    raise ValueError(f"a perceptron with target: {self.target} does not read {key}")
+        if self.kind == "retrieval" and "text" in self.model_fields_set and self.test is not None:
+            raise ValueError("retrieval with test reads the columns query and document, not text")
         if self.kind == "retrieval" and self.test is not None and (self.queries or self.corpus or self.qrels):
             raise ValueError("retrieval takes test, or queries, corpus and qrels")
         if self.exclude and self.test is None:

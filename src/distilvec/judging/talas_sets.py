@@ -35,7 +35,7 @@ def talas_spec(name: str, folder: str | Path, *, split: str = "test", **options:
     spec = {"name": name, **TALAS_SETS[name], **options, "test": _needed(Path(folder), name, split)}
     if spec["kind"] == "classification":
         spec["train"] = _needed(Path(folder), name, "train")
-        if split == "test":
+        if split == "test" and spec.get("protocol") == "tuned":
             spec["validation"] = talas_file(Path(folder), name, "validation")
     return spec
 

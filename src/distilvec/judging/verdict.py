@@ -85,7 +85,7 @@ def judge_run(
         teacher: the teacher's name; None without one.
         teacher_map: see `agreement`.
         shared_space: the student lives in the teacher's space.
-        with_agreement, with_speed: the recipe's switches.
+        with_agreement, with_speed: the recipe's switches; collapse is looked for in any case.
         timed: name -> what is timed, through the same `encode` for all; None = the models. A teacher that is not in it
             has no speed.
         timed_texts: how many texts the throughput is measured on.
@@ -102,9 +102,9 @@ def judge_run(
         verdict.judged = judge(encoders, tasks)
         references = [name for name in (UNTRAINED, FREE) if name in encoders]
         verdict.alarms += verdict.judged.alarms(TRAINED, references)
-    if with_agreement and len(texts) >= FEWEST:
+    if len(texts) >= FEWEST:
         verdict.vectors = {name: encoders[name](texts) for name in (UNTRAINED, TRAINED) if name in encoders}
-        if teacher is not None and teacher_vectors is not None:
+        if with_agreement and teacher is not None and teacher_vectors is not None:
             verdict.vectors[teacher] = teacher_vectors
             verdict.agreement = agreement(
                 teacher_vectors, verdict.vectors[TRAINED], teacher_map, shared_space=shared_space

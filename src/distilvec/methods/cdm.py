@@ -186,8 +186,10 @@ class CDM(Method):
         return terms
 
     def _divergence(self, index: int, sides: next_tokens.Compared) -> Tensor:
-        tau, count = self.options.temperature, self.options.top_k or sides.ids.shape[-1]
-        first = next_tokens.mapped_divergence(sides, self.entries[index](sides.ids), tau, None)
+        known = sides.ids.shape[-1]
+        tau, count = self.options.temperature, self.options.top_k or known
+        kept = count if count < known else None
+        first = next_tokens.mapped_divergence(sides, self.entries[index](sides.ids), tau, kept)
         return (first + next_tokens.gathered_divergence(sides, self.back[index], tau, count)) / 2
 
     def _tokens(self, index: int, student: StudentOutput, signals: TeacherSignals) -> tuple[Tensor, Tensor]:

@@ -230,19 +230,27 @@ class SharpnessSection(Section):
 
     kind: Literal["sam", "asam", "disam"] = "asam"
     rho: float | None = Field(None, ge=0, description="null: asam 0.5, sam 0.05, disam 0.01")
-    eta: float = Field(0.01, ge=0)
+    eta: float = Field(0.01, ge=0, description="asam: added to |w| in T")
     every: int = Field(1, gt=0)
     scale: Literal["elementwise", "filter", "layer"] = Field(
         "elementwise",
         description="asam: what |w| is in T: each weight, the norm of its output row (filter), or of its tensor "
         "(layer)",
     )
-    bias: Literal["one", "abs", "exclude"] = "exclude"
+    bias: Literal["one", "abs", "exclude"] = Field(
+        "exclude", description="asam: T of vectors: one, as of weights (abs), or they stay (exclude)"
+    )
     heads: bool = Field(True, description="perturb the heads too")
     fresh_dropout: bool = Field(False, description="new dropout masks in the second pass, as TALAS's code does")
     per: Literal["micro", "batch"] = Field("micro", description="perturb per micro-batch or per accumulated batch")
     ascent: Literal["global", "local"] = Field("global", description="local: leave out the all-reduce of the ascent")
     domains: float | None = Field(None, ge=0, description="disam: weight of the variance between domains (0.1)")
+
+    @model_validator(mode="after")
+    def _compares_domains(self) -> SharpnessSection:
+        if self.domains is not None and self.kind != "disam":
+            raise ValueError(f"{self.kind} does not compare domains; leave `domains` out, or take kind: disam")
+        return self
 
 
 class OptimizerSection(Section):
@@ -296,7 +304,7 @@ class TrainingSection(BaseModel):
 
 class JudgingSection(Section):
     tasks: list[Any] = Field(default_factory=list, description="names, files or task descriptions")
-    agreement: bool = Field(True, description="agreement with the teacher on held-out texts")
+    agreement: bool = Field(True, description="agreement with the teacher on held-out texts, its neighbours among it")
     speed: bool = Field(True, description="latency at batch 1 and throughput")
     compression: bool = Field(
         False, description="also score shorter, int8 and binary vectors, float16 weights and ONNX, on held-out texts"

@@ -33,6 +33,13 @@ def attach_rows(rows_of: Callable[[np.ndarray], np.ndarray], dataset: Any, text:
     rows = np.empty(len(dataset), dtype=np.int64)
     for start in range(0, len(dataset), _CHUNK):
         texts = dataset[start : start + _CHUNK][text]
+        empty = next((row for row, each in enumerate(texts) if not isinstance(each, str)), None)
+        if empty is not None:
+            raise DataError(
+                f"this is {type(texts[empty]).__name__}, not a text",
+                where=f"row {start + empty} of the dataset",
+                remedy="Leave the row out.",
+            )
         chunk_rows = rows_of(content_keys(texts))
         if (chunk_rows < 0).any():
             first = int(np.flatnonzero(chunk_rows < 0)[0])

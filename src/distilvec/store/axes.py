@@ -19,6 +19,7 @@ from distilvec.corpus.lazy import take
 from distilvec.errors import DataError, DistilvecError
 from distilvec.evenly import evenly_spaced
 from distilvec.store.files import disk_problems
+from distilvec.store.layout import read_signals
 
 if TYPE_CHECKING:
     from distilvec.teachers.signals import Wanted
@@ -78,6 +79,14 @@ def settle_axes(folder: Path, teacher: Any, texts: Sequence[str], wanted: Wanted
         )
     stored = axes_of(folder)
     lacking = [layer for layer in wanted.tokens if layer not in stored]
+    known = read_signals(folder) if lacking and (folder / "store.json").exists() else {}
+    for layer in lacking:
+        if known.get(f"tokens-{layer}", {}).get("width") == teacher.hidden:
+            raise DistilvecError(
+                f"this store keeps token states of layer {layer} whole, and {wanted.axes} axes are wanted",
+                where=str(folder),
+                remedy="Leave token_axes out, or use another folder.",
+            )
     if lacking and len(texts):
         for layer, axes in _fit(teacher, texts, lacking, wanted).items():
             _write(folder / f"axes-tokens-{layer}.safetensors", axes)

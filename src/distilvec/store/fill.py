@@ -249,13 +249,22 @@ class _VectorFilling:
         def add(rows: np.ndarray, vectors: np.ndarray) -> None:
             vectors = np.asarray(vectors, dtype=np.float32)
             if vectors.ndim == 2 and len(vectors) == len(rows):
-                wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+                # What is not finite is not within the limit either.
+                limit = float(np.finfo(np.float16).max) if self._store.dtype == "float16" else np.inf
+                wrong = np.flatnonzero(~(np.abs(vectors).max(axis=1, initial=0) <= limit))
                 if len(wrong):
-                    row = int(rows[wrong[0]])
+                    row, largest = int(rows[wrong[0]]), float(np.abs(vectors[wrong[0]]).max())
+                    fits = not np.isfinite(largest)
+                    what = "values that are not finite" if fits else f"a value of {largest:.4g}, float16 ends at 65504"
                     raise DataError(
-                        f"the teacher's vector of the text {self._texts[row][:120]!r} has values that are not finite",
+                        f"the teacher's vector of the text {self._texts[row][:120]!r} has {what}",
                         where=f"item {row}, key {self._keys[row].tobytes().hex()}",
-                        remedy="Nothing of this batch was stored. Try the teacher in float32, or leave the item out.",
+                        remedy="Nothing of this batch was stored. "
+                        + (
+                            "Try the teacher in float32, or leave the item out."
+                            if fits
+                            else "Keep this teacher's vectors in float32 (storage: float32 in a recipe)."
+                        ),
                     )
             writer.add(self._keys[rows], vectors)
 

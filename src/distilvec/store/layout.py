@@ -2,7 +2,7 @@
 
 A store is a folder:
 
-    store.json                       schema version, teacher card, width and dtype of each signal
+    store.json                       schema version, teacher card, width and dtype of each signal, and which store it is
     sentence-<writer>-<n>.arrow      key (16 bytes), vector (fixed-size list), scale (int8, tiny float16); by key
     sentence-<writer>-<n>.json       the part's record, written last: a part without it does not exist
     writer-<writer>.lock             held while that writer is open
@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,6 +104,8 @@ def check_same_teacher(existing: str, other: str, where: Path, card: Mapping[str
         remedy = "Give this teacher another name or folder, or use the teacher that filled this one."
         if card and card.get("kind") in ("callable", "scorer") and not card.get("prompt"):
             remedy += f' An edited function that answers as before says so: `function.fingerprint = "{existing}"`.'
+        if card and card.get("kind") == "scorer":
+            remedy += " Scores of a table that has changed: remove this folder, they are read again."
         raise DistilvecError(
             f"the store holds vectors of the teacher with fingerprint {existing}, "
             f"but this teacher's fingerprint is {other}",
@@ -133,11 +136,12 @@ def write_vocabulary(folder: Path, content: Mapping[str, Any]) -> None:
                 write_json(folder / VOCABULARY, content)
 
 
-def write_format(folder: Path, wanted: StoreFormat, *, anew: bool = False) -> None:
+def write_format(folder: Path, wanted: StoreFormat, *, anew: bool = False, identity: str | None = None) -> None:
     """Write store.json unless another process was faster; the caller reads back what is there.
 
     Args:
         anew: over one that is there, if the store holds nothing.
+        identity: of the store that this is a copy of; None = it is one of its own.
 
     Raises:
         DataError: where there are parts of an unknown teacher.
@@ -147,6 +151,7 @@ def write_format(folder: Path, wanted: StoreFormat, *, anew: bool = False) -> No
         "schema": SCHEMA_VERSION,
         "teacher": wanted.teacher,
         "signals": {SIGNAL: {"width": wanted.width, "dtype": wanted.dtype}},
+        "identity": uuid.uuid4().hex if identity is None else identity,
     }
     target = folder / "store.json"
     with _held(folder):
@@ -241,6 +246,15 @@ def read_signals(folder: Path) -> dict[str, dict[str, Any]]:
     """What store.json says about each signal: name -> width and dtype."""
     signals: dict[str, dict[str, Any]] = json.loads((folder / "store.json").read_text(encoding="utf-8"))["signals"]
     return signals
+
+
+def read_identity(folder: Path) -> str:
+    """Which store this is: a store that was removed and taught again is another one, a copy is the same.
+
+    "" of a store that versions up to 0.1 began.
+    """
+    content = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+    return str(content.get("identity", ""))
 
 
 def read_format(folder: Path) -> StoreFormat:

@@ -151,7 +151,8 @@ def _enter(folder: Path, content: dict[str, Any], url: str) -> None:
     """Make a local store of the copy's kind, or check that it is one, and enter the copy's signals."""
     signal = content["signals"]["sentence"]
     if not (folder / FORMAT).exists():
-        write_format(folder, make_format(content["teacher"], signal["width"], signal["dtype"]))
+        made = make_format(content["teacher"], signal["width"], signal["dtype"])
+        write_format(folder, made, identity=str(content.get("identity", "")))
     _check(folder, content, url)
     for name, entry in content["signals"].items():
         add_signal(folder, name, entry["width"], entry["dtype"], entry.get("fingerprint"))

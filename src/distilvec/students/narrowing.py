@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer
 from distilvec.students.factorising import without_mean
 from distilvec.students.fit_texts import Seen, hooked, sampled, token_batches, without_dropout
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 #: Texts at most, for the blocks and for the map behind the pooling; tokens of a text, and about so many of all: the
 #: states of all are kept in memory, some at a time.
 _TEXTS, _TOKENS, _ALL_TOKENS = 2_048, 128, 32_000
+#: Every eighth is kept for judging the map.
+_FEWEST = 8
 #: A norm reads its sum at this scale at least, beside the state that is added to.
 _LEAST_SCALE = 0.3
 
@@ -55,7 +58,16 @@ def narrow(
         width: of the blocks, a multiple of a head's, and not the width of the table of word pieces.
         texts: what the student will read.
         seen: of the source.
+
+    Raises:
+        DistilvecError: fewer than eight texts.
     """
+    if len(texts) < _FEWEST:
+        raise DistilvecError(
+            f"{len(texts)} texts are too few to fit narrower blocks to",
+            where="width",
+            remedy="Give some hundreds of the texts that the student will read.",
+        )
     transformer: Any = find_transformer(student)
     was_training, wide = transformer.model.training, transformer.model.eval()
     batches = list(token_batches(student, _few(student, texts), _TOKENS))

@@ -7,6 +7,7 @@ import copy
 import json
 import logging
 import os
+import re
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -272,13 +273,29 @@ def say_without_pooler(folder: Path) -> None:
             file.write_text(json.dumps(settings, indent=4) + "\n", encoding="utf-8")
 
 
+#: What is written into a student's folder once it is shipped, and what systems put into any.
+_LATER = re.compile(r".+\.(json|safetensors|bin|py)|README\.md|task|__pycache__|\..+")
+
+
+def _strangers(old: Path, new: Path) -> list[str]:
+    """What lies in a student's folder, is none of its own, and would be lost with it."""
+    try:
+        modules = json.loads((old / "modules.json").read_text(encoding="utf-8"))
+        own = {str(module["path"]).partition("/")[0] for module in modules}
+    except (OSError, ValueError, TypeError, KeyError):  # one that writes has no such list; and any may be damaged
+        own = set()
+    names = (entry.name for entry in old.iterdir())
+    return sorted(n for n in names if n not in own and not (new / n).exists() and not _LATER.fullmatch(n))
+
+
 def put_in_place(partial: Path, target: Path, *, keep: bool = False) -> None:
     """Put a new folder where an old one is or none; both are on one disk, and the old one goes last.
 
     Args:
-        keep: the old one stays, as `NAME.before-1` beside it, unless it is empty.
+        keep: the old one stays, as `NAME.before-1` beside it, unless it is empty; it stays in any case where something
+            lies in it that no student has, as an export or notes.
     """
-    if keep and target.exists() and any(target.iterdir()):
+    if target.exists() and (any(target.iterdir()) if keep else _strangers(target, partial)):
         number = 1
         while target.with_name(f"{target.name}.before-{number}").exists():
             number += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import numpy as np
 
 from distilvec.arrays import as_vectors
 from distilvec.errors import DataError, DistilvecError, nearest
+
+#: The file's own name, with a column or without: a folder may have the ending too.
+_PARQUET = re.compile(r"\.parquet(:[^/\\]*)?$")
 
 
 def read_vectors(
@@ -55,7 +59,7 @@ def open_vectors(
     if isinstance(vectors, np.ndarray):
         return _matrix(vectors, name), None
     source = str(vectors)
-    if ".parquet" in source:
+    if _PARQUET.search(source):
         return _read_parquet(source, texts, wants_texts=wants_texts)
     return _matrix(_load_npy(Path(source)), source), None
 

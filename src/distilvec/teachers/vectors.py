@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.vector_files import check_rows, open_vectors, read_keys, read_texts
 
+logger = logging.getLogger(__name__)
 _CHUNK = 8192
 _NOTHING = b""  # what numpy makes of a key of zeros
 _NORM_SAMPLE = 256
@@ -85,6 +87,7 @@ class VectorsTeacher(SentenceTeacher):
         self._order, self._sorted = order, scratch(len(words), words.dtype)
         for start in range(0, len(words), _CHUNK):
             self._sorted[start : start + _CHUNK] = words[order[start : start + _CHUNK]]
+        self._tell_twice(source)
         sample = np.asarray(self._vectors[:_NORM_SAMPLE], dtype=np.float32)
         self.card = TeacherCard(
             name=name,
@@ -95,6 +98,25 @@ class VectorsTeacher(SentenceTeacher):
             normalized=bool(np.allclose(np.linalg.norm(sample, axis=1), 1, atol=1e-3)),
             dtype=str(self._vectors.dtype),
         )
+
+    def _tell_twice(self, source: str) -> None:
+        """Warn of items that come again with another vector: the first is the one that is found."""
+        other, row = 0, 0
+        for start in range(1, len(self._sorted), _CHUNK):
+            end = min(start + _CHUNK, len(self._sorted))
+            again = start + np.flatnonzero(self._sorted[start:end] == self._sorted[start - 1 : end - 1])
+            if len(again):
+                one, two = (self._vectors[np.asarray(self._order[places])] for places in (again - 1, again))
+                unlike = np.flatnonzero((np.asarray(one) != np.asarray(two)).any(axis=1))
+                other, row = other + len(unlike), int(self._order[again[unlike[0]]]) if len(unlike) else row
+        if other:
+            logger.warning(
+                "%s: %d rows have an item that comes before with another vector (row %d is one); of an item's vectors "
+                "the first is taken",
+                source,
+                other,
+                row,
+            )
 
     def __len__(self) -> int:
         return len(self._vectors)

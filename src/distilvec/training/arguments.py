@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
-from distilvec.recipe.training_keys import check_keys, check_together
+from distilvec.recipe.training_keys import FOLLOWING, check_keys, check_together
 from distilvec.training.distributed import launched
 
 if TYPE_CHECKING:
@@ -65,6 +65,11 @@ def training_arguments(
         "restore_callback_states_from_checkpoint": True,
         "greater_is_better": True if training.best else None,
     }
+    if str(given.get("lr_scheduler_type", "")) in FOLLOWING:  # of themselves these take less for better
+        better = given.get("greater_is_better", defaults["greater_is_better"])
+        options = given.get("lr_scheduler_kwargs") or {}
+        if isinstance(options, dict):
+            given["lr_scheduler_kwargs"] = {"mode": "max" if better else "min", **options}
     fixed: dict[str, Any] = {
         "output_dir": str(folder),
         "learning_rate": optimizer.lr,
