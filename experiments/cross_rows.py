@@ -107,6 +107,8 @@ MAIN: dict[str, Row] = {
 #: What is left of the logit methods where there are no classes.
 ON_STATES = {f"{name} on states": Row(name, {"form": "embedding"}) for name in ("mined", "cdm")}
 
+#: The main rows but those that sort logits, which train with labels first alone.
+UNSORTED = {name: row for name, row in MAIN.items() if name not in ("uld", "multilevel_ot")}
 #: Sorting forgets which class is which: here the first of three epochs is for the labels alone.
 LABELS_FIRST = {f"{name} labels first": Row(name, task={"labels_first": 1 / 3}) for name in ("uld", "multilevel_ot")}
 
@@ -181,6 +183,7 @@ def repairs() -> dict[str, Row]:
 
 GROUPS: dict[str, dict[str, Row]] = {
     "main": MAIN,
+    "unsorted": UNSORTED,
     "states": ON_STATES,
     "labels-first": LABELS_FIRST,
     "aggregation": AGGREGATION,

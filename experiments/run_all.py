@@ -55,6 +55,8 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("cross_tokenizer.py", ("--rows", "ablations", "--sets", "stsb_separate"), True),
     ("cross_tokenizer.py", ("--rows", "paper-ablations", "--sets", "sick,stsb_separate", "--seeds", "1"), True),
     ("cross_tokenizer.py", ("--rows", "former,aggregation", "--sets", "banking77,sick", "--seeds", "3"), True),
+    ("cross_tokenizer.py", ("--setting", "embedder", "--rows", "unsorted", "--sets", "banking77,sick,emotion"), True),
+    ("cross_tokenizer.py", ("--setting", "embedder", "--rows", "unsorted", "--sets", "mrpc", "--seeds", "3"), True),
     ("cross_tokenizer.py", ("--part", "unsupervised"), True),
     ("cross_tokenizer.py", ("--part", "out-of-domain"), True),
     ("cross_tokenizer.py", ("--setting", "smaller-student", "--sets", "sick", "--seeds", "1"), True),

@@ -273,8 +273,8 @@ def say_without_pooler(folder: Path) -> None:
             file.write_text(json.dumps(settings, indent=4) + "\n", encoding="utf-8")
 
 
-#: What is written into a student's folder once it is shipped, and what systems put into any.
-_LATER = re.compile(r".+\.(json|safetensors|bin|py)|README\.md|task|__pycache__|\..+")
+#: Files that only some students have, what is written into their folders later, and what systems put into any.
+_LATER = re.compile(r".+\.(json|safetensors|bin|py|model)|(vocab|merges)\.txt|README\.md|task|__pycache__|\..+")
 
 
 def _strangers(old: Path, new: Path) -> list[str]:
