@@ -4,8 +4,7 @@
     python experiments/cross_tokenizer.py --rows ablations,repairs --sets sick,stsb_separate --seeds 1
     python experiments/cross_tokenizer.py --setting two-teachers --sets sick --rows distillmoe
     python experiments/cross_tokenizer.py --setting embedder --rows unsorted --sets banking77,sick,emotion
-    python experiments/cross_tokenizer.py --setting embedder --rows "sft,emo,distillmoe,emo paper,distillmoe paper" \\
-        --sets stsb_separate
+    python experiments/cross_tokenizer.py --setting embedder --rows sft,emo,distillmoe --sets stsb_separate
     python experiments/cross_tokenizer.py --part unsupervised                # on TALAS's corpus, nine sets
     python experiments/cross_tokenizer.py --part out-of-domain
     python experiments/cross_tokenizer.py --table

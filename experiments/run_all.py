@@ -19,8 +19,6 @@ from pathlib import Path
 HERE = Path(__file__).parent
 #: Of quarter.py: every text, in the way that was fastest.
 ALL = ("--sizes", "quarter", "--all", "--muon", "--compiled")
-#: Of cross_tokenizer.py: the labels alone, and EMO and DistillMoE with both presets.
-TWO = "sft,emo,distillmoe,emo paper,distillmoe paper"
 #: Script, its arguments, and whether it takes --device.
 SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("talas_table.py", ("--student", "bpe", "--rows", "main", "--seeds", "3"), True),
@@ -58,7 +56,7 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("cross_tokenizer.py", ("--rows", "paper-ablations", "--sets", "sick,stsb_separate", "--seeds", "1"), True),
     ("cross_tokenizer.py", ("--rows", "former,aggregation", "--sets", "banking77,sick", "--seeds", "3"), True),
     ("cross_tokenizer.py", ("--setting", "embedder", "--rows", "unsorted", "--sets", "banking77,sick,emotion"), True),
-    ("cross_tokenizer.py", ("--setting", "embedder", "--rows", TWO, "--sets", "stsb_separate"), True),
+    ("cross_tokenizer.py", ("--setting", "embedder", "--rows", "sft,emo,distillmoe", "--sets", "stsb_separate"), True),
     ("cross_tokenizer.py", ("--part", "unsupervised"), True),
     ("cross_tokenizer.py", ("--part", "out-of-domain"), True),
     ("cross_tokenizer.py", ("--setting", "smaller-student", "--sets", "sick", "--seeds", "1"), True),
