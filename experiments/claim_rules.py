@@ -51,7 +51,7 @@ correction over all claims of the paper. Verdicts are of the interval alone.
 comparison of ours against ours. The other methods have rows with our defaults only.
 
 **Learning rates.** Each method has the rate that was best on validation data, of three rates and of larger ones while
-the largest was best. Ablations have the rate of the row they vary. Where the best rate is the smallest or the largest
+the largest was best (of `labelled/embedder` smaller ones too). Ablations have the rate of the row they vary. Where the best rate is the smallest or the largest
 of those tried, "from" says so: a better one may lie outside.
 
 **Overlap.** Test rows that share a text with the training corpus are left out. Of `texts` only averages without them
@@ -94,8 +94,8 @@ MISSING = """
 - TALAS with its paper's preset (a random start) in every row of its tables; further seeds of its one-seed rows.
 - A second and third seed of the runs without labels, out of domain of EMO and SimCSE, and on MRPC and SST-2.
 - Fifteen epochs of SAM and DISAM.
-- From `embedder`: labelled sets (`cross_tokenizer.py --setting embedder`), the methods on tokens without labels, and
-  TALAS's parts. With labels: emotion, AG News, and texts of 256 tokens (IMDb).
+- From `embedder` with labels: AG News, SST-2, SICK's relatedness, texts of 256 tokens (IMDb), the papers' presets and
+  the rivals on STS-B, ULD and MultiLevelOT. Without labels: the methods on tokens, and TALAS's parts.
 - Anchored layers and LASD's in a student of six layers or more; seeds 3 and 4 of the mixtures.
 - `many_text.py` once more: it now keeps scores without overlap for each set.
 - Many teachers: the transformer student of `similar_teachers.py`, our own likelihood and single teachers in
