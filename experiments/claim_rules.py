@@ -51,8 +51,8 @@ correction over all claims of the paper. Verdicts are of the interval alone.
 comparison of ours against ours. The other methods have rows with our defaults only.
 
 **Learning rates.** Each method has the rate that was best on validation data, of three rates and of larger ones while
-the largest was best (of `labelled/embedder` smaller ones too). Ablations have the rate of the row they vary. Where the best rate is the smallest or the largest
-of those tried, "from" says so: a better one may lie outside.
+the largest was best (of `labelled/embedder` smaller ones too). Ablations have the rate of the row they vary. Where the
+best rate is the smallest or the largest of those tried, "from" says so: a better one may lie outside.
 
 **Overlap.** Test rows that share a text with the training corpus are left out. Of `texts` only averages without them
 were kept, so the four sets without such rows count: Banking77, TweetEval, SciTail and SICK.
