@@ -390,10 +390,10 @@ def test_from_a_description(tmp_path: Path) -> None:
     assert (task.kind, task.seeds, task.settings) == ("regression", (0, 1, 2), MOLECULES)
     np.testing.assert_allclose(task._answers, world.curve, atol=1e-3)
     spec |= {"target": "binary", "test": "all.csv"}
-    given = load_task({key: value for key, value in spec.items() if key != "log"}, tmp_path)
+    given = load_task({key: value for key, value in spec.items() if key not in ("log", "score")}, tmp_path)
     assert len(given.test_items()) == 60
     with pytest.raises(DistilvecError, match="task activity: exclude .*test file"):
-        load_task({**spec, "test": None, "exclude": ["0"]}, tmp_path)
+        load_task({**spec, "target": "regression", "test": None, "exclude": ["0"]}, tmp_path)
     with pytest.raises(DistilvecError, match='^task a: .*"train".*perceptron'):
         load_task({"name": "a", "kind": "perceptron"}, tmp_path)
 

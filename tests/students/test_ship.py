@@ -149,6 +149,7 @@ def test_an_older_model_is_replaced_and_other_files_are_not(tiny_bert: Path, tmp
     ship(student, tmp_path / "student", space="teacher", teacher_map=linear(32, 8))
     assert SentenceTransformer(str(tmp_path / "student"), device="cpu").get_embedding_dimension() == 8
     assert not (tmp_path / "student" / "left-over.txt").exists()
+    assert (tmp_path / "student.before-1" / "left-over.txt").read_text() == "of the older model"
     thesis = tmp_path / "thesis"
     thesis.mkdir()
     (thesis / "thesis.tex").write_text("years of work")
@@ -157,7 +158,7 @@ def test_an_older_model_is_replaced_and_other_files_are_not(tiny_bert: Path, tmp
     with pytest.raises(DistilvecError, match=re.escape(f"{thesis / 'thesis.tex'}: ")):
         ship(student, thesis / "thesis.tex")
     assert (thesis / "thesis.tex").read_text() == "years of work"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["student", "thesis"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["student", "student.before-1", "thesis"]
 
 
 def test_a_full_disk_leaves_the_older_model(tiny_bert: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from distilvec.corpus.groups import rows_with_companions
 from distilvec.evenly import evenly_spaced
 from distilvec.files import read_object
 from distilvec.flow.checks import check_job, compares, too_few_held_out
-from distilvec.flow.combine import combine
+from distilvec.flow.combine import combine, name_of_store
 from distilvec.flow.job import Job
 from distilvec.flow.mine import further_documents, mining_cost
 from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
@@ -208,9 +208,12 @@ def _probe_combined(
     Args:
         kept, keys: as in `_probe_teachers`; of all texts.
     """
-    how, storage = job.recipe.combine, job.recipe.teachers[0].storage
+    how, storage = job.recipe.combine, job.combined_storage
     teacher, store, filled, seen = combine(taught, how, job.corpus, job.place / "probe", storage)  # type: ignore[arg-type]
-    missing = int(_lacking(kept / "stores" / store.path.name, teacher, keys, storage, NOTHING)["sentence"].sum())
+    theirs = [kept / "stores" / section.name for section in job.recipe.teachers]
+    whole = all((folder / "store.json").exists() for folder in theirs)
+    place = kept / "stores" / (name_of_store(teacher, theirs, storage) if whole else store.path.name)
+    missing = int(_lacking(place, teacher, keys, storage, NOTHING)["sentence"].sum())
     each = teacher.card.width * BYTES[storage] + 16
     summary.add(
         "combined",

@@ -14,7 +14,7 @@ from distilvec.errors import DistilvecError, Interrupted
 from distilvec.interruption import StopSignals
 from distilvec.store import FillReport, SignalStore
 from distilvec.store.fill import distinct_positions
-from distilvec.store.layout import key_words, read_identity
+from distilvec.store.layout import key_words, read_format, read_identity
 from distilvec.store.turns import alone
 from distilvec.teachers import Teacher, TeacherReport
 from distilvec.teachers.base import SentenceTeacher
@@ -95,6 +95,19 @@ class CombinedTeacher(SentenceTeacher):
         return np.asarray(mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12), np.float32)
 
 
+def name_of_store(teacher: CombinedTeacher, stores: Sequence[Path], dtype: str) -> str:
+    """The folder's name: another one where teachers or weights change, or where a store of theirs was made anew.
+
+    Args:
+        stores: those of the teachers.
+        dtype: of the combined one.
+    """
+    made = [(read_identity(store), read_format(store).dtype) for store in stores]
+    known = any(identity for identity, _ in made)
+    digest = fingerprint(teacher.card.fingerprint, made, dtype) if known else teacher.card.fingerprint
+    return f"{teacher.card.name[:_NAME]}-{teacher.how}-{digest[:8]}"
+
+
 def combine(
     taught: Sequence[Taught],
     how: How,
@@ -115,11 +128,7 @@ def combine(
         Interrupted: Ctrl-C or SIGTERM; what was combined is kept.
     """
     teacher = CombinedTeacher([each.teacher for each in taught], [each.weight for each in taught], how)
-    # Teachers or weights that change make another store, and so does a store of theirs that was made anew.
-    made = [(read_identity(each.store.path), each.store.dtype) for each in taught]
-    known = any(identity for identity, _ in made)
-    digest = fingerprint(teacher.card.fingerprint, made, dtype) if known else teacher.card.fingerprint
-    folder = stores / f"{teacher.card.name[:_NAME]}-{how}-{digest[:8]}"
+    folder = stores / name_of_store(teacher, [each.store.path for each in taught], dtype)
     store = SignalStore.create(folder, teacher.card, teacher.card.width, dtype)
     store.verify(changed=True)
     keys = corpus.teacher_keys

@@ -383,9 +383,13 @@ class Job:
         if how == "separate" or len(taught) <= 1 or shard is not None:
             return taught
         ticker = Ticker("combining the teachers", f"{self.corpus.modality}s")
-        storage = max((section.storage for section in self.recipe.teachers), key=_FINER.index)
-        teacher, store, filled, seen = combine(taught, how, self.corpus, stores, storage, ticker)
+        teacher, store, filled, seen = combine(taught, how, self.corpus, stores, self.combined_storage, ticker)
         return [Taught(teacher, seen, store, filled)]
+
+    @property
+    def combined_storage(self) -> str:
+        """How the store of combined teachers keeps vectors: as finely as any of them asks for."""
+        return max((section.storage for section in self.recipe.teachers), key=_FINER.index)
 
     @cached_property
     def scorers(self) -> list[Scorer]:
