@@ -254,17 +254,14 @@ class _VectorFilling:
                 wrong = np.flatnonzero(~(np.abs(vectors).max(axis=1, initial=0) <= limit))
                 if len(wrong):
                     row, largest = int(rows[wrong[0]]), float(np.abs(vectors[wrong[0]]).max())
-                    fits = not np.isfinite(largest)
-                    what = "values that are not finite" if fits else f"a value of {largest:.4g}, float16 ends at 65504"
+                    what, remedy = "values that are not finite", "Try the teacher in float32, or leave the item out."
+                    if np.isfinite(largest):
+                        what = f"a value of {largest:.4g}, float16 ends at 65504"
+                        remedy = "Keep this teacher's vectors in float32 (storage: float32 in a recipe)."
                     raise DataError(
                         f"the teacher's vector of the text {self._texts[row][:120]!r} has {what}",
                         where=f"item {row}, key {self._keys[row].tobytes().hex()}",
-                        remedy="Nothing of this batch was stored. "
-                        + (
-                            "Try the teacher in float32, or leave the item out."
-                            if fits
-                            else "Keep this teacher's vectors in float32 (storage: float32 in a recipe)."
-                        ),
+                        remedy=f"Nothing of this batch was stored. {remedy}",
                     )
             writer.add(self._keys[rows], vectors)
 

@@ -20,7 +20,7 @@ from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer
 from distilvec.students.factorising import without_mean
 from distilvec.students.fit_texts import Seen, hooked, sampled, token_batches, without_dropout
-from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of
+from distilvec.students.refitting import JUDGED, Refit, StateMoments, contributions, refit, rows_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 #: Texts at most, for the blocks and for the map behind the pooling; tokens of a text, and about so many of all: the
 #: states of all are kept in memory, some at a time.
 _TEXTS, _TOKENS, _ALL_TOKENS = 2_048, 128, 32_000
-#: Every eighth is kept for judging the map.
-_FEWEST = 8
 #: A norm reads its sum at this scale at least, beside the state that is added to.
 _LEAST_SCALE = 0.3
 
@@ -62,7 +60,7 @@ def narrow(
     Raises:
         DistilvecError: fewer than eight texts.
     """
-    if len(texts) < _FEWEST:
+    if len(texts) < JUDGED:  # none would be left to judge the map on
         raise DistilvecError(
             f"{len(texts)} texts are too few to fit narrower blocks to",
             where="width",

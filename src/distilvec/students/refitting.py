@@ -9,7 +9,7 @@ from torch import Tensor
 
 _RIDGE = 1e-4
 #: Every so many tokens one is kept for judging a refit.
-_JUDGED = 8
+JUDGED = 8
 
 
 class StateMoments:
@@ -22,7 +22,7 @@ class StateMoments:
     def add(self, rows: Tensor) -> None:
         """float [n, width], states of real tokens."""
         rows = torch.cat([rows.float(), rows.new_ones(len(rows), 1).float()], 1)
-        held = (torch.arange(len(rows), device=rows.device) + self._seen) % _JUDGED == _JUDGED - 1
+        held = (torch.arange(len(rows), device=rows.device) + self._seen) % JUDGED == JUDGED - 1
         self._seen += len(rows)
         self.fitted += _squared(rows[~held])
         self.judged += _squared(rows[held])
