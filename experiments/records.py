@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec import __version__
-from distilvec.locking import locked
+from distilvec.files import locked
 
 #: Name -> what came out.
 Rows = Mapping[str, dict[str, Any]]

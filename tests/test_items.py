@@ -19,11 +19,11 @@ import distilvec
 from distilvec.corpus import read_corpus
 from distilvec.corpus.images import open_image
 from distilvec.errors import DistilvecError
+from distilvec.files import locked
 from distilvec.flow.combine import CombinedTeacher
 from distilvec.flow.job import Job
 from distilvec.flow.ray import teach_alone
 from distilvec.flow.run import run
-from distilvec.locking import locked
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of

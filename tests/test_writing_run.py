@@ -11,7 +11,7 @@ import pytest
 from tests.writing import built, items
 
 import distilvec
-from distilvec import marker
+from distilvec import folders
 from distilvec.choosing import choose
 from distilvec.cli.disk import pieces
 from distilvec.errors import DistilvecError, EnvironmentProblem
@@ -175,15 +175,16 @@ def test_a_dry_run_says_what_would_happen(home: Path) -> None:
 
 
 def test_a_run_with_such_a_student_is_known_as_one(done: Run) -> None:
-    assert marker.is_finished(done.folder)
+    assert folders.is_finished(done.folder)
     with pytest.raises(DistilvecError, match=str(done.folder / "student")):
         distilvec.load(done.folder)
     with pytest.raises(EnvironmentProblem, match="switched off"):  # so there is a student with its card
         push(done.folder, "me/small")
-    shutil.copytree(done.folder / "student", done.folder / ".student.old-1")
-    found = {piece.kind for piece in pieces(done.folder.parent)}
-    shutil.rmtree(done.folder / ".student.old-1")
-    assert {"student", "left over"} <= found
+    half = done.folder / ".distilvec-tmp-0123456789abcdef"
+    shutil.copytree(done.folder / "student", half)
+    found = {piece.path: piece.kind for piece in pieces(done.folder.parent)}
+    shutil.rmtree(half)
+    assert found[done.folder / "student"] == "student" and found[half] == "left over"
 
 
 def test_training_from_python_gives_a_student_that_writes(home: Path) -> None:

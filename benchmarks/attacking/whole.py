@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 #: Names under which files are made before they get their own.
-UNFINISHED = (".partial", ".tmp", ".report-", ".export-", ".old")
+UNFINISHED = (".partial", ".distilvec-tmp-")
 
 
 def all_keys(store: Any) -> npt.NDArray[np.uint8]:

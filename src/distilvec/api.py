@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
-from distilvec.files import home, read_object, refuse_foreign, write_text
+from distilvec.files import home, write_text
+from distilvec.folders import check, check_file
 from distilvec.judging.loading import read_tasks
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import GIVEN, corpus_section, recipe_of
@@ -314,7 +315,7 @@ def evaluate(
 
     output = None if output is None else Path(home(str(output)))
     if output is not None:
-        refuse_foreign(output.parent, [output.name], lambda _: "scores" in read_object(output))
+        check_file(output, lambda content: "scores" in content)
     chosen = read_tasks(tasks)
     opened: Any = model
     if isinstance(model, str | Path):
@@ -347,6 +348,7 @@ def _keep_results(tasks: Sequence[Any], folder: Path, name: str, model: Any) -> 
     own = [task for task in tasks if isinstance(task, MtebTask)]
     if not own:
         raise DistilvecError("only tasks of MTEB have result files", where="results", remedy="Leave it out.")
+    check(folder, "results", ())
     files = ResultFiles(folder, name, revision_of(model))
     for task in own:
         task.results = files

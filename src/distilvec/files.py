@@ -1,13 +1,20 @@
-"""Where a file is, and how it becomes visible: whole, or not at all."""
+"""How files become visible, whole or not at all, and how a process holds a folder.
+
+What is not whole yet has a random name with one prefix and a lock beside it, which the system drops with its process:
+the next process that writes into the folder removes what no process holds.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import re
+import secrets
+import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +26,10 @@ if TYPE_CHECKING:
 #: Numbers of the errors that say that there is no room.
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _SCRATCH_BYTES = 4 << 20
+#: What every name begins with that lasts until its file or folder is whole.
+TEMPORARY = ".distilvec-tmp-"
+TEMPORARY_NAME = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{16}(\.lock)?")
+RUN_LOCK = "run.lock"
 
 
 def home(path: str) -> str:
@@ -29,37 +40,6 @@ def home(path: str) -> str:
         return str(Path(path).expanduser())
     except RuntimeError:
         return path
-
-
-@contextmanager
-def whole(file: Path) -> Iterator[Path]:
-    """A temporary name beside `file` to write to; renamed to `file` at the end, and gone if the block raises.
-
-    The folder is made where it is missing. Nobody ever sees half of the file, and a killed process leaves the old one.
-
-    Raises:
-        EnvironmentProblem: the place cannot be written, or the disk is full.
-    """
-    temporary = None
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{file.name[:100]}.", suffix=".tmp", dir=file.parent)
-        os.close(handle)
-        temporary = Path(name)
-        yield temporary
-        temporary.chmod(0o666 & ~_mask())
-        os.replace(temporary, file)
-    except Exception as error:
-        if not of_the_system(error):
-            raise
-        raise EnvironmentProblem(
-            f"the file cannot be written ({getattr(error, 'strerror', None) or error})",
-            where=str(file)[:300],
-            remedy="Choose another place, or make room.",
-        ) from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
 
 
 def of_the_system(error: Exception) -> bool:
@@ -74,6 +54,151 @@ def is_full(error: Exception) -> bool:
     """Whether an error says that there is no room on a disk, in its own words or in those of safetensors."""
     wrapped = any(f"(os error {number})" in str(error) for number in FULL)
     return of_the_system(error) and (wrapped or getattr(error, "errno", None) in FULL)
+
+
+@contextmanager
+def locked(file: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold an exclusive lock, which the system drops when the process dies; yields whether it was got.
+
+    The holder removes the file while it holds it; a process that waits on the removed file notices and tries again.
+
+    Raises:
+        OSError: the file cannot be made, or its file system takes no locks.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(file, thread_local=False)
+    try:
+        lock.acquire(blocking=wait)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with suppress(OSError):  # a lock that stays is taken by the next process all the same
+            file.unlink(missing_ok=True)
+        lock.release()
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process holds this lock, or another user's may; the file is neither made nor removed."""
+    from filelock import FileLock, Timeout
+
+    if not file.is_file():
+        return False
+    try:
+        FileLock(file, thread_local=False).acquire(blocking=False).lock.release()
+    except (Timeout, PermissionError):
+        return True
+    except OSError:  # a file system without locks
+        return False
+    return False
+
+
+@contextmanager
+def alone_in(folder: Path, name: str = RUN_LOCK) -> Iterator[None]:
+    """Hold a folder that is written into; two runs would take each other's files for their own.
+
+    Args:
+        name: the lock's file in it.
+
+    Raises:
+        DistilvecError: another process holds it.
+        EnvironmentProblem: it cannot be written.
+    """
+    with ExitStack() as stack:
+        with writing("folder", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            free = stack.enter_context(locked(folder / name, wait=False))
+        if not free:
+            raise DistilvecError(
+                "another run is at work here", where=str(folder), remedy="Wait for it, or choose another output."
+            )
+        yield
+
+
+@contextmanager
+def writing(what: str, where: Path, remedy: str = "Choose another place, or make room.") -> Iterator[None]:
+    """Turn what the system says while something is written into an error that names it.
+
+    Raises:
+        EnvironmentProblem: the place cannot be written, or the disk is full.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not of_the_system(error):
+            raise
+        raise EnvironmentProblem(
+            f"the {what} cannot be written ({getattr(error, 'strerror', None) or error})",
+            where=str(where)[:300],
+            remedy=remedy,
+        ) from error
+
+
+@contextmanager
+def temporary(folder: Path) -> Iterator[Path]:
+    """A name in `folder` for a file or folder that is not whole yet; what has it when the block ends is removed.
+
+    Raises:
+        OSError: the folder is missing or cannot be written.
+    """
+    for name in {name.removesuffix(".lock") for name in os.listdir(folder) if TEMPORARY_NAME.fullmatch(name)}:
+        with suppress(OSError), locked(folder / f"{name}.lock", wait=False) as dead:
+            if dead:
+                _discard(folder / name)
+    path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
+    with locked(path.with_name(f"{path.name}.lock"), wait=True):  # before the path, so that it never lacks one
+        try:
+            yield path
+        finally:
+            _discard(path)
+
+
+@contextmanager
+def whole(file: Path) -> Iterator[Path]:
+    """A temporary name to write to, which becomes `file` at the end of the block, and is removed if the block raises.
+
+    The folder is made if it is missing. A killed process leaves the old file as it was.
+
+    Raises:
+        EnvironmentProblem: the place cannot be written, or the disk is full.
+    """
+    with writing("file", file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with temporary(file.parent) as partial:
+            yield partial
+            os.replace(partial, file)
+
+
+def write_text(file: Path, content: str) -> None:
+    """Write a text file as UTF-8, whole or not at all.
+
+    Raises:
+        EnvironmentProblem: the place cannot be written, or the disk is full.
+    """
+    with whole(file) as partial:
+        partial.write_text(content, encoding="utf-8")
+
+
+def try_place(place: Path) -> None:
+    """Write and remove a small file where a folder is or will be, so that a place that takes none is refused now.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+    there = next(each for each in (place.absolute(), *place.absolute().parents) if os.path.lexists(each))
+    with temporary(there) as partial:
+        partial.write_bytes(bytes(4096))
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def scratch(count: int, dtype: Any) -> np.ndarray:
@@ -113,52 +238,3 @@ def read_object(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def refuse_foreign(place: Path, names: Iterable[str], ours: Callable[[Path], bool]) -> None:
-    """Refuse to write where something of somebody else's would be replaced; nothing is changed.
-
-    Args:
-        place: a folder, which need not exist.
-        names: what would be replaced in it.
-        ours: whether distilvec wrote what lies in this folder.
-
-    Raises:
-        DistilvecError: a file lies where the folder should be, or it holds such names, and they are not ours.
-        EnvironmentProblem: nobody may look.
-    """
-    try:
-        is_file = place.exists() and not place.is_dir()
-        there = sorted(name for name in names if os.path.lexists(place / name))
-        foreign = bool(there) and not is_file and not ours(place)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the place cannot be looked at ({error.strerror or error})",
-            where=str(place)[:300],
-            remedy="Choose another place.",
-        ) from error
-    if is_file:
-        raise DistilvecError("this is a file, and a folder is needed", where=str(place)[:300], remedy="Choose another.")
-    if foreign:
-        raise DistilvecError(
-            f"this folder holds {', '.join(there[:3])}, which this command did not write",
-            where=str(place)[:300],
-            remedy="Choose an empty or a new folder (-o); nothing was changed.",
-        )
-
-
-def write_text(file: Path, content: str) -> None:
-    """Write a text file as UTF-8, whole or not at all.
-
-    Raises:
-        EnvironmentProblem: the place cannot be written, or the disk is full.
-    """
-    with whole(file) as temporary:
-        temporary.write_text(content, encoding="utf-8")
-
-
-def _mask() -> int:
-    """The permissions that this process takes away from new files; asking means setting it for a moment."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -14,8 +14,8 @@ from distilvec.cli.disk import clean, pieces, text
 from distilvec.corpus import content_keys
 from distilvec.corpus.files import new_files
 from distilvec.errors import DistilvecError
+from distilvec.files import alone_in, locked
 from distilvec.flow.finetune import finetune
-from distilvec.locking import alone_in, locked
 from distilvec.store import fill
 from distilvec.teachers import load_teacher
 from distilvec.teachers.signals import NEXT, Wanted
@@ -118,7 +118,7 @@ def test_leftovers_go_once_they_are_old(run: Path) -> None:
     old, young = run / "checkpoints-before", run / "stores/teacher/sentence-a-000009.arrow.bad"
     shutil.copytree(run / "checkpoints", old)
     young.write_bytes(b"x" * 1000)
-    half = run / ".report-k1lled0_"
+    half = run / ".distilvec-tmp-0123456789abcdef"
     shutil.copytree(run / "figures", half / "figures")
     (half / "report.md").write_text("# Half of")
     past = time.time() - 7200

@@ -42,7 +42,7 @@ for point in range(1, 12):
     killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
     left = state()
     again = " ".join(read_corpus(["new", "texts", "here"], out, holdout=0.0).texts())
-    print(point, killed, left, again, any(name.startswith(".partial") for name in os.listdir(out)), sep="|")
+    print(point, killed, left, again, any(name.startswith(".distilvec-tmp-") for name in os.listdir(out)), sep="|")
     if not killed:
         break
 """
@@ -97,16 +97,16 @@ def test_a_killed_reader_leaves_nothing_that_counts(tmp_path: Path, big_file: Pa
     before = read_corpus(["what was here before"], out, holdout=0.0)
     process = run(READ, big_file, out)
     deadline = time.monotonic() + 60
-    while not any(part.stat().st_size > 1_000_000 for part in out.glob(".partial-*/items.arrow")):
+    while not any(part.stat().st_size > 1_000_000 for part in out.glob(".distilvec-tmp-*/items.arrow")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert list(out.glob(".partial-*"))
+    assert list(out.glob(".distilvec-tmp-*"))
     assert Corpus.open(out).texts() == before.texts(), "the old corpus is whole"
     again = read_corpus(big_file, out, holdout=0.0, limit=100)
     assert len(again) == 100
-    assert not list(out.glob(".partial-*")), "what the dead process left is gone"
+    assert not list(out.glob(".distilvec-tmp-*")), "what the dead process left is gone"
 
 
 def test_killed_between_any_two_moves(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_an_interrupted_reader_cleans_up(tmp_path: Path, big_file: Path) -> None
         out = tmp_path / f"out-{attempt}"
         process = run(READ, big_file, out)
         deadline = time.monotonic() + 60
-        while process.poll() is None and not list(out.glob(".partial-*/items.arrow")):
+        while process.poll() is None and not list(out.glob(".distilvec-tmp-*/items.arrow")):
             assert time.monotonic() < deadline
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
@@ -150,7 +150,7 @@ def test_readers_at_the_same_time_agree(tmp_path: Path, big_file: Path) -> None:
         output, _ = process.communicate()
         assert process.returncode == 0, output
     assert len(Corpus.open(tmp_path / "out")) == 5000
-    assert not list((tmp_path / "out").glob(".partial-*"))
+    assert not list((tmp_path / "out").glob(".distilvec-tmp-*"))
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")

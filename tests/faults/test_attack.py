@@ -153,10 +153,14 @@ def test_half_written_files_are_seen(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text('{"a": 1')
     (tmp_path / "report.html").write_text("<html>")
     (tmp_path / "run.jsonl").write_text('{"a": 1}\n{"b": ')
-    (tmp_path / ".student.partial-7").mkdir()
-    (tmp_path / ".student.partial-7" / "config.json").write_text("{")
+    half = ".distilvec-tmp-0123456789abcdef"
+    (tmp_path / half).mkdir()
+    (tmp_path / half / "config.json").write_text("{")
     assert [line.split()[0] for line in whole.broken_files(tmp_path)] == ["report.html", "report.json"]
-    assert whole.left_over(tmp_path) == [".student.partial-7", ".student.partial-7/config.json"]
+    assert whole.left_over(tmp_path) == [
+        ".distilvec-tmp-0123456789abcdef",
+        ".distilvec-tmp-0123456789abcdef/config.json",
+    ]
 
 
 def test_the_same_seed_gives_the_same_inputs() -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import distilvec
-from distilvec import marker
+from distilvec import folders
 from distilvec.alignment.drawing import align_command
 from distilvec.choosing import settle_student
 from distilvec.cli.disk import ABOUT, Kind, clean, pieces
@@ -108,8 +108,7 @@ def test_folders_that_look_like_ours_by_name_stay(tmp_path: Path) -> None:
     assert everything(tmp_path) == before
 
 
-@pytest.mark.parametrize("marked", [True, False])
-def test_somebodys_files_inside_our_folders_stay(run: Path, marked: bool) -> None:
+def test_somebodys_files_inside_our_folders_stay(run: Path) -> None:
     mine = [
         "checkpoints/best.safetensors",
         "checkpoints/notes/a.txt",
@@ -124,6 +123,7 @@ def test_somebodys_files_inside_our_folders_stay(run: Path, marked: bool) -> Non
         "alignments/table.csv",
         "checkpoints-before/thesis.tex",
         ".student.partial-1/thesis.tex",
+        ".distilvec-tmp-mine/thesis.tex",
         "thesis.partial",
         "draft.tmp",
         ".report-mine/thesis.md",
@@ -134,8 +134,6 @@ def test_somebodys_files_inside_our_folders_stay(run: Path, marked: bool) -> Non
         *(f"start/{folder.name}/notes.json" for folder in (run / "start").iterdir()),
     ]
     plant(run, *mine)
-    if not marked:
-        (run / marker.MARKER).unlink()
     kinds = {piece.kind for piece in clean(run, REMOVABLE, dry_run=False)}
     assert kinds >= {"checkpoints", "store", "derived", "corpus", "tokens"}
     left = everything(run)
@@ -144,16 +142,6 @@ def test_somebodys_files_inside_our_folders_stay(run: Path, marked: bool) -> Non
     assert ours <= set(left)
     gone = ("tokens/ids-", "checkpoints/checkpoint-4/", "stores/teacher/s", "start/")
     assert not any(name.startswith(gone) for name in set(left) - set(mine))
-
-
-def test_a_copied_recipe_does_not_give_a_report_away(run: Path, tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    saved = (run / "recipe.yaml").read_text().replace(str(run), str(project))
-    (project / "recipe.yaml").write_text(saved)
-    plant(project, "report.md", "figures/mine.svg")
-    with pytest.raises(DistilvecError, match=r'project: .*"figures", "report\.md"|project: .*figures.*report\.md'):
-        marker.claim(project)
 
 
 @pytest.mark.parametrize("student", ["model", "auto"])
@@ -209,15 +197,15 @@ def test_a_marker_of_somebody_else_makes_nothing_ours(tmp_path: Path) -> None:
         place, "checkpoints/checkpoint-5/model.safetensors", "checkpoints/checkpoint-5/unlogged-0.json", "report.json"
     )
     before = everything(place)
-    for content in ('{"roles": ["output"]}', "[]", '{"made_by": "distilvec"}', "{", '{"made_by": 1, "roles": 3}'):
-        (place / marker.MARKER).write_text(content)
+    for content in ('{"roles": ["output"]}', "[]", '{"made_by": "distilvec"}', "{", '{"made_by": 1, "files": {}}'):
+        (place / folders.MANIFEST).write_text(content)
         assert clean(tmp_path, REMOVABLE, dry_run=False) == []
     genuine = tmp_path / "genuine"
-    marker.claim(genuine)
-    (place / marker.MARKER).unlink()
-    (place / marker.MARKER).symlink_to(genuine / marker.MARKER)
+    folders.claim(genuine)
+    (place / folders.MANIFEST).unlink()
+    (place / folders.MANIFEST).symlink_to(genuine / folders.MANIFEST)
     assert all(piece.path == genuine for piece in pieces(tmp_path))
-    (place / marker.MARKER).unlink()
+    (place / folders.MANIFEST).unlink()
     assert everything(place) == before
 
 
@@ -230,17 +218,11 @@ def test_an_unfinished_run_is_not_taken_for_a_finished_one(run: Path) -> None:
     assert (run / "checkpoints-before").is_dir(), "the new run must not go on from them"
 
 
-@pytest.mark.parametrize("marked", [True, False])
-def test_an_equal_run_begun_again_is_unfinished_too(run: Path, marked: bool) -> None:
-    if marked:
-        output_folder(Recipe.load(run / "recipe.yaml"), resume=False)
-    else:  # as a version before the marker left it: the recipe is newer than the report
-        (run / marker.MARKER).unlink()
-        assert {piece.kind for piece in clean(run)} == {"checkpoints"}
-        os.utime(run / "report.json", (LONG_AGO, LONG_AGO))
+def test_an_equal_run_begun_again_is_unfinished_too(run: Path) -> None:
+    output_folder(Recipe.load(run / "recipe.yaml"), resume=False)
     assert clean(run, dry_run=False) == []
-    marker.claim(run)
-    marker.finish(run)
+    folders.claim(run)
+    folders.update(run, finished=True)
     assert {piece.kind for piece in clean(run, dry_run=False)} == {"checkpoints"}
 
 
@@ -283,20 +265,28 @@ def test_the_working_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_cache_among_somebodys_files_makes_it_no_output(tmp_path: Path) -> None:
     plant(tmp_path, "report.md")
-    marker.claim(tmp_path, "cache")
+    folders.claim(tmp_path, "cache")
     with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + r".*: report\.md\..*-o"):
-        marker.claim(tmp_path)
+        folders.claim(tmp_path)
     plant(tmp_path / "other", "corpus/letters.txt")
     with pytest.raises(DistilvecError, match=r"/other: .*: corpus\..*-o"):
-        marker.claim(tmp_path / "other", "cache")
+        folders.claim(tmp_path / "other", "cache")
 
 
-def test_a_run_of_an_earlier_version_goes_on(run: Path) -> None:
-    (run / marker.MARKER).unlink()
-    output_folder(Recipe.load(run / "recipe.yaml"), resume=True)
-    assert marker.read(run)["roles"] == ["output"]
-    plant(run, "notes-of-mine.txt")  # once it is ours, it may hold more
-    output_folder(Recipe.load(run / "recipe.yaml"), resume=True)
+def test_a_run_without_its_manifest_is_refused_and_left_alone(run: Path) -> None:
+    """As after `cp -r out/* elsewhere`, which copies no hidden files."""
+    kept = (run / folders.MANIFEST).read_bytes()
+    (run / folders.MANIFEST).unlink()
+    before = everything(run)
+    with pytest.raises(DistilvecError, match=r"/out: this folder holds .*"):
+        output_folder(Recipe.load(run / "recipe.yaml"), resume=True)
+    clean(run, ["left over"], dry_run=False)
+    assert everything(run) == before
+    for content in (kept.decode(), '{"made_by": "distilvec", "roles": ["output"]}'):  # and of an earlier version
+        (run / folders.MANIFEST).write_text(content)
+        plant(run, "notes-of-mine.txt")  # once it is ours, it may hold more
+        output_folder(Recipe.load(run / "recipe.yaml"), resume=True)
+        assert "student" in folders.read(run)["files"]["output"] and folders.read(run)["finished"] is False
 
 
 def test_the_resolved_recipe_never_replaces_its_source(run: Path, tmp_path: Path) -> None:
@@ -350,7 +340,7 @@ def test_a_file_or_a_loop_where_a_folder_should_be(tmp_path: Path) -> None:
         with pytest.raises(DistilvecError):
             output_folder(recipe(tmp_path / name), resume=False)
         with pytest.raises(DistilvecError):
-            marker.claim(tmp_path / name, "cache")
+            folders.claim(tmp_path / name, "cache")
         with pytest.raises(DistilvecError):
             demo_recipe(tmp_path / name, teacher="t")
     assert (tmp_path / "file").read_text() == "mine"
@@ -360,7 +350,7 @@ def test_a_file_or_a_loop_where_a_folder_should_be(tmp_path: Path) -> None:
 def test_a_file_or_a_loop_within_the_output(name: str, tmp_path: Path) -> None:
     """Said before anything is taught."""
     for kind in ("file", "folder", "loop"):
-        out = marker.claim(tmp_path / kind)
+        out = folders.claim(tmp_path / kind)
         place = out / name
         place.parent.mkdir(exist_ok=True)
         if kind == "file":

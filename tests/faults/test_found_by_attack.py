@@ -87,7 +87,7 @@ def test_a_folder_in_the_place_of_a_prepared_corpus_file(tmp_path: Path, name: s
     (tmp_path / "corpus" / name).mkdir()
     with pytest.raises(EnvironmentProblem, match=re.escape(f"{tmp_path / 'corpus'}: ")):
         read_corpus(["one", "two", "three"], tmp_path / "corpus", holdout=0.0)
-    assert not list((tmp_path / "corpus").glob(".partial*"))
+    assert not list((tmp_path / "corpus").glob(".distilvec-tmp-*"))
     (tmp_path / "corpus" / name).rmdir()
     assert len(read_corpus(["one", "two", "three"], tmp_path / "corpus", holdout=0.0)) == 3
     assert len(Corpus.open(tmp_path / "corpus")) == 3

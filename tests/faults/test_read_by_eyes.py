@@ -14,10 +14,11 @@ import pytest
 import torch
 from tests.judging.embedders import words
 
-from distilvec import marker
+from distilvec import folders
 from distilvec.choosing.dry_run import plan
 from distilvec.corpus import read_corpus
 from distilvec.errors import DataError, DistilvecError
+from distilvec.files import alone_in
 from distilvec.flow import start
 from distilvec.flow.demo import demo_recipe
 from distilvec.flow.finetune import finetune
@@ -29,7 +30,6 @@ from distilvec.judging import CachedEncoder, ClassificationTask, RetrievalTask, 
 from distilvec.judging.bootstrap import make_score, paired_bootstrap
 from distilvec.judging.loading import read_tasks
 from distilvec.judging.scores import Outputs
-from distilvec.locking import alone_in
 from distilvec.modules.task_head import TaskHead
 from distilvec.recipe import Recipe
 from distilvec.report import Record, compare_table
@@ -86,7 +86,7 @@ def test_a_kill_while_a_finished_run_is_set_aside_loses_nothing_of_it(
         checkpoint = out / "checkpoints" / "checkpoint-3"
         checkpoint.mkdir(parents=True)
         (checkpoint / "trainer_state.json").write_text('{"global_step": 3, "log_history": []}')
-        marker.finish(out)
+        folders.update(out, finished=True)
         moved = 0
 
         def killed(place: Path, target: Path, most: int = most) -> Path:
@@ -132,7 +132,7 @@ def test_a_fine_tuning_under_way_is_left_alone(tmp_path: Path, tiny_bert: Path) 
     rows = [{"text": f"row {number}", "label": "ab"[number % 2]} for number in range(8)]
     work = tmp_path / ".model.finetune"
     work.mkdir()
-    (work / ".distilvec.json").write_text(json.dumps({"made_by": "distilvec", "roles": ["output"]}))
+    (work / ".distilvec.json").write_text(json.dumps({"made_by": "distilvec", "files": {"output": ["student"]}}))
     with alone_in(tmp_path, ".model.finetune.lock"), pytest.raises(DistilvecError, match="another run is at work"):
         finetune(tiny_bert, rows, tmp_path / "model", training={"max_steps": 1, "use_cpu": True})
     assert work.is_dir()

@@ -25,6 +25,7 @@ from distilvec.flow.compare import compare
 from distilvec.flow.run import run, train
 from distilvec.flow.start import _with_dropout
 from distilvec.flow.variants import changed
+from distilvec.folders import claim
 from distilvec.judging import CachedEncoder, Outputs, RegressionTask, RetrievalTask, SimilarityTask, paired_bootstrap
 from distilvec.judging.bootstrap import make_score
 from distilvec.judging.compression import CompressedEncoder, Form
@@ -93,7 +94,7 @@ def test_what_training_refuses_is_refused_before_the_teacher_is_asked(
         "training": {"max_steps": 2, "batch_size": 8, "use_cpu": True},
     }
     merged = {**plain, **{key: {**plain.get(key, {}), **value} for key, value in sections.items()}}  # type: ignore[dict-item]
-    (tmp_path / "out" / "student").mkdir(parents=True)
+    (claim(tmp_path / "out") / "student").mkdir()
     shutil.copytree(tiny_bert, tmp_path / "out" / "student", dirs_exist_ok=True)
     (tmp_path / "out" / "recipe.yaml").write_text(recipe(tmp_path, tiny_bert, sentences[:60]).to_yaml())
     wrong = recipe(tmp_path, tiny_bert, sentences[:60], **merged)

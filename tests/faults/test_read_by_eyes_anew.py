@@ -17,13 +17,13 @@ from distilvec.cli.main import _keeps_nothing
 from distilvec.corpus import content_keys, read_corpus
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.job import Job
+from distilvec.folders import check, seal
 from distilvec.judging.probes import ClassificationTask
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.talas_sets import talas_spec
 from distilvec.judging.verdict import judge_run
 from distilvec.recipe import Recipe
 from distilvec.recipe.sections import SharpnessSection
-from distilvec.sealing import refuse_unlisted, seal
 from distilvec.store import SignalStore, fill
 from distilvec.store.axes import settle_axes
 from distilvec.store.layout import add_signal
@@ -126,10 +126,10 @@ def test_an_export_replaces_what_its_list_names_alone(tmp_path: Path) -> None:
     place.mkdir()
     (place / "model.onnx").touch()
     seal(place, "export")
-    refuse_unlisted(place, ["model.onnx", "README.md"], "export")
+    check(place, "export", ["model.onnx", "README.md"])
     (place / "README.md").write_text("mine")
-    with pytest.raises(DistilvecError, match="holds README.md"):
-        refuse_unlisted(place, ["model.onnx", "README.md"], "export")
+    with pytest.raises(DistilvecError, match="README.md"):
+        check(place, "export", ["model.onnx", "README.md"])
 
 
 def test_a_student_that_ships_over_another_keeps_what_lay_beside_it(

@@ -12,7 +12,7 @@ from tests.faults.test_read_by_eyes import recipe
 from tests.faults.test_read_by_eyes_again import Counted
 from tests.scorers.test_scorers import settings
 
-from distilvec import marker, sealing
+from distilvec import folders
 from distilvec.choosing import settle_student
 from distilvec.errors import DistilvecError
 from distilvec.flow.checks import check_job
@@ -35,11 +35,11 @@ def test_a_finished_run_without_checkpoints_is_not_trained_anew_by_going_on(
     run(done)
     student = (tmp_path / "out" / "student" / "model.safetensors").read_bytes()
     for checkpoint in (tmp_path / "out" / "checkpoints").glob("checkpoint-*"):
-        sealing.remove(checkpoint)
+        folders.remove(checkpoint)
     with pytest.raises(DistilvecError, match=r"/out: this run is finished, .*distilvec evaluate .*student"):
         run(done, resume=True)
     assert (tmp_path / "out" / "student" / "model.safetensors").read_bytes() == student
-    assert marker.is_finished(tmp_path / "out")
+    assert folders.is_finished(tmp_path / "out")
 
 
 def test_going_on_without_checkpoints_keeps_the_student_of_another_corpus(
@@ -51,7 +51,7 @@ def test_going_on_without_checkpoints_keeps_the_student_of_another_corpus(
     train(given)
     student = (tmp_path / "out" / "student" / "model.safetensors").read_bytes()
     for checkpoint in (tmp_path / "out" / "checkpoints").glob("checkpoint-*"):
-        sealing.remove(checkpoint)
+        folders.remove(checkpoint)
     texts.write_text("\n".join(sentences[:80]))
     train(given, resume=True)
     assert (tmp_path / "out" / "before-1" / "student" / "model.safetensors").read_bytes() == student

@@ -209,11 +209,13 @@ def test_two_may_write_one_file_at_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_half_written_records_of_a_killed_writer_go(tmp_path: Path) -> None:
     store = filled(tmp_path)
-    half = tmp_path / f"{store.parts[0]}.json.123-ab12cd34.tmp"
+    half = tmp_path / ".distilvec-tmp-0123456789abcdef"
     half.touch()
-    (tmp_path / "store.json.123-ab12cd34.tmp").touch()
+    write_json(tmp_path / "more.json", {})
+    assert not half.exists()
+    (tmp_path / "more.json").unlink()
     with store.writer("host-0"):
-        assert not half.exists() and not list(tmp_path.glob("*.tmp"))
+        assert not list(tmp_path.glob(".distilvec*"))
     assert len(SignalStore.open(tmp_path)) == 40
 
 

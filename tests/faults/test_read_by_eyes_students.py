@@ -24,7 +24,7 @@ from tests.serving.test_serve import batched, running
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.export import export_onnx
 from distilvec.export.encoder import OnnxEncoder
-from distilvec.files import refuse_foreign
+from distilvec.folders import check, check_model
 from distilvec.indexes import check_index
 from distilvec.indexes.rows import cosines, top
 from distilvec.indexes.variants import IndexVariant, Reader
@@ -37,7 +37,6 @@ from distilvec.students.fit_texts import token_batches
 from distilvec.students.narrowing import _pooled
 from distilvec.students.reshaping import Reshaping
 from distilvec.students.shape import Kept, Shape
-from distilvec.students.ship import check_place
 from distilvec.students.vocabulary import plain_backend
 from distilvec.teachers import load_teacher
 
@@ -236,15 +235,16 @@ def test_the_router_reads_as_its_models_do(
         assert np.allclose(made.encode_document(["a cat"]), model.encode_document(["a cat"]), atol=1e-5)
 
 
-@pytest.mark.parametrize("look", [check_place, lambda place: refuse_foreign(place, ["a"], lambda _: True)])
+@pytest.mark.parametrize("look", [check_model, lambda place: check(place, "export", ["a"])])
 def test_a_place_that_nobody_may_look_at_is_none_to_write_to(
     look: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Path, **options: Any) -> bool:
         raise PermissionError(13, "Permission denied", str(self))
 
-    monkeypatch.setattr(Path, "exists", refuse)
-    with pytest.raises(EnvironmentProblem, match=r"/closed: .*Permission denied.*Choose another place"):
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(EnvironmentProblem, match=r"/closed: .*Permission denied.*Choose another"):
         look(tmp_path / "closed")
 
 

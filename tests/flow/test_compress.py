@@ -120,7 +120,7 @@ def test_the_command_writes_and_prints_the_table(
     assert {row.width for row in saved.rows} == {64, 16}
     page = (tmp_path / "out/compression.md").read_text()
     assert page.startswith("# student, compressed\n") and saved.grid().markdown() in page
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["compression.json", "compression.md"]
+    assert sorted(file.name for file in (tmp_path / "out").glob("[!.]*")) == ["compression.json", "compression.md"]
     with pytest.raises(DistilvecError, match=r"/task\.yaml: "):
         saved.write(tmp_path / "task.yaml", "student")
 

@@ -121,7 +121,7 @@ def test_the_student_and_its_card_arrive(hub: Hub, run: Path, tmp_path: Path) ->
     assert done.stdout.strip() == f"{hub.address}/me/small"
     assert hub.repositories["me/small"].get("private") or hub.repositories["me/small"].get("visibility") == "private"
     assert hub.commits == ["first"] and hub.tokens == {"Bearer right"}
-    sent = {str(f.relative_to(run / "student")) for f in (run / "student").rglob("*") if f.is_file()}
+    sent = {str(f.relative_to(run / "student")) for f in (run / "student").rglob("[!.]*") if f.is_file()}
     assert set(hub.files) - {".gitattributes"} == sent and b"cosine" in hub.files["README.md"]
     for name, content in hub.files.items():
         (tmp_path / "back" / name).parent.mkdir(parents=True, exist_ok=True)

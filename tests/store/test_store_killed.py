@@ -168,7 +168,7 @@ def test_a_file_size_limit_is_a_clear_error_and_nothing_is_lost(
     records = {file.stem for file in tmp_path.glob("*.json")} - {"store"}
     assert {file.stem for file in tmp_path.glob("*.arrow")} == records
     assert bool(records) == (batch > 1)
-    assert not list(tmp_path.glob("*.tmp")) and not list(tmp_path.glob("*.lock"))
+    assert not list(tmp_path.glob(".distilvec-tmp-*")) and not list(tmp_path.glob("*.lock"))
     child = process(tmp_path, "--items", ITEMS)
     code, output = child.wait()
     assert code == 0, output

@@ -19,7 +19,7 @@ from tests.tasks import labelled
 from tests.training.starting import Starter
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.flow.finetune import _digest, _work_folder, finetune, finetune_scores
+from distilvec.flow.finetune import _digest, finetune, finetune_scores
 from distilvec.recipe import Recipe, TrainingSection
 from distilvec.report import Record
 from distilvec.tasks.examples import Examples, read_examples
@@ -109,9 +109,6 @@ def test_a_call_has_the_digest_that_it_had_in_versions_before(tmp_path: Path) ->
 
 
 def test_values_in_place_of_files_and_a_text_that_comes_twice(tiny_bert: Path, tmp_path: Path) -> None:
-    before = tmp_path / ".out.finetune"  # what a version with a trainer of its own left unfinished
-    (before / "checkpoints" / "checkpoint-3").mkdir(parents=True)
-    (before / "digest").write_text("0123456789abcdef" * 2)
     rows = labelled.texts(20)
     rows += rows[:4]
     out = finetune(
@@ -120,7 +117,7 @@ def test_values_in_place_of_files_and_a_text_that_comes_twice(tiny_bert: Path, t
     )  # fmt: skip
     record = json.loads((out / "task" / "finetune.json").read_text())
     assert [record[name]["rows"] for name in ("train", "validation", "test")] == [24, 8, 6]
-    assert Record.load(out / "report").cost.steps == 3 and not before.exists()
+    assert Record.load(out / "report").cost.steps == 3 and [file.name for file in tmp_path.iterdir()] == ["out"]
 
 
 def test_it_may_read_longer_texts_than_the_model_does_by_itself(tiny_bert: Path, tmp_path: Path) -> None:
@@ -318,13 +315,6 @@ def test_somebody_elses_folder_at_the_place_of_its_work_stays(
     with pytest.raises(DistilvecError, match=rf"\.out\.finetune: .*{names[0]}"):
         finetune(tiny_bert, files["train"], tmp_path / "out", training={"epochs": 1})
     assert {file.name: file.read_text() for file in work.iterdir()} == dict.fromkeys(names, "years of work")
-
-
-def test_what_an_earlier_version_began_goes(tmp_path: Path) -> None:
-    work = tmp_path / ".out.finetune"
-    (work / "checkpoints" / "checkpoint-2").mkdir(parents=True)
-    (work / "digest").write_text("0123456789abcdef" * 2)
-    assert _work_folder(tmp_path / "out") == work and not work.exists()
 
 
 def last_line(output: str) -> Any:

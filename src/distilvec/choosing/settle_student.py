@@ -7,15 +7,14 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from distilvec import marker
 from distilvec.choosing.budget import Budget
 from distilvec.choosing.choice import Choice
 from distilvec.choosing.choose import KEEP, choose
 from distilvec.choosing.compiled import Compiled, compile_budget, write_figure
 from distilvec.errors import DistilvecError
-from distilvec.files import read_object, write_text
+from distilvec.files import alone_in, read_object, write_text
 from distilvec.flow.judge import PLAN, chosen_section
-from distilvec.locking import alone_in
+from distilvec.folders import claim
 from distilvec.recipe import AutoSection, Recipe
 from distilvec.training.distributed import launched
 
@@ -52,7 +51,7 @@ def settle_student(recipe: Recipe, *, resume: bool = False) -> Recipe:
         if section is not None:  # a run before may lie there still, where this one was killed before it began
             return _settled(recipe, section)
         return recipe.model_copy(update={"student": Recipe.load(out / "recipe.yaml").student})
-    with alone_in(marker.claim(out)):  # now, not when the choice has been measured
+    with alone_in(claim(out)):  # now, not when the choice has been measured
         choice = _chosen(recipe, auto)
         write_plan(choice, out, asked)
     row = choice.best

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from distilvec import words
+from distilvec import folders, words
 from distilvec.errors import DistilvecError, printable
-from distilvec.locking import is_locked
-from distilvec.marker import (
-    CHECKPOINT_FILE,
-    MARKER,
-    OUTPUT,
-    holds_student,
-    is_corpus,
-    is_finetuned,
-    is_finished,
-    is_run,
-    is_store,
-    read,
-)
-from distilvec.sealing import sealed
+from distilvec.files import RUN_LOCK, TEMPORARY_NAME, is_locked, read_object
 
 Kind = Literal["student", "report", "checkpoints", "left over", "store", "derived", "corpus", "tokens"]
 
@@ -46,28 +32,21 @@ ABOUT: dict[Kind, tuple[str, str | None]] = {
 }
 #: What `clean` takes where nothing is said, and only of finished runs.
 USUAL: tuple[Kind, ...] = ("checkpoints", "left over")
-#: What a run writes itself and never goes; `given` are texts from Python, `data` those of the demo.
-_OWN = (*sorted(OUTPUT - {"checkpoints", "checkpoints-before", "router", "runs", "start", "student", "tuning"}), MARKER)
+#: What of a run's output is no report, or is a piece of its own.
+_OTHER = {*folders.CACHE, "checkpoints", "checkpoints-before", "router", "runs", "start", "student", "tuning"}
 _SIGNAL = r"(sentence|logits|tokenids|next|nextids|tokens-[\w.-]+|attention-[\w.-]+)"
 _PART = rf"{_SIGNAL}-[A-Za-z0-9][\w.-]*-\d{{6,}}\.(arrow|json)"
 _STORE = re.compile(
     rf"{_PART}|store\.json|(store|pull|teaching)\.lock|writer-[\w.-]+\.lock|vocabulary\.json|axes-tokens-\d+\.safetensors"
 )
-_BAD = re.compile(
-    rf"{_PART}(\.bad|\.partial|(\.[\w-]+)?\.tmp)|(store|vocabulary)\.json(\.[\w-]+)?\.tmp|.+\.arrow\.partial"
-    r"|axes-tokens-\d+\.safetensors\.[0-9a-f]{8}\.tmp"
-)
-_DERIVED = re.compile(
-    r"(ids|types|offsets|([a-z]+-(\d+-)?)?index)-[0-9a-f]{16,24}\.(bin|npy)"
-    r"|[0-9a-f]{16,32}-[\w.-]+?|index\.(lock|tmp)"
+_INDEX = re.compile(r"([a-z]+-(\d+-)?)?index-[0-9a-f]{16,24}\.npy|index\.lock")
+_BAD = re.compile(rf"{_PART}\.bad")
+_CHECKPOINT = re.compile(
+    r"model\.safetensors|optimizer\.pt|scheduler\.pt|scaler\.pt|rng_state(_\d+)?\.pth|trainer_state\.json"
+    r"|training_args\.bin|unlogged-\d+\.json|README\.md|data\.json"
 )
 _STREAMED = re.compile(r"rows-\d{5}\.(parquet|json)")
-_CORPUS = re.compile(r"corpus\.json|\w+\.bin|items\.arrow|rejected\.jsonl")
-_PIECES = re.compile(r"pieces-[0-9a-f]{16,}\.np[yz]")
-_MODEL = re.compile(r".+\.(json|safetensors|txt|model|md|jinja|py)")
-#: What a killed run leaves of a file that it was writing.
-_WRITTEN = sorted({re.escape(word) for name in (*OUTPUT, MARKER) for word in (name, Path(name).stem)})
-_HALF = re.compile(rf"\.?({'|'.join(_WRITTEN)})(\.\w+)?\.(partial|tmp)")
+_ANY = re.compile(".*")
 #: Seconds for which something half-written may still be in work.
 YOUNG = 3600.0
 #: Of what a process at work holds.
@@ -101,8 +80,8 @@ class Piece:
 def pieces(folder: str | Path) -> list[Piece]:
     """Everything under a folder that runs and teachings left there.
 
-    Runs are known by their marker, stores and corpora by their manifests, files by their names in these places; what
-    distilvec did not write is not listed. Runs of versions without markers are known by their resolved recipe.
+    Folders are known by their manifests, and files of a store by their names; what distilvec did not write is not
+    listed.
 
     Raises:
         DistilvecError: there is no such folder.
@@ -204,61 +183,59 @@ def _in_use(path: Path, held: dict[Path, bool]) -> bool:
     around = path.absolute().parents
     for folder in around:
         if folder not in held:
-            held[folder] = any(is_locked(folder / name) for name in ("run.lock", "teaching.lock"))
-    own = (entry for entry in _scan(path) if entry.name.endswith(".lock"))
-    return any(held[folder] for folder in around) or any(is_locked(Path(entry.path)) for entry in own)
+            held[folder] = any(is_locked(folder / name) for name in (RUN_LOCK, "teaching.lock"))
+    own = [Path(entry.path) for entry in _scan(path) if entry.name.endswith(".lock")]
+    own.append(path.with_name(f"{path.name}.lock"))
+    return any(held[folder] for folder in around) or any(map(is_locked, own))
 
 
 def _walk(folder: Path) -> Iterator[Piece]:
     """Pieces in a folder; links are not followed, what is known is not looked into."""
-    if is_store(folder):
+    if _is_store(folder):
         yield from _store(folder)
         return
-    if is_corpus(folder):
-        yield _piece("corpus", folder, _CORPUS, first="corpus.json", only=_named(folder))
-        yield from _abandoned(folder)
-        return
-    if is_finetuned(folder):
+    manifest = folders.read(folder)
+    files, start = manifest.get("files", {}), folder.parent.name == "start"
+    if "student" in files and not start:
         yield Piece("student", folder, _size(folder))
         return
-    run = is_run(folder)
-    shared = run or "cache" in read(folder).get("roles", ()) or is_corpus(folder / "corpus")
-    if run:
-        own = [folder / name for name in _OWN if not (folder / name).is_symlink()]
-        yield Piece("report", folder, sum(_size(path) for path in own))
+    report = set(files.get("output", ())) - _OTHER if manifest.get("alone") else set()
+    if report:
+        own = [each for name in (*report, folders.MANIFEST) if not (each := folder / name).is_symlink()]
+        yield Piece("report", folder, sum(map(_size, own)))
+    kinds: dict[str, Kind] = {"corpus": "corpus", "tokens": "tokens", "student": "checkpoints"}
+    for kind in kinds.keys() & files.keys():
+        yield _listed_piece(kinds[kind], folder, _unfinished(folder.parent.parent) if kind == "student" else "")
     for entry in sorted(_scan(folder), key=lambda each: each.name):
-        path = Path(entry.path)
-        if entry.is_symlink():
-            continue
-        if run:
-            own_pieces = list(_of_run(path, entry))
-            if own_pieces or entry.name in _OWN or not entry.is_dir():
-                yield from own_pieces
-                continue
-        if shared and entry.name in ("tokens", "alignments", "pieces") and entry.is_dir():
-            yield _piece("tokens", path, _PIECES if entry.name == "pieces" else _DERIVED)
-        elif (run or shared) and entry.name == "corpus" and entry.is_dir() and not is_corpus(path):
-            yield from _abandoned(path)  # the first reading was killed
-        elif entry.is_dir():
-            yield from _walk(path)
+        if not entry.is_symlink() and entry.name not in report:
+            yield from _below(Path(entry.path), manifest)
 
 
-def _of_run(path: Path, entry: os.DirEntry[str]) -> Iterator[Piece]:
-    """What this entry of a run's folder is; nothing where it is none of the run's."""
-    half = re.fullmatch(r"\.(student|router)\.(partial|old)-\d+", entry.name)
-    if not entry.is_dir():
-        if _HALF.fullmatch(entry.name):
-            yield _left_over(path, (path,))
-    elif entry.name in ("student", "router") or re.fullmatch(r"before-\d+", entry.name):
+def _below(path: Path, around: Mapping[str, Any]) -> Iterator[Piece]:
+    """What a file or folder is, by its name and by the manifest of the folder around it; in others, what is in them."""
+    if TEMPORARY_NAME.fullmatch(path.name):
+        yield _left_over(path, _files(path, _ANY, deep=True) if path.is_dir() else (path,))
+    elif not path.is_dir():
+        return
+    elif around and re.fullmatch(r"\.streamed-[0-9a-f]{16}", path.name):
+        yield _left_over(path, _files(path, _STREAMED))
+    elif around.get("alone") and re.fullmatch(r"before-\d+", path.name):
         yield Piece("student", path, _size(path))
-    elif re.fullmatch(r"checkpoints(-before(-\d+)?)?", entry.name):
+    elif around.get("alone") and re.fullmatch(r"checkpoints(-before(-\d+)?)?", path.name):
         yield from _checkpoints(path)
-    elif entry.name == "start":
-        yield from _start(path)
-    elif re.fullmatch(r"\.report-[a-z0-9_]{8}", entry.name):
-        yield _left_over(path, _files(path, re.compile(r".+\.(md|html|json|svg)"), deep=True))
-    elif half and (half[2] == "partial" or holds_student(path.parent / half[1])):
-        yield _left_over(path, _files(path, _MODEL, deep=True))
+    else:
+        yield from _walk(path)
+
+
+def _is_store(folder: Path) -> bool:
+    content = read_object(folder / "store.json")
+    teacher, signals = content.get("teacher"), content.get("signals")
+    known = isinstance(teacher, dict) and isinstance(teacher.get("fingerprint"), str) and isinstance(signals, dict)
+    return isinstance(content.get("schema"), int) and known
+
+
+def _unfinished(run: Path) -> str:
+    return "" if folders.is_finished(run) else "of an unfinished run"
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
@@ -268,17 +245,16 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _piece(kind: Kind, path: Path, names: re.Pattern[str], *, first: str = "", only: set[str] | None = None) -> Piece:
+def _piece(kind: Kind, path: Path, names: re.Pattern[str], *, first: str = "") -> Piece:
     """A folder whose files of these names are ours."""
-    files = [file for file in _files(path, names) if only is None or file.name in only]
-    files.sort(key=lambda file: file.name != first)
-    everything = _files(path, re.compile(".*"))
-    return Piece(kind, path, sum(map(_size, files)), "", tuple(files), len(everything) - len(files))
+    files = sorted(_files(path, names), key=lambda file: file.name != first)
+    return Piece(kind, path, sum(map(_size, files)), "", tuple(files), len(_files(path, _ANY)) - len(files))
 
 
-def _named(folder: Path) -> set[str]:
-    """The files that a corpus' manifest lists, and the manifest."""
-    return {"corpus.json", *json.loads((folder / "corpus.json").read_text(encoding="utf-8"))["files"]}
+def _listed_piece(kind: Kind, path: Path, kept: str = "", more: Sequence[Path] = ()) -> Piece:
+    """A folder whose manifest says which of its files are ours; `more` are known by their names."""
+    files = [*(folders.sealed(path) or ()), *more]
+    return Piece(kind, path, sum(map(_size, files)), kept, tuple(files), len(folders.strangers(path)) - len(more))
 
 
 def _files(folder: Path, names: re.Pattern[str], *, deep: bool = False) -> list[Path]:
@@ -293,66 +269,33 @@ def _files(folder: Path, names: re.Pattern[str], *, deep: bool = False) -> list[
 
 
 def _checkpoints(folder: Path) -> Iterator[Piece]:
-    """The checkpoints that we know as ours, in one piece; what else lies between them stays."""
-    files: list[Path] = []
-    half: list[Path] = []
-    for entry in sorted(_scan(folder), key=lambda each: each.name):
-        if not entry.is_dir(follow_symlinks=False):
-            continue
-        inside = _files(Path(entry.path), CHECKPOINT_FILE)
-        listed = sealed(Path(entry.path))
-        if re.fullmatch(r"checkpoint-\d+", entry.name) and any(file.name.startswith("unlogged-") for file in inside):
-            files += inside if listed is None else listed  # versions before wrote no list
-        elif re.fullmatch(r"\.partial-\d+", entry.name):
-            half += [each for name in _scan(Path(entry.path)) for each in _files(Path(name.path), CHECKPOINT_FILE)]
-    if files:  # which kernel the training chose lies beside its checkpoints
-        files += _files(folder, re.compile(r"attention\.json"))
-    strangers = len(_files(folder, re.compile(".*"), deep=True)) - len(files) - len(half)
-    if folder.name != "checkpoints":
-        if files or half:
-            yield _left_over(folder, [*files, *half], strangers)
-        return
-    if files:
-        kept = "" if is_finished(folder.parent) else "of an unfinished run"
+    """The checkpoints that are listed as ours, in one piece; what else lies between them stays."""
+    files = [file for place in (folder, *folder.glob("checkpoint-*")) for file in folders.sealed(place) or ()]
+    partials = [place for place in folder.glob(".partial-*") if re.fullmatch(r"\.partial-\d+", place.name)]
+    half = [each for place in partials if not place.is_symlink() for each in _files(place, _CHECKPOINT, deep=True)]
+    strangers = len(_files(folder, _ANY, deep=True)) - len(files) - len(half)
+    if folder.name == "checkpoints" and files:
+        kept = _unfinished(folder.parent)
         yield Piece("checkpoints", folder, sum(map(_size, files)), kept, tuple(files), strangers)
-    if half:
+    elif files or half:
+        yield _left_over(folder, [*files, *half], strangers)
+    if half and files:
         yield _left_over(folder, half)
-
-
-def _start(folder: Path) -> Iterator[Piece]:
-    """Untrained students that jobs keep, by the key of what they are made of."""
-    for entry in sorted(_scan(folder), key=lambda each: each.name):
-        place = Path(entry.path)
-        files = tuple(_files(place, _MODEL, deep=True)) if entry.is_dir(follow_symlinks=False) else ()
-        if files and re.fullmatch(r"[0-9a-f]{16}", entry.name):
-            kept = "" if is_finished(folder.parent) else "of an unfinished run"
-            listed = sealed(place)
-            files = files if listed is None else tuple(listed)
-            strangers = len(_files(place, re.compile(".*"), deep=True)) - len(files)
-            yield Piece("checkpoints", place, sum(map(_size, files)), kept, files, strangers)
-        elif files and re.fullmatch(r"\.[0-9a-f]{16}\.partial-\d+", entry.name):
-            yield _left_over(Path(entry.path), files)
 
 
 def _store(folder: Path) -> Iterator[Piece]:
     """A store without what is derived from it and what was set aside in it, and the one inside it of judged texts."""
     for path in _files(folder, _BAD):
         yield _left_over(path, (path,))
-    if is_store(folder / "judging"):
+    if _is_store(folder / "judging"):
         yield from _store(folder / "judging")
     derived = folder / "derived"
     if derived.is_dir() and not derived.is_symlink():
-        yield _piece("derived", derived, _DERIVED)
+        yield _listed_piece("derived", derived, more=_files(derived, _INDEX))
+    for place in (folder, derived):
+        for path in _files(place, TEMPORARY_NAME):
+            yield _left_over(path, (path,))
     yield _piece("store", folder, _STORE, first="store.json")
-
-
-def _abandoned(corpus: Path) -> Iterator[Piece]:
-    """What killed processes left half-written in a corpus."""
-    for entry in _scan(corpus):
-        if entry.is_dir(follow_symlinks=False) and re.fullmatch(r"\.partial-([0-9a-f]{16}|[\w-]+-\d+)", entry.name):
-            yield _left_over(Path(entry.path), _files(Path(entry.path), _CORPUS))
-        elif entry.is_dir(follow_symlinks=False) and re.fullmatch(r"\.streamed-[0-9a-f]{16}", entry.name):
-            yield _left_over(Path(entry.path), _files(Path(entry.path), _STREAMED))
 
 
 def _left_over(path: Path, files: Sequence[Path], strangers: int = 0) -> Piece:

@@ -58,10 +58,11 @@ def compress_model(
     """
     from distilvec.corpus import read_corpus
     from distilvec.flow.compress import FEWEST, compress
-    from distilvec.report.compressed import check_place
+    from distilvec.folders import check
+    from distilvec.report.compressed import FILES
     from distilvec.students import load_student
 
-    check_place(output)  # now, not when everything is measured
+    check(output, "compression", FILES)  # now, not when everything is measured
     with tempfile.TemporaryDirectory(prefix="distilvec-compress-") as place:
         texts = _sampled(read_corpus(str(data), place, text=text, holdout=0.0, limit=READ), 2 * limit)
     if len(texts) < 2 * FEWEST:

@@ -61,6 +61,7 @@ def plan(
             return
         from distilvec.choosing import KEEP, SAMPLE, choose, compile_budget, write_plan
         from distilvec.choosing.compiled import SAMPLE as FOR_BUDGET
+        from distilvec.folders import claim
 
         sizes: dict[str, Any] = {
             "layers": _numbers(layers, "--layers"),
@@ -68,6 +69,8 @@ def plan(
         }
         budget = _budget(parameters, megabytes, latency)
         if budget:
+            if output is not None:
+                claim(output)  # now, not when everything is measured
             texts = FOR_BUDGET if sample is None else sample
             compiled = compile_budget(loaded, budget, sample=texts, steps=probe_steps or 0)
             say(compiled.text())

@@ -6,20 +6,17 @@ import errno
 import hashlib
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, EnvironmentProblem
-from distilvec.files import FULL
-from distilvec.locking import locked
+from distilvec.files import FULL, temporary
+from distilvec.folders import reserve
 
 FORMAT = 2
 MANIFEST = "corpus.json"
-_PARTIAL = ".partial-"
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST, errno.ENOTDIR}
 
 
@@ -27,30 +24,23 @@ _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST, e
 def new_files(folder: Path) -> Iterator[Path]:
     """A folder below `folder` to write in, which disappears again however this ends.
 
-    Its lock lies beside it, held as long as its process lives; what a killed process left there is removed by the next
-    one. Neither asks for host names or process numbers, which containers that share a folder may have in common.
-
     Raises:
         EnvironmentProblem: no permission, or the disk is full.
     """
-    partial = folder / f"{_PARTIAL}{secrets.token_hex(8)}"
     with ExitStack() as stack:
         try:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                _remove_abandoned(folder)
-                stack.enter_context(locked(_lock_of(partial), wait=True))  # before the folder, so that none lacks it
-                partial.mkdir()
-            except OSError as error:
-                raise _unwritable(folder, error) from error
+            folder.mkdir(parents=True, exist_ok=True)
+            partial = stack.enter_context(temporary(folder))
+            partial.mkdir()
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+        try:
             yield partial
         except OSError as error:
             own = error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(folder)
             if error.errno not in FULL | _FORBIDDEN or not own:
                 raise  # not of these files: a source given as an iterator may raise what it likes
             raise _unwritable(folder, error) from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _unwritable(folder: Path, error: OSError) -> EnvironmentProblem:
@@ -71,6 +61,7 @@ def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
     sizes = {file.name: file.stat().st_size for file in files}
     sums = {file.name: {"checksum": _checksum(file), "modified": file.stat().st_mtime_ns} for file in files}
     new = partial / MANIFEST
+    reserve(folder, "corpus", [MANIFEST, *sizes], more=True)
     _write_manifest(new, {"format": FORMAT, **manifest, "files": sizes, "checksums": sums})
     try:
         if not _same_source(folder, manifest):
@@ -160,20 +151,6 @@ def _verify(folder: Path, manifest: dict[str, Any], remedy: str) -> None:
             )
         known["modified"], changed = modified, True
     if changed:
-        with suppress(OSError):  # where nothing may be written, it is read again the next time
-            partial = folder / f".{MANIFEST}.{secrets.token_hex(8)}"
+        with suppress(OSError), temporary(folder) as partial:  # else it is read again the next time
             _write_manifest(partial, manifest)
             os.replace(partial, folder / MANIFEST)
-
-
-def _lock_of(partial: Path) -> Path:
-    return partial.with_name(f"{partial.name}.lock")
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove the folders whose lock nobody holds, and locks without a folder."""
-    names = {left.name.removesuffix(".lock") for left in folder.glob(f"{_PARTIAL}*")}
-    for left in (folder / name for name in names):
-        with suppress(OSError), locked(_lock_of(left), wait=False) as its_owner_is_dead:
-            if its_owner_is_dead:
-                shutil.rmtree(left, ignore_errors=True)

@@ -10,10 +10,9 @@ import hashlib
 import json
 import logging
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,13 @@ from typing import Any
 from distilvec.corpus.rows import Row, require_columns
 from distilvec.corpus.tables import chosen_split
 from distilvec.errors import DataError, EnvironmentProblem, nearest
-from distilvec.files import read_object, whole, write_text
-from distilvec.locking import locked
+from distilvec.files import locked, read_object, whole, write_text
 
 logger = logging.getLogger(__name__)
 HUB = "hub:"
 #: Folders of rows that have come, in a corpus' folder.
 KEPT = ".streamed-"
+_PART = re.compile(r"rows-\d{5}\.(parquet|json)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 #: A part is written after so many rows, or so many seconds.
 _ROWS, _SECONDS = 20_000, 20.0
@@ -134,7 +133,10 @@ def forget(folder: Path, key: str, read: int) -> None:
         return
     with locked(place.with_name(f"{place.name}.lock"), wait=False) as own:
         if own and _Kept(place).count <= read:
-            shutil.rmtree(place, ignore_errors=True)
+            with suppress(OSError):
+                for file in (each for each in place.iterdir() if _PART.fullmatch(each.name)):
+                    file.unlink()
+                place.rmdir()
 
 
 def _fetched(
@@ -176,7 +178,7 @@ class _Kept:
         # What lies behind a gap was kept from another place on, and would be joined to what comes now.
         known = {file for part in self._parts for file in (part, part.with_suffix(".json"))}
         for file in place.glob("rows-*"):
-            if file not in known:
+            if file not in known and _PART.fullmatch(file.name):
                 file.unlink(missing_ok=True)
 
     def rows(self) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,7 @@ from distilvec.export.graph import INSIDE_LIMIT, backend_tokenizer, is_static, w
 from distilvec.export.library import fetch_library
 from distilvec.export.outcome import ExportReport
 from distilvec.export.page import PAGE, write_page
+from distilvec.folders import check
 from distilvec.modules.opening import locate
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def export_web(
     if search is not None and not (quantize and search):
         what = "there are no texts to search" if quantize else "the page runs the int8 model"
         raise DistilvecError(what, where="--texts", remedy=None if not search else "Leave --no-quantize out.")
+    check(Path(out_folder).expanduser(), "export", NAMES)
     with tempfile.TemporaryDirectory(prefix="distilvec-library-") as place:
         if search is not None:  # first: whoever has no npm should know at once
             fetch_library(Path(place), None if library is None else Path(library))

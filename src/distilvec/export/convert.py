@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError
 from distilvec.export.encoder import CONFIG, LAYOUTS, Precision, as_read, load_onnx, need
 from distilvec.export.graph import OPSET, OUTPUT, backend_tokenizer, check_model, quantize, write_graph
 from distilvec.export.outcome import ExportReport, Variant
-from distilvec.files import read_object
+from distilvec.files import temporary, writing
+from distilvec.folders import check, publish
 from distilvec.modules.kernel_head import has_kernels
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
 from distilvec.modules.task_head import has_head
-from distilvec.sealing import SEAL, refuse_unlisted, remove, seal, sealed
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -35,7 +33,7 @@ SPEED_TEXTS = 16
 COPIED = ("tokenizer_config.json", "special_tokens_map.json", "modules.json", "config_sentence_transformers.json")
 #: What an export writes into its folder.
 _WEIGHTS = tuple(name for file in LAYOUTS["plain"].values() for name in (file, f"{file}.data"))
-_NAMES = (SEAL, CONFIG, *_WEIGHTS, "tokenizer.json", "pooling.json", *COPIED)
+_NAMES = (CONFIG, *_WEIGHTS, "tokenizer.json", "pooling.json", *COPIED)
 _SENTENCES = (
     "A cat sleeps on the warm stones.",
     "How do I reset my password?",
@@ -93,7 +91,7 @@ def write_export(
     need("onnx", "onnxscript", "onnxruntime")
     out, source = Path(out_folder).expanduser(), locate(model_folder)
     refuse_itself(source, out)
-    refuse_unlisted(out, (*_NAMES, *names), "export", _is_older)
+    check(out, "export", (*_NAMES, *names))
     from distilvec.students import load_student
 
     student = load_student(source, device="cpu").eval()
@@ -102,21 +100,17 @@ def write_export(
     if not chosen:
         raise DistilvecError("agreement needs texts to encode", where="texts")
     files = LAYOUTS[layout]
-    try:
+    with writing("export", out):
         out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
-            made = Path(name)
-            (made / files["float32"]).parent.mkdir(exist_ok=True)
+        with temporary(out) as made:
+            (made / files["float32"]).parent.mkdir(parents=True)
             inputs = write_graph(student, made / files["float32"], states=states(student))
             _write_companions(student, source, made, inputs)
             if quantized:
                 quantize(made / files["float32"], made / files["int8"])
             variants, notes = _measure(student, source, made, chosen, files, quantized)
             beside(student, made)
-            seal(made, "export")
-            _move(made, out)
-    except OSError as error:
-        raise EnvironmentProblem(f"the export cannot be written ({error.strerror or error})", where=str(out)) from error
+            publish(made, out, "export", last=CONFIG)
     return ExportReport(out, variants, len(chosen), [*notes, *left_behind(source)])
 
 
@@ -239,23 +233,3 @@ def check_texts(student: SentenceTransformer) -> list[str]:
     words = " ".join(_SENTENCES).split()
     many = words * (1 + longest // len(words))
     return [*_SENTENCES, *(" ".join(many[: 1 + round(longest * (row / 15) ** 2)]) for row in range(16))]
-
-
-def _move(made: Path, out: Path) -> None:
-    """Rename into place: the list first, so that a killed export is known as one, and the settings last."""
-    (out / CONFIG).unlink(missing_ok=True)
-    if sealed(out) is None:  # of versions before, which left no list
-        for name in _NAMES[1:]:
-            (out / name).unlink(missing_ok=True)
-    remove(out)
-    os.replace(made / SEAL, out / SEAL)
-    files = [file for file in made.rglob("*") if file.is_file()]
-    for file in sorted(files, key=lambda file: file == made / CONFIG):
-        place = out / file.relative_to(made)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(file, place)
-
-
-def _is_older(folder: Path) -> bool:
-    """Whether an export of a version before lies here, which left no list."""
-    return "opset" in read_object(folder / CONFIG)

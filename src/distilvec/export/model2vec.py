@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,17 +17,18 @@ import numpy.typing as npt
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.export.convert import check_texts, left_behind, refuse_itself, row_cosines
 from distilvec.export.graph import is_static
+from distilvec.files import temporary, writing
+from distilvec.folders import check, publish
 from distilvec.modules.model2vec import ROWS, WEIGHTS, unknown_piece
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
-from distilvec.sealing import SEAL, refuse_unlisted, remove, seal
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 logger = logging.getLogger(__name__)
 LEAST_COSINE = 0.9999
-_NAMES = (SEAL, WEIGHTS, "config.json", "modules.json", "tokenizer.json", "README.md")
+_NAMES = (WEIGHTS, "config.json", "modules.json", "tokenizer.json", "README.md")
 #: Texts of which a tokenizer of English knows little.
 _STRANGE = ("漢字かな交じり文", "🚀🎉 to the moon", "مرحبا بالعالم")
 
@@ -91,22 +90,17 @@ def export_model2vec(
 
     out, source = Path(out_folder).expanduser(), locate(model_folder)
     refuse_itself(source, out)
-    refuse_unlisted(out, _NAMES, "model2vec")
+    check(out, "model2vec", _NAMES)
     student = load_student(source, device="cpu").eval()
     table, normalized, folded = _parts(student, str(model_folder))
     chosen = list(texts) if texts is not None else [*check_texts(student), *_STRANGE]
-    try:
+    with writing("export", out):
         out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
-            made = Path(name)
+        with temporary(out) as made:
+            made.mkdir()
             _write(student, table, normalized, source, made)
             least = _agreement(student, made, chosen, str(model_folder))
-            seal(made, "model2vec")
-            remove(out)
-            for file in sorted(made.iterdir(), key=lambda file: (file.name != SEAL, file.name == "config.json")):
-                os.replace(file, out / file.name)
-    except OSError as error:
-        raise EnvironmentProblem(f"the export cannot be written ({error.strerror or error})", where=str(out)) from error
+            publish(made, out, "model2vec", last="config.json")
     return Model2VecReport(out, len(table), table.shape[1], least, len(chosen), folded, left_behind(source))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from distilvec import plain_yaml, sealing
+from distilvec import folders, plain_yaml
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError, DivergedError, EnvironmentProblem
@@ -48,7 +48,6 @@ from distilvec.recipe import Recipe
 from distilvec.recipe.same_student import differences
 from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
-from distilvec.training.attention import FILE as ATTENTION
 from distilvec.training.checkpoint_folders import known_data, newest_checkpoint, other_code
 from distilvec.training.fit import companions_of
 
@@ -127,7 +126,7 @@ class Bench:
         place = self.folder / FOLDER
         for each in self.jobs.values():
             section, recipe = each.student_section, each.recipe
-            sealing.remove(place / start_key(section, recipe.teachers, each.corpus, recipe.training.seed))
+            folders.remove(place / start_key(section, recipe.teachers, each.corpus, recipe.training.seed))
         if place.is_dir() and not any(place.iterdir()):
             place.rmdir()
 
@@ -333,9 +332,4 @@ def _begin_anew_with_other_code(job: Job) -> None:
 def _forget(place: Path) -> None:
     """Remove what a finished training needs no more."""
     for name in ("checkpoints", FOLDER):
-        for folder in (place / name).glob("*"):
-            if folder.is_dir():
-                sealing.remove(folder)
-        (place / name / ATTENTION).unlink(missing_ok=True)
-        if (place / name).is_dir() and not any((place / name).iterdir()):
-            (place / name).rmdir()
+        folders.remove_all(place / name)

@@ -11,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from distilvec import marker
 from distilvec.errors import DistilvecError, nearest
-from distilvec.files import read_object, whole, write_text
+from distilvec.files import alone_in, read_object, whole, write_text
 from distilvec.flow.bench import Bench, Scores, made_of_held_out
 from distilvec.flow.job import Job
 from distilvec.flow.judge import supervises
 from distilvec.flow.pin import SAVED, pin
 from distilvec.flow.variants import Spec, changed, row_of, slug, variants_of
 from distilvec.flow.writing import writes
-from distilvec.locking import alone_in
+from distilvec.folders import claim
 from distilvec.recipe import Recipe
 from distilvec.recipe.sections import MOST_SEEDS
 from distilvec.report import CompareTable, compare_table
@@ -127,7 +126,7 @@ def compare(
     pinned = Path(recipe.output) / "baselines" / SAVED
     recipe = pin(recipe, pinned)
     job, variants = Job(recipe), variants_of(recipe, methods)
-    with alone_in(marker.claim(recipe.output)):
+    with alone_in(claim(recipe.output)):
         write_text(pinned, recipe.to_yaml())  # seeds that are added later take the same models and data
         return _compared(job, variants, first, seeds, tune)
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.files import write_text
-from distilvec.locking import alone_in
-from distilvec.marker import claim
+from distilvec.files import alone_in, write_text
+from distilvec.folders import claim
 
 if TYPE_CHECKING:
     from distilvec.recipe import Recipe

@@ -9,27 +9,24 @@ from __future__ import annotations
 
 import json
 import logging
-import re
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distilvec import marker
+from distilvec import folders
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted, nearest
-from distilvec.files import home, write_text
+from distilvec.files import alone_in, home, write_text
 from distilvec.flow.pin import pin
 from distilvec.flow.run import Run, run
+from distilvec.folders import check_model
 from distilvec.judging import TRAINED
-from distilvec.locking import alone_in
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.task_head import Encoding
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.from_python import recipe_of
 from distilvec.recipe.student_sections import LoraSection as Lora
 from distilvec.report.record_parts import short_source
-from distilvec.students import check_place
 from distilvec.students.ship import named, put_in_place
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
@@ -100,9 +97,9 @@ def finetune(
     if launched()[1] > 1:
         raise DistilvecError("fine-tuning runs in one process", remedy="Start it without torchrun.")
     target = named(home(str(output)))
-    check_place(target)
+    check_model(target)
     with alone_in(target.absolute().parent, f".{target.name}.finetune.lock"):
-        work = _work_folder(target)
+        work = target.absolute().parent / f".{target.name}.finetune"
         try:
             recipe = recipe_of(
                 None,
@@ -125,8 +122,8 @@ def finetune(
             digest = _digest(recipe, files)
             if _is_done(target, digest):
                 logger.info("%s is fine-tuned already, by an equal call; remove it to do it again", target)
-                if marker.read(work).get("digest") == digest:  # that call was killed at its very end
-                    shutil.rmtree(work, ignore_errors=True)
+                if folders.read(work).get("digest") == digest:  # that call was killed at its very end
+                    folders.remove_all(work)
                 return target
             if Path(model).expanduser().resolve() == target.expanduser().resolve():
                 raise DistilvecError(
@@ -139,10 +136,11 @@ def finetune(
             settings = {**_settings(recipe), "model": short_source(str(model))}  # it may be published
             seconds = round(time.perf_counter() - begun, 1)
             _keep(done, target, {"digest": digest, **settings, "seconds": seconds, **_scores(done, files)})
-            shutil.rmtree(work / "checkpoints", ignore_errors=True)
+            folders.remove_all(work / "checkpoints")
         finally:
-            if marker.read(work) and not any(work.glob("checkpoints/checkpoint-*")):  # ours, and nothing to go on from
-                shutil.rmtree(work, ignore_errors=True)
+            # Ours, and nothing to go on from.
+            if folders.read(work) and not any(work.glob("checkpoints/checkpoint-*/trainer_state.json")):
+                folders.remove_all(work)
     return target
 
 
@@ -273,24 +271,12 @@ def _is_done(target: Path, digest: str) -> bool:
     return bool(record.get("digest") == digest)
 
 
-def _work_folder(target: Path) -> Path:
-    """Where the run lies; what a version before began there without a marker has checkpoints of another trainer."""
-    work = target.absolute().parent / f".{target.name}.finetune"
-    if not work.is_dir() or marker.read(work):
-        return work
-    names = {entry.name for entry in work.iterdir()}
-    known = names <= {"digest", "checkpoints", "run.jsonl"} and (work / "digest").is_file()
-    if known and re.fullmatch(r"[0-9a-f]{32}", (work / "digest").read_text(encoding="utf-8", errors="replace")):
-        shutil.rmtree(work, ignore_errors=True)
-    return work
-
-
 def _run(recipe: Recipe, digest: str) -> Run:
     """Run it, or go on with what an equal call began; checkpoints of an unequal one are removed."""
-    work, recipe = marker.claim(recipe.output), pin(recipe)
-    if marker.read(work).get("digest") != digest:
-        shutil.rmtree(work / "checkpoints", ignore_errors=True)
-    marker.write(work, {**marker.read(work), "digest": digest, "finished": False})  # that one was stopped at its end
+    work, recipe = folders.claim(recipe.output), pin(recipe)
+    if folders.read(work).get("digest") != digest:
+        folders.remove_all(work / "checkpoints")
+    folders.update(work, digest=digest, finished=False)  # that one was stopped at its end
     write_text(work / "recipe.yaml", recipe.to_yaml())  # an equal call's files may lie elsewhere now
     try:
         return run(recipe, resume=True)

@@ -21,9 +21,9 @@ from distilvec.flow.score import QueryDocuments, ScoredCorpus, open_scorer, scor
 from distilvec.flow.start import Start, student_start
 from distilvec.flow.teach import Taught, class_order, open_teacher, teach_one, teacher_info
 from distilvec.flow.writing import check_writing, writing_tasks
+from distilvec.folders import claim
 from distilvec.judging import automatic_tasks, load_tasks, settle_tasks
 from distilvec.judging.tasks import JudgingTask
-from distilvec.marker import claim
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.code import code_of
 from distilvec.methods.contract import check_needs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import shutil
 import signal
 import time
 from collections import Counter
@@ -16,16 +15,17 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from distilvec import folders
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.files import whole, write_text
 from distilvec.flow.job import Job
 from distilvec.flow.pin import pin
+from distilvec.folders import claim
 from distilvec.interruption import StopSignals
-from distilvec.marker import claim
 from distilvec.mining.choosing import Chooser, Chosen, grouped
 from distilvec.mining.nearest import DOCUMENTS, nearest
-from distilvec.mining.outcome import PAGE, PAIRS, SUMMARY, Mined
+from distilvec.mining.outcome import PAGE, SUMMARY, Mined
 from distilvec.mining.sides import Pairs, Side
 from distilvec.mining.writing import PairsWriter, Texts
 from distilvec.recipe import Recipe
@@ -58,8 +58,6 @@ def mine_recipe(recipe: Recipe) -> Mined:
         recipe = pin(recipe, folder / SAVED, mining=True)
         job = Job(recipe.model_copy(update={"teachers": recipe.teachers[:1]}))
         write_text(folder / SAVED, recipe.to_yaml())
-        for left in folder.glob(f".{PAIRS}.*.tmp"):  # by a call that was killed
-            left.unlink(missing_ok=True)
         corpus, further = job.corpus, further_documents(job, work)
         if corpus.groups is None:
             raise _single_texts()
@@ -70,15 +68,16 @@ def mine_recipe(recipe: Recipe) -> Mined:
         names = (f"negative_{number}" for number in itertools.count(1))
         columns += itertools.islice((name for name in names if name not in columns), recipe.mining.negatives)
         result = Mined(folder, columns, job.teachers[0].card.name, _digest(job, further))
-        if (folder / SUMMARY).is_file() and result.file.is_file():
-            before = Mined.read(folder)
-            if before.digest == result.digest:
-                logger.info("%s is mined already, by an equal call", result.file)
-                return before
-        _mine(job, corpus, further, store, work, result)
-        write_text(folder / PAGE, result.page())
-        write_text(folder / SUMMARY, result.to_json())
-    shutil.rmtree(work, ignore_errors=True)
+        known = Mined.read(folder) if (folder / SUMMARY).is_file() and result.file.is_file() else None
+        if known is not None and known.digest == result.digest:
+            logger.info("%s is mined already, by an equal call", result.file)
+            result = known
+        else:
+            _mine(job, corpus, further, store, work, result)
+            write_text(folder / PAGE, result.page())
+            write_text(folder / SUMMARY, result.to_json())
+        for each in (work / "documents", work):
+            folders.remove(each)
     return result
 
 
@@ -159,7 +158,10 @@ def _mine(job: Job, corpus: Corpus, further: Corpus | None, store: SignalStore, 
     result.unknown = sum(int((~side.known).sum()) for side in sides) - result.shared
     result.shared += len(neither.anchors)
     # Kept blocks have documents by number, and these go by the order of the store's rows.
-    work = work / fingerprint(result.digest, *(side.digest for side in sides))
+    blocks = fingerprint(result.digest, *(side.digest for side in sides))
+    names = [_block(number, start) for number, side in enumerate(sides) for start, _ in _parts(job, side)]
+    folders.update(work, {blocks: [f"{blocks}/{name}" for name in names]})
+    work = work / blocks
     if result.unknown + result.shared == result.pairs:
         raise DataError("the teacher has no vectors for any of the pairs", where="teachers", remedy="See its texts.")
     ticker, done = Ticker("mining", "queries"), 0
@@ -186,12 +188,9 @@ def _blocks(
         Interrupted: a signal came.
     """
     chooser = Chooser(side.documents, job.recipe.mining)
-    deepest = job.recipe.mining.ranks[1]
-    size = max(64, min(QUERIES, _NEIGHBOURS // deepest))
     before, total = so_far
-    for start in range(0, len(side.asked), size):
-        file = work / f"side-{number}-from-{start}.npz"
-        chosen = side.asked[start : start + size]
+    for start, chosen in _parts(job, side):
+        file = work / _block(number, start)
         negatives = _kept(file)
         if negatives is None:
             draw = np.random.default_rng([job.recipe.training.seed, number, start])
@@ -211,6 +210,17 @@ def _blocks(
         else:
             ticker(before + start + len(chosen), total)
         yield start, chosen, negatives
+
+
+def _parts(job: Job, side: Side) -> Iterator[tuple[int, np.ndarray]]:
+    """Start and queries of every block of a side."""
+    size = max(64, min(QUERIES, _NEIGHBOURS // job.recipe.mining.ranks[1]))
+    for start in range(0, len(side.asked), size):
+        yield start, side.asked[start : start + size]
+
+
+def _block(number: int, start: int) -> str:
+    return f"side-{number}-from-{start}.npz"
 
 
 def _searched(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.marker import holds_student
+from distilvec.folders import holds_student
 
 #: What a repository of a student never needs.
-LEFT_OUT = ["checkpoint-*", "*.partial", "optimizer.pt", "rng_state*.pth", "report/*"]
+LEFT_OUT = [".distilvec*", "*/.distilvec*", "checkpoint-*", "optimizer.pt", "rng_state*.pth", "report/*"]
 
 
 def push(

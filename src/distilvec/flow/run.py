@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from distilvec import marker, plain_yaml
+from distilvec import folders, plain_yaml
 from distilvec.errors import DistilvecError
-from distilvec.files import whole, write_text
+from distilvec.files import alone_in, whole, write_text
 from distilvec.flow.checks import check_job, too_few_held_out
 from distilvec.flow.compress import FEWEST, compress_run
 from distilvec.flow.job import Job
@@ -24,14 +24,12 @@ from distilvec.flow.ray.ranks import share_of_rank
 from distilvec.flow.train import ship_student, train_student
 from distilvec.flow.writing import open_shipped, writes
 from distilvec.judging import Verdict
-from distilvec.locking import alone_in
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.places import find_files
 from distilvec.recipe.same_student import differences
 from distilvec.report import write_report
 from distilvec.report.card import write_card
 from distilvec.showing import Shown
-from distilvec.students import check_place
 from distilvec.tasks.answering import finished_student
 from distilvec.training.checkpoint_folders import newest_checkpoint, refuse_other_code, tidy
 from distilvec.training.distributed import launched
@@ -93,7 +91,7 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
             remedy="Train with `torchrun ... -m distilvec train RECIPE`, then `distilvec run RECIPE --resume`.",
         )
     job = opened("run", recipe, resume)
-    with alone_in(marker.claim(job.output)):
+    with alone_in(folders.claim(job.output)):
         begin(job)
         few = too_few_held_out(job)
         if few and given(recipe.corpus, "corpus").holdout:
@@ -122,7 +120,7 @@ def _distilled(job: Job) -> Run:
         record.notes.append(f"No table of compressed forms: it takes {FEWEST} held-out texts, and there are fewer.")
     write_report(record, job.output)
     write_card(record, job.output / "student")
-    marker.finish(job.output)
+    folders.update(job.output, finished=True)
     return Run(job.output, shipped, record)
 
 
@@ -140,7 +138,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     share_of_rank()  # and its GPU, before any model is opened
     job = opened("train", recipe, resume)
     # Of a distributed run the first process holds the folder for all.
-    with nullcontext() if launched()[0] else alone_in(marker.claim(job.output)):
+    with nullcontext() if launched()[0] else alone_in(folders.claim(job.output)):
         begin(job)
         student, fitted = train_student(job)
         if not launched()[0]:
@@ -183,9 +181,9 @@ def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any
         DistilvecError: the folder has files of somebody else's, a run of another recipe or of a method's earlier code
             that is to go on, or the recipe's own file.
     """
-    out = marker.claim(recipe.output)
+    out = folders.claim(recipe.output)
     saved, wanted = out / "recipe.yaml", recipe.to_yaml()
-    check_place(out / "student")  # now, not when hours of training are to be saved there
+    folders.check_model(out / "student")  # now, not when hours of training are to be saved there
     before = _read(saved)
     other = saved.is_file() and all(each.to_yaml() != wanted for each in before)
     own = recipe.source is not None and saved.exists() and recipe.source.samefile(saved)
@@ -209,14 +207,14 @@ def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any
     if resume and not saved.is_file():
         logger.warning("%s holds no run to go on with; this one starts from the beginning", out)
     anew = not resume or newest_checkpoint(out / "checkpoints") is None
-    if resume and anew and marker.is_finished(out):
+    if resume and anew and folders.is_finished(out):
         raise DistilvecError(
             "this run is finished, and its checkpoints are gone, so that going on would train it anew",
             where=str(out),
             remedy=f"`distilvec evaluate {out / 'student'}` judges the student that is there; without --resume it is "
             "trained anew.",
         )
-    data, known = None if look is None else look(), marker.read(out).get("data")
+    data, known = None if look is None else look(), folders.read(out).get("data")
     if resume and data is not None:
         refuse_other_code(known, data, out)
     if not launched()[0]:
@@ -226,8 +224,8 @@ def output_folder(recipe: Recipe, resume: bool, look: Callable[[], dict[str, Any
             # with a recipe must not mean to go on from another one's checkpoints.
             tidy(out / "checkpoints", resume=False)
         if other:
-            marker.set_aside(out)
-        marker.begin(out, data)
+            folders.set_aside(out)
+        folders.update(out, finished=False, data=known if data is None else data)
         if not own:
             write_text(saved, wanted)
     return out

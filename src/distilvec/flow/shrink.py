@@ -7,7 +7,8 @@ from pathlib import Path
 
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError
-from distilvec.students import refuse_model, ship, shrink
+from distilvec.folders import check_model
+from distilvec.students import ship, shrink
 
 
 def shrink_model(
@@ -25,7 +26,7 @@ def shrink_model(
     Raises:
         DistilvecError: nothing is to be cut, or what is to be cut needs texts and there are none; else as `shrink`.
     """
-    refuse_model(output)
+    check_model(output, new=True)
     if layers is None and vocabulary is None and not any(size is not None for size in sizes.values()):
         raise DistilvecError(
             "there is nothing to shrink", where="shrink", remedy="Give --layers, --vocabulary or another size."

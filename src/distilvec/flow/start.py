@@ -6,8 +6,6 @@ A student that a recipe names as a model lies on disk already and is opened wher
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -16,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from distilvec import sealing
+from distilvec import folders
 from distilvec.corpus import Corpus
 from distilvec.corpus.lazy import LazyTexts
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.files import of_the_system
+from distilvec.files import temporary, writing
 from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import PoolingChoice, limit_length
@@ -132,28 +130,21 @@ def _sources(section: StudentSection) -> Iterator[str]:
 
 def _keep(student: SentenceTransformer, folder: Path) -> None:
     """Write it whole or not at all; of several processes that make the same one, the first wins. Others go."""
-    partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        student.save_pretrained(str(partial), create_model_card=False)
-        say_without_pooler(partial)
-        sealing.seal(partial, "student")
+        with writing("untrained student", folder, "Make room or choose another output."):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with temporary(folder.parent) as partial:
+                student.save_pretrained(str(partial), create_model_card=False)
+                say_without_pooler(partial)
+                folders.seal(partial, "student")
+                if not folder.is_dir():
+                    partial.rename(folder)
+                for place in folder.parent.iterdir():  # of an earlier recipe in the same output
+                    if place.name != folder.name and not place.name.startswith("."):
+                        folders.remove(place, "student")
+    except EnvironmentProblem:
         if not folder.is_dir():
-            partial.rename(folder)
-        for place in folder.parent.iterdir():  # of an earlier recipe in the same output
-            if place.name != folder.name and not place.name.startswith("."):
-                sealing.remove(place)
-    except Exception as error:
-        if not of_the_system(error):
             raise
-        if not folder.is_dir():
-            raise EnvironmentProblem(
-                f"the untrained student cannot be written ({getattr(error, 'strerror', None) or error})",
-                where=str(folder),
-                remedy="Make room or choose another output.",
-            ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def teacher_model(section: TeacherSection, pooling: PoolingChoice | None = None) -> SentenceTransformer:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import write_text
+from distilvec.folders import check_model
 from distilvec.indexes.adapters import Map, PairMoments, low_rank, procrustes, residual, ridge
 from distilvec.indexes.queries import DEPTH, read_queries
 from distilvec.indexes.rows import Rows, overlap, top, unusable
@@ -28,7 +29,7 @@ from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import agreement
 from distilvec.modules.pipeline import item_kinds
 from distilvec.report.grid import Cell, Grid
-from distilvec.students import load_student, refuse_model, ship
+from distilvec.students import load_student, ship
 from distilvec.students.ship import named
 from distilvec.teachers.vector_files import read_vectors
 from distilvec.words import points
@@ -171,7 +172,7 @@ def adapt(
             f"a map that is fitted to {limit} rows is none", where="limit", remedy=f"At least {FEWEST}."
         )
     target = named(Path(output).expanduser())
-    refuse_model(target)
+    check_model(target, new=True)
     matrix, table = read_vectors(vectors, texts)
     where = str(vectors) if isinstance(vectors, str | Path) else "vectors"
     unit_length = _refuse_damaged(matrix, where)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.marker import holds_student
+from distilvec.folders import holds_student
 from distilvec.modules.size_checks import check_size, weight_files
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")

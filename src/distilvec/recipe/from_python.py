@@ -12,8 +12,6 @@ from __future__ import annotations
 import filecmp
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +23,8 @@ from distilvec.corpus.column_names import USUAL
 from distilvec.corpus.sources import undecoded
 from distilvec.corpus.tables import chosen_split, given_rows, is_dataset, is_table
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.files import FULL, home, whole
-from distilvec.locking import alone_in
-from distilvec.marker import claim
+from distilvec.files import FULL, alone_in, home, temporary, writing
+from distilvec.folders import claim, reserve
 from distilvec.recipe.places import TASK_FILES, find_files
 from distilvec.recipe.recipe import Recipe
 from distilvec.recipe.sections import NAME
@@ -210,13 +207,12 @@ def _write_vectors(file: Path, vectors: Any, name: str) -> Path:
     if array.ndim != 2 or array.dtype.kind != "f":
         raise DistilvecError(f"vectors are numbers [n, D], found {array.dtype} {list(array.shape)}", where=name)
     claim(file.parent.parent)
-    partial = _beside(file)
-    try:
-        with whole(partial) as written, written.open("wb") as out:
-            np.save(out, array, allow_pickle=False)
-        return _settled(file, partial)
-    finally:
-        partial.unlink(missing_ok=True)
+    with writing("vectors", file, "Free disk space, or choose another output."):
+        file.parent.mkdir(exist_ok=True)
+        with temporary(file.parent) as partial:
+            with partial.open("wb") as out:
+                np.save(out, array, allow_pickle=False)
+            return _settled(file, partial)
 
 
 def _write_rows(
@@ -234,12 +230,12 @@ def _write_rows(
     rows = given_rows(source, limit)
     claim(file.parent.parent)
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = _beside(file)
     try:
-        with partial.open("w", encoding="utf-8") as out:
-            for row in rows:
-                out.write(json.dumps(_row(row, columns, images), default=_not_json) + "\n")
-        return _settled(file, partial)
+        with temporary(file.parent) as partial:
+            with partial.open("w", encoding="utf-8") as out:
+                for row in rows:
+                    out.write(json.dumps(_row(row, columns, images), default=_not_json) + "\n")
+            return _settled(file, partial)
     except OSError as error:
         if error.errno not in FULL:
             raise  # rows that are read as they are asked for may raise what they like
@@ -248,12 +244,6 @@ def _write_rows(
             where=str(file),
             remedy="Free disk space, or choose another output.",
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _beside(file: Path) -> Path:
-    return file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
 def _settled(file: Path, partial: Path) -> Path:
@@ -263,6 +253,7 @@ def _settled(file: Path, partial: Path) -> Path:
     stays as well, since that run's recipe names it; what is written now has its digest in its name.
     """
     out = file.parent.parent
+    reserve(file.parent, "given", [file.name], more=True)
     if not file.is_file():
         partial.replace(file)
     elif not filecmp.cmp(file, partial, shallow=False):
@@ -270,6 +261,7 @@ def _settled(file: Path, partial: Path) -> Path:
             with partial.open("rb") as written:
                 digest = hashlib.file_digest(written, lambda: hashlib.blake2b(digest_size=4)).hexdigest()
             file = file.with_name(f"{file.stem}-{digest}{file.suffix}")
+            reserve(file.parent, "given", [file.name], more=True)
         if not file.is_file() or not filecmp.cmp(file, partial, shallow=False):
             with alone_in(out):  # the texts of a run that is at work are not replaced
                 partial.replace(file)

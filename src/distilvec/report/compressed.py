@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from distilvec.files import read_object, refuse_foreign, write_text
+from distilvec.files import write_text
+from distilvec.folders import claim
 from distilvec.report.grid import Cell, Grid
 from distilvec.report.record_parts import Part, ScoreEntry
 from distilvec.words import number, points, size
@@ -84,18 +85,8 @@ class Compression(Part):
             DistilvecError: files of these names are not distilvec's.
             EnvironmentProblem: the folder cannot be written.
         """
-        out = Path(folder)
-        check_place(out)
+        out = claim(folder, "compression", FILES)
         page = f"# {name}, compressed\n\n{self.grid().markdown()}\n"
         for file, content in zip(FILES, (self.model_dump_json(indent=1) + "\n", page), strict=True):
             write_text(out / file, content)
         return out / FILES[1]
-
-
-def check_place(folder: Path) -> None:
-    """Refuse to write where somebody else's files have the names of a compression's.
-
-    Raises:
-        DistilvecError: naming them.
-    """
-    refuse_foreign(folder, FILES, lambda place: "calibrated_on" in read_object(place / FILES[0]))

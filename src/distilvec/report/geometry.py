@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from distilvec.errors import EnvironmentProblem
-from distilvec.files import read_object, refuse_foreign, write_text
+from distilvec.files import temporary, writing
+from distilvec.folders import check, publish, read
 from distilvec.judging.geometry import MODES, Geometry, MixtureGeometry, Spread
 from distilvec.report.blocks import Section, Table, Text
 from distilvec.report.facts import Fact
@@ -79,12 +79,14 @@ def _spread(spread: Spread, digits: int = 2) -> str:
 
 
 def check_place(folder: Path) -> None:
-    """Refuse to write where somebody else's files have the names of what `write_geometry` writes.
+    """Refuse to write where other files have the names of a geometry's, or where nothing can be written.
 
     Raises:
         DistilvecError: naming them.
+        EnvironmentProblem: the folder cannot be written.
     """
-    refuse_foreign(folder, [*FILES, "figures"], lambda place: "mixtures" in read_object(place / FILES[1]))
+    again = "geometry" in read(folder).get("files", {})  # in its own figures, files that are not ours are no hindrance
+    check(folder, "geometry", FILES if again else [*FILES, "figures"])
 
 
 def write_geometry(found: Geometry, name: str, folder: str | Path) -> Path:
@@ -95,26 +97,18 @@ def write_geometry(found: Geometry, name: str, folder: str | Path) -> Path:
         EnvironmentProblem: the folder cannot be written.
     """
     place = Path(folder)
-    refuse_foreign(
-        place,
-        [*FILES, *(["figures"] if found.mixtures else [])],
-        lambda place: "mixtures" in read_object(place / FILES[1]),
-    )
-    try:
+    check_place(place)
+    with writing("folder", place):
         place.mkdir(parents=True, exist_ok=True)
-        # First of all: where the numbers are ours, the rest may be replaced.
-        write_text(place / FILES[1], json.dumps(found.to_dict(), indent=1) + "\n")
-        text = geometry_markdown(found, name)
-        if found.mixtures:
-            (place / "figures").mkdir(exist_ok=True)
+        with temporary(place) as made:
+            (made / "figures").mkdir(parents=True)
+            text = geometry_markdown(found, name)
             with style():
-                for title, figure in mixture_figures(found.mixtures).items():
-                    figure.savefig(place / "figures" / f"{title}.svg", facecolor="white")
-                    figure.savefig(place / "figures" / f"{title}.png", dpi=144, facecolor="white")
+                for title, figure in mixture_figures(found.mixtures).items() if found.mixtures else ():
+                    figure.savefig(made / "figures" / f"{title}.svg", facecolor="white")
+                    figure.savefig(made / "figures" / f"{title}.png", dpi=144, facecolor="white")
                     text += f"\n![{title.replace('-', ' ')}](figures/{title}.svg)\n"
-        write_text(place / FILES[0], text)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the folder cannot be written ({error.strerror or error})", where=str(place), remedy="Choose another one."
-        ) from error
+            (made / FILES[0]).write_text(text, encoding="utf-8")
+            (made / FILES[1]).write_text(json.dumps(found.to_dict(), indent=1) + "\n", encoding="utf-8")
+            publish(made, place, "geometry")
     return place / FILES[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from safetensors.torch import save
 from distilvec.corpus.lazy import take
 from distilvec.errors import DataError, DistilvecError
 from distilvec.evenly import evenly_spaced
+from distilvec.files import temporary
 from distilvec.store.files import disk_problems
 from distilvec.store.layout import read_signals
 
@@ -138,8 +138,7 @@ def _fit(teacher: Any, texts: Sequence[str], layers: Sequence[int], wanted: Want
 
 def _write(file: Path, axes: TokenAxes) -> None:
     """Make the file, unless another writer was first."""
-    partial = file.with_name(f"{file.name}.{secrets.token_hex(4)}.tmp")
-    with disk_problems(file):
+    with disk_problems(file), temporary(file.parent) as partial:
         matrix = torch.from_numpy(np.ascontiguousarray(axes.matrix))
         content = save({"axes": matrix}, {"retained": repr(axes.retained), "texts": str(axes.texts)})
         try:
@@ -152,8 +151,6 @@ def _write(file: Path, axes: TokenAxes) -> None:
                 raise
             if not file.exists():  # a file system without hard links
                 os.replace(partial, file)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def _read(file: Path) -> TokenAxes:

@@ -1,38 +1,30 @@
-"""How files become visible: whole, on disk, or not at all; and locks that die with their process."""
+"""Files of a store: whole and on disk, or not there at all; and errors that speak of the store."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from distilvec import locking
 from distilvec.errors import EnvironmentProblem
-from distilvec.files import FULL
+from distilvec.files import FULL, temporary
+from distilvec.files import locked as held
 
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def write_json(file: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
-    """Write a JSON file that is either absent or complete, whatever happens meanwhile.
-
-    Each call has a temporary name of its own: of two that write the same file at once the later one stays.
-    """
-    temporary = file.with_name(f"{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as handle:
+    """Write a JSON file that is either absent or complete, whatever happens meanwhile."""
+    with temporary(file.parent) as partial:
+        with open(partial, "w", encoding="utf-8") as handle:
             handle.write(json.dumps(content, indent=indent, default=str))
             handle.flush()
             os.fsync(handle.fileno())
-        os.replace(temporary, file)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        os.replace(partial, file)
     sync_folder(file.parent)
 
 
@@ -72,8 +64,8 @@ def disk_problems(where: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(file: Path, *, wait: bool) -> Iterator[bool]:
-    """As `distilvec.locking.locked`, with errors that speak of the store."""
+    """As `distilvec.files.locked`, with errors that speak of the store."""
     with ExitStack() as stack:
         with disk_problems(file):
-            got = stack.enter_context(locking.locked(file, wait=wait))
+            got = stack.enter_context(held(file, wait=wait))
         yield got

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -17,12 +18,14 @@ from typing import Protocol
 import numpy as np
 
 from distilvec.errors import EnvironmentProblem
+from distilvec.files import temporary
 from distilvec.store.files import locked
 from distilvec.store.layout import SIGNAL
 
 logger = logging.getLogger(__name__)
 
 _BUCKET_ROWS = 1 << 20
+_TABLE = re.compile(r"-[0-9a-f]{16,24}\.npy")
 
 
 class Part(Protocol):
@@ -149,20 +152,17 @@ def build_index(folder: Path, signal: str, scan: Callable[[], Sequence[Part]]) -
             that end together the last one sees the parts of all.
     """
     derived = folder / "derived"
-    temporary = derived / "index.tmp"
     try:
         derived.mkdir(exist_ok=True)
         with locked(derived / "index.lock", wait=True):
             parts = scan()
             target = derived / f"{_stem(signal)}-{_signature(parts)}.npy"
             if parts and not target.exists():
-                try:
-                    _write_table(temporary, parts)
-                    os.replace(temporary, target)
-                finally:
-                    temporary.unlink(missing_ok=True)
+                with temporary(derived) as partial:
+                    _write_table(partial, parts)
+                    os.replace(partial, target)
             for other in derived.glob(f"{_stem(signal)}-*.npy"):
-                if other != target:
+                if other != target and _TABLE.fullmatch(other.name.removeprefix(_stem(signal))):
                     other.unlink(missing_ok=True)
     except (OSError, EnvironmentProblem) as error:
         logger.warning("%s: the table of keys was not written (%s); reading works without it", folder, error)

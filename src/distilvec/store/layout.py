@@ -116,11 +116,8 @@ def check_same_teacher(existing: str, other: str, where: Path, card: Mapping[str
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """The lock under which store.json and vocabulary.json are written; what killed processes left of them goes."""
+    """The lock under which store.json and vocabulary.json are written."""
     with disk_problems(folder), locked(folder / "store.lock", wait=True):
-        for name in ("store.json", VOCABULARY):
-            for left in folder.glob(f"{name}*.tmp"):
-                left.unlink(missing_ok=True)
         yield
 
 

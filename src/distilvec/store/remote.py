@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.files import whole
+from distilvec.files import temporary, whole
 from distilvec.store.files import disk_problems, locked, write_json
 from distilvec.store.layout import (
     VOCABULARY,
@@ -249,12 +249,9 @@ def _fetch(system: Any, root: str, folder: Path, name: str) -> bool:
     if record is None:
         return False
     arrow = folder / f"{name}.arrow"
-    partial = arrow.with_suffix(".arrow.tmp")
-    try:
+    with temporary(folder) as partial:
         system.get_file(f"{root}/{name}.arrow", str(partial))
         partial.replace(arrow)
-    finally:
-        partial.unlink(missing_ok=True)
     write_json(folder / f"{name}.json", record)
     return True
 

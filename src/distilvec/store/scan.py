@@ -29,14 +29,13 @@ def clean_up(folder: Path, writer: str, signal: str = SIGNAL) -> int:
 
     The caller holds the name, so nobody else writes under it.
     """
-    own = re.compile(rf"{re.escape(signal)}-{re.escape(writer)}-(\d{{6,}})\.(arrow|json)(\.bad|(?:\.[\w-]+)?\.tmp)?")
+    own = re.compile(rf"{re.escape(signal)}-{re.escape(writer)}-(\d{{6,}})\.(arrow|json)(\.bad)?")
     numbers = [-1]
     with disk_problems(folder):
         for file in sorted(folder.iterdir()):
             if not (match := own.fullmatch(file.name)):
                 continue
-            unfinished = match[2] == "arrow" and not match[3] and not file.with_suffix(".json").exists()
-            if unfinished or (match[3] or "").endswith(".tmp"):
+            if match[2] == "arrow" and not match[3] and not file.with_suffix(".json").exists():
                 logger.info("removing %s, which an interrupted writer left", file)
                 file.unlink()
             else:

@@ -7,7 +7,7 @@ from distilvec.students.image import fresh_resnet
 from distilvec.students.load import describe_student, load_student
 from distilvec.students.molecule import fresh_molecule
 from distilvec.students.output import StudentInfo, StudentOutput
-from distilvec.students.ship import check_place, in_teacher_space, refuse_model, router, ship
+from distilvec.students.ship import in_teacher_space, router, ship
 from distilvec.students.shrink import ShrinkReport, shrink
 from distilvec.students.static import static
 from distilvec.students.tap import StudentTap
@@ -19,7 +19,6 @@ __all__ = [
     "StudentInfo",
     "StudentOutput",
     "StudentTap",
-    "check_place",
     "describe_student",
     "fold_head",
     "fresh",
@@ -27,7 +26,6 @@ __all__ = [
     "fresh_resnet",
     "in_teacher_space",
     "load_student",
-    "refuse_model",
     "router",
     "ship",
     "shrink",

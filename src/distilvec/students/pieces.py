@@ -14,6 +14,7 @@ import torch
 
 from distilvec.errors import DistilvecError
 from distilvec.files import whole
+from distilvec.folders import update
 from distilvec.modules.blocks import class_names, find_transformer
 from distilvec.modules.task_head import sentence_vectors
 
@@ -141,4 +142,5 @@ def _kept(file: Path) -> npt.NDArray[np.float32] | None:
 def _keep(file: Path, vectors: npt.NDArray[np.float32]) -> None:
     """Several processes may do so at once."""
     with whole(file) as partial, partial.open("wb") as out:
+        update(file.parent, {"tokens": [file.name]}, more=True)
         np.savez(out, vectors=vectors)  # with checksums

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import logging
 import os
-import re
-import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.files import of_the_system
-from distilvec.marker import holds_student
+from distilvec.errors import DistilvecError
+from distilvec.files import temporary, writing
+from distilvec.folders import aside_name, check_model, seal, strangers
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
 from distilvec.modules.pipeline import free_name, side_prompt
@@ -85,70 +83,22 @@ def named(folder: str | Path) -> Path:
     return Path(os.path.abspath(folder)) if Path(folder).name in ("", "..") else Path(folder)
 
 
-@contextlib.contextmanager
+@contextmanager
 def placed(folder: str | Path) -> Iterator[Path]:
-    """A folder to write a model into, which takes its place when it is whole.
+    """A folder to write a model into, which takes its place when it is whole; an earlier model of ours is replaced.
 
     Raises:
         DistilvecError: the place holds something that is not a model.
         EnvironmentProblem: the disk is full or the place cannot be written.
     """
     target = named(folder)
-    check_place(target)
-    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
-    try:
+    check_model(target)
+    with writing("student", target, "Make room or choose another place."):
         target.parent.mkdir(parents=True, exist_ok=True)
-        yield partial
-        put_in_place(partial, target)
-    except Exception as problem:
-        if not of_the_system(problem):
-            raise
-        raise EnvironmentProblem(
-            f"the student could not be written ({problem})",
-            where=str(target),
-            remedy="Make room or choose another place.",
-        ) from problem
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        with temporary(target.parent) as partial:
+            yield partial
+            put_in_place(partial, target)
     logger.info("student saved to %s", target)
-
-
-def check_place(target: Path) -> None:
-    """Refuse to replace what is not a model.
-
-    Raises:
-        DistilvecError: the place holds something else.
-        EnvironmentProblem: nobody may look.
-    """
-    try:
-        foreign = target.exists() and not holds_student(target) and (target.is_file() or any(target.iterdir()))
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the place cannot be looked at ({error.strerror or error})",
-            where=str(target),
-            remedy="Choose another place.",
-        ) from error
-    if foreign:
-        raise DistilvecError(
-            "this place holds something that is not a model, and it would be lost",
-            where=str(target),
-            remedy="Choose another folder, or empty this one.",
-        )
-
-
-def refuse_model(target: Path) -> None:
-    """Refuse a place that holds anything: what a command makes in a minute never replaces a model that took hours.
-
-    Raises:
-        DistilvecError: something lies there.
-    """
-    check_place(target)
-    if holds_student(target):
-        raise DistilvecError(
-            "this folder holds a model, and it would be lost",
-            where=str(target),
-            remedy="Choose another folder (-o), or remove this one.",
-        )
 
 
 def in_teacher_space(
@@ -273,36 +223,23 @@ def say_without_pooler(folder: Path) -> None:
             file.write_text(json.dumps(settings, indent=4) + "\n", encoding="utf-8")
 
 
-#: Files that only some students have, what is written into their folders later, and what systems put into any.
-_LATER = re.compile(r".+\.(json|safetensors|bin|py|model)|(vocab|merges)\.txt|README\.md|task|__pycache__|\..+")
-
-
-def _strangers(old: Path, new: Path) -> list[str]:
-    """What lies in a student's folder, is none of its own, and would be lost with it."""
-    try:
-        modules = json.loads((old / "modules.json").read_text(encoding="utf-8"))
-        own = {str(module["path"]).partition("/")[0] for module in modules}
-    except (OSError, ValueError, TypeError, KeyError):  # one that writes has no such list; and any may be damaged
-        own = set()
-    names = (entry.name for entry in old.iterdir())
-    return sorted(n for n in names if n not in own and not (new / n).exists() and not _LATER.fullmatch(n))
-
-
 def put_in_place(partial: Path, target: Path, *, keep: bool = False) -> None:
     """Put a new folder where an old one is or none; both are on one disk, and the old one goes last.
 
     Args:
-        keep: the old one stays, as `NAME.before-1` beside it, unless it is empty; it stays in any case where something
-            lies in it that no student has, as an export or notes.
+        keep: the old one stays, as `NAME.before-1` next to it, unless it is empty; it stays in any case if something
+            lies in it that distilvec did not write.
     """
-    if target.exists() and (any(target.iterdir()) if keep else _strangers(target, partial)):
-        number = 1
-        while target.with_name(f"{target.name}.before-{number}").exists():
-            number += 1
-        target.rename(target.with_name(f"{target.name}.before-{number}"))
-        logger.warning("the model that was in %s is in %s.before-%d now", target, target.name, number)
-    old = target.with_name(f".{target.name}.old-{os.getpid()}")
+    seal(partial, "student", later=["README.md"])  # the card, which a run writes last
+    before = None
     if target.exists():
-        target.rename(old)
+        before = aside_name(target)
+        target.rename(before)
     partial.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
+    if before is None:
+        return
+    if (keep and any(before.iterdir())) or strangers(before):
+        logger.warning("the model that was in %s is in %s now", target, before.name)
+        return
+    with temporary(target.parent) as going:  # so that a kill leaves what the next process removes
+        before.rename(going)

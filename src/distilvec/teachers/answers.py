@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import uuid
+import secrets
 import zlib
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
@@ -14,7 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from distilvec.locking import locked
+from distilvec.files import locked
 
 _ROTATE_ROWS = 50_000
 _ATTEMPTS = 100
@@ -109,7 +108,7 @@ class Answers:
         if self._file is not None:
             self._file.close()
             self._own[-1] = (self._own[-1][0], self._given)
-        file = self._folder / f"{self._start}{os.getpid()}-{uuid.uuid4().hex[:8]}.bin"
+        file = self._folder / f"{self._start}{secrets.token_hex(8)}.bin"
         for attempt in range(1, _ATTEMPTS + 1):
             self._folder.mkdir(parents=True, exist_ok=True)
             try:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from distilvec.files import read_object, write_text
+from distilvec.folders import update
 from distilvec.modules.blocks import find_transformer
 from distilvec.training.distributed import world_size
 
@@ -53,6 +54,7 @@ def choose_attention(
             return None
         seconds = {name: _time(student, name, step) for name in _KERNELS}
         chosen = min(_KERNELS, key=lambda name: seconds[name])
+        update(folder, {"training": [FILE]}, more=True)
         write_text(folder / FILE, json.dumps({"kernel": chosen, "seconds": seconds}) + "\n")
     logger.info("training with %s attention", chosen)
     return str(chosen)

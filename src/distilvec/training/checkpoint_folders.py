@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -16,8 +17,7 @@ from safetensors.torch import load_model
 from transformers import TrainerState
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.marker import CHECKPOINT_FILE
-from distilvec.sealing import SEAL, sealed
+from distilvec.folders import remove_all
 
 if TYPE_CHECKING:
     from distilvec.training.distiller import Distiller
@@ -27,7 +27,7 @@ WEIGHTS, DATA = "model.safetensors", "data.json"
 #: What the name of a checkpoint begins with that is still written.
 PARTIAL = ".partial-"
 REMOVE = "Remove this folder to go on from the checkpoint before it."
-_CHECKPOINT_FOLDER = re.compile(r"\.?(checkpoint|partial)-\d+")
+_PARTIAL = re.compile(re.escape(PARTIAL) + r"\d+")
 
 
 def load_strictly(distiller: Distiller, folder: Path) -> None:
@@ -76,14 +76,18 @@ def tidy(folder: Path, *, resume: bool) -> None:
     Without this, resuming a run that was killed before its first checkpoint would go on from another run's.
     """
     for partial in folder.glob(f"{PARTIAL}*"):
-        shutil.rmtree(partial, ignore_errors=True)
+        if _PARTIAL.fullmatch(partial.name) and not partial.is_symlink():
+            shutil.rmtree(partial, ignore_errors=True)
     if resume or not any(folder.glob("checkpoint-*")):
         return
     before, number = folder.with_name(f"{folder.name}-before"), 1
-    while before.exists() and any(not _is_part(each) for each in before.rglob("*")):
-        number += 1  # somebody keeps something else there
+    while os.path.lexists(before):
+        if not before.is_symlink():
+            remove_all(before)
+        if not os.path.lexists(before):
+            break
+        number += 1  # something else is kept there
         before = folder.with_name(f"{folder.name}-before-{number}")
-    shutil.rmtree(before, ignore_errors=True)
     folder.rename(before)
     logger.warning("Training starts anew; the checkpoints of the run before are now in %s.", before)
 
@@ -164,20 +168,3 @@ def step_of(checkpoint: Path) -> int:
     """The step in a checkpoint's name; 0 where there is none."""
     number = checkpoint.name.removeprefix("checkpoint-")
     return int(number) if number.isdigit() else 0
-
-
-def _is_part(path: Path) -> bool:
-    """Whether this is what a folder of checkpoints holds."""
-    if path.is_symlink():
-        return False
-    if path.is_dir():
-        return _CHECKPOINT_FOLDER.fullmatch(path.name) is not None
-    if path.parent.name.startswith("checkpoint-"):  # somebody's own files may have a checkpoint's names
-        return path in (sealed(path.parent) or ()) or _is_of_before(path)
-    return CHECKPOINT_FILE.fullmatch(path.name) is not None or path.name == "attention.json"
-
-
-def _is_of_before(path: Path) -> bool:
-    """Whether this is a file of a checkpoint of a version that wrote no list."""
-    unlisted = not (path.parent / SEAL).exists() and any(path.parent.glob("unlogged-*.json"))
-    return unlisted and CHECKPOINT_FILE.fullmatch(path.name) is not None

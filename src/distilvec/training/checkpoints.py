@@ -21,7 +21,7 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils.hub import PushInProgress
 
 from distilvec.errors import GO_ON, DataError, EnvironmentProblem
-from distilvec.sealing import remove, seal, sealed
+from distilvec.folders import aside_name, remove, seal, sealed
 from distilvec.training.callbacks import StopPolitely
 from distilvec.training.checkpoint_folders import DATA, PARTIAL, REMOVE, WEIGHTS, load_strictly, readable, step_of
 from distilvec.training.distributed import barrier, rank
@@ -102,7 +102,9 @@ class CheckpointedTrainer(Trainer):
             if self.args.should_save:
                 self.state.save_to_json(str(partial / name / "trainer_state.json"))
                 seal(partial / name, "checkpoint")
-                shutil.rmtree(home / name, ignore_errors=True)
+                remove(home / name)
+                if (home / name).exists():  # with files that are not ours
+                    (home / name).rename(aside_name(home / name))
                 os.replace(partial / name, home / name)
         except torch.OutOfMemoryError:
             raise

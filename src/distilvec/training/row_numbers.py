@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from distilvec.files import temporary
+from distilvec.folders import update
 from distilvec.store.files import disk_problems
 
 #: What stands before the offsets: checksums of the rest of their file, and of the values.
@@ -68,15 +69,15 @@ class RaggedFile:
 
     Args:
         file: its offsets come to lie beside it.
+        made: folder that it is written in.
         count: number of corpus rows.
     """
 
-    def __init__(self, file: Path, count: int, dtype: npt.DTypeLike) -> None:
+    def __init__(self, file: Path, made: Path, count: int, dtype: npt.DTypeLike) -> None:
         self.file, self._dtype = file, np.dtype(dtype)
         self._lengths = np.zeros(count, np.int64)
-        file.parent.mkdir(parents=True, exist_ok=True)
         self._sum = 0
-        self._partial = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+        self._partial = made / file.name
         self._stream = self._partial.open("wb")
 
     @staticmethod
@@ -105,32 +106,34 @@ class RaggedFile:
     def close(self) -> None:
         """Put the file in its place; its offsets last, because a file without them does not exist."""
         self._stream.close()
-        partial = self._partial.with_name(f"{self._partial.name}.npy")
+        partial = _offsets(self._partial)
         table = np.concatenate([[self._sum, 0], np.cumsum(self._lengths)]).astype(np.int64)
         np.save(partial, np.concatenate([[zlib.crc32(table.tobytes())], table]))
+        update(self.file.parent, {"tokens": [self.file.name, _offsets(self.file).name]}, more=True)
         self._partial.replace(self.file)
         partial.replace(_offsets(self.file))
 
-    def discard(self) -> None:
-        """Leave nothing half-written behind; nothing happens after `close`."""
+    def stop(self) -> None:
+        """Close the stream; nothing happens after `close`."""
         self._stream.close()
-        self._partial.unlink(missing_ok=True)
-        self._partial.with_name(f"{self._partial.name}.npy").unlink(missing_ok=True)
 
 
 @contextmanager
 def writing(files: Mapping[str, tuple[Path, npt.DTypeLike]], count: int) -> Iterator[dict[str, RaggedFile]]:
     """Files of `count` rows that are put in their places together, or not at all where an error comes between."""
     folder = next(iter(files.values()))[0].parent
-    with disk_problems(folder):
-        outputs = {name: RaggedFile(file, count, dtype) for name, (file, dtype) in files.items()}
+    with disk_problems(folder), ExitStack() as stack:
+        folder.mkdir(parents=True, exist_ok=True)
+        made = stack.enter_context(temporary(folder))
+        made.mkdir()
+        outputs = {name: RaggedFile(file, made, count, dtype) for name, (file, dtype) in files.items()}
         try:
             yield outputs
             for output in outputs.values():
                 output.close()
         finally:
             for output in outputs.values():
-                output.discard()
+                output.stop()
 
 
 def _offsets(file: Path) -> Path:

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import itertools
 import math
-import secrets
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,8 @@ from torch import Tensor
 
 from distilvec.corpus.keys import PAIR, split_pair
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.files import scratch
+from distilvec.files import scratch, temporary, writing
+from distilvec.folders import update
 from distilvec.modules.contents import Contents
 from distilvec.modules.pipeline import default_prompt
 from distilvec.modules.text_ids import TextIds, id_count, own_features, padded, places
@@ -237,26 +237,22 @@ def _write(
     """Write ids (and segments), then offsets; several processes may do so at once, each under a name of its own."""
     wide = tokenize.size > np.iinfo(np.uint16).max
     files = [*token_files, offsets_file]
-    partials = [file.with_name(f".{file.name}.{secrets.token_hex(4)}") for file in files]
-    try:
-        offsets_file.parent.mkdir(parents=True, exist_ok=True)
-        table = scratch(_HEAD + count + 1, np.int64)  # not the file itself, mapped: a full disk would kill the process
-        truncated, sums = _write_tokens(tokenize, texts, table[_HEAD:], partials[:-1], wide=wide)
-        table[3:_HEAD] = [*sums, 0][: _HEAD - 3]
-        table[:3] = truncated, wide, zlib.crc32(table[3:].data)
-        with partials[-1].open("wb") as out:
-            np.save(out, table)
-        for partial, file in zip(partials, files, strict=True):
-            partial.replace(file)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the token ids cannot be written ({error.strerror or error})",
-            where=str(offsets_file.parent),
-            remedy="Free some space, or choose another place.",
-        ) from error
-    finally:
-        for partial in partials:
-            partial.unlink(missing_ok=True)
+    folder = offsets_file.parent
+    with writing("token ids", folder, "Free some space, or choose another place."):
+        folder.mkdir(parents=True, exist_ok=True)
+        with temporary(folder) as made:
+            made.mkdir()
+            partials = [made / file.name for file in files]
+            # Not the file itself, mapped: a full disk would kill the process.
+            table = scratch(_HEAD + count + 1, np.int64)
+            truncated, sums = _write_tokens(tokenize, texts, table[_HEAD:], partials[:-1], wide=wide)
+            table[3:_HEAD] = [*sums, 0][: _HEAD - 3]
+            table[:3] = truncated, wide, zlib.crc32(table[3:].data)
+            with partials[-1].open("wb") as out:
+                np.save(out, table)
+            update(folder, {"tokens": [file.name for file in files]}, more=True)
+            for partial, file in zip(partials, files, strict=True):
+                partial.replace(file)
 
 
 def _write_tokens(
