@@ -187,7 +187,7 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
     bench = Bench(recipe, whole, few.corpus, taught, [], None)
     mapped = _mapped(bench)
-    wanted = shapes(of, source, budget.most, length, whole.texts(), mapped)
+    wanted = shapes(of, source, budget.most, length, mapped)
     students, rows, notes = _fitting(wanted, bench, budget, mapped)
     to_come, teacher = planned_steps(recipe, corpus), measure_teacher(bench)
     failed = halve(students, rows, bench, steps or max(1, min(STEPS, int(SHARE * to_come))), to_come)
