@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distilvec.choosing.candidates import FEWEST_PIECES, Candidate
+from distilvec.choosing.candidates import Candidate
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer
-from distilvec.modules.pipeline import usable_positions
 from distilvec.students.electra import is_alike
-from distilvec.students.shape import heads_of
+from distilvec.students.sizes import FEWEST_PIECES, Sizes
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -19,12 +17,10 @@ if TYPE_CHECKING:
 #: Numbers of blocks that are tried, and shares of the budget that the table of word pieces gets.
 DEPTHS = (1, 2, 3, 4, 6, 8, 12)
 TABLE_SHARES = (0.3, 0.45)
-#: The same of narrower blocks, which leave more to the table, and the shares of the heads that they keep.
+#: The same of narrower blocks, which leave more to the table.
 NARROW_DEPTHS, NARROW_SHARES = (2, 3, 4), (0.5, 0.65)
-NARROW_HEADS = (2 / 3, 1 / 2, 5 / 12)
 #: Widths of static tables.
 STATIC_WIDTHS = (128, 256)
-_FEWEST_UNITS, _UNITS = 16, 16
 _FLOAT = 4
 
 
@@ -97,7 +93,7 @@ def shapes(
     cut_limit = limit - mapped * (source.get_embedding_dimension() or 0)
     depths = [depth for depth in DEPTHS if depth <= count]
     if is_alike(model):
-        sizes = _Sizes.of(model, positions)
+        sizes = Sizes.of(model, positions)
         cuts = [(sizes, depth, share) for depth in depths for share in TABLE_SHARES]
         deep = [depth for depth in depths if depth in NARROW_DEPTHS]
         cuts += [(narrow, depth, share) for narrow in sizes.narrowed() for depth in deep for share in NARROW_SHARES]
@@ -116,92 +112,16 @@ def shapes(
     return list({candidate.name: candidate for candidate in candidates}.values())
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    """Of a BERT-like model: word pieces, positions, token types, width, heads and units of its blocks.
-
-    `whole` is the width of the model where its blocks are narrower: a map leads there behind the pooling.
-    """
-
-    pieces: int
-    positions: int
-    types: int
-    width: int
-    heads: int
-    units: int
-    rank: int
-    whole: int | None = None
-
-    @classmethod
-    def of(cls, model: Any, positions: int | None) -> _Sizes:
-        config = model.config
-        there = usable_positions(model) or int(config.max_position_embeddings)
-        units = getattr(config, "hidden_dim", None) or config.intermediate_size
-        width = int(getattr(config, "dim", None) or config.hidden_size)
-        return cls(
-            pieces=model.get_input_embeddings().weight.shape[0],
-            positions=min(positions or there, there),
-            types=int(getattr(config, "type_vocab_size", 1) or 1),
-            width=width,
-            heads=heads_of(model),
-            units=units,
-            rank=min(int(getattr(config, "embedding_size", None) or width), width),
-        )
-
-    def narrowed(self) -> list[_Sizes]:
-        """With fewer heads, and as much less width."""
-        kept = dict.fromkeys(round(share * self.heads) for share in NARROW_HEADS)
-        each = self.width // self.heads
-        fewer = [heads for heads in kept if 0 < heads < self.heads]
-        return [replace(self, width=heads * each, heads=heads, whole=self.width) for heads in fewer]
-
-    @property
-    def back(self) -> int:
-        """Parameters of the map behind the pooling."""
-        return 0 if self.whole is None else self.whole * (self.width + 1)
-
-    def table(self, pieces: int, rank: int) -> int:
-        """Parameters of the tables, their norm, and the map to the blocks."""
-        rows = pieces + self.positions + self.types
-        mapped = min(rank, self.rank) < self.width
-        return rows * rank + 2 * rank + (rank * self.width + self.width if mapped else 0)
-
-    def block(self, units: int) -> int:
-        """Parameters of a block: attention, feed-forward network, two norms."""
-        return 4 * (self.width**2 + self.width) + 2 * units * self.width + units + self.width + 4 * self.width
-
-
-def _electra(of: str, sizes: _Sizes, depth: int, share: float, most: int) -> Candidate | None:
+def _electra(of: str, sizes: Sizes, depth: int, share: float, most: int) -> Candidate | None:
     """The candidate of so many blocks whose table takes about that share; None where it does not fit."""
-    units, most = sizes.units, most - sizes.back
-    if most <= 0:
+    cut = sizes.cut(depth, share, most)
+    if cut is None:
         return None
-    table = max(int(share * most), most - depth * sizes.block(units))  # what full networks leave goes to the table
-    # Three times as many pieces for each number of the rank as the model has: both are cut, the rank more. What the
-    # pieces do not take goes to the rank.
-    ratio = 3 * sizes.pieces / (sizes.whole or sizes.width)
-    rank = min(max(int(math.sqrt(table / ratio)), table // sizes.pieces) // 4 * 4, sizes.rank)
-    if sizes.whole is not None:  # a stock class has no map between a table and blocks of the same width
-        rank = min(rank, sizes.width - 4)
-    if rank < 4:
-        return None
-    fixed = sizes.table(0, rank)
-    pieces = min((table - fixed) // rank // 100 * 100, sizes.pieces)
-    if pieces < min(FEWEST_PIECES, sizes.pieces):
-        return None
-    left = most - sizes.table(pieces, rank) - depth * sizes.block(0)
-    units = min(left // (depth * (2 * sizes.width + 1)) // _UNITS * _UNITS, sizes.units)
-    if units < _FEWEST_UNITS:
-        return None
-    cut: dict[str, Any] = {"of": of, "layers": depth}
-    cut |= {"vocabulary": pieces} if pieces < sizes.pieces else {}
-    cut |= {"embedding": rank} if rank < sizes.rank else {}
-    cut |= {"inner": units} if units < sizes.units else {}
-    cut |= {"positions": sizes.positions}
-    cut |= {"width": sizes.width} if sizes.whole is not None else {}
     width = " of" if sizes.whole is None else f" of width {sizes.width},"
+    units, rank = cut.get("inner", sizes.units), cut.get("embedding", sizes.rank)
+    pieces = cut.get("vocabulary", sizes.pieces)
     blocks = f"{depth} layer{'s' if depth > 1 else ''}{width} {units} units"
-    return Candidate(f"{blocks}, {pieces:,} pieces of rank {rank}", {"shrink": cut})
+    return Candidate(f"{blocks}, {pieces:,} pieces of rank {rank}", {"shrink": {"of": of, **cut}})
 
 
 def _plain(of: str, model: Any, blocks: Any, depth: int, most: int) -> Candidate | None:

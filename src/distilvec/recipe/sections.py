@@ -46,12 +46,12 @@ class CorpusSection(Section):
     teacher_text: str | None = Field(
         None, description="column the teacher reads instead, for all text columns (translation)"
     )
-    holdout: float = Field(
-        0.02,
+    holdout: float | None = Field(
+        None,
         ge=0,
         lt=0.5,
-        description="share kept out of training, by content hash; of millions of "
-        "texts a smaller one is enough: some thousands are looked at, and the teacher reads all",
+        description="share kept out of training, by content hash; null = 2 %, of a small corpus about 120 items, at "
+        "most a fifth; of millions of texts a smaller one is enough: some thousands are looked at",
     )
     limit: int | None = Field(None, gt=0, description="stop after so many rows")
     revision: str | None = Field(
