@@ -380,10 +380,10 @@ def test_the_methods_skeleton_trains(finished: Path, tiny_bert: Path, monkeypatc
     monkeypatch.chdir(finished)
     student = distilvec.train(
         str(tiny_bert),
-        str(tiny_bert),
-        "texts.txt",
-        {"name": "squared_cosine", "init": "random"},
-        "out-skeleton",
+        student=str(tiny_bert),
+        corpus="texts.txt",
+        method={"name": "squared_cosine", "init": "random"},
+        output="out-skeleton",
         cache="out",
         training={"max_steps": 3, "batch_size": 8},
     )
@@ -403,10 +403,10 @@ def test_the_token_loss_of_the_page_trains_from_its_own_file(
     training = {"max_steps": 6, "batch_size": 8, "logging_steps": 1}
     distilvec.train(
         str(tiny_bert),
-        {"shrink": {"of": "teacher", "layers": 1}},
-        str(finished / "texts.txt"),
-        "docs_last_tokens:LastTokens",
-        "out",
+        student={"shrink": {"of": "teacher", "layers": 1}},
+        corpus=str(finished / "texts.txt"),
+        method="docs_last_tokens:LastTokens",
+        output="out",
         training=training,
         optimizer={"lr": 1e-3, "heads_lr": 1e-2},
     )

@@ -241,10 +241,10 @@ def test_pairs_train_without_a_teacher_from_python(tmp_path: Path, tiny_bert: Pa
     rows = [{"anchor": one, "positive": two} for one, two in zip(sentences[:40], sentences[40:80], strict=True)]
     student = distilvec.train(
         None,
-        str(tiny_bert),
-        {"path": rows, "text": ["anchor", "positive"]},
-        "mnrl",
-        tmp_path / "out",
+        student=str(tiny_bert),
+        corpus={"path": rows, "text": ["anchor", "positive"]},
+        method="mnrl",
+        output=tmp_path / "out",
         training={"max_steps": 2, "batch_size": 8, "use_cpu": True},
     )
     assert student.encode(["a"]).shape == (1, 32)

@@ -336,8 +336,8 @@ def test_a_table_that_covers_half_and_knows_other_pairs(
     told += [{"query": "nobody asks this", "document": "of this", "score": 1.0}]
     tables = [{"name": "clicks", "scores": told}]
     run = distilvec.distill(
-        None, {"shrink": {"of": str(tiny_bert), "layers": 1}},
-        {"path": rows, "text": ["q", "d", "n1", "n2"], "holdout": 0.3}, {"name": "score_kl"}, tmp_path / "out",
+        None, student={"shrink": {"of": str(tiny_bert), "layers": 1}},
+        corpus={"path": rows, "text": ["q", "d", "n1", "n2"], "holdout": 0.3}, method={"name": "score_kl"}, output=tmp_path / "out",
         scorers=tables, training={"max_steps": 2, "batch_size": 8, "use_cpu": True}, judging={"speed": False},
     )  # fmt: skip
     (facts,) = run.record.scorers

@@ -182,6 +182,7 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
             remedy="Name a text encoder there.",
         )
     job, few, taught = planned_job(recipe, sample)
+    recipe = job.recipe
     length = recipe.student.max_length if recipe.student else None
     corpus = job.corpus
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)

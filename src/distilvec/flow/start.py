@@ -24,7 +24,7 @@ from distilvec.files import of_the_system
 from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import PoolingChoice, limit_length
-from distilvec.recipe import StudentSection, TeacherSection
+from distilvec.recipe import StudentSection, TeacherSection, given
 from distilvec.recipe.places import at_revision, or_a_teacher
 from distilvec.students import Seen, fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
 from distilvec.students.fresh import FRESH_LENGTH
@@ -123,7 +123,7 @@ def start_key(section: StudentSection, teachers: Sequence[TeacherSection], corpu
 def _sources(section: StudentSection) -> Iterator[str]:
     """Teachers, folders or hub ids that the student is made of."""
     if section.shrink is not None:
-        yield section.shrink.of
+        yield given(section.shrink.of, "student.shrink.of")
     if section.static is not None:
         yield section.static.of
     if section.fresh is not None:
@@ -222,10 +222,10 @@ def make_student(
             trust_remote_code=section.trust_remote_code,
         )
     elif section.shrink is not None:
-        cut = section.shrink
-        sizes = cut.model_dump(exclude={"of"})
+        cut, of = section.shrink, given(section.shrink.of, "student.shrink.of")
+        sizes = cut.model_dump(exclude={"of", "parameters"})
         fitted = any(sizes[name] for name in ("vocabulary", "embedding", "inner", "heads", "width"))
-        model = seen.get(("model", cut.of, section.pooling, section.revision), lambda: source(cut.of))
+        model = seen.get(("model", of, section.pooling, section.revision), lambda: source(of))
         student, _ = shrink(model, **sizes, texts=texts if fitted else None, seen=seen)
     elif section.fresh is not None:
         size = section.fresh

@@ -82,6 +82,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
     )
 
     _source: Path | None = PrivateAttr(None)
+    _chosen: tuple[str, ...] = PrivateAttr(())
 
     def __eq__(self, other: object) -> bool:
         """Whether all keys are equal, wherever the two were read from."""
@@ -91,6 +92,11 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
     def source(self) -> Path | None:
         """The file that it was read from; None for one made of values."""
         return self._source
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """What was filled in from the table of defaults, and why, a line each (`flow.defaults.with_defaults`)."""
+        return self._chosen
 
     @property
     def place(self) -> Path:
@@ -199,9 +205,10 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         except ValidationError as error:
             raise refusal(error, cls, where, lines, whole="recipe") from error
         recipe.resolve_method(where, lines or {})
-        recipe._check_items(where, lines or {})
         recipe._check_training(where, lines or {})
-        recipe._settle_space(where, lines or {})
+        if not recipe.method.is_open:
+            recipe._check_items(where, lines or {})
+            recipe._settle_space(where, lines or {})
         return recipe
 
     def _check_items(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
@@ -306,6 +313,8 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         """
         from distilvec.methods.table import build_method, build_options
 
+        if self.method.is_open:
+            return None
         try:
             if self.method.beside:
                 build_method(self.method.name, self.method.options)

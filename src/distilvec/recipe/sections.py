@@ -183,11 +183,18 @@ def name_of_function(call: Any) -> str | None:
     return f"{type(owner).__module__}:{type(owner).__qualname__}.<object>.{call.__name__}"
 
 
+#: A method that is chosen by the kind of student.
+AUTO = "auto"
+
+
 class MethodSection(BaseModel):
     """The method and its options; the options belong to the method's own schema."""
 
     model_config = ConfigDict(extra="allow")
-    name: str = Field("talas", description="of `distilvec methods`, or module:Class; from Python also the class itself")
+    name: str = Field(
+        AUTO,
+        description="of `distilvec methods`, or module:Class; from Python also the class itself; auto = by the student",
+    )
     matryoshka: list[int] | None = Field(None, description="also train these prefixes of the student's vector")
     token_states: float = Field(
         0.0,
@@ -208,6 +215,11 @@ class MethodSection(BaseModel):
     @classmethod
     def _name_the_class_beside(cls, given: Any) -> Any:
         return _named(given)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is chosen by the kind of student."""
+        return self.name == AUTO
 
     @property
     def options(self) -> dict[str, Any]:
@@ -254,8 +266,8 @@ class SharpnessSection(Section):
 
 
 class OptimizerSection(Section):
-    lr: float = Field(2e-5, gt=0)
-    heads_lr: float | None = Field(1e-4, gt=0, description="learning rate of the heads; null = lr")
+    lr: float | None = Field(None, gt=0, description="learning rate; null = by the kind of student")
+    heads_lr: float | None = Field(None, gt=0, description="learning rate of the heads; null = lr")
     weight_decay: float = Field(0.01, ge=0)
     muon: bool = Field(
         False, description="orthogonal steps for the matrices of the student's linear layers; AdamW for all else"
@@ -271,9 +283,14 @@ class TrainingSection(BaseModel):
     """Length, batches and checkpoints; further keys go to transformers.TrainingArguments."""
 
     model_config = ConfigDict(extra="allow", validate_default=True, allow_inf_nan=False)
-    epochs: float = Field(2, gt=0, le=1_000_000)
-    batch_size: int = Field(
-        32, gt=0, description="items per step, over all processes; gradient_accumulation_steps multiplies it"
+    epochs: float | None = Field(
+        None, gt=0, le=1_000_000, description="passes over the corpus; null = by its size and the kind of student"
+    )
+    batch_size: int | None = Field(
+        None,
+        gt=0,
+        description="items per step, over all processes; gradient_accumulation_steps multiplies it; null = by the kind "
+        "of student",
     )
     mini_batch_size: int | None = Field(
         None,

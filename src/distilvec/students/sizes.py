@@ -6,17 +6,22 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from distilvec.errors import DistilvecError
+from distilvec.modules.blocks import class_names, find_blocks, find_transformer
 from distilvec.modules.pipeline import usable_positions
-from distilvec.students.shape import heads_of
+from distilvec.students.electra import is_alike
+from distilvec.students.shape import feed_forward, heads_of
 
 if TYPE_CHECKING:
-    pass
+    from sentence_transformers import SentenceTransformer
 
 #: A vocabulary below this many pieces is not worth pruning.
 FEWEST_PIECES = 2000
+#: A table of all pieces with fewer numbers each says less than one of some pieces with more.
+WHOLE_RANK = 32
 #: Shares of the heads that narrower blocks keep.
 NARROW_HEADS = (2 / 3, 1 / 2, 5 / 12)
-_FEWEST_UNITS, _UNITS = 16, 16
+_FEWEST_UNITS, _UNITS, _FEWEST_SHARE = 16, 16, 8
 
 
 @dataclass(frozen=True)
@@ -73,13 +78,14 @@ class Sizes:
         """Parameters of a block: attention, feed-forward network, two norms."""
         return 4 * (self.width**2 + self.width) + 2 * units * self.width + units + self.width + 4 * self.width
 
-    def cut(self, depth: int, share: float, most: int) -> dict[str, Any] | None:
+    def cut(self, depth: int, share: float, most: int, *, whole: bool = False) -> dict[str, Any] | None:
         """Keys of a `shrink` section: so many blocks, and a table that takes about that share of the parameters.
 
         Args:
             depth: blocks.
             share: of the table, 0 to 1; what full blocks leave goes to it as well.
             most: parameters at most.
+            whole: keep all pieces where that leaves each a rank of at least `WHOLE_RANK`.
 
         Returns:
             layers and positions, and of vocabulary, embedding, inner and width what is smaller than the model's;
@@ -92,7 +98,10 @@ class Sizes:
         # Three times as many pieces for each number of the rank as the model has: both are cut, the rank more. What the
         # pieces do not take goes to the rank.
         ratio = 3 * self.pieces / (self.whole or self.width)
-        rank = min(max(int(math.sqrt(table / ratio)), table // self.pieces) // 4 * 4, self.rank)
+        even = table // (self.pieces + self.positions + self.types)
+        if not (whole and even >= WHOLE_RANK):
+            even = max(int(math.sqrt(table / ratio)), table // self.pieces)
+        rank = min(even // 4 * 4, self.rank)
         if self.whole is not None:  # a stock class has no map between a table and blocks of the same width
             rank = min(rank, self.width - 4)
         if rank < 4:
@@ -110,3 +119,58 @@ class Sizes:
         cut |= {"inner": units} if units < self.units else {}
         cut |= {"positions": self.positions}
         return cut | ({"width": self.width} if self.whole is not None else {})
+
+
+#: Share of the blocks that a default cut keeps, and of its parameters that its table gets.
+DEPTH, TABLE = 2 / 3, 0.35
+#: The same of models whose table keeps its width, and of the units of their blocks.
+PLAIN_DEPTH, PLAIN_UNITS = 1 / 3, 1 / 3
+
+
+def cut_of(source: SentenceTransformer, most: int) -> dict[str, Any]:
+    """The sizes of a student with at most so many parameters that is cut out of a model without trying any.
+
+    BERT-like ones keep all pieces in a factorised table and two thirds of their blocks, as far as they fit.
+
+    Raises:
+        DistilvecError: nothing is as small as that.
+    """
+    transformer = find_transformer(source)
+    blocks = None if transformer is None else find_blocks(transformer.model)
+    if transformer is None or blocks is None:
+        raise DistilvecError(
+            f"no student can be cut out of this model ({class_names(source)}), which has no list of blocks",
+            where="student",
+            remedy="Name another: student: {model: ...}.",
+        )
+    model, alike = transformer.model, is_alike(transformer.model)
+    for depth in range(max(1, round((DEPTH if alike else PLAIN_DEPTH) * len(blocks[1]))), 0, -1):
+        if alike:
+            sizes = Sizes.of(model, None)
+            cut = sizes.cut(depth, TABLE, most, whole=True)
+            if cut is not None and cut.get("inner", sizes.units) < sizes.units // _FEWEST_SHARE and depth > 1:
+                continue  # a shallower one with feed-forward networks that deserve the name
+        else:
+            cut = _plain_cut(model, blocks[1], depth, most)
+        if cut is not None:
+            return {name: size for name, size in cut.items() if name != "positions"}
+    raise DistilvecError(
+        f"no student cut out of this model has at most {most:,} parameters",
+        where="student.shrink.parameters",
+        remedy="Allow more, or take a table of word vectors: student: {static: {of: ...}}.",
+    )
+
+
+def _plain_cut(model: Any, blocks: Any, depth: int, most: int) -> dict[str, Any] | None:
+    """So many blocks with a part of their units and as many pieces as fit, where the table is as wide as the blocks."""
+    rows, width = model.get_input_embeddings().weight.shape
+    network = feed_forward(blocks[0], type(model).__name__)
+    units = max(_UNITS, int(PLAIN_UNITS * network.width) // _UNITS * _UNITS)
+    unit = width * (1 + sum(times for _, times in network.inputs))  # parameters of one, without biases
+    block = sum(parameter.numel() for parameter in blocks[0].parameters())
+    rest = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("pooler."))
+    rest -= len(blocks) * block + rows * width
+    pieces = min((most - rest - depth * (block - (network.width - units) * unit)) // width // 100 * 100, rows)
+    if pieces < min(FEWEST_PIECES, rows):
+        return None
+    return {"layers": depth, "inner": units} | ({"vocabulary": pieces} if pieces < rows else {})

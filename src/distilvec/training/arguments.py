@@ -39,7 +39,7 @@ def training_arguments(
     check_keys(given)
     check_together(training, optimizer)
     world = launched()[1]
-    if training.batch_size % world:
+    if int(training.batch_size or 1) % world:
         raise DistilvecError(
             f"a batch of {training.batch_size} cannot be shared evenly by {world} processes",
             where="training.batch_size",
@@ -75,7 +75,7 @@ def training_arguments(
         "learning_rate": optimizer.lr,
         "weight_decay": optimizer.weight_decay,
         "num_train_epochs": training.epochs,
-        "per_device_train_batch_size": training.batch_size // world,
+        "per_device_train_batch_size": int(training.batch_size or 1) // world,
         "seed": training.seed,
         "eval_strategy": "no" if training.evaluate_every is None else "steps",
         "eval_steps": training.evaluate_every,
@@ -125,14 +125,14 @@ def _save_every(training: TrainingSection, steps: int) -> int:
 
 def steps_per_epoch(training: TrainingSection, items: int) -> int:
     """Optimiser steps that an epoch takes."""
-    batches = math.ceil(items / training.batch_size)
+    batches = math.ceil(items / int(training.batch_size or 1))
     return max(1, math.ceil(batches / training.arguments.get("gradient_accumulation_steps", 1)))
 
 
 def steps_in_all(training: TrainingSection, items: int) -> int:
     """Optimiser steps of the whole training."""
     most = int(training.arguments.get("max_steps", 0))
-    return most if most > 0 else math.ceil(training.epochs * steps_per_epoch(training, items))
+    return most if most > 0 else math.ceil(float(training.epochs or 1) * steps_per_epoch(training, items))
 
 
 @functools.cache

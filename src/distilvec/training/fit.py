@@ -20,6 +20,7 @@ from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs, Sample
 from distilvec.modules.blocks import find_writer
+from distilvec.recipe.recipe import given
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo
@@ -188,7 +189,7 @@ def fit(
     fitted = _outcome(student, method, trainer, free, tokens, rows, seconds)
     if task is None:
         held = sampled_rows(rows_with_companions(corpus, corpus.holdout_rows, needs.companions)[0], HELD_OUT)
-        fitted.held_out = held_out_terms(trainer.distiller, trainer.collator, held, training.batch_size)
+        fitted.held_out = held_out_terms(trainer.distiller, trainer.collator, held, trainer.args.train_batch_size)
     return fitted
 
 
@@ -355,7 +356,7 @@ def check_training(
         raise DataError(
             "there is no text to train on", where="corpus", remedy="Look at what was rejected, and at corpus.holdout."
         )
-    if training.arguments.get("dataloader_drop_last") and len(rows) < training.batch_size:
+    if training.arguments.get("dataloader_drop_last") and len(rows) < given(training.batch_size, "training.batch_size"):
         raise DistilvecError(
             f"{len(rows)} items are no whole batch of {training.batch_size}, and others are dropped",
             where="training.dataloader_drop_last",
