@@ -128,7 +128,9 @@ DOORS: dict[str, Callable[[Path, Path], Any]] = {
     "drift": lambda model, data: look_at_drift(str(model), data, data),
     "compare": lambda model, data: compare(_recipe(model, data), ["cosine"], 1),
     "plan": _planned,
-    "distill": lambda model, data: distilvec.distill(str(model), student=str(model), corpus=str(data), method="cosine", output=data.parent / "out"),
+    "distill": lambda model, data: distilvec.distill(
+        str(model), student=str(model), corpus=str(data), method="cosine", output=data.parent / "out"
+    ),
 }
 
 

@@ -480,7 +480,13 @@ def test_a_student_with_a_chat_template_is_refused_before_anything_is_taught(
         return np.random.default_rng(0).normal(size=(len(texts), 8))
 
     with pytest.raises(DistilvecError, match='every text into the chat template.*Take "message" out'):
-        distilvec.distill(teacher, student=str(tmp_path / "saved"), corpus={"path": sentences}, method="cosine", output=tmp_path / "out")
+        distilvec.distill(
+            teacher,
+            student=str(tmp_path / "saved"),
+            corpus={"path": sentences},
+            method="cosine",
+            output=tmp_path / "out",
+        )
     assert len(asked) < len(sentences) / 4  # a probe alone
 
 
@@ -547,6 +553,10 @@ def test_a_student_whose_code_would_not_ship_is_refused_before_anything_is_taugh
 
     with pytest.raises(DistilvecError, match="module 1 is a OwnPooling"):
         distilvec.distill(
-            teacher, student={"model": str(folder), "trust_remote_code": True}, corpus={"path": sentences}, method="cosine", output=tmp_path / "out"
+            teacher,
+            student={"model": str(folder), "trust_remote_code": True},
+            corpus={"path": sentences},
+            method="cosine",
+            output=tmp_path / "out",
         )
     assert len(asked) < len(sentences) / 4  # a probe alone

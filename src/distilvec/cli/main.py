@@ -119,9 +119,7 @@ def demo(
     teacher: Annotated[str | None, typer.Option(help="another teacher: folder or hub id")] = None,
     method: Annotated[
         str | None,
-        typer.Option(
-            help="another; default cosine (with token states), talas where another teacher or student is named"
-        ),
+        typer.Option(help="another; default by the kind of student"),
     ] = None,
     student: Annotated[str | None, typer.Option(help="another student: folder, hub id, or the word static")] = None,
     cross_tokenizer: Annotated[

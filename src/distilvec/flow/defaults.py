@@ -13,7 +13,7 @@ from distilvec.methods.table import resolve
 from distilvec.modules.blocks import parameters
 from distilvec.modules.opening import locate
 from distilvec.recipe import AutoSection, Recipe, StudentSection
-from distilvec.recipe.defaults import DEFAULTS, QUARTER, Default
+from distilvec.recipe.defaults import DEFAULTS, Default
 from distilvec.recipe.places import at_revision
 from distilvec.students.sizes import cut_of
 from distilvec.words import millions
@@ -122,10 +122,11 @@ def _student(recipe: Recipe, corpus: Corpus, chosen: list[str]) -> dict[str, Any
         )
     model = source_model(of, section, recipe.teachers)
     whole = parameters(model)
-    most = int(section.shrink.parameters or QUARTER * whole)
-    data["shrink"] |= {"of": of, "parameters": None, **cut_of(model, most)}
+    most = section.shrink.parameters
+    data["shrink"] |= {"of": of, "parameters": None, **cut_of(model, None if most is None else int(most))}
+    size = "a quarter" if most is None else f"at most {millions(int(most))}"
     chosen.append(
-        f"student: cut out of {of}, at most {millions(most)} of {millions(whole)} parameters: "
+        f"student: cut out of {of}, {size} of its {millions(whole)} parameters: "
         + ", ".join(f"{name} {size}" for name, size in data["shrink"].items() if size and name != "of")
     )
     return data

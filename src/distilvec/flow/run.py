@@ -109,6 +109,7 @@ def _distilled(job: Job) -> Run:
     shipped, untrained = shipped_student(job.recipe), job.student()
     verdict = judge_all(job, shipped, untrained, fitted)
     record = make_record(job, (untrained, shipped), fitted, verdict)
+    record.notes += [f"Chosen {line}." for line in job.recipe.chosen]
     if kept is not None:
         record.notes.append(
             f"The expert head was folded into a linear map; mean cosine to the head's vectors, on texts that the map "

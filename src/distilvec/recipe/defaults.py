@@ -108,5 +108,3 @@ DEFAULTS = {
         evidence="docs/writing.md",
     ),
 }
-#: Share of the teacher's parameters that a student cut out of it has.
-QUARTER = 0.25

@@ -196,11 +196,11 @@ class MethodSection(BaseModel):
         description="of `distilvec methods`, or module:Class; from Python also the class itself; auto = by the student",
     )
     matryoshka: list[int] | None = Field(None, description="also train these prefixes of the student's vector")
-    token_states: float = Field(
-        0.0,
+    token_states: float | None = Field(
+        None,
         ge=0,
         description="weight of a term that holds the student's last token states to the teacher's, where both cut a "
-        "text alike; for a student as wide as its teacher (shrink)",
+        "text alike; for a student as wide as its teacher (shrink); null = none, or what method auto takes",
     )
     beside: dict[str, Any] | None = Field(
         None, description="a second method on pairs or scores at the same time: its name, weight (1) and options"

@@ -127,10 +127,14 @@ DEPTH, TABLE = 2 / 3, 0.35
 PLAIN_DEPTH, PLAIN_UNITS = 1 / 3, 1 / 3
 
 
-def cut_of(source: SentenceTransformer, most: int) -> dict[str, Any]:
-    """The sizes of a student with at most so many parameters that is cut out of a model without trying any.
+def cut_of(source: SentenceTransformer, parameters: int | None = None) -> dict[str, Any]:
+    """The sizes of a student that is cut out of a model, without trying any.
 
     BERT-like ones keep all pieces in a factorised table and two thirds of their blocks, as far as they fit.
+
+    Args:
+        source: the model.
+        parameters: at most so many; None = a quarter, and half of the blocks of a model too small for that.
 
     Raises:
         DistilvecError: nothing is as small as that.
@@ -144,6 +148,7 @@ def cut_of(source: SentenceTransformer, most: int) -> dict[str, Any]:
             remedy="Name another: student: {model: ...}.",
         )
     model, alike = transformer.model, is_alike(transformer.model)
+    most = sum(each.numel() for each in source.parameters()) // 4 if parameters is None else parameters
     for depth in range(max(1, round((DEPTH if alike else PLAIN_DEPTH) * len(blocks[1]))), 0, -1):
         if alike:
             sizes = Sizes.of(model, None)
@@ -154,6 +159,8 @@ def cut_of(source: SentenceTransformer, most: int) -> dict[str, Any]:
             cut = _plain_cut(model, blocks[1], depth, most)
         if cut is not None:
             return {name: size for name, size in cut.items() if name != "positions"}
+    if parameters is None:
+        return {"layers": max(1, len(blocks[1]) // 2)}
     raise DistilvecError(
         f"no student cut out of this model has at most {most:,} parameters",
         where="student.shrink.parameters",
