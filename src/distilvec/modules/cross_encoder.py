@@ -9,6 +9,7 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.folder_checks import read_json
 from distilvec.modules.guarded import open_judge
 from distilvec.modules.opening import explain_opening
+from distilvec.modules.promised_tokens import put_into
 
 __all__ = ["open_cross_encoder"]
 
@@ -49,6 +50,7 @@ def open_cross_encoder(
             local_files_only=not trust_remote_code,
             model_kwargs={"use_safetensors": True},
         )
+        put_into(opened.tokenizer, Path(folder), name)
         opened.predict([("a query", "a document")], show_progress_bar=False)
     except DistilvecError:
         raise

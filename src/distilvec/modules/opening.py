@@ -24,6 +24,7 @@ from distilvec.modules.guarded import (
 from distilvec.modules.model2vec import is_model2vec, open_model2vec
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
 from distilvec.modules.pipeline import item_kinds
+from distilvec.modules.promised_tokens import put_into, put_promised
 from distilvec.modules.text_ids import id_count
 from distilvec.modules.vision import is_vision, open_vision
 
@@ -172,6 +173,7 @@ def open_model(
             "its first module reads nothing: no text, image or molecule", where=name, remedy="See its modules.json."
         )
     check_table(opened, name)
+    put_promised(opened, folder, name)
     _try(opened, name)
     return opened
 
@@ -224,7 +226,7 @@ def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = Fals
 
     folder, name = locate(model, trust_remote_code), str(model)
     try:
-        return open_writing(folder, dtype, trust_remote_code)
+        causal, tokenizer = open_writing(folder, dtype, trust_remote_code)
     except DistilvecError:
         raise
     except SafetensorError as problem:
@@ -233,6 +235,8 @@ def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = Fals
         ) from problem
     except Exception as problem:  # whatever libraries raise over files that are not what they expect
         raise explain_opening(name, problem, "Does it load as an AutoModelForCausalLM of transformers?") from problem
+    put_into(tokenizer, folder, name)
+    return causal, tokenizer
 
 
 def check_table(model: SentenceTransformer, name: str) -> None:
