@@ -114,9 +114,7 @@ def test_a_model_that_writes_begins_with_its_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("single", ["<unk> $A", "$A <unk>"])
-def test_other_special_tokens_are_left_as_they_are(
-    single: str, made: Made, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_special_tokens_are_left_as_they_are(single: str, made: Made, caplog: pytest.LogCaptureFixture) -> None:
     folder = made("other", single, add_eos_token=True)
     tokens = load_teacher(model=folder, device="cpu").model.tokenizer("hello").tokens()  # type: ignore[attr-defined]
     assert "</s>" not in tokens

@@ -43,7 +43,7 @@ _PLAIN = {
     "task_type",
     "use_rslora",
 }
-#: First values of the two matrices that leave the base as it is; others (PiSSA, OLoRA, CorDA ...) take a part out of it.
+#: First values of the two matrices that leave the base as it is; others (PiSSA, OLoRA, CorDA) take a part out of it.
 _PLAIN_STARTS = (True, "gaussian", "orthogonal", "eva")
 
 

@@ -1,7 +1,7 @@
-"""Start and end tokens that a folder promises: `add_bos_token` and `add_eos_token` of tokenizer_config.json.
+"""Start and end tokens that a folder promises by `add_bos_token` and `add_eos_token` in tokenizer_config.json.
 
-transformers 4 put them where the tokenizer's class knew how to; transformers 5 reads tokenizer.json alone. Embedders that
-pool their last token (e5-mistral and its kin) were trained with an end token which a text then lacks.
+transformers 4 put them where the tokenizer's class knew how to; transformers 5 reads tokenizer.json alone. Embedders
+that pool their last token (e5-mistral and its kin) were trained with an end token which a text then lacks.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def put_promised(model: SentenceTransformer, folder: Path, name: str) -> None:
 def put_into(tokenizer: Any, folder: Path, name: str) -> None:
     """Let a tokenizer put the start and end tokens that its tokenizer_config.json promises, in place.
 
-    An end where a special token of any kind stands is left as it is. What was put is kept as `tokens_put` of the tokenizer,
-    for fingerprints.
+    An end where a special token of any kind stands is left as it is. What was put is kept as `tokens_put` of the
+    tokenizer, for fingerprints.
 
     Args:
         tokenizer: of transformers.
@@ -73,8 +73,8 @@ def put_into(tokenizer: Any, folder: Path, name: str) -> None:
         setattr(tokenizer, f"add_{side}_token", side in lacking or bool(there[side]))
     tokenizer.tokens_put = lacking
     logger.warning(
-        "%s: texts get %s, as %s asks (%s), although tokenizer.json leaves it out. If the model was trained without, take "
-        "the key out",
+        "%s: texts get %s, as %s asks (%s), although tokenizer.json leaves it out. If the model was trained "
+        "without, take the key out",
         name, tokens, file.name, keys,
     )  # fmt: skip
 
@@ -86,7 +86,7 @@ def tokens_put(model: Any) -> list[Any]:
 
 
 def ends_bare(model: SentenceTransformer) -> bool:
-    """Whether a vector is the state of a text's last piece: last-token pooling, and no special token behind the text."""
+    """Whether a vector is the state of a text's last piece: last-token pooling without a special token at the end."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     for _, modules, first in text_routes(model):
@@ -101,8 +101,8 @@ def ends_bare(model: SentenceTransformer) -> bool:
 
 #: What is said where `ends_bare`.
 ENDS_BARE = (
-    "last-token pooling takes the state of a text's last word piece, for its tokenizer puts no special token behind the "
-    'text; if the model was trained with an end token, set "add_eos_token": true in its tokenizer_config.json'
+    "last-token pooling takes the state of a text's last word piece, for its tokenizer puts no special token at the "
+    'end; if the model was trained with an end token, set "add_eos_token": true in its tokenizer_config.json'
 )
 
 

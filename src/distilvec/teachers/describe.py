@@ -98,10 +98,7 @@ def check_teacher(teacher: Any, texts: Sequence[str], modality: str = "text") ->
     invariance = batch_invariance(teacher, items=None if modality == "text" else texts)
     warnings = list(report.warnings)
     if not invariance.passed:
-        warnings.append(
-            f"a text gets another vector alone than padded in a batch (cosine distance {invariance.worst:.2g}, allowed "
-            f"{invariance.tolerance:.2g}). {invariance.advice}"
-        )
+        warnings.append(invariance.warning)
     return dataclasses.replace(report, warnings=warnings, invariance=invariance)
 
 
