@@ -17,6 +17,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Pooling
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.students import load_student
 from distilvec.teachers import load_teacher
+from distilvec.teachers.cards import licence_of
 
 
 class _Bomb:
@@ -178,8 +179,19 @@ def test_licence(copy: Path) -> None:
     assert load_teacher(model=copy).card.licence == "cc-by-nc-4.0"
     (copy / "README.md").write_text("---\nlicense: other\nlicense_name: my-terms\n---\n")
     assert load_teacher(model=copy).card.licence == "my-terms"
+    (copy / "README.md").write_text("---\ntags: [broken\nlicense:\n- mit\n- apache-2.0\nlanguage: en\n---\n")
+    assert load_teacher(model=copy).card.licence == "mit, apache-2.0"
     (copy / "README.md").write_text("---\nlicense: [broken\n---\n")
     assert load_teacher(model=copy).card.licence is None
+
+
+@pytest.mark.timeout(30)  # of its 30 MB a parser of YAML would make minutes
+@pytest.mark.parametrize("line", ["a: b\n", "- b\n", "\n"])
+def test_the_licence_of_a_very_long_readme(line: str, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("---\nlicense: mit\nresults:\n" + line * (30_000_000 // len(line)) + "---\n")
+    assert licence_of(tmp_path) == "mit"
+    (tmp_path / "README.md").write_text("---\nlicense:\n" + line * (30_000_000 // len(line)) + "---\n")
+    licence_of(tmp_path)
 
 
 def test_sources_exclude_each_other(tiny_bert: Path) -> None:
