@@ -301,11 +301,35 @@ def _check_settings(place: Path, trust_remote_code: bool) -> None:
                 _refuse_paths(given, file)
                 if not trust_remote_code:
                     _refuse_kernels(given, file)
-    config = read_json(place / "config.json") if (place / "config.json").is_file() else None
-    if isinstance(config, dict) and not trust_remote_code:
+    config = read_json(place / "config.json") if (place / "config.json").is_file() else {}
+    if not isinstance(config, dict):
+        raise DataError(
+            "these are no settings", where=str(place / "config.json"), remedy="Copy or download the model again."
+        )
+    _check_dtypes(config, place / "config.json")
+    if not trust_remote_code:
         _refuse_kernels(config, place / "config.json")
         if config.get("use_pretrained_backbone"):
             raise _reaches("use_pretrained_backbone", place / "config.json")
+
+
+def _check_dtypes(config: dict[str, Any], file: Path) -> None:
+    """Refuse types of weights that torch has not; libraries look them up by name, and say so in their own words."""
+    import torch
+
+    for section in sections(config):
+        for key in ("dtype", "torch_dtype"):
+            value = section.get(key)
+            names = list(value.values()) if isinstance(value, dict) else [value]
+            if not all(
+                name is None or (isinstance(name, str) and isinstance(getattr(torch, name, None), torch.dtype))
+                for name in names
+            ):
+                raise DataError(
+                    f"{key} is {value!r:.80}, which is no type of torch",
+                    where=str(file),
+                    remedy='Name one: "float32", "bfloat16" or "float16".',
+                )
 
 
 def _refuse_keys(settings: dict[str, Any], file: Path) -> None:

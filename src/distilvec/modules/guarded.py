@@ -220,7 +220,6 @@ def nothing_made_up(folder: str | Path) -> Iterator[None]:
 
 def lacks_pooler(folder: str | Path) -> bool:
     """Whether a saved model could have a pooler and its weights hold none: building one would make it up."""
-    from safetensors import SafetensorError
     from transformers import MODEL_MAPPING
 
     from distilvec.modules import moe_encoder  # noqa: F401  it registers its type
@@ -232,7 +231,7 @@ def lacks_pooler(folder: str | Path) -> bool:
         if "add_pooling_layer" not in inspect.signature(model_class).parameters:
             return False
         return not any(name.startswith("pooler.") or ".pooler." in name for name in _weight_names(Path(folder)))
-    except (KeyError, OSError, TypeError, ValueError, SafetensorError):  # opening it says what is wrong
+    except Exception:  # whatever libraries raise over files that are not what they expect: opening it says so
         return False
 
 

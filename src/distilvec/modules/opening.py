@@ -23,9 +23,9 @@ from distilvec.modules.guarded import (
 )
 from distilvec.modules.model2vec import is_model2vec, open_model2vec
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
-from distilvec.modules.pipeline import item_kinds
+from distilvec.modules.pipeline import item_kinds, text_routes
 from distilvec.modules.promised_tokens import put_into, put_promised
-from distilvec.modules.text_ids import id_count
+from distilvec.modules.text_ids import check_unknown, id_count
 from distilvec.modules.vision import is_vision, open_vision
 
 if TYPE_CHECKING:
@@ -242,10 +242,13 @@ def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = Fals
 def check_table(model: SentenceTransformer, name: str) -> None:
     """Refuse a tokenizer with ids beyond the table of embeddings: a text with such a piece would end the run.
 
-    Added tokens that nothing needs are taken out of it instead (`_leave_out`).
+    Added tokens that nothing needs are taken out of it instead (`_leave_out`). One that fails on what its vocabulary
+    lacks is refused, too.
     """
     from torch import nn
 
+    for _, _, each in text_routes(model):
+        check_unknown(getattr(each, "tokenizer", None), name)
     first: Any = model[0]
     inner: Any = getattr(first, "model", None)
     tokenizer: Any = getattr(first, "tokenizer", None)
