@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import json
 import os
@@ -29,6 +30,7 @@ from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx
 from distilvec.flow.compare import compare
 from distilvec.flow.finetune import finetune
+from distilvec.flow.job import Job
 from distilvec.modules.folder_checks import PICKLES
 from distilvec.modules.guarded import no_questions, nothing_made_up, open_config
 from distilvec.recipe import Recipe
@@ -403,6 +405,30 @@ def test_a_pipe_in_a_folder_holds_nobody_up(name: str, folder: Path) -> None:
     for door in ("load", "teacher", "image teacher"):
         with pytest.raises(DistilvecError, match=rf"/{name}: .*expected a file"):
             DOORS[door](folder, folder)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "vocab.json", "chat_template.jinja"])
+def test_a_pipe_beside_a_tokenizer_holds_nobody_up(name: str, folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(DistilvecError, match=rf"/{name}: expected a file"):
+        fresh(layers=1, width=32, tokenizer=folder)
+    with contextlib.suppress(DistilvecError):  # it may do with other files, and reads no pipe
+        load_tokenizer(folder)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_below_a_model_that_a_student_is_cut_of_is_left_alone(
+    folder: Path, sentences: list[str], tmp_path: Path
+) -> None:
+    (folder / "notes").mkdir()
+    os.mkfifo(folder / "notes" / "pipe.json")
+    section = {"shrink": {"of": str(folder), "layers": 1}}
+    recipe = recipe_of(str(folder), section, sentences, "cosine", tmp_path / "out")
+    assert len(Job(recipe).student()[0].model.encoder.layer) == 1  # type: ignore[union-attr, operator]
 
 
 @pytest.mark.timeout(60)

@@ -241,6 +241,16 @@ def check_links(folder: Path, place: Path) -> None:
                 where=str(file),
                 remedy="Put the file itself there if you trust it: cp -rL makes a copy without links.",
             )
+    check_regular(place)
+
+
+def check_regular(place: Path) -> None:
+    """Refuse a folder with a pipe, a socket or a device in it: whoever reads one may wait for ever.
+
+    Raises:
+        DistilvecError: as above.
+    """
+    for file in sorted(place.iterdir()):
         if file.exists() and not (file.is_file() or file.is_dir()):
             raise DistilvecError(
                 "expected a file or a folder, found a pipe, a socket or a device",

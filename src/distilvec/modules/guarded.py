@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.folder_checks import check_regular
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -145,9 +146,12 @@ def open_tokenizer(source: str | Path) -> Any:
 
     Raises:
         OSError, ValueError: there is none, or it demands code of its own.
+        DistilvecError: the folder holds a pipe or a device.
     """
     from transformers import AutoTokenizer
 
+    if Path(source).is_dir():
+        check_regular(Path(source))
     with no_questions():
         return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
 
