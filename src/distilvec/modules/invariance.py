@@ -66,7 +66,7 @@ class InvarianceReport:
 
 
 def tolerance_of(dtype: str) -> float:
-    """Cosine distance that rounding in a type ("float32") stays below."""
+    """Return the cosine distance that rounding in a type ("float32") stays below."""
     return _TOLERANCE.get(dtype, 1e-5)
 
 
@@ -105,7 +105,7 @@ def probe_texts(
 def probe_items(
     together: Together, items: Sequence[str], *, tolerance: float, dtype: str = "float32", gaps: bool = False
 ) -> InvarianceReport:
-    """The same of images or molecules: nothing is padded; what differs is a normalisation over the batch, or chance."""
+    """Compare images or molecules alone and in a batch: without padding, only normalisation or chance can differ."""
     if not items:
         return InvarianceReport(True, 0.0, tolerance, "", "")
     alone = np.concatenate([together([item], None) for item in items[:3]])
@@ -115,7 +115,7 @@ def probe_items(
 
 
 def probe_model(model: SentenceTransformer) -> InvarianceReport:
-    """`probe_texts` of a model as it encodes; of a `Router`, the route that is worst.
+    """Run `probe_texts` on a model as it encodes; the worst route of a `Router`.
 
     What pads no texts passes: images, molecules, models that write, a tokenizer without a padding token.
     """
@@ -145,7 +145,7 @@ def warn_of_batches(model: SentenceTransformer, name: str) -> None:
 
 
 def _encoding(model: SentenceTransformer, route: str, tokenizer: Any) -> Together:
-    """How a route of a model reads texts in one batch."""
+    """Make the function that encodes texts in one batch with a route of a model."""
     options: dict[str, Any] = {"task": route} if route else {}
 
     def together(texts: Sequence[str], side: str | None) -> np.ndarray:
@@ -167,7 +167,7 @@ def _batched(together: Together, side: str | None) -> np.ndarray:
 
 
 def _distances(alone: np.ndarray, batched: np.ndarray, gaps: bool) -> np.ndarray:
-    """Cosine distances [n]; equal vectors have 0, a vector of zeros or NaN is far away, gaps on both sides are not."""
+    """Return cosine distances [n]: 0 of equal vectors and gaps on both sides, 2 of other vectors of zeros or NaN."""
     a, b = alone.astype(np.float64), batched.astype(np.float64)
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -181,7 +181,7 @@ def _distances(alone: np.ndarray, batched: np.ndarray, gaps: bool) -> np.ndarray
 def _compared(
     texts: Sequence[str], alone: np.ndarray, batched: np.ndarray, tolerance: float, dtype: str, gaps: bool
 ) -> InvarianceReport:
-    """The report of two readings [n, D] of the same texts; its advice is empty if they differ and are finite."""
+    """Compare two readings [n, D] of the same texts; the advice is empty if they differ and are finite."""
     distances = _distances(alone, batched, gaps)
     worst = int(distances.argmax())
     passed = bool(distances[worst] <= tolerance)

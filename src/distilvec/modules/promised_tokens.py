@@ -22,7 +22,7 @@ _SIDES = ("bos", "eos")
 
 
 def around(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The ids of the special tokens that a tokenizer puts before and behind a text."""
+    """Find the special tokens that a tokenizer puts before and behind a text, as ids."""
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
     for start in range(len(whole) - len(bare) + 1):
@@ -80,13 +80,13 @@ def put_into(tokenizer: Any, folder: Path, name: str) -> None:
 
 
 def tokens_put(model: Any) -> list[Any]:
-    """What a fingerprint takes in of the tokens that were put; [] of a model whose tokenizer.json puts its own."""
+    """List what a fingerprint needs of the tokens that were put; [] for a model whose tokenizer.json puts its own."""
     put = [side for _, _, first in text_routes(model) for side in getattr(_tokenizer(first), "tokens_put", [])]
     return [["put", put]] if put else []
 
 
 def ends_bare(model: SentenceTransformer) -> bool:
-    """Whether a vector is the state of a text's last piece: last-token pooling without a special token at the end."""
+    """Check whether a vector is the state of a text's last piece: last-token pooling without a special end token."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     for _, modules, first in text_routes(model):
@@ -99,7 +99,7 @@ def ends_bare(model: SentenceTransformer) -> bool:
     return False
 
 
-#: What is said where `ends_bare`.
+#: The warning for a model that `ends_bare`.
 ENDS_BARE = (
     "last-token pooling takes the state of a text's last word piece, for its tokenizer puts no special token at the "
     'end; if the model was trained with an end token, set "add_eos_token": true in its tokenizer_config.json'
@@ -111,6 +111,6 @@ def _tokenizer(first: Any) -> Any:
 
 
 def _first_of(folder: Path, route: str) -> str:
-    """The sub-folder of the first module of a `Router`'s route; "" of another model."""
+    """Find the sub-folder of the first module of a `Router`'s route; "" for another model."""
     files = (folder / "router_config.json", folder / "config.json")
     return str(read_json(next(file for file in files if file.is_file()))["structure"][route][0]) if route else ""

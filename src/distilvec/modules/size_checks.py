@@ -57,7 +57,7 @@ def check_size(place: Path) -> None:
 
 
 def _settings(place: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The settings that a module may be built with: each file's, and config.json as another file overrides it."""
+    """Yield the settings that a module may be built with: each file's, and config.json as another overrides it."""
     base = _read(place / _FILES[0])
     for name in _FILES:
         yield place / name, _read(place / name)
@@ -69,14 +69,14 @@ def _settings(place: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def _merged(base: dict[str, Any], given: dict[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Settings with others in their place; sections of the same name are merged as they are by transformers."""
+    """Override settings by others; sections of the same name are merged as transformers does it."""
     both = {key for key in base.keys() & given.keys() if isinstance(base[key], dict) and isinstance(given[key], dict)}
     inner = {key: _merged(base[key], given[key], depth + 1) for key in both if depth < _DEEPEST}
     return {**base, **given, **inner}
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """An object of JSON; empty where a file holds none, which opening it says."""
+    """Read an object of JSON; empty if a file holds none, which opening it says."""
     try:
         found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
     except (OSError, ValueError, RecursionError):

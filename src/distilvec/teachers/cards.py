@@ -153,7 +153,7 @@ def licence_of(folder: Path) -> str | None:
 
 
 def _front_matter(readme: Path) -> dict[str, Any]:
-    """The keys of a README's front matter that begin with "license"; others may be long, and are not parsed."""
+    """Read the keys of a README's front matter that begin with "license"; others may be long, and are not parsed."""
     import yaml
 
     if not readme.is_file():
