@@ -336,6 +336,8 @@ def evaluate(
         DistilvecError: no such model, a task that cannot be read, or `output` holds something else than scores.
     """
     from distilvec.judging import judge
+    from distilvec.judging.encoder import is_sentence_transformer
+    from distilvec.modules.invariance import warn_of_batches
 
     output = None if output is None else Path(home(str(output)))
     if output is not None:
@@ -345,6 +347,8 @@ def evaluate(
     if isinstance(model, str | Path):
         opened = _writer(model) if chosen and all(task.kind == "generation" for task in chosen) else load(model)
     called = name or (Path(model).resolve().name if isinstance(model, str | Path) else "model") or "model"
+    if is_sentence_transformer(opened):
+        warn_of_batches(opened, called)
     if results is not None:
         _keep_results(chosen, Path(home(str(results))), called, model)
     judgement = judge({called: opened}, chosen)

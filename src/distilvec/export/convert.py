@@ -19,6 +19,7 @@ from distilvec.export.encoder import CONFIG, LAYOUTS, Precision, as_read, load_o
 from distilvec.export.graph import OPSET, OUTPUT, backend_tokenizer, check_model, quantize, write_graph
 from distilvec.export.outcome import ExportReport, Variant
 from distilvec.files import read_object
+from distilvec.modules.invariance import probe_model
 from distilvec.modules.kernel_head import has_kernels
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
@@ -117,6 +118,8 @@ def write_export(
             _move(made, out)
     except OSError as error:
         raise EnvironmentProblem(f"the export cannot be written ({error.strerror or error})", where=str(out)) from error
+    found = probe_model(student)
+    notes += [] if found.passed else [f"The model itself: {found.warning}"]
     return ExportReport(out, variants, len(chosen), [*notes, *left_behind(source)])
 
 

@@ -112,7 +112,8 @@ def start_key(section: StudentSection, teachers: Sequence[TeacherSection], corpu
     for name in _sources(section):
         teacher = named.get(name)
         folder = Path(str(teacher.model) if teacher else name).expanduser()
-        files = [file for file in folder.rglob("*") if file.suffix in (".safetensors", ".json", ".txt", ".model")]
+        suffixes = (".safetensors", ".json", ".txt", ".model")
+        files = [file for file in folder.rglob("*") if file.suffix in suffixes and file.is_file()]
         called = str(teacher.address) if teacher else str(folder)
         sources.append([teacher.pooling if teacher else None, called, hash_files(folder, sorted(files))])
     made_of = section.model_dump(mode="json", exclude=_LATER)

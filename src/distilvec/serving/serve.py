@@ -48,6 +48,7 @@ def serve(
         raise EnvironmentProblem(
             "serving needs starlette and uvicorn", where="serve", remedy="pip install 'distilvec[serve]'"
         ) from error
+    from distilvec.modules.invariance import warn_of_batches
     from distilvec.students import load_student
 
     key = None
@@ -62,7 +63,9 @@ def serve(
                 remedy="Choose another key.",
             )
     called = name or (Path(model).resolve() if Path(model).is_dir() else Path(model)).name
-    app = application(load_student(model), called, key=key, batch=batch)
+    opened = load_student(model)
+    warn_of_batches(opened, called)
+    app = application(opened, called, key=key, batch=batch)
     listening = _listen(host, port)
     shown = f"[{host}]" if listening.family == socket.AF_INET6 else host
     address = f"http://{shown}:{listening.getsockname()[1]}"
