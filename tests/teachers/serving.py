@@ -74,9 +74,11 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._embed(body, texts, fault)
 
-    def _embed(self, body: dict[str, Any], texts: list[str], fault: str | None) -> None:
+    def _embed(self, body: dict[str, Any], texts: list[str], fault: str | bytes | None) -> None:
         rows = [{"index": place, "embedding": vector(text).tolist()} for place, text in enumerate(texts)]
-        if body.get("encoding_format") == "base64" or fault == "packed":
+        if isinstance(fault, bytes):  # packed as it is, whatever is asked for
+            rows = [row | {"embedding": base64.b64encode(fault).decode()} for row in rows]
+        elif body.get("encoding_format") == "base64" or fault == "packed":
             kind = fault if fault in ("<f2", "<f8", ">f4", "i1") else "<f4"
             numbers = [(vector(text) * (127 if kind == "i1" else 1)).astype(kind).tobytes() for text in texts]
             rows = [row | {"embedding": base64.b64encode(each).decode()} for row, each in zip(rows, numbers)]

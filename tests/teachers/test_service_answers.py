@@ -11,7 +11,7 @@ from tests.teachers.serving import Service, serving, vector
 
 from distilvec.errors import DataError, EnvironmentProblem
 from distilvec.teachers import endpoint, load_teacher
-from distilvec.teachers.embeddings import UnreadableError, read_embeddings, read_failure
+from distilvec.teachers.embeddings import UnreadableError, read_embeddings, read_failure, scattered
 from distilvec.teachers.endpoint import Endpoint
 
 TEXTS = [f"text {number} of a{'t' * (number % 7)}" for number in range(200)]
@@ -53,6 +53,24 @@ def test_base64_that_nobody_asked_for_is_used_and_said(caplog: pytest.LogCapture
         assert same(teacher_of(service).encode(TEXTS[:9]), TEXTS[:9])
         assert [body.get("encoding_format") for body in service.bodies[:3]] == [None, "float", None]
     assert "big: " in caplog.text and "base64" in caplog.text
+
+
+@pytest.mark.parametrize("width", [32, 384, 3072])
+def test_numbers_of_another_precision_are_told_by_their_exponents(width: int) -> None:
+    rng = np.random.default_rng(0)
+    for scale in (1e-3, 1.0, 300.0):
+        real = (rng.standard_normal(width) * scale).astype(np.float32)
+        real[0] *= 100  # some models have a few large numbers
+        assert not scattered(real) and not scattered(np.where(rng.random(width) < 0.9, 0, real))
+        for kind in ("<f2", "<f8", ">f4"):
+            misread = np.frombuffer(real.astype(kind).tobytes(), "<f4")
+            assert scattered(misread[np.isfinite(misread)]), kind
+
+
+def test_base64_of_another_precision_is_refused_where_no_plain_numbers_come() -> None:
+    packed = np.random.default_rng(0).standard_normal(64).astype("<f2").tobytes()
+    with serving(lambda number, texts: packed) as service, pytest.raises(DataError, match="^big: .*base64.*32 numb"):
+        teacher_of(service, encoding="base64")
 
 
 def test_plain_numbers_are_asked_for_once() -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidatorFunctionWrapHan
 
 #: A count beyond this is a mistake of the service: no text has more tokens.
 _MOST_TOKENS_OF_A_TEXT = 10_000_000
+_MOST_OCTAVES = 5.0
 
 
 class UnreadableError(ValueError):
@@ -103,6 +104,16 @@ def read_embeddings(content: bytes, count: int) -> Embeddings:
     if not vectors.shape[1] or not np.isfinite(vectors).all():
         raise UnreadableError(f"vectors that are not finite numbers{_plainly(packed)}")
     return Embeddings(vectors, _tokens(answer.usage, count), packed)
+
+
+def scattered(vector: np.ndarray) -> bool:
+    """Tell numbers of another precision that were read as float32 [D]: their exponents are all over the place.
+
+    The binary logarithms of an embedding's numbers deviate by 1 to 3 from each other, those of float16 that was read as
+    float32 by 6 and more, those of float64 and of the other byte order by 25 and more.
+    """
+    sizes = np.abs(vector[vector != 0])
+    return sizes.size > 1 and float(np.log2(sizes).std()) > _MOST_OCTAVES
 
 
 def _plainly(packed: bool) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.teachers.embeddings import UnreadableError, read_embeddings, read_failure
+from distilvec.teachers.embeddings import UnreadableError, read_embeddings, read_failure, scattered
 from distilvec.teachers.pace import Pace, retry_after
 
 if TYPE_CHECKING:
@@ -155,11 +155,14 @@ class Endpoint:
         finally:
             self._body, self.width = body, width
         if self._packed:
-            logger.warning(
-                "%s: the service answers in base64 where plain numbers are asked for; that they are float32 cannot be "
-                "checked",
-                self._where,
-            )
+            if scattered(vector[0]):
+                raise DataError(
+                    f"the service answers in base64 that is not float32 ({_shown(vector)})",
+                    where=self._where,
+                    remedy="Set its options so that it answers in plain numbers or in float32.",
+                )
+            told = "%s: the service answers in base64 also where plain numbers are asked for: they cannot be compared"
+            logger.warning(told, self._where)
         elif plain.shape != vector.shape or _differ(plain.astype(np.float64), vector.astype(np.float64)):
             raise DataError(
                 f"the service's base64 holds {_shown(vector)}, and its plain answer {_shown(plain)}",
