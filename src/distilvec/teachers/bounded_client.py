@@ -20,9 +20,10 @@ class BoundedClient(httpx2.Client):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._end = _End()
-        for transport in (self._transport, *self._mounts.values()):  # the mounts are the proxies of the environment
-            if transport is not None:
-                pool: Any = transport._pool  # type: ignore[attr-defined]  # neither package hands a backend through
+        # The mounts are the proxies of the environment. Neither package takes a backend from outside.
+        for transport in (self._transport, *self._mounts.values()):
+            pool: Any = getattr(transport, "_pool", None)
+            if hasattr(pool, "_network_backend"):
                 pool._network_backend = _Backend(pool._network_backend, self._end)
 
     @contextmanager
