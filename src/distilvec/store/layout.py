@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError, nearest
-from distilvec.store.files import disk_problems, locked, write_json
+from distilvec.locking import locked
+from distilvec.store.files import disk_problems, write_json
 
 SCHEMA_VERSION = 1
 SIGNAL = "sentence"

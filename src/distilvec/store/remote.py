@@ -19,7 +19,8 @@ from typing import Any
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.files import whole
-from distilvec.store.files import disk_problems, locked, write_json
+from distilvec.locking import locked
+from distilvec.store.files import disk_problems, write_json
 from distilvec.store.layout import (
     VOCABULARY,
     add_signal,
@@ -32,6 +33,7 @@ from distilvec.store.layout import (
 )
 from distilvec.store.part import BadPart, verify_part
 from distilvec.store.scan import part_names
+from distilvec.system_errors import discard
 
 logger = logging.getLogger(__name__)
 
@@ -278,7 +280,7 @@ def _fetch(system: Any, root: str, folder: Path, name: str) -> bool:
         system.get_file(f"{root}/{name}.arrow", str(partial))
         partial.replace(arrow)
     finally:
-        partial.unlink(missing_ok=True)
+        discard(partial)
     write_json(folder / f"{name}.json", record)
     return True
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
+from distilvec.errors import DistilvecError, nearest
+from distilvec.system_errors import system_problem
 from distilvec.teachers.answers import Answers
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
@@ -251,11 +252,8 @@ class ServiceTeacher(SentenceTeacher):
             answers.add([self.key(text) for text, here in zip(texts, there, strict=True) if here], vectors[there])
             answers.given(int((~there).sum()))
         except OSError as problem:
-            raise EnvironmentProblem(
-                f"the answers cannot be written ({problem.strerror or problem})",
-                where=str(problem.filename or self.card.name),
-                remedy="Free disk space, then start again: what came before is kept.",
-            ) from problem
+            told = "What came before is kept."
+            raise system_problem(problem, "the answers cannot be written", answers.folder, told) from problem
 
 
 def _given(answer: tuple[np.ndarray, np.ndarray] | BaseException) -> tuple[np.ndarray, np.ndarray]:
