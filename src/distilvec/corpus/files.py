@@ -15,7 +15,7 @@ from typing import Any
 
 from distilvec.errors import DataError, EnvironmentProblem
 from distilvec.locking import locked
-from distilvec.system_errors import REMEDIES, system_problem
+from distilvec.system_errors import REMEDIES, disk_problems, system_problem
 
 FORMAT = 2
 MANIFEST = "corpus.json"
@@ -108,7 +108,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     place = folder / MANIFEST
     remedy = "Remove the folder and read the corpus again."
     try:
-        manifest = json.loads(place.read_text(encoding="utf-8"))
+        with disk_problems("the manifest cannot be read", place):
+            manifest = json.loads(place.read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             raise DataError(
                 f"this corpus has format {manifest['format']}, not {FORMAT}", where=str(place), remedy=remedy
