@@ -166,7 +166,7 @@ def test_a_full_disk_is_said_where_the_untrained_student_is_written(
 ) -> None:
     job = Job(recipe(tmp_path, tiny_bert, sentences[:60]))
     _ = job.corpus
-    with full_beyond(40_000), pytest.raises(EnvironmentProblem, match=r"/start/\w+: .*File too large.*Make room"):
+    with full_beyond(40_000), pytest.raises(EnvironmentProblem, match=r"/start/\w+: .*File too large.*ulimit -f"):
         job.student()
     assert not list((tmp_path / "out/start").iterdir())
 
@@ -193,7 +193,7 @@ def test_a_disk_that_fills_beside_the_student_leaves_the_older_one_whole(
         job.task.head.linear = torch.nn.Linear(largest, 1)
     before = {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     assert folder / what in folder.iterdir()
-    with full_beyond(2 * largest), pytest.raises(EnvironmentProblem, match=r"/out/student: .*Make room"):
+    with full_beyond(2 * largest), pytest.raises(EnvironmentProblem, match=r"/out/student: .*ulimit -f"):
         ship_student(job, student, fitted.method, folder)
     assert {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
     assert not [path.name for path in job.output.iterdir() if path.name.startswith(".student")]

@@ -25,6 +25,7 @@ from distilvec.corpus.sources import Source, find_source
 from distilvec.corpus.split import USUAL_SHARE, share_for
 from distilvec.corpus.writer import CorpusWriter
 from distilvec.errors import DataError, DistilvecError
+from distilvec.system_errors import disk_problems
 
 _LOG = logging.getLogger(__name__)
 REJECTED = "rejected.jsonl"
@@ -102,9 +103,10 @@ class Corpus:
         folder = Path(folder)
         manifest = read_manifest(folder)
         try:
-            file = pa.ipc.open_file(pa.memory_map(str(folder / ITEMS)))
-            batches = [file.get_batch(number) for number in range(file.num_record_batches)]
-            found = cls(folder, manifest, batches)
+            with disk_problems("the prepared corpus cannot be read", folder):
+                file = pa.ipc.open_file(pa.memory_map(str(folder / ITEMS)))
+                batches = [file.get_batch(number) for number in range(file.num_record_batches)]
+                found = cls(folder, manifest, batches)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"the prepared corpus is damaged ({error})",

@@ -23,6 +23,7 @@ from distilvec.flow.teach import Taught, class_order, open_teacher, teach_one, t
 from distilvec.flow.writing import check_writing, writing_tasks
 from distilvec.judging import automatic_tasks, load_tasks, settle_tasks
 from distilvec.judging.tasks import JudgingTask
+from distilvec.locking import locked
 from distilvec.marker import claim
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.code import code_of
@@ -35,7 +36,6 @@ from distilvec.modules.routing import hand_out_routing
 from distilvec.recipe import CorpusSection, Recipe, ScorerSection, StudentSection, TeacherSection, given
 from distilvec.scorers.base import Scorer
 from distilvec.store import SignalStore
-from distilvec.store.files import locked
 from distilvec.store.remote import mirrored
 from distilvec.students import StudentTap
 from distilvec.students.output import StudentInfo

@@ -19,8 +19,7 @@ import torch
 from distilvec import sealing
 from distilvec.corpus import Corpus
 from distilvec.corpus.lazy import LazyTexts
-from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.files import of_the_system
+from distilvec.errors import DistilvecError
 from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import PoolingChoice, limit_length
@@ -30,6 +29,7 @@ from distilvec.students import Seen, fresh, fresh_molecule, fresh_resnet, load_s
 from distilvec.students.fresh import FRESH_LENGTH
 from distilvec.students.ship import say_without_pooler
 from distilvec.students.writing import load_writing_student
+from distilvec.system_errors import of_the_system, system_problem
 from distilvec.teachers.cards import fingerprint, hash_files
 
 if TYPE_CHECKING:
@@ -148,11 +148,7 @@ def _keep(student: SentenceTransformer, folder: Path) -> None:
         if not of_the_system(error):
             raise
         if not folder.is_dir():
-            raise EnvironmentProblem(
-                f"the untrained student cannot be written ({getattr(error, 'strerror', None) or error})",
-                where=str(folder),
-                remedy="Make room or choose another output.",
-            ) from error
+            raise system_problem(error, "the untrained student cannot be written", folder) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

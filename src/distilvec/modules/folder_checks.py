@@ -16,6 +16,7 @@ from typing import Any
 from distilvec.errors import DataError, DistilvecError
 from distilvec.marker import holds_student
 from distilvec.modules.size_checks import check_size, sections, weight_files
+from distilvec.system_errors import disk_problems
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 #: Pickles that trainers leave beside a model and that nothing here reads.
@@ -166,12 +167,13 @@ def read_json(file: Path) -> Any:
         DataError: it cannot be read, is not a regular file, is not JSON, or is not small (10 MB).
     """
     try:
-        found = file.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("expected a file, found something else")
-        if found.st_size > 10_000_000:
-            raise ValueError(f"{found.st_size:,} bytes are no settings")
-        return json.loads(file.read_text(encoding="utf-8"))
+        with disk_problems("the file cannot be read", file):
+            found = file.stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError("expected a file, found something else")
+            if found.st_size > 10_000_000:
+                raise ValueError(f"{found.st_size:,} bytes are no settings")
+            return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
         what = (
             "this is not a list of modules" if file.name == "modules.json" else "the model cannot be opened: not JSON"

@@ -27,6 +27,7 @@ from distilvec.modules.pipeline import item_kinds, text_routes
 from distilvec.modules.promised_tokens import put_into, put_promised
 from distilvec.modules.text_ids import check_unknown, id_count
 from distilvec.modules.vision import is_vision, open_vision
+from distilvec.system_errors import system_problem
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -53,9 +54,7 @@ def locate(model: str | Path, trust_remote_code: bool = False) -> Path:
     try:
         check_folder(folder, str(model), trust_remote_code=trust_remote_code)
     except OSError as problem:
-        raise EnvironmentProblem(
-            f"the folder cannot be read ({problem.strerror or problem})", where=str(problem.filename or folder)
-        ) from problem
+        raise system_problem(problem, "the folder cannot be read", folder) from problem
     return folder
 
 

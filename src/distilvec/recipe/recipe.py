@@ -113,8 +113,11 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         for name in ("output", "cache"):
             if is_url(getattr(self, name) or ""):
                 raise ValueError(f"{name} is a folder of this machine; a copy of the stores elsewhere is remote: URL")
-        if self.remote is not None and not is_url(self.remote):
-            raise ValueError("remote is an address such as s3://bucket/folder or file:///folder")
+        if self.remote is not None:
+            from distilvec.store.remote import unfit
+
+            if (told := unfit(self.remote)) is not None:
+                raise ValueError(f"remote {told}")
         return self
 
     @model_validator(mode="after")

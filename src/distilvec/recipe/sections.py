@@ -87,7 +87,12 @@ class ApiSection(Section):
     concurrency: int = Field(4, gt=0, le=256, description="requests under way at once")
     tokens_per_request: int | None = Field(None, gt=0, description="at most, by estimate; batch_size bounds it too")
     tokens_per_minute: float | None = Field(None, gt=0, description="limit; teachers.rate_limit is that of requests")
-    timeout: float = Field(60.0, gt=0, le=3600, description="seconds for which the service may say nothing")
+    timeout: float = Field(
+        60.0,
+        gt=0,
+        le=3600,
+        description="seconds for which the service may say nothing; a whole answer may take five times as long",
+    )
     attempts: int = Field(8, gt=0, le=100, description="how often a request is tried")
     price: float | None = Field(None, ge=0, description="of a million tokens, for --dry-run")
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from distilvec.errors import GO_ON, EnvironmentProblem
+from distilvec.errors import GO_ON
 from distilvec.files import write_text
 from distilvec.interruption import StopSignals
+from distilvec.system_errors import system_problem
 from distilvec.training.distributed import any_rank
 
 logger = logging.getLogger(__name__)
@@ -57,11 +58,7 @@ def _room(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise EnvironmentProblem(
-            f"the log cannot be written ({error.strerror or error})",
-            where=str(file),
-            remedy=f"Free some space and {GO_ON}.",
-        ) from error
+        raise system_problem(error, "the log cannot be written", file, f"Then {GO_ON}.") from error
 
 
 def _step(line: str) -> float:

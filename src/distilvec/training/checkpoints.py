@@ -22,6 +22,7 @@ from transformers.utils.hub import PushInProgress
 
 from distilvec.errors import GO_ON, DataError, EnvironmentProblem
 from distilvec.sealing import remove, seal, sealed
+from distilvec.system_errors import system_problem
 from distilvec.training.callbacks import StopPolitely
 from distilvec.training.checkpoint_folders import DATA, PARTIAL, REMOVE, WEIGHTS, load_strictly, readable, step_of
 from distilvec.training.distributed import barrier, rank
@@ -109,11 +110,8 @@ class CheckpointedTrainer(Trainer):
         except (OSError, RuntimeError, SafetensorError) as error:
             if isinstance(error, RuntimeError) and not any(each in str(error) for each in _WRITERS):
                 raise  # of a GPU, or of other processes
-            raise EnvironmentProblem(
-                f"the checkpoint cannot be written ({error})",
-                where=str(home / name),
-                remedy=f"Free some space and {GO_ON}; earlier checkpoints are untouched.",
-            ) from error
+            after = f"Then {GO_ON}; earlier checkpoints are untouched."
+            raise system_problem(error, "the checkpoint cannot be written", home / name, after) from error
         finally:
             self._partial = None
             if self.args.should_save:
