@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.corpus.column_names import ColumnNames
-from distilvec.corpus.keys import PAIR, Modality, canonical, join_pair
+from distilvec.corpus.keys import PAIR, Modality, canonical, is_blank, join_pair
 from distilvec.corpus.molecules import molecule_item
 from distilvec.corpus.problem import Problem
 from distilvec.corpus.rows import Row, excerpt
@@ -164,7 +164,7 @@ def _other(row: Row, wanted: ColumnNames) -> Item:
 
 def _left_out(value: Any, place: int) -> bool:
     """Negatives are optional: data sets of triplets often lack some."""
-    return place >= 2 and (_absent(value) or (isinstance(value, str) and not value.strip()))
+    return place >= 2 and (_absent(value) or (isinstance(value, str) and is_blank(value)))
 
 
 def _described(item: Item, fields: Mapping[Any, Any], wanted: ColumnNames) -> Item:
@@ -182,12 +182,12 @@ def _text(value: Any, longest: int, *, joint: bool = False) -> str:
     if joint:
         value = value.replace(PAIR, " ")  # between two texts, and nowhere else, it has a meaning
     text = canonical(value)
-    if not text:
-        raise Problem("empty")
     if len(text) > longest:
         raise Problem("too long")
     if _CONTROL.search(text):
         raise Problem("control characters")
+    if is_blank(text):
+        raise Problem("empty")
     if not text.isascii() and _SURROGATE.search(text):
         raise Problem("not UTF-8")
     return text
