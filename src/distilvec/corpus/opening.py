@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import io
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,9 @@ _PACKED = 1 << 11
 #: Texts shrink to a fifth, much repeated ones to a fiftieth; what is small is not looked at.
 MOST_UNPACKED, UNPACKED_FREELY = 300, 16 << 20
 _BOM = b"\xef\xbb\xbf"
-_OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff")
+#: UTF-32's first, which begins as UTF-16's does.
+_OTHER_BOMS = {b"\xff\xfe\0\0": 32, b"\0\0\xfe\xff": 32, b"\xff\xfe": 16, b"\xfe\xff": 16}
+_COPY = "Write what it gives into a file, and give that."
 
 
 class Line(NamedTuple):
@@ -43,12 +46,15 @@ def reading(path: Path) -> Iterator[None]:
     """Turn what a missing, forbidden or damaged file raises into an error that names it.
 
     Raises:
-        DataError: missing, not a file, truncated or not what its name says.
+        DataError: missing, a pipe or a device, truncated or not what its name says.
         EnvironmentProblem: no permission, or a failing device.
     """
     import pyarrow as pa
 
     try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # which may never end, and may never begin
+            raise DataError("this is a pipe, a device or a socket, not a file", where=str(path), remedy=_COPY)
         yield
     except FileNotFoundError as error:
         gone = f'this link leads nowhere ("{path.readlink()}")' if path.is_symlink() else ""
@@ -114,11 +120,12 @@ def check_encoding(start: bytes, path: Path) -> None:
     Raises:
         DataError: with the command that converts them.
     """
-    if start.startswith(_OTHER_BOMS):
+    bits = next((bits for mark, bits in _OTHER_BOMS.items() if start.startswith(mark)), None)
+    if bits is not None:
         raise DataError(
-            "the file is UTF-16",
+            f"the file is UTF-{bits}",
             where=str(path),
-            remedy=f"Convert it: iconv -f utf-16 -t utf-8 {path.name} > converted-{path.name}",
+            remedy=f"Convert it: iconv -f utf-{bits} -t utf-8 {path.name} > converted-{path.name}",
         )
 
 

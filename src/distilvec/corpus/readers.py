@@ -20,7 +20,19 @@ from distilvec.errors import DataError, DistilvecError
 logger = logging.getLogger(__name__)
 SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".smi")
 _LONGEST_LINE = 16 << 20
+#: The file's own name, with a column or without: a folder may have the ending too.
+_TABLE = re.compile(r"(.*\.(?:parquet|(?:jsonl|ndjson|json|csv|tsv)(?:\.gz|\.zst)?))(?::([^/\\]*))?", re.DOTALL)
 _ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, decoded with "surrogateescape"
+
+
+def table_and_column(source: str) -> tuple[str, str] | None:
+    """The file of a table, and the column named behind it or ""; None where it is no file of a table.
+
+    >>> table_and_column("v.parquet:title"), table_and_column("v.jsonl"), table_and_column("v.npy")
+    (('v.parquet', 'title'), ('v.jsonl', ''), None)
+    """
+    found = _TABLE.fullmatch(source)
+    return (found[1], found[2] or "") if found else None
 
 
 def file_kind(path: Path) -> str:

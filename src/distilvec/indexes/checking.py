@@ -54,8 +54,8 @@ def check_index(
 
     Args:
         model: folder or hub id.
-        vectors: .npy file [n, D], array, or parquet file ("file.parquet:column" where it has several).
-        texts: of the rows: .txt (one a line), .jsonl, a list, or the name of a parquet file's text column.
+        vectors: .npy file [n, D], array, or a table as `VectorsTeacher` reads it ("file.parquet:column").
+        texts: of the rows: .txt (one a line), .jsonl, a list, or the name of a table's text column.
         prompt: what the index is meant to have before its texts: a text, the name of one of the model's prompts, ""
             for none; None = the model's default.
         rows: how many are encoded again, at least 16; None = all, which tells every wrong row.

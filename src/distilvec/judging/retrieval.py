@@ -187,7 +187,7 @@ class RetrievalTask(JudgingTask):
 def numbered(texts: Sequence[str]) -> tuple[list[str], list[int]]:
     """Texts that differ by more than surrounding white space, and for every text its row among them."""
     first, rows = dict[str, int](), list[int]()
-    different = []
+    different = list[str]()
     for text in texts:
         row = first.setdefault(canonical(text), len(first))
         if row == len(different):
