@@ -44,7 +44,8 @@ _REMEDIES = {
     "too long": "Raise corpus.max_characters, or give shorter texts.",
     "control characters": "Is it a file of text?",
     "not UTF-8": "Convert it: iconv -f windows-1252 -t utf-8 OLD > NEW.",
-    "broken JSON": "In a .jsonl each line is one row; a file that is one list is a .json.",
+    "broken JSON": "In a .jsonl each line is one row; a file that is one list is a .json. "
+    "Of objects over several lines make such lines: jq -c . OLD > NEW",
     "broken CSV": "A quote that opens a field must close it, and those within are doubled.",
     "wrong number of fields": "In a .csv commas separate fields, and one that holds some is in quotes; in a .tsv tabs.",
 }

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from distilvec.corpus.forms import check_form, check_line_ends
 from distilvec.errors import DataError, EnvironmentProblem, nearest
 
 COMPRESSED = (".gz", ".zst")
@@ -21,8 +22,6 @@ _PACKED = 1 << 11
 #: Texts shrink to a fifth, much repeated ones to a fiftieth; what is small is not looked at.
 MOST_UNPACKED, UNPACKED_FREELY = 300, 16 << 20
 _BOM = b"\xef\xbb\xbf"
-#: UTF-32's first, which begins as UTF-16's does.
-_OTHER_BOMS = {b"\xff\xfe\0\0": 32, b"\0\0\xfe\xff": 32, b"\xff\xfe": 16, b"\xfe\xff": 16}
 _COPY = "Write what it gives into a file, and give that."
 
 
@@ -97,7 +96,7 @@ def lines(path: Path, longest: int) -> Iterator[Line]:
         longest: bytes of a line that are kept; what follows is skipped without being held.
 
     Raises:
-        DataError: see `reading`; the file is UTF-16.
+        DataError: see `reading`; the file is no text in UTF-8, or its lines end in carriage returns alone.
     """
     with opened(path) as source:
         number = 0
@@ -108,25 +107,11 @@ def lines(path: Path, longest: int) -> Iterator[Line]:
                 while (rest := source.readline(_BLOCK)) and not rest.endswith(b"\n"):
                     pass
             if number == 1:
-                check_encoding(content, path)
+                check_form(content, path)
+                check_line_ends(content, path)
                 content = content.removeprefix(_BOM)
             kept = content.rstrip(b"\r\n")
             yield Line(number, kept, whole, content[len(kept) :].decode())
-
-
-def check_encoding(start: bytes, path: Path) -> None:
-    """Refuse files that say of themselves that they are not UTF-8.
-
-    Raises:
-        DataError: with the command that converts them.
-    """
-    bits = next((bits for mark, bits in _OTHER_BOMS.items() if start.startswith(mark)), None)
-    if bits is not None:
-        raise DataError(
-            f"the file is UTF-{bits}",
-            where=str(path),
-            remedy=f"Convert it: iconv -f utf-{bits} -t utf-8 {path.name} > converted-{path.name}",
-        )
 
 
 class _Bounded(io.RawIOBase):
