@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, EnvironmentProblem
-from distilvec.files import FULL
+from distilvec.files import FULL, read_small
 from distilvec.locking import locked
 
 FORMAT = 2
 MANIFEST = "corpus.json"
 _PARTIAL = ".partial-"
+#: Bytes of a manifest, in which the names of all labels are.
+_LARGEST = 1 << 30
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST, errno.ENOTDIR}
 
 
@@ -116,7 +118,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     place = folder / MANIFEST
     remedy = "Remove the folder and read the corpus again."
     try:
-        manifest = json.loads(place.read_text(encoding="utf-8"))
+        manifest = json.loads(read_small(place, _LARGEST))
         if manifest["format"] != FORMAT:
             raise DataError(
                 f"this corpus has format {manifest['format']}, not {FORMAT}", where=str(place), remedy=remedy

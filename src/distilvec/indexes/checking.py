@@ -20,7 +20,7 @@ from distilvec.errors import DataError
 from distilvec.evenly import evenly_spaced
 from distilvec.indexes.causes import Cause, Causes, IndexSample, same_texts
 from distilvec.indexes.findings import FALSE_ALARMS, REMEDIES, Finding, IndexCheck
-from distilvec.indexes.rows import Marks, Rows, cosines, in_words, located, ranges, spread, unusable
+from distilvec.indexes.rows import BROKEN, EMPTY, Marks, Rows, cosines, in_words, located, ranges, spread, unusable
 from distilvec.indexes.variants import IndexVariant, Reader
 from distilvec.teachers.vector_files import read_vectors
 
@@ -71,7 +71,7 @@ def check_index(
         raise DataError(f"{rows} rows say too little", where="rows", remedy=f"Check at least {FEWEST}; None is all.")
     matrix, table = read_vectors(vectors, texts)
     broken, empty = unusable(matrix)
-    findings = [*_damaged(broken, "NaN or infinity"), *_damaged(empty, "nothing but zeros")]
+    findings = [*_damaged(broken, BROKEN), *_damaged(empty, EMPTY)]
     usable = np.flatnonzero(~(broken | empty))
     if len(usable) < FEWEST:
         where = str(vectors) if isinstance(vectors, str | Path) else "vectors"

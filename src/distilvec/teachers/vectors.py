@@ -89,14 +89,15 @@ class VectorsTeacher(SentenceTeacher):
         for start in range(0, len(words), _CHUNK):
             self._sorted[start : start + _CHUNK] = words[order[start : start + _CHUNK]]
         self._tell_twice(source)
-        sample = np.asarray(self._vectors[:_NORM_SAMPLE], dtype=np.float32)
+        with np.errstate(over="ignore"):
+            lengths = np.linalg.norm(np.asarray(self._vectors[:_NORM_SAMPLE], dtype=np.float64), axis=1)
         self.card = TeacherCard(
             name=name,
             kind="vectors",
             source=source,
             fingerprint=fingerprint(_hash(self._vectors), _hash(row_keys)),
             width=int(self._vectors.shape[1]),
-            normalized=bool(np.allclose(np.linalg.norm(sample, axis=1), 1, atol=1e-3)),
+            normalized=bool(np.allclose(lengths, 1, atol=1e-3)),
             dtype=str(self._vectors.dtype),
         )
 
@@ -137,11 +138,12 @@ class VectorsTeacher(SentenceTeacher):
             rows = self._rows(chunk)
             known = np.flatnonzero(self._known(rows))
             vectors = np.full((len(chunk), self.card.width), np.nan, np.float32)
-            vectors[known] = self._vectors[rows[known]]
+            with np.errstate(over="ignore"):
+                vectors[known] = self._vectors[rows[known]]
             wrong = known[~np.isfinite(vectors[known]).all(axis=1)]
             if len(wrong):
                 raise DataError(
-                    f"the vector in row {rows[wrong[0]]} has values that are not finite",
+                    f"the vector in row {rows[wrong[0]]} has values that are not finite, or too large for float32",
                     where=self.card.source,
                     remedy="Where there is no vector, leave out row and text, or let the whole row be NaN.",
                 )
