@@ -356,7 +356,8 @@ def test_a_table_that_covers_half_and_knows_other_pairs(
     run = distilvec.distill(
         None, student={"shrink": {"of": str(tiny_bert), "layers": 1}},
         corpus={"path": rows, "text": ["q", "d", "n1", "n2"], "holdout": 0.3}, method={"name": "score_kl"},
-        output=tmp_path / "out", scorers=tables, training={"max_steps": 2, "batch_size": 8, "use_cpu": True}, judging={"speed": False},
+        output=tmp_path / "out", scorers=tables,
+        training={"max_steps": 2, "batch_size": 8, "use_cpu": True}, judging={"speed": False},
     )  # fmt: skip
     (facts,) = run.record.scorers
     assert (facts.pairs, facts.absent) == (112, 32)

@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
-from distilvec.files import home
+from distilvec.files import home, read_small
 from distilvec.recipe.places import find_files, is_url
 from distilvec.recipe.score_sections import MiningSection, ScorerSection
 from distilvec.recipe.sections import (
@@ -174,10 +174,10 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         """
         file = Path(home(str(path)))
         try:
-            source = file.read_text(encoding="utf-8")
+            source = read_small(file)
         except (OSError, UnicodeDecodeError) as error:
             raise DistilvecError(
-                f"the recipe cannot be read ({error})", where=str(path), remedy="Check the path."
+                f"the recipe cannot be read ({error})", where=str(path), remedy="Check the path: is it the recipe?"
             ) from error
         try:
             data, lines = plain_yaml.read(source), plain_yaml.lines(source)

@@ -109,7 +109,9 @@ class TeacherSection(Section):
         None, description="module:function from a list of texts to vectors; from Python also the function itself"
     )
     api: ApiSection | None = Field(None, description="a service that answers as OpenAI's /embeddings does")
-    vectors: str | None = Field(None, description=".npy file or parquet file with a vector column")
+    vectors: str | None = Field(
+        None, description=".npy or .npz file, or a table with a column of vectors (.parquet, .jsonl, .csv, .tsv ...)"
+    )
     texts: str | None = Field(None, description="texts of the vectors, one per row")
     prompt: str | None = Field(None, description="put before every text; null = the teacher's own default")
     max_length: int | None = Field(None, gt=0)
