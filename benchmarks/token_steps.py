@@ -57,7 +57,7 @@ from distilvec.teachers import Teacher, load_teacher
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training import Collator, Distiller, LiveSource, StoreSource, TokenizedCorpus
 from distilvec.training.arguments import training_arguments
-from distilvec.training.distiller import describe as describe_student
+from distilvec.training.step import describe as describe_student
 from distilvec.training.sample import make_sample
 from distilvec.training.trainer import DistillationTrainer
 

@@ -21,7 +21,7 @@ from distilvec.tasks.generation import Generation
 from distilvec.teachers import Teacher, load_teacher
 from distilvec.training import LiveSource, StoreSource
 from distilvec.training.data import Collator
-from distilvec.training.distiller import Distiller
+from distilvec.training.step import Distiller
 from distilvec.training.items import student_items
 from distilvec.training.sample import make_sample
 

@@ -32,7 +32,7 @@ from distilvec.students import load_student
 from distilvec.students.pieces import piece_vectors
 from distilvec.teachers.callable import CallTeacher, find_function
 from distilvec.training.callbacks import RunLog
-from distilvec.training.checkpoint_folders import newest_checkpoint
+from distilvec.training.checkpoint import newest_checkpoint
 
 __all__ = ["job"]
 

@@ -35,7 +35,7 @@ from distilvec.modules.watch import Seen
 from distilvec.students import load_student, ship, shrink
 from distilvec.students.tap import StudentTap
 from distilvec.teachers import load_teacher
-from distilvec.training.distiller import mean_and_count
+from distilvec.training.step import mean_and_count
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 

@@ -39,7 +39,7 @@ from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 from distilvec.training import TokenizedCorpus, attention, fit, free_maps
 from distilvec.training import items as prepared
 from distilvec.training.attention import choose_attention
-from distilvec.training.distiller import Distiller
+from distilvec.training.step import Distiller
 from distilvec.training.items import PreparedCorpus
 from distilvec.training.sharp_step import SharpStep
 from distilvec.training.trainer import DistillationTrainer

@@ -267,41 +267,6 @@ class OptimizerSection(Section):
 MOST_SEEDS = 2**32
 
 
-class TrainingSection(BaseModel):
-    """Length, batches and checkpoints; further keys go to transformers.TrainingArguments."""
-
-    model_config = ConfigDict(extra="allow", validate_default=True, allow_inf_nan=False)
-    epochs: float = Field(2, gt=0, le=1_000_000)
-    batch_size: int = Field(
-        32, gt=0, description="items per step, over all processes; gradient_accumulation_steps multiplies it"
-    )
-    mini_batch_size: int | None = Field(
-        None,
-        gt=0,
-        description="gradient caching: the student reads so many texts at a time, while the loss sees the whole batch; "
-        "memory for few, at the price of a second forward pass",
-    )
-    gather: bool = Field(
-        True,
-        description="losses that compare the rows of a batch see those of all processes; false: each its own alone, "
-        "which saves the exchange",
-    )
-    seed: int = Field(0, ge=0, lt=MOST_SEEDS)
-    evaluate_every: int | None = Field(None, gt=0, description="held-out agreement every so many steps")
-    save_every: int | None = Field(
-        None,
-        gt=0,
-        description="checkpoint every so many steps; null = at each evaluation with `best`, else each epoch and each "
-        "half hour",
-    )
-    patience: int | None = Field(None, gt=0, description="stop after so many evaluations without a better metric")
-    best: str | None = Field(None, description="metric of the best checkpoint, e.g. agreement_cosine")
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return dict(self.__pydantic_extra__ or {})
-
-
 class JudgingSection(Section):
     tasks: list[Any] = Field(default_factory=list, description="names, files or task descriptions")
     agreement: bool = Field(True, description="agreement with the teacher on held-out texts, its neighbours among it")

@@ -34,8 +34,8 @@ from distilvec.store import SignalStore
 from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
-from distilvec.training.distiller import mean_of
 from distilvec.training.distributed import launched, world_size
+from distilvec.training.step import mean_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
