@@ -38,6 +38,8 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+from distilvec.training.arguments import training_arguments
+from distilvec.training.trainer import DistillationTrainer
 from step import RESULTS, Times, describe, measure, peak_bytes, ratio
 from workload import Workload, make_student, real_texts
 
@@ -56,10 +58,8 @@ from distilvec.tasks.table import build_task
 from distilvec.teachers import Teacher, load_teacher
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training import Collator, Distiller, LiveSource, StoreSource, TokenizedCorpus
-from distilvec.training.arguments import training_arguments
-from distilvec.training.step import describe as describe_student
 from distilvec.training.sample import make_sample
-from distilvec.training.trainer import DistillationTrainer
+from distilvec.training.step import describe as describe_student
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "emo": ("emo", {}),

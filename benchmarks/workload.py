@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from distilvec.training.arguments import training_arguments
+from distilvec.training.trainer import DistillationTrainer
 from torch import nn
 
 from distilvec.corpus import Corpus, docstring_pairs, read_corpus
@@ -26,9 +28,7 @@ from distilvec.store import SignalStore
 from distilvec.students import StudentTap, fresh, load_student
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training import BucketedBatches, Collator, Distiller, StoreSource, TokenizedCorpus
-from distilvec.training.arguments import training_arguments
 from distilvec.training.sample import make_sample
-from distilvec.training.trainer import DistillationTrainer
 
 TEACHER_WIDTH = 384
 #: name -> method, its options, sharpness-aware steps.

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from distilvec.training.arguments import training_arguments
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
@@ -28,7 +29,6 @@ from distilvec.flow import demo
 from distilvec.judging.spec import TaskSpec
 from distilvec.recipe import Recipe
 from distilvec.teachers import load_teacher
-from distilvec.training.arguments import training_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = sorted((ROOT / "src/distilvec/recipe/packaged").glob("*.yaml"))

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from distilvec.recipe.training_keys import check_keys
 
 from distilvec.alignment.loading import load_tokenizer
 from distilvec.choosing.scale.reckoning import Devices
@@ -23,7 +24,6 @@ from distilvec.flow.finetune import finetune
 from distilvec.flow.run import output_folder
 from distilvec.judging import load_task
 from distilvec.recipe import Recipe
-from distilvec.recipe.training_keys import check_keys
 from distilvec.report.describe import _origin
 from distilvec.store import SignalStore
 from distilvec.students import load_student

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from distilvec.training.callbacks import RunLog
 from tests.faults.test_jobs import job, run, write
 from tests.training.starting import Starter
 
@@ -31,7 +32,6 @@ from distilvec.store import SignalStore
 from distilvec.students import load_student
 from distilvec.students.pieces import piece_vectors
 from distilvec.teachers.callable import CallTeacher, find_function
-from distilvec.training.callbacks import RunLog
 from distilvec.training.checkpoint import newest_checkpoint
 
 __all__ = ["job"]

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from distilvec.training.sharp_step import SharpStep
+from distilvec.training.trainer import DistillationTrainer
 from PIL import Image
 from tests.training import jobs
 from tests.training.assembling import assemble
@@ -39,10 +41,8 @@ from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 from distilvec.training import TokenizedCorpus, attention, fit, free_maps
 from distilvec.training import items as prepared
 from distilvec.training.attention import choose_attention
-from distilvec.training.step import Distiller
 from distilvec.training.items import PreparedCorpus
-from distilvec.training.sharp_step import SharpStep
-from distilvec.training.trainer import DistillationTrainer
+from distilvec.training.step import Distiller
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distilvec.training.arguments import training_arguments
 from PIL import Image
 from tests.recipe.published import PUBLISHED
 
 from distilvec.judging import load_tasks
 from distilvec.judging.perceptron import PerceptronTask
 from distilvec.recipe import Recipe, given
-from distilvec.training.arguments import training_arguments
 
 FOLDER = Path(__file__).resolve().parents[2] / "src/distilvec/recipe/packaged"
 RECIPES = sorted(FOLDER.glob("paper-*.yaml"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from distilvec.training.arguments import training_arguments
 
 from distilvec import plain_yaml
 from distilvec.corpus import read_corpus
@@ -16,7 +17,6 @@ from distilvec.errors import DistilvecError
 from distilvec.recipe import Recipe
 from distilvec.recipe.sections import TeacherSection
 from distilvec.teachers import load_teacher
-from distilvec.training.arguments import training_arguments
 
 MINIMAL = """\
 corpus: {path: texts.txt}

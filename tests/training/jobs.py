@@ -163,6 +163,7 @@ def train(job: Job) -> None:
     if job.get("apart"):
         _apart(job["apart"])
     _set_traps(job)
+    _weigh_parts(out)
     fitted = fit(
         given["student"],
         method,
@@ -188,6 +189,21 @@ def train(job: Job) -> None:
     )
     (out / f"log-{rank}.json").write_text(json.dumps(fitted.log))
     (out / f"held-out-{rank}.json").write_text(json.dumps(fitted.held_out))
+
+
+def _weigh_parts(out: Path) -> None:
+    """Where the student is sharded: how much of it this process keeps, to `part-0.json`."""
+    from distilvec.training import loop
+
+    shard = loop.shard
+
+    def weighed(distiller: Any, device: Any) -> None:
+        whole = sum(each.numel() for each in distiller.student.parameters())
+        shard(distiller, device)
+        part = sum(each.to_local().numel() for each in distiller.student.parameters())
+        (out / f"part-{os.environ['RANK']}.json").write_text(json.dumps(part / whole))
+
+    loop.shard = weighed  # type: ignore[attr-defined]
 
 
 # how a job comes to an end early

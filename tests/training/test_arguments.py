@@ -9,10 +9,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import TrainingArguments
-
-from distilvec.errors import DistilvecError
-from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.recipe.training_keys import ELSEWHERE, REFUSED
 from distilvec.training.arguments import (
     _narrow_by_itself,
@@ -21,6 +17,10 @@ from distilvec.training.arguments import (
     steps_per_epoch,
     training_arguments,
 )
+from transformers import TrainingArguments
+
+from distilvec.errors import DistilvecError
+from distilvec.recipe import OptimizerSection, TrainingSection
 
 PASSED: dict[str, Any] = {
     "max_steps": 7,

@@ -337,18 +337,19 @@ def gradient_checkpointing(student: SentenceTransformer, *, on: bool) -> Iterato
     if not on:
         yield
         return
-    model = getattr(find_transformer(student), "model", None)
+    model: Any = getattr(find_transformer(student), "model", None)
     if not getattr(model, "supports_gradient_checkpointing", False):
         raise DistilvecError(
             "this student has no blocks that could be computed again in the backward pass",
             where="training.gradient_checkpointing",
             remedy="Leave it out; training.mini_batch_size or a smaller batch_size saves memory here.",
         )
-    model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[union-attr]
+    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # its name before
+    getattr(model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
     try:
         yield
     finally:
-        model.gradient_checkpointing_disable()  # type: ignore[union-attr]
+        getattr(model, f"{kind}_checkpointing_disable")()
 
 
 def check_training(
