@@ -201,6 +201,7 @@ def _weigh_parts(out: Path) -> None:
         whole = sum(each.numel() for each in distiller.student.parameters())
         shard(distiller, device)
         part = sum(each.to_local().numel() for each in distiller.student.parameters())
+        out.mkdir(parents=True, exist_ok=True)
         (out / f"part-{os.environ['RANK']}.json").write_text(json.dumps(part / whole))
 
     loop.shard = weighed  # type: ignore[attr-defined]

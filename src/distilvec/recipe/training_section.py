@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from distilvec.errors import DistilvecError, nearest
 from distilvec.recipe.sections import MOST_SEEDS, OptimizerSection, Section
@@ -13,6 +13,9 @@ from distilvec.recipe.sections import MOST_SEEDS, OptimizerSection, Section
 #: More is a slip of the hand: a year of ten steps a second is a third of it.
 MOST_STEPS = 1_000_000_000
 _LEAVE_OUT = "Leave it out"
+#: Keys that a saved recipe has even where they are at their defaults.
+_ALWAYS = {"epochs", "batch_size", "mini_batch_size", "gather", "seed"}
+_ALWAYS |= {"evaluate_every", "save_every", "patience", "best"}
 
 
 class TrainingSection(Section):
@@ -57,12 +60,12 @@ class TrainingSection(Section):
         "warmup_stable_decay",
     ] = "cosine"
     lr_scheduler_kwargs: dict[str, Any] = Field(default_factory=dict, description="what that schedule takes")
-    warmup_steps: float = Field(0.06, ge=0, description="below 1: a share of all steps")
+    warmup_steps: int | float = Field(0.06, ge=0, description="below 1: a share of all steps")
     optim: Literal["adamw_torch_fused", "adamw_torch", "adafactor", "sgd"] = "adamw_torch_fused"
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.999, ge=0, lt=1)
     adam_epsilon: float = Field(1e-8, gt=0)
-    max_grad_norm: float | None = Field(1.0, ge=0, description="null or 0: no clipping")
+    max_grad_norm: int | float | None = Field(1.0, ge=0, description="null or 0: no clipping")
     bf16: bool | None = Field(None, description="null: on CUDA, where the GPU has instructions for it")
     fp16: bool = Field(False, description="with loss scaling, for GPUs without bfloat16")
     use_cpu: bool = False
@@ -128,6 +131,12 @@ class TrainingSection(Section):
     @classmethod
     def _trackers(cls, value: Any) -> Any:
         return [each for each in ([value] if isinstance(value, str) else value or []) if each != "none"]
+
+    @model_serializer(mode="wrap")
+    def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What every recipe says, and what this one says beside it."""
+        values: dict[str, Any] = write(self)
+        return {name: value for name, value in values.items() if name in _ALWAYS or name in self.model_fields_set}
 
     def batches(self, items: int) -> int:
         """Batches of an epoch."""

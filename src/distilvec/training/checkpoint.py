@@ -1,10 +1,10 @@
 """Checkpoints: they appear whole or not at all, list their files with hashes, and hold what an exact resumption needs.
 
-    checkpoint-40/model.safetensors     the distiller: student, heads, buffers
-    checkpoint-40/optimizer.pt          optimiser, schedule, loss scaling
-    checkpoint-40/ranks.pt              of every process: generators, and what is summed up for the next line of the log
-    checkpoint-40/trainer_state.json    `State`
-    checkpoint-40/.distilvec-files.json the list, written last
+checkpoint-40/model.safetensors     the distiller: student, heads, buffers
+checkpoint-40/optimizer.pt          optimiser, schedule, loss scaling
+checkpoint-40/ranks.pt              of every process: generators, and what is summed up for the next line of the log
+checkpoint-40/trainer_state.json    `State`
+checkpoint-40/.distilvec-files.json the list, written last
 """
 
 from __future__ import annotations
