@@ -30,7 +30,7 @@ class Teaching(Protocol):
 
 
 #: Nothing is evaluated, saved, stopped or sent to a tracker on the way.
-QUIET = {
+QUIET: dict[str, Any] = {
     "save_every": 10**9,
     "evaluate_every": None,
     "best": None,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_model, save_model
 from torch import nn
@@ -146,7 +146,11 @@ def read_state(checkpoint: Path) -> State:
     """
     file = checkpoint / STATE
     with readable(file):
-        state = State.model_validate_json(file.read_bytes())
+        try:
+            state = State.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         if state.global_step != step_of(checkpoint) or not state.global_step:
             raise ValueError(f"its state is of step {state.global_step}")
     return state

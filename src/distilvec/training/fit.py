@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.corpus import Corpus
-    from distilvec.recipe.sections import OptimizerSection, TrainingSection
+    from distilvec.recipe import OptimizerSection, TrainingSection
 
 
 #: Held-out rows over which the terms are averaged after training.

@@ -151,7 +151,7 @@ class Loop:
             epoch, done = divmod(self.state.global_step, self.per_epoch)
             for number, window in enumerate(self._windows(epoch, done * micro), done + 1):
                 self.epoch = epoch + min(number * micro, batches) / batches
-                self._follow(self._step(window))
+                self._follow(self.step(window))
                 if self._is_over():
                     break
         self._finish()
@@ -218,7 +218,7 @@ class Loop:
 
     # a step
 
-    def _step(self, window: list[dict[str, Any]]) -> Tensor:
+    def step(self, window: list[dict[str, Any]]) -> Tensor:
         """One step of the optimiser; returns the norm of the gradient, before it is made shorter."""
         self.model.train()
         self.trained.at(self.state.global_step / self.steps)

@@ -30,10 +30,11 @@ def make_optimizer(
     groups = parameter_groups(distiller, optimizer)
     lr, betas = optimizer.lr, (training.adam_beta1, training.adam_beta2)
     adam: dict[str, Any] = {"lr": lr, "betas": betas, "eps": training.adam_epsilon}
-    fused = {"fused": True} if training.optim == "adamw_torch_fused" else {}
+    if training.optim == "adamw_torch_fused":
+        adam["fused"] = True
     made: torch.optim.Optimizer
     if optimizer.muon:
-        made = Muon(groups, dtype=torch.bfloat16 if narrow else torch.float32, **adam, **fused)
+        made = Muon(groups, dtype=torch.bfloat16 if narrow else torch.float32, **adam)
     elif training.optim == "sgd":
         made = torch.optim.SGD(groups, lr)
     elif training.optim == "adafactor":
@@ -41,7 +42,7 @@ def make_optimizer(
 
         made = Adafactor(groups, lr, scale_parameter=False, relative_step=False)
     else:
-        made = torch.optim.AdamW(groups, **adam, **fused)
+        made = torch.optim.AdamW(groups, **adam)
     return made if optimizer.sharpness is None else _sharp(made, optimizer.sharpness)
 
 

@@ -54,20 +54,15 @@ def shard(distiller: Distiller, device: torch.device) -> None:
     fully_shard(distiller, mesh=mesh, ignored_params=whole)
 
 
-@torch.no_grad()
 def collect(distiller: nn.Module, into: nn.Module) -> None:
-    """Copy the whole weights and buffers of a sharded model into one that is not; every process has to ask."""
-    state = into.state_dict()
-    for name, value in distiller.state_dict().items():
-        state[name].copy_(whole(value))
+    """Load the whole weights and buffers of a sharded model into one that is not; every process has to ask."""
+    into.load_state_dict({name: whole(value) for name, value in distiller.state_dict().items()})
 
 
 def spread(source: nn.Module, distiller: nn.Module) -> None:
-    """Give a sharded model the weights and buffers of one that is not."""
-    state = distiller.state_dict()
-    with torch.no_grad():
-        for name, value in source.state_dict().items():
-            state[name].copy_(part(value.to(state[name].device), state[name]))
+    """Load the weights and buffers of a model into a sharded one."""
+    like = distiller.state_dict()
+    distiller.load_state_dict({name: part(value, like[name]) for name, value in source.state_dict().items()})
 
 
 def whole(value: Any) -> Any:
@@ -79,7 +74,7 @@ def part(value: Tensor, like: Tensor) -> Tensor:
     """A whole tensor sharded as another one is."""
     if not isinstance(like, DTensor):
         return value
-    return distribute_tensor(value, like.device_mesh, like.placements)
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 
 def whole_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -94,7 +89,7 @@ def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def own(value: Any, like: Tensor) -> Any:
-        return part(value.to(like.device), like) if isinstance(value, Tensor) and value.shape == like.shape else value
+        return part(value, like) if isinstance(value, Tensor) and value.shape == like.shape else value
 
     entries = state["state"].items()
     parts = {number: {key: own(value, parameters[number]) for key, value in each.items()} for number, each in entries}
