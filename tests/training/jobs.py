@@ -195,7 +195,7 @@ def _weigh_parts(out: Path) -> None:
     """Where the student is sharded: how much of it this process keeps, to `part-0.json`."""
     from distilvec.training import loop
 
-    shard = loop.shard
+    shard = loop.sharding.shard
 
     def weighed(distiller: Any, device: Any) -> None:
         whole = sum(each.numel() for each in distiller.student.parameters())
@@ -204,7 +204,7 @@ def _weigh_parts(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         (out / f"part-{os.environ['RANK']}.json").write_text(json.dumps(part / whole))
 
-    loop.shard = weighed  # type: ignore[attr-defined]
+    loop.sharding.shard = weighed  # type: ignore[attr-defined]
 
 
 # how a job comes to an end early

@@ -405,6 +405,12 @@ def test_blocks_that_are_computed_again_keep_less(home: Path, tmp_path: Path, me
     assert kept[True] < 0.7 * kept[False] or method == "talas"
 
 
+def test_maps_of_blocks_that_are_computed_again_are_refused(start: Starter, home: Path, tmp_path: Path) -> None:
+    training = {"max_steps": 1, "gradient_checkpointing": True}
+    code, output = start.train(home=home, out=tmp_path, method="emo", live="decoder", training=training).wait()
+    assert code == 2 and "training.gradient_checkpointing: emo reads attention maps" in output, output
+
+
 def test_blocks_that_cannot_be_computed_again_are_named(home: Path, tmp_path: Path, tiny_bert: Path) -> None:
     from distilvec.students import static
     from distilvec.training.fit import gradient_checkpointing

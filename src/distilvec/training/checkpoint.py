@@ -98,24 +98,15 @@ def write(home: Path, state: State, model: nn.Module, optimizer: Mapping[str, An
 
 
 def keep(home: Path, most: int | None, best: int | None) -> None:
-    """Remove the oldest checkpoints beyond `most`, never the best, the newest, or what somebody put there."""
-    ours = _ours(home)
-    beyond = len(ours) - (most or len(ours))
-    _remove([each for each in ours[:-1] if step_of(each) != best][: max(beyond, 0)])
+    """Remove the oldest checkpoints beyond `most`, never the best, or what somebody put there.
 
-
-def keep_only(home: Path, best: int) -> None:
-    """Remove all checkpoints but one."""
-    _remove([each for each in _ours(home) if step_of(each) != best])
-
-
-def _ours(home: Path) -> list[Path]:
-    """The checkpoints that distilvec wrote here, the oldest first."""
-    return sorted((each for each in home.glob("checkpoint-*") if sealed(each)), key=step_of)
-
-
-def _remove(checkpoints: list[Path]) -> None:
-    for each in checkpoints:
+    Args:
+        most: None = all are kept; 0 = the best alone. Otherwise the newest is never removed.
+    """
+    ours = sorted((each for each in home.glob("checkpoint-*") if sealed(each)), key=step_of)
+    beyond = 0 if most is None else max(len(ours) - most, 0)
+    others = [each for each in (ours[:-1] if most else ours) if step_of(each) != best]
+    for each in others[:beyond]:
         with contextlib.suppress(OSError):
             remove(each)
 

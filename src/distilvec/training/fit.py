@@ -135,13 +135,13 @@ def fit(
     blind = training.evaluate_every is not None and evaluate is None
     live = any(isinstance(each, LiveSource) for each in sources)
     check_training(rows, corpus, training, optimizer, blind=blind, live=live)
-    # First, because it also joins the other processes of a distributed run.
     if training.gradient_checkpointing and needs.student.attention:
         raise DistilvecError(
             f"{method.name} reads attention maps of the student's blocks, which are not computed again",
             where="training.gradient_checkpointing",
             remedy="Leave it out; a smaller batch_size with gradient_accumulation_steps saves memory here.",
         )
+    # First, because it also joins the other processes of a distributed run.
     accelerator = join(training, folder / "checkpoints")
     device = accelerator.device
     if device.type == "cuda":

@@ -14,7 +14,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,39 +25,22 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from distilvec.errors import DistilvecError, DivergedError
+from distilvec.errors import DistilvecError
 from distilvec.interruption import StopSignals
 from distilvec.modules.causal import answer_places
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.training import checkpoint as checkpoints
+from distilvec.training import distributed as ranks
+from distilvec.training import sharding
 from distilvec.training.data import Collator, Rows
-from distilvec.training.distributed import (
-    any_rank,
-    barrier,
-    gather_objects,
-    gather_rows,
-    mean_over_ranks,
-    rank,
-    sum_over_ranks,
-    world_size,
-)
+from distilvec.training.distributed import rank, world_size
+from distilvec.training.diverged import Texts, diverged_gradient, diverged_loss
 from distilvec.training.generators import generators, set_generators
 from distilvec.training.items import share_room
 from distilvec.training.log import RunLog, Sums, Ticker
 from distilvec.training.optimizers import make_optimizer, make_schedule
 from distilvec.training.sample import on_device
 from distilvec.training.samplers import BucketedBatches
-from distilvec.training.sharding import (
-    average_whole,
-    clip,
-    collect,
-    load_state,
-    replicated,
-    shard,
-    shards,
-    spread,
-    whole_state,
-)
 from distilvec.training.sharpness import SharpStep
 from distilvec.training.step import Distiller
 
@@ -94,7 +77,7 @@ class Loop:
     collator: Collator
     accelerator: Accelerator
     evaluate: Callable[[], dict[str, float]] | None = None
-    describe: Callable[[Sequence[int]], list[str]] | None = None
+    describe: Texts | None = None
     data: dict[str, Any] = field(default_factory=dict)
     signals: StopSignals = field(default_factory=StopSignals)
 
@@ -112,11 +95,11 @@ class Loop:
         self.steps = training.max_steps or math.ceil(training.epochs * self.per_epoch)
         self.logging_steps = training.logging_steps or max(1, min(50, self.per_epoch // 10))
         self.saved_every = training.save_every or (training.evaluate_every if training.best else None) or self.per_epoch
-        self.trained, self.sharded = self.distiller.to(self.device), shards(training)
+        self.trained, self.sharded = self.distiller.to(self.device), sharding.shards(training)
         if self.sharded:
             self.trained = self.distiller.twin()
-            shard(self.trained, self.device)
-        self.model = self.trained if self.sharded else replicated(self.trained, self.device)
+            sharding.shard(self.trained, self.device)
+        self.model = self.trained if self.sharded else sharding.replicated(self.trained, self.device)
         narrow = self.accelerator.mixed_precision == "bf16"
         self.optimizer = make_optimizer(self.trained, training, self.section, narrow=narrow)
         self.schedule = make_schedule(training, self.optimizer, self.steps)
@@ -170,7 +153,7 @@ class Loop:
         if self.training.best and self.state.best_step is not None:
             checkpoints.load_strictly(self.distiller, self.home / f"checkpoint-{self.state.best_step}")
             if self.training.save_total_limit == 1 and rank() == 0 and not self.stopped:
-                checkpoints.keep_only(self.home, self.state.best_step)
+                checkpoints.keep(self.home, 0, self.state.best_step)
 
     @property
     def home(self) -> Path:
@@ -210,7 +193,7 @@ class Loop:
         """For how much each micro-batch of a step counts: its share of items, or of tokens of answers."""
         amounts = torch.tensor([_amount(batch) for batch in window], dtype=torch.float64).reshape(-1, 2)
         if len(window) > 1 and world_size() > 1:
-            amounts = sum_over_ranks(amounts.to(self.device)).cpu()
+            amounts = ranks.sum_over_ranks(amounts.to(self.device)).cpu()
         items, tokens = amounts.T
         counted = tokens if tokens.sum() > 0 else items
         shares: list[float] = (counted / counted.sum()).tolist()
@@ -267,7 +250,8 @@ class Loop:
             result: dict[str, Any] = self.model(**inputs)
         if not perturbed:
             if not torch.isfinite(result["loss"]):
-                self._explain_non_finite(result, inputs)
+                step, gathered = self.state.global_step + 1, self.trained.gathers
+                raise diverged_loss(result, inputs, self.describe, step, gathered=gathered)
             self.sums.add(result)
             self.step_rows.append(inputs["rows"])
         return result
@@ -286,7 +270,7 @@ class Loop:
             self.model.set_requires_gradient_sync(on)  # type: ignore[operator]  # of FSDPModule
             yield
             if on:
-                average_whole(self.model.parameters())
+                sharding.average_whole(self.model.parameters())
         else:
             waiting: AbstractContextManager[Any] = contextlib.nullcontext() if on else self.model.no_sync()  # type: ignore[operator]
             with waiting:
@@ -297,42 +281,11 @@ class Loop:
         scaler = self.accelerator.scaler
         if scaler is not None:
             scaler.unscale_(self.optimizer)
-        norm = clip(self.model.parameters(), self.training.max_grad_norm)
+        norm = sharding.clip(self.model.parameters(), self.training.max_grad_norm)
         if scaler is None and not math.isfinite(float(norm)):  # loss scaling leaves out such steps itself
-            rows = torch.cat(self.step_rows)
-            raise DivergedError(
-                f"the gradient is not finite, though the loss is, for corpus rows {self._shown(rows)}",
-                where=f"step {self.state.global_step + 1}",
-                remedy="Lower optimizer.lr, or look at these rows. The last checkpoint is kept.",
-            )
+            raise diverged_gradient(torch.cat(self.step_rows), self.describe, self.state.global_step + 1)
         self.step_rows = []
         return norm
-
-    def _explain_non_finite(self, result: dict[str, Any], inputs: dict[str, Any]) -> None:
-        """Name the rows whose teacher vectors or own losses are not finite; where that tells nothing, all of them."""
-        broken = [name for name, value in result["terms"].items() if not torch.isfinite(value)]
-        rows, items = inputs["rows"], result["items"]
-        bad = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        for teacher in inputs["teachers"]:
-            if (vectors := teacher.get("sentence")) is not None:
-                bad |= ~torch.isfinite(vectors).all(-1) & teacher["present"]
-        if self.trained.gathers:
-            rows, bad = gather_rows(rows), gather_rows(bad)
-        if not bad.any() and items is not None and len(items) == len(rows):
-            bad = ~torch.isfinite(items)
-        raise DivergedError(
-            f"the loss is not finite (terms {', '.join(broken) or 'total'}) for corpus rows "
-            f"{self._shown(rows[bad] if bad.any() else rows)}",
-            where=f"step {self.state.global_step + 1}",
-            remedy="Look at these rows' texts and teacher vectors, or lower optimizer.lr. The last checkpoint is kept.",
-        )
-
-    def _shown(self, rows: Tensor) -> str:
-        """At most five rows with the beginning of their texts."""
-        numbers = rows.tolist()[:5]
-        texts = self.describe(numbers) if self.describe else [""] * len(numbers)
-        shown = "; ".join(f"{row}: {text[:60]!r}" for row, text in zip(numbers, texts, strict=True))
-        return shown + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
 
     # what follows a step
 
@@ -343,7 +296,7 @@ class Loop:
         self.model.zero_grad()
         self.state.global_step += 1
         step, every = self.state.global_step, self.training.evaluate_every
-        self.stopped = any_rank(self.signals.number is not None)
+        self.stopped = ranks.any_rank(self.signals.number is not None)
         if step % self.logging_steps == 0:
             entry = self.sums.entry(step)
             self.note = f"loss {entry['loss']:.4f}"
@@ -360,7 +313,7 @@ class Loop:
         """Whether a checkpoint is due by the clock; asked at every sixteenth step, because all have to agree on it."""
         if self.training.save_every is not None or self.training.best is not None or self.state.global_step % 16:
             return False
-        return any_rank(time.monotonic() - self.saved > HALF_HOUR)
+        return ranks.any_rank(time.monotonic() - self.saved > HALF_HOUR)
 
     def _log(self, entry: dict[str, Any]) -> None:
         entry = {**entry, "epoch": self.epoch}
@@ -375,7 +328,7 @@ class Loop:
         found = self.evaluate()
         if world_size() > 1:  # a best step, or the end of patience, is one for all
             values = torch.tensor(list(found.values()), dtype=torch.float64).to(self.device)
-            found = dict(zip(found, mean_over_ranks(values).tolist(), strict=True))
+            found = dict(zip(found, ranks.mean_over_ranks(values).tolist(), strict=True))
         self.distiller.train()
         name = (self.training.best or "").removeprefix("eval_")
         if name and name not in found:
@@ -395,7 +348,7 @@ class Loop:
     def _whole(self) -> Distiller:
         """The distiller with the weights of now."""
         if self.sharded:
-            collect(self.trained, self.distiller)
+            sharding.collect(self.trained, self.distiller)
         return self.distiller
 
     def _save(self) -> None:
@@ -404,17 +357,17 @@ class Loop:
         checkpoints.check_finite(distiller, self.state.global_step)
         scaler = self.accelerator.scaler
         optimizer = {
-            "optimizer": whole_state(self.optimizer),
+            "optimizer": sharding.whole_state(self.optimizer),
             "schedule": self.schedule.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
         }
         sums = {**asdict(self.sums), "seconds": self.seconds}
-        ranks = gather_objects({"generators": generators(), "sums": sums})
+        every = ranks.gather_objects({"generators": generators(), "sums": sums})
         if rank() == 0:
             self.state.data = self.data
-            checkpoints.write(self.home, self.state, distiller, optimizer, ranks)
+            checkpoints.write(self.home, self.state, distiller, optimizer, every)
             checkpoints.keep(self.home, self.training.save_total_limit, self.state.best_step)
-        barrier()
+        ranks.barrier()
         self.saved = time.monotonic()
 
     def _resume(self, folder: Path) -> None:
@@ -422,10 +375,10 @@ class Loop:
         self.state = checkpoints.verify(folder, self.steps)
         checkpoints.load_strictly(self.distiller, folder)
         if self.sharded:
-            spread(self.distiller, self.trained)
+            sharding.spread(self.distiller, self.trained)
         kept, own = checkpoints.read_optimizer(folder, self.optimizer), checkpoints.read_rank(folder)
         with checkpoints.readable(folder / checkpoints.OPTIMIZER):
-            load_state(self.optimizer, kept["optimizer"])
+            sharding.load_state(self.optimizer, kept["optimizer"])
             self.schedule.load_state_dict(kept["schedule"])
             if self.accelerator.scaler is not None:
                 self.accelerator.scaler.load_state_dict(kept["scaler"])

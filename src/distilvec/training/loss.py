@@ -34,7 +34,8 @@ from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 from distilvec.training.distributed import launched, world_size
-from distilvec.training.sample import on_device
+from distilvec.training.items import PreparedCorpus
+from distilvec.training.sample import make_sample
 from distilvec.training.step import Distiller, mean_of
 
 if TYPE_CHECKING:
@@ -263,41 +264,36 @@ class DistillationLoss(Distiller):
         return torch.autocast(device.type, self._precision)
 
 
+class _Taught:
+    """A source of the sentence vectors of some rows of a store."""
+
+    def __init__(self, store: SignalStore, numbers: np.ndarray) -> None:
+        self.store, self.numbers = store, numbers
+
+    def prepare(self, wanted: Any, tokens: Any) -> None:
+        """Nothing has to be made ready."""
+
+    def fetch(self, rows: Sequence[int] | np.ndarray) -> dict[str, Any]:
+        """The fields of `TeacherSignals` for texts by their place."""
+        vectors = torch.from_numpy(self.store.read(self.numbers[np.asarray(rows)]))
+        return {"present": torch.ones(len(vectors), dtype=torch.bool), "sentence": vectors}
+
+
 def _sample(
     tap: StudentTap, student: SentenceTransformer, needs: Needs, store: SignalStore, texts: Sequence[str] | None
 ) -> Sample:
     """What the untrained student and the store say about some texts, eval mode; empty without texts."""
-    info, layers = tap.info, needs.student.layers
     if texts is None:
-        none = torch.zeros(1, info.layers or 0, 0, tap.pooled) if layers else None
+        layers = torch.zeros(1, tap.info.layers or 0, 0, tap.pooled) if needs.student.layers else None
         nothing = TeacherSignals(present=torch.zeros(0, dtype=torch.bool), sentence=torch.zeros(0, store.width))
-        return Sample(StudentOutput(torch.zeros(1, 0, info.width), none), [nothing])
+        return Sample(StudentOutput(torch.zeros(1, 0, tap.info.width), layers), [nothing])
     chosen = [texts[position] for position in sampled_rows(np.arange(len(texts)), SAMPLE)]
     numbers = store.rows(content_keys(chosen))
-    chosen = [text for text, number in zip(chosen, numbers, strict=True) if number >= 0]
-    numbers = numbers[numbers >= 0]
-    if not chosen:
+    if not (numbers >= 0).any():
         raise DataError("the store has none of these texts", where=str(store.path), remedy="Teach them first.")
-    order = np.argsort([len(text) for text in chosen], kind="stable")
-    output = _observe(tap, student, [chosen[place] for place in order], layers=layers)
-    vectors = torch.from_numpy(store.read(numbers[order]))
-    return Sample(output, [TeacherSignals(present=torch.ones(len(order), dtype=torch.bool), sentence=vectors)])
-
-
-def _observe(tap: StudentTap, student: SentenceTransformer, texts: list[str], *, layers: bool) -> StudentOutput:
-    """[1, N, ...] on the CPU; `texts` sorted by length."""
-    device, training = next(student.parameters()).device, student.training
-    student.eval()
-    outputs: list[StudentOutput] = []
-    with torch.no_grad():
-        for start in range(0, len(texts), 64):
-            features = on_device(student.preprocess(texts[start : start + 64]), device)
-            outputs.append(tap(features, views=1, layers=layers))
-    student.train(training)
-    states = [each.layers.float().cpu() for each in outputs if each.layers is not None]
-    return StudentOutput(
-        torch.cat([each.embedding.float().cpu() for each in outputs], 1), torch.cat(states, 2) if states else None
-    )
+    items = PreparedCorpus(student, lambda rows: [chosen[row] for row in rows], len(chosen))
+    items.lengths = np.array([len(text) for text in chosen])
+    return make_sample(student, items, [_Taught(store, numbers)], np.flatnonzero(numbers >= 0), seed=0, needs=needs)
 
 
 def _open_method(method: str | type[Method] | Mapping[str, Any] | Method) -> Method:
