@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
@@ -132,6 +133,11 @@ class TrainingSection(Section):
     def _trackers(cls, value: Any) -> Any:
         return [each for each in ([value] if isinstance(value, str) else value or []) if each != "none"]
 
+    @property
+    def sharded(self) -> bool:
+        """Whether several processes have a part of the student each: as written, or by `accelerate launch --use_fsdp`."""
+        return self.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+
     @model_serializer(mode="wrap")
     def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """What every recipe says, and what this one says beside it."""
@@ -165,12 +171,12 @@ def check_together(training: TrainingSection, optimizer: OptimizerSection) -> No
     excluded = (
         ("bf16", training.fp16 and training.bf16, "bf16 and fp16 are two precisions", "Set one of them."),
         ("fp16", sharpness and training.fp16, "sharpness-aware steps do not go with fp16's loss scaling", "Set bf16."),
-        ("fp16", training.fsdp and training.fp16, "fsdp does not go with fp16's loss scaling", "Set bf16."),
-        ("fsdp", training.fsdp and optimizer.muon, "muon turns whole matrices, of which fsdp leaves parts", _ONE),
-        ("fsdp", training.fsdp and training.optim == "adafactor", "adafactor reads whole matrices", _ONE),
+        ("fp16", training.sharded and training.fp16, "fsdp does not go with fp16's loss scaling", "Set bf16."),
+        ("fsdp", training.sharded and optimizer.muon, "muon turns whole matrices, of which fsdp leaves parts", _ONE),
+        ("fsdp", training.sharded and training.optim == "adafactor", "adafactor reads whole matrices", _ONE),
         (
             "fsdp",
-            training.fsdp and sharpness is not None and sharpness.ascent == "local",
+            training.sharded and sharpness is not None and sharpness.ascent == "local",
             "with fsdp no process has a gradient of its own for an ascent of its own",
             "Leave optimizer.sharpness.ascent out.",
         ),

@@ -95,7 +95,7 @@ class Loop:
         self.steps = training.max_steps or math.ceil(training.epochs * self.per_epoch)
         self.logging_steps = training.logging_steps or max(1, min(50, self.per_epoch // 10))
         self.saved_every = training.save_every or (training.evaluate_every if training.best else None) or self.per_epoch
-        self.trained, self.sharded = self.distiller.to(self.device), sharding.shards(training)
+        self.trained, self.sharded = self.distiller.to(self.device), training.sharded and world_size() > 1
         if self.sharded:
             self.trained = self.distiller.twin()
             sharding.shard(self.trained, self.device)
@@ -127,17 +127,24 @@ class Loop:
         self.log = RunLog(self.folder / "run.jsonl" if rank() == 0 else None, self.accelerator, resumed)
         if self.training.report_to:
             self.log.open_trackers(self.training, self.section)
-        if self.training.eval_on_start and checkpoint is None:
-            self._evaluate()
+        try:
+            if self.training.eval_on_start and checkpoint is None:
+                self._evaluate()
+            while not self._is_over():
+                self._run_epoch()
+            self._finish()
+        finally:
+            self.log.close()
+
+    def _run_epoch(self) -> None:
+        """The steps of an epoch that are not done yet, or those up to the end of the training."""
         batches, micro = len(self.sampler), self.training.gradient_accumulation_steps
-        while not self._is_over():
-            epoch, done = divmod(self.state.global_step, self.per_epoch)
-            for number, window in enumerate(self._windows(epoch, done * micro), done + 1):
-                self.epoch = epoch + min(number * micro, batches) / batches
-                self._follow(self.step(window))
-                if self._is_over():
-                    break
-        self._finish()
+        epoch, done = divmod(self.state.global_step, self.per_epoch)
+        for number, window in enumerate(self._windows(epoch, done * micro), done + 1):
+            self.epoch = epoch + min(number * micro, batches) / batches
+            self._follow(self.step(window))
+            if self._is_over():
+                break
 
     def _is_over(self) -> bool:
         patience = self.training.patience
@@ -149,7 +156,6 @@ class Loop:
         checkpoints.check_finite(self._whole(), self.state.global_step)
         total, steps = self.sums.total + float(self.sums.loss), self.state.global_step
         self._log({"train_runtime": round(self.seconds, 4), "train_loss": total / max(steps, 1)})
-        self.log.close()
         if self.training.best and self.state.best_step is not None:
             checkpoints.load_strictly(self.distiller, self.home / f"checkpoint-{self.state.best_step}")
             if self.training.save_total_limit == 1 and rank() == 0 and not self.stopped:

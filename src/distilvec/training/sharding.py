@@ -7,7 +7,6 @@ copied into a model that is not sharded.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,15 +16,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from distilvec.modules.blocks import find_blocks, find_transformer
-from distilvec.recipe import TrainingSection
 from distilvec.training.distributed import world_size
 from distilvec.training.step import Distiller
-
-
-def shards(training: TrainingSection) -> bool:
-    """Whether the student is sharded: as the recipe says, or as `accelerate launch --use_fsdp` does."""
-    asked = training.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
-    return asked and world_size() > 1
 
 
 def replicated(distiller: Distiller, device: torch.device) -> nn.Module:
