@@ -135,7 +135,7 @@ class TrainingSection(Section):
 
     @property
     def sharded(self) -> bool:
-        """Whether several processes have a part of the student each: as written, or by `accelerate launch --use_fsdp`."""
+        """Whether processes have a part of the student each: as written, or as `accelerate launch --use_fsdp` says."""
         return self.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
 
     @model_serializer(mode="wrap")
