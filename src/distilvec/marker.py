@@ -63,10 +63,10 @@ _PASSING = re.compile(
     r"\.(recipe\.partial|(report|export|compression)-\w+|student\.(partial|old)-\d+|router\.(partial|old)-\d+|.+\.tmp)"
     r"|(student\.)?before-\d+|(corpus|mining|run)\.lock|.+\.log|\.DS_Store|\.git(ignore|keep)|lost\+found|\.ipynb_checkpoints|Thumbs\.db|\.nfs\w+"
 )
-#: Files of a checkpoint. Ours hold `unlogged-0.json`, which nobody else's do.
+#: Files of a checkpoint, also of versions before: theirs hold `unlogged-0.json`, which nobody else's do.
 CHECKPOINT_FILE = re.compile(
     r"model\.safetensors|optimizer\.pt|scheduler\.pt|scaler\.pt|rng_state(_\d+)?\.pth|trainer_state\.json"
-    r"|training_args\.bin|unlogged-\d+\.json|README\.md|data\.json"
+    r"|ranks\.pt|training_args\.bin|unlogged-\d+\.json|README\.md|data\.json"
 )
 #: Keys of every resolved recipe; a recipe written by hand rarely has them all.
 _RESOLVED = {"corpus", "teachers", "combine", "student", "method", "optimizer", "training", "judging", "output"}

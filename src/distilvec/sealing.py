@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from distilvec.errors import EnvironmentProblem
 from distilvec.files import read_object, refuse_foreign, write_text
 
 SEAL = ".distilvec-files.json"
 
 
-def seal(folder: Path, what: str) -> None:
+def seal(folder: Path, what: str, *, hashed: bool = False) -> None:
     """List the files of a folder that is whole now.
 
     Args:
         what: kind of folder: "checkpoint", "student", "export", "model2vec".
+        hashed: also how large each file is, and its hash; `differing` looks at them.
 
     Raises:
         EnvironmentProblem: the place cannot be written, or the disk is full.
     """
     names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
-    content = {"made_by": "distilvec", "what": what, "files": sorted(name for name in names if name != SEAL)}
+    files = sorted(name for name in names if name != SEAL)
+    content: dict[str, Any] = {"made_by": "distilvec", "what": what, "files": files}
+    if hashed:
+        content["hashes"] = {name: _print_of(folder / name) for name in files}
     write_text(folder / SEAL, json.dumps(content, indent=1) + "\n")
 
 
@@ -37,6 +44,28 @@ def sealed(folder: Path, what: str | None = None) -> list[Path] | None:
     if not isinstance(names, list) or folder.is_symlink() or what not in (None, listing.get("what")):
         return None
     return [*(folder / name for name in names if isinstance(name, str) and _is_own(folder, name)), file]
+
+
+def differing(folder: Path, what: str) -> list[str] | None:
+    """The listed files that are not as they were, or not there; None where the list has no hashes, or there is none.
+
+    Raises:
+        EnvironmentProblem: a file cannot be read.
+    """
+    listing = read_object(folder / SEAL) if sealed(folder, what) else {}
+    hashes = listing.get("hashes")
+    if not isinstance(hashes, dict) or sorted(hashes) != sorted(listing.get("files", [])):
+        return None
+    try:
+        return [name for name, was in hashes.items() if not _is_own(folder, name) or _print_of(folder / name) != was]
+    except OSError as error:
+        raise EnvironmentProblem(f"a file cannot be read ({error})", where=str(folder)) from error
+
+
+def _print_of(file: Path) -> dict[str, Any]:
+    """How large a file is, and its hash."""
+    with file.open("rb") as content:
+        return {"bytes": file.stat().st_size, "blake2b": hashlib.file_digest(content, "blake2b").hexdigest()}
 
 
 def _is_own(folder: Path, name: str) -> bool:

@@ -253,13 +253,13 @@ def test_a_pair_is_one_item_for_a_method_on_pairs(tmp_path: Path, tiny_bert: Pat
 
 
 def test_short_trainings_publish_nothing_and_follow_nothing() -> None:
-    training = {"push_to_hub": True, "report_to": "wandb", "lr_scheduler_type": "greedy", "best": "agreement_cosine"}
+    training = {"report_to": "wandb", "eval_on_start": True, "best": "agreement_cosine", "patience": 2}
     corpus = MagicMock(train_rows=np.arange(3), holdout_rows=np.arange(1))
     with patch("distilvec.choosing.probe.fit") as fitted:
         short_training(MagicMock(), MagicMock(), corpus, [], {**training, "evaluate_every": 5}, OptimizerSection())
     given = fitted.call_args.kwargs["training"]
-    assert given.arguments == {"push_to_hub": False, "report_to": "none"}
-    assert (given.best, given.evaluate_every) == (None, None)
+    assert (given.report_to, given.eval_on_start) == ([], False)
+    assert (given.best, given.evaluate_every, given.patience) == (None, None, None)
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, None), (0.06, 0.06), (500, 0.25), (4000, 1 - 1e-9)])

@@ -26,7 +26,7 @@ from distilvec.flow.run import run as start_run
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of
 from distilvec.report import Record, show_table
-from distilvec.training.checkpoint_folders import tidy
+from distilvec.training.checkpoint import tidy
 
 REMOVABLE: list[Kind] = [kind for kind, (_, after) in ABOUT.items() if after is not None]
 LONG_AGO = 1_600_000_000

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from tests.faults.test_jobs import job, run, write
 from tests.training.starting import Starter
 
@@ -31,8 +32,8 @@ from distilvec.store import SignalStore
 from distilvec.students import load_student
 from distilvec.students.pieces import piece_vectors
 from distilvec.teachers.callable import CallTeacher, find_function
-from distilvec.training.callbacks import RunLog
-from distilvec.training.checkpoint_folders import newest_checkpoint
+from distilvec.training.checkpoint import newest_checkpoint
+from distilvec.training.log import RunLog
 
 __all__ = ["job"]
 
@@ -205,7 +206,7 @@ def test_a_log_that_cannot_be_decoded(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_bytes(
         b'{"step": 1, "loss": 2.0}\n\xff\xfe\x00\n{"step": ' + b"7" * 5000 + b"}\n" + b"[" * 9000 + b'\n{"step": 2}\n'
     )
-    RunLog(tmp_path / "run.jsonl", 2)
+    RunLog(tmp_path / "run.jsonl", Accelerator(cpu=True), 2)
     assert [json.loads(line)["step"] for line in (tmp_path / "run.jsonl").read_text().splitlines()] == [1, 2]
 
 

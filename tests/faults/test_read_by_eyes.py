@@ -36,7 +36,7 @@ from distilvec.report import Record, compare_table
 from distilvec.report.spaces import _pooled_blocks
 from distilvec.students import load_student
 from distilvec.teachers import load_teacher
-from distilvec.training.checkpoint_folders import newest_checkpoint
+from distilvec.training.checkpoint import newest_checkpoint
 
 
 def recipe(folder: Path, teacher: Path, texts: Any, **sections: Any) -> Recipe:

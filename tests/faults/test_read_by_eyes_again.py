@@ -206,25 +206,24 @@ def test_live_is_about_models(tmp_path: Path, tiny_bert: Path) -> None:
 # comparisons
 
 
-def test_a_tuned_rate_warms_up_for_its_share_and_follows_no_metric(tmp_path: Path, tiny_bert: Path) -> None:
-    training = {"epochs": 3, "batch_size": 8, "warmup_steps": 9, "lr_scheduler_type": "reduce_lr_on_plateau"}
+def test_a_tuned_rate_warms_up_for_its_share_and_is_not_evaluated(tmp_path: Path, tiny_bert: Path) -> None:
+    training = {"epochs": 3, "batch_size": 8, "warmup_steps": 9}
     given = recipe(
         tmp_path, tiny_bert, "texts.jsonl", training={**training, "best": "agreement_cosine", "evaluate_every": 5}
     )
     short = changed(given, epochs=1.0, items=48)
-    assert short.training.arguments["warmup_steps"] == pytest.approx(9 / 18)
-    assert short.training.arguments["lr_scheduler_type"] == "cosine" and short.training.best is None
+    assert short.training.warmup_steps == pytest.approx(9 / 18) and short.training.best is None
     steps = recipe(tmp_path, tiny_bert, "texts.jsonl", training={"max_steps": 30, "batch_size": 8, "warmup_steps": 3})
     short = changed(steps, epochs=1.0, items=48)
-    assert short.training.arguments["max_steps"] == 6
-    assert short.training.arguments["warmup_steps"] == pytest.approx(3 / 30)
+    assert short.training.max_steps == 6
+    assert short.training.warmup_steps == pytest.approx(3 / 30)
 
 
-def test_rates_of_a_schedule_that_follows_a_metric_can_be_tuned(
+def test_rates_of_a_training_that_keeps_its_best_can_be_tuned(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
     training = {
-        "epochs": 1, "batch_size": 8, "use_cpu": True, "lr_scheduler_type": "reduce_lr_on_plateau",
+        "epochs": 1, "batch_size": 8, "use_cpu": True,
         "best": "agreement_cosine", "evaluate_every": 3, "save_every": 3,
     }  # fmt: skip
     pairs = tmp_path / "pairs.jsonl"

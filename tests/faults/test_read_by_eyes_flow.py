@@ -30,7 +30,7 @@ from distilvec.flow.run import run, train
 from distilvec.judging import PerceptronTask, load_task
 from distilvec.judging.identity import content_digest
 from distilvec.locking import alone_in
-from distilvec.training.checkpoint_folders import newest_checkpoint
+from distilvec.training.checkpoint import newest_checkpoint
 
 
 class Embedder:

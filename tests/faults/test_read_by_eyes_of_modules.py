@@ -26,7 +26,7 @@ from transformers import (
     T5EncoderModel,
 )
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError
 from distilvec.flow.start import _with_dropout
 from distilvec.methods.base import Term
 from distilvec.modules.expert_head import ExpertHead
@@ -35,7 +35,7 @@ from distilvec.modules.watch import Seen
 from distilvec.students import load_student, ship, shrink
 from distilvec.students.tap import StudentTap
 from distilvec.teachers import load_teacher
-from distilvec.training.distiller import mean_and_count
+from distilvec.training.step import mean_and_count
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -177,24 +177,6 @@ def test_a_former_student_is_read_in_mini_batches_too(tiny_bert: Path, tmp_path:
             judging={"tasks": [], "agreement": False, "speed": False},
         )
     assert sizes and sizes.count(25) == 0
-
-
-def test_a_hub_out_of_reach_is_told_as_such(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import distilvec
-
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    with pytest.raises(EnvironmentProblem, match="cannot be set up"):
-        distilvec.distill(
-            str(tiny_bert),
-            student=str(tiny_bert),
-            corpus=[f"text number {number} of them" for number in range(60)],
-            method="cosine",
-            output=tmp_path / "out",
-            training={"max_steps": 2, "batch_size": 8, "push_to_hub": True, "hub_model_id": "me/small"},
-            judging={"tasks": [], "agreement": False, "speed": False},
-        )
 
 
 @pytest.mark.parametrize(("room", "batches"), [(4 << 30, 7), (1 << 16, 1)])

@@ -195,9 +195,7 @@ def test_values_that_cannot_be_used_say_which_can(tmp_path: Path) -> None:
     [
         ("training.seed=4294967296", r"training\.seed: .*\(got 4294967296\)"),
         ("training.seed=1e400", r"training\.seed: .*\(got inf\)"),
-        ("training.data_seed=4294967296", r"training\.data_seed: .*2\^32, not 4294967296"),
-        ("training.data_seed=-1", r"training\.data_seed: .*2\^32, not -1"),
-        ("training.data_seed=x", r"training\.data_seed: .*2\^32, not 'x'"),
+        ("training.data_seed=1", r'training\.data_seed: unknown key "data_seed"\. Write seed'),
         ("student={fresh: {layers: 1000000000}}", r"student\.fresh\.layers: .*\b1000 \(got 1000000000\)"),
         ("student={fresh: {width: 1000000000}}", r"student\.fresh\.width: .*\b65536 \(got 1000000000\)"),
         (

@@ -22,10 +22,12 @@ from distilvec.flow.variants import variants_of
 from distilvec.methods.base import Method, Needs, StudentInfo, TeacherInfo, Wanted, WantedOfStudent
 from distilvec.methods.cosine import Cosine
 from distilvec.recipe import Recipe
+from distilvec.training.checkpoint import read_state
 
 TEXT = """
 from distilvec.functional import cosine_distance
 from distilvec.methods.projected import ProjectedMethod
+from distilvec.training.checkpoint import read_state
 
 
 class MyLoss(ProjectedMethod):
@@ -94,8 +96,8 @@ def test_a_run_of_other_code_is_not_gone_on_from(
 
 def test_checkpoints_of_our_methods_are_as_they_always_were(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     train(recipe(tiny_bert, texts, method={"name": "cosine"}, output=str(tmp_path / "out")))
-    for file in (tmp_path / "out").glob("checkpoints/*/data.json"):
-        assert json.loads(file.read_text()).keys() == {"fingerprint", "items", "train", "held_out", "content"}
+    for checkpoint in (tmp_path / "out").glob("checkpoints/checkpoint-*"):
+        assert read_state(checkpoint).data.keys() == {"fingerprint", "items", "train", "held_out", "content"}
     assert "method" not in json.loads((tmp_path / "out/.distilvec.json").read_text())["data"]
 
 

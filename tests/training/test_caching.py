@@ -19,7 +19,7 @@ from distilvec.students.output import StudentOutput
 from distilvec.students.upcycle import upcycle
 from distilvec.teachers import TeacherInfo
 from distilvec.training.caching import in_mini_batches
-from distilvec.training.distiller import Distiller
+from distilvec.training.step import Distiller
 
 
 def opened(folder: Path) -> StudentTap:

@@ -21,7 +21,6 @@ from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, JudgingTask, judge, settle_tasks
 from distilvec.methods.table import on_pairs
 from distilvec.recipe import Recipe, given
-from distilvec.training.arguments import steps_in_all
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -111,16 +110,16 @@ def planned_job(recipe: Recipe, sample: int) -> tuple[Job, Job, list[Taught]]:
 
 def texts_read(recipe: Recipe, corpus: Corpus) -> int:
     """Texts that the recipe's training reads, repetitions counted."""
-    steps, texts = recipe.training.arguments.get("max_steps", 0), len(corpus.train_rows)
+    steps, texts = recipe.training.max_steps, len(corpus.train_rows)
     each = texts / max(_items(recipe, corpus), 1)
-    return int(
-        steps * step_texts(recipe) * each if steps > 0 else given(recipe.training.epochs, "training.epochs") * texts
-    )
+    if not steps:
+        return int(given(recipe.training.epochs, "training.epochs") * texts)
+    return int(steps * step_texts(recipe) * each)
 
 
 def planned_steps(recipe: Recipe, corpus: Corpus) -> int:
     """Steps of the recipe's training."""
-    return steps_in_all(recipe.training, _items(recipe, corpus))
+    return recipe.training.steps(_items(recipe, corpus))
 
 
 def _items(recipe: Recipe, corpus: Corpus) -> int:
@@ -133,10 +132,7 @@ def _items(recipe: Recipe, corpus: Corpus) -> int:
 
 def step_texts(recipe: Recipe) -> int:
     """Texts that a step of the recipe's training reads, or pairs where it trains on these."""
-    return int(
-        given(recipe.training.batch_size, "training.batch_size")
-        * recipe.training.arguments.get("gradient_accumulation_steps", 1)
-    )
+    return given(recipe.training.batch_size, "training.batch_size") * recipe.training.gradient_accumulation_steps
 
 
 def _judge_teacher(encoder: CachedEncoder, tasks: Sequence[JudgingTask]) -> Judgement:

@@ -37,7 +37,6 @@ from distilvec.store.scan import part_names
 from distilvec.teachers import Teacher, TeacherReport, check_teacher
 from distilvec.teachers.service import ServiceTeacher
 from distilvec.teachers.signals import NOTHING, Wanted
-from distilvec.training.arguments import steps_in_all
 from distilvec.training.fit import companions_of
 from distilvec.words import duration, size
 
@@ -310,9 +309,9 @@ def _probe_student(
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
     # A larger batch than the probe has items for takes as much longer.
     larger = whole / batch if batch < min(whole, items) else 1.0
-    accumulated = recipe.training.arguments.get("gradient_accumulation_steps", 1)  # the probe's steps are of one batch
+    accumulated = recipe.training.gradient_accumulation_steps  # the probe's steps are of one batch
     per_step = fitted.seconds / max(fitted.steps, 1) * larger * accumulated
-    steps = steps_in_all(recipe.training, items)
+    steps = recipe.training.steps(items)
     folded = job.student_section.space == "teacher"
     summary.add(
         "student",

@@ -28,7 +28,7 @@ from distilvec.recipe import AutoSection, OptimizerSection, Recipe, StudentSecti
 from distilvec.report.surroundings import folder_bytes
 from distilvec.students import Seen, StudentTap, load_student, ship
 from distilvec.tasks.table import build_task
-from distilvec.training.distiller import describe
+from distilvec.training.step import describe
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

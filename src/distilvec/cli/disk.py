@@ -301,7 +301,8 @@ def _checkpoints(folder: Path) -> Iterator[Piece]:
             continue
         inside = _files(Path(entry.path), CHECKPOINT_FILE)
         listed = sealed(Path(entry.path))
-        if re.fullmatch(r"checkpoint-\d+", entry.name) and any(file.name.startswith("unlogged-") for file in inside):
+        before = any(file.name.startswith("unlogged-") for file in inside)
+        if re.fullmatch(r"checkpoint-\d+", entry.name) and (before or sealed(Path(entry.path), "checkpoint")):
             files += inside if listed is None else listed  # versions before wrote no list
         elif re.fullmatch(r"\.partial-\d+", entry.name):
             half += [each for name in _scan(Path(entry.path)) for each in _files(Path(name.path), CHECKPOINT_FILE)]

@@ -49,7 +49,7 @@ from distilvec.recipe.same_student import differences
 from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
 from distilvec.training.attention import FILE as ATTENTION
-from distilvec.training.checkpoint_folders import known_data, newest_checkpoint, other_code
+from distilvec.training.checkpoint import newest_checkpoint, other_code, read_state
 from distilvec.training.fit import companions_of
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ def _differs(saved: str, recipe: Recipe) -> bool:
 def _begin_anew_with_other_code(job: Job) -> None:
     """Where the checkpoints are of what a method that is not ours was before, they are not gone on from."""
     newest = newest_checkpoint(job.output / "checkpoints")
-    job.resume = newest is None or not other_code(known_data(newest), {"method": job.code})
+    job.resume = newest is None or not other_code(read_state(newest).data, {"method": job.code})
 
 
 def _forget(place: Path) -> None:

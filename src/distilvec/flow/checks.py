@@ -26,8 +26,6 @@ from distilvec.scorers.score_file import TableScorer
 from distilvec.store import SignalStore
 from distilvec.tasks.scores import metric_names
 from distilvec.tasks.table import build_task
-from distilvec.training.arguments import training_arguments
-from distilvec.training.distributed import launched
 from distilvec.training.fit import check_training, companions_of
 
 logger = logging.getLogger(__name__)
@@ -69,8 +67,6 @@ def check_job(job: Job) -> None:
     rows, _ = rows_with_companions(corpus, corpus.train_rows, companions_of(job.needs, job.task, corpus))
     live = not job.combines and any(section.live for section in recipe.teachers)
     check_training(rows, corpus, recipe.training, recipe.optimizer, blind=blind, live=live)
-    if launched()[1] == 1:  # of several processes, making them joins the others
-        training_arguments(recipe.training, recipe.optimizer, job.output / "checkpoints", len(rows))
     if not writes(recipe):
         _tell_doubts(job)
 

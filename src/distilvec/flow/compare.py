@@ -179,8 +179,8 @@ def _compared(job: Job, variants: Mapping[str, Recipe], first: str, seeds: int, 
 
 def _notes(job: Job, seeds: int, rates: Mapping[str, float]) -> list[str]:
     recipe = job.recipe
-    steps = recipe.training.arguments.get("max_steps", 0)
-    length = f"{steps:,} steps" if steps > 0 else f"{recipe.training.epochs:g} epochs"
+    steps = recipe.training.max_steps
+    length = f"{steps:,} steps" if steps else f"{recipe.training.epochs:g} epochs"
     length += f", batches of {recipe.training.batch_size}"
     notes = [
         f"{seeds} seed(s) per method, {length}; ± is the standard deviation over seeds, intervals are over test items"

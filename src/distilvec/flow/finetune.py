@@ -38,7 +38,6 @@ from distilvec.tasks.scores import metric_names
 from distilvec.tasks.section import Kind
 from distilvec.tasks.table import resolve
 from distilvec.teachers.cards import fingerprint, hash_files
-from distilvec.training.arguments import steps_per_epoch
 from distilvec.training.distributed import launched
 
 logger = logging.getLogger(__name__)
@@ -195,8 +194,6 @@ def _measured(recipe: Recipe, rows: int) -> Recipe:
         DistilvecError: keys that make no sense for a fine-tuning.
     """
     training, task = recipe.training, given(recipe.task, "task")
-    if training.arguments.get("push_to_hub"):
-        raise DistilvecError("a fine-tuned model is not uploaded", where="training.push_to_hub", remedy="Leave it out.")
     if task.validation is None:
         asked = [key for key in ("best", "evaluate_every", "patience") if getattr(training, key) is not None]
         if asked:
@@ -206,7 +203,7 @@ def _measured(recipe: Recipe, rows: int) -> Recipe:
     best = (training.best or resolve(task.kind).metric).removeprefix("eval_").removeprefix("task_")
     if best not in known:
         raise DistilvecError(f'there is no metric "{best}"', where="training.best", remedy=nearest(best, known))
-    every = steps_per_epoch(training, rows)
+    every = training.steps_per_epoch(rows)
     measures = {"best": f"task_{best}", "evaluate_every": training.evaluate_every or every}
     return recipe.model_copy(update={"training": training.model_copy(update=measures)})
 

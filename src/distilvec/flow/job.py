@@ -45,8 +45,8 @@ from distilvec.tasks.table import build_task
 from distilvec.teachers import Teacher, TeacherInfo
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training import SignalSource, Ticker
-from distilvec.training.distiller import check_caching, describe
 from distilvec.training.items import check_modality
+from distilvec.training.step import check_caching, describe
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -34,7 +34,7 @@ from distilvec.report.card import write_card
 from distilvec.showing import Shown
 from distilvec.students import check_place
 from distilvec.tasks.answering import finished_student
-from distilvec.training.checkpoint_folders import newest_checkpoint, refuse_other_code, tidy
+from distilvec.training.checkpoint import newest_checkpoint, refuse_other_code, tidy
 from distilvec.training.distributed import launched
 from distilvec.training.fit import data_mark
 

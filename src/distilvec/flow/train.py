@@ -43,10 +43,6 @@ def train_student(job: Job) -> tuple[SentenceTransformer, Fitted]:
     for teacher, section in zip(job.teachers, recipe.teachers, strict=True):
         if isinstance(teacher, TextTeacher) and not section.live:
             teacher.rest()
-
-    def save(folder: Path, method: Method) -> None:
-        ship_student(job, student, method, folder)
-
     with adapted(job, student):
         fitted = fit(
             student,
@@ -62,7 +58,6 @@ def train_student(job: Job) -> tuple[SentenceTransformer, Fitted]:
             cache=job.place,
             evaluate=held_out_metrics(job),
             lookup=store_lookup([each.store for each in taught]),
-            save_student=save,
             task=job.task,
             router_balance=job.student_section.router_balance,
             remember=job.student_section.remember,

@@ -267,7 +267,7 @@ def _check_weights(place: Path) -> None:
     pickled = [
         name
         for name in names
-        if name.lower().endswith(PICKLES) and name not in _NO_WEIGHTS and not name.startswith("rng_state")
+        if name.lower().endswith(PICKLES) and name not in _NO_WEIGHTS and not name.startswith(("rng_state", "ranks."))
     ]
     # With an index, transformers reads its shards; modules of sentence-transformers know no index and take this pickle.
     sharded = _INDEX in names and "pytorch_model.bin" not in names

@@ -7,7 +7,7 @@ resolved through the table of methods, so that this file does not know any metho
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
@@ -24,30 +24,17 @@ from distilvec.recipe.sections import (
     OptimizerSection,
     Section,
     TeacherSection,
-    TrainingSection,
+    given,
 )
 from distilvec.recipe.student_sections import (
     StudentSection,
 )
-from distilvec.recipe.training_keys import check_keys, check_together
+from distilvec.recipe.training_section import TrainingSection, check_together
 from distilvec.tasks.fitting import check_writing
 from distilvec.tasks.section import TaskSection
 from distilvec.validation import refusal
 
-T = TypeVar("T")
-
 __all__ = ["Recipe", "given"]
-
-
-def given(section: T | None, key: str) -> T:
-    """A section that a command needs.
-
-    Raises:
-        DistilvecError: the recipe lacks it.
-    """
-    if section is None:
-        raise DistilvecError("this key is missing", where=key, remedy="Add it to the recipe.")
-    return section
 
 
 class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have none
@@ -154,12 +141,6 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             raise ValueError("student.fold: only distillmoe has a head that can be folded")
         if self.task is not None:
             raise ValueError("student.fold: the task's head reads what the expert head gives; it cannot be folded")
-        return self
-
-    @model_validator(mode="after")
-    def _adapters_stay_here(self) -> Recipe:
-        if self.student is not None and self.student.lora and self.training.arguments.get("push_to_hub"):
-            raise ValueError("training.push_to_hub: adapters are merged at the end only; push the finished student")
         return self
 
     @classmethod
@@ -294,13 +275,6 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
 
     def _check_training(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
         """Refuse training keys now, not after hours of teaching."""
-        for key, value in self.training.arguments.items():
-            try:
-                check_keys({key: value})
-            except DistilvecError as error:
-                line = lines.get(("training", key))
-                place = ", ".join(part for part in (where, f"line {line}" if line else None, error.where) if part)
-                raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
         try:
             check_together(self.training, self.optimizer)
         except DistilvecError as error:

@@ -6,16 +6,31 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from distilvec.corpus.tables import is_dataset, is_table
+from distilvec.errors import DistilvecError
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.recipe.places import at_revision
 
 #: Of a teacher: it becomes the name of a folder.
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+
+
+T = TypeVar("T")
+
+
+def given(section: T | None, key: str) -> T:
+    """A section that a command needs.
+
+    Raises:
+        DistilvecError: the recipe lacks it.
+    """
+    if section is None:
+        raise DistilvecError("this key is missing", where=key, remedy="Add it to the recipe.")
+    return section
 
 
 class Section(BaseModel):
@@ -284,46 +299,6 @@ class OptimizerSection(Section):
 
 #: numpy's generators take 32 bits.
 MOST_SEEDS = 2**32
-
-
-class TrainingSection(BaseModel):
-    """Length, batches and checkpoints; further keys go to transformers.TrainingArguments."""
-
-    model_config = ConfigDict(extra="allow", validate_default=True, allow_inf_nan=False)
-    epochs: float | None = Field(
-        None, gt=0, le=1_000_000, description="passes over the corpus; null = by its size and the kind of student"
-    )
-    batch_size: int | None = Field(
-        None,
-        gt=0,
-        description="items per step, over all processes; gradient_accumulation_steps multiplies it; null = by the kind "
-        "of student",
-    )
-    mini_batch_size: int | None = Field(
-        None,
-        gt=0,
-        description="gradient caching: the student reads so many texts at a time, while the loss sees the whole batch; "
-        "memory for few, at the price of a second forward pass",
-    )
-    gather: bool = Field(
-        True,
-        description="losses that compare the rows of a batch see those of all processes; false: each its own alone, "
-        "which saves the exchange",
-    )
-    seed: int = Field(0, ge=0, lt=MOST_SEEDS)
-    evaluate_every: int | None = Field(None, gt=0, description="held-out agreement every so many steps")
-    save_every: int | None = Field(
-        None,
-        gt=0,
-        description="checkpoint every so many steps; null = at each evaluation with `best`, else each epoch and each "
-        "half hour",
-    )
-    patience: int | None = Field(None, gt=0, description="stop after so many evaluations without a better metric")
-    best: str | None = Field(None, description="metric of the best checkpoint, e.g. agreement_cosine")
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return dict(self.__pydantic_extra__ or {})
 
 
 class JudgingSection(Section):

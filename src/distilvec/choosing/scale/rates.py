@@ -68,7 +68,7 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
     rates = measure_rates(job.on(sampled(job.corpus, PROBE_TEXTS, whole=True)), whole)
     if rates.training is not None:
         notes.append(f"Training was measured with batches of {rates.batch_size}; more devices need larger ones.")
-    if recipe.training.arguments.get("max_steps", 0) > 0:
+    if recipe.training.max_steps:
         notes.append(
             "Training is reckoned by epochs; the recipe's max_steps would end it at the same step for any corpus."
         )

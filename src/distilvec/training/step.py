@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -46,8 +47,8 @@ class Distiller(nn.Module):
         gather: False = rows meet those of their own process alone, also where the method compares them.
 
     Attributes:
-        trains_student: False in a method's stages that train the heads alone; the trainer sets it.
-        labels_alone: whether the task has the whole weight now; the trainer sets it.
+        trains_student: False in a method's stages that train the heads alone; the loop sets it.
+        labels_alone: whether the task has the whole weight now; the loop sets it.
     """
 
     def __init__(
@@ -77,6 +78,13 @@ class Distiller(nn.Module):
         self.remember, self.gather = remember, gather
         self._former = [StudentTap(former)] if former is not None and remember else []
         self.trains_student, self.labels_alone, self.progress = True, False, 0.0
+
+    def twin(self) -> Distiller:
+        """Another distiller with a copy of student, method and task; what is never trained is shared."""
+        student, method, task = copy.deepcopy((self.student, self.method, self.task))
+        made = Distiller(student, method, self.needs, task, self.router_balance, self.mini_batch_size)
+        made.remember, made.gather, made._former = self.remember, self.gather, self._former
+        return made
 
     @property
     def gathers(self) -> bool:
@@ -108,32 +116,37 @@ class Distiller(nn.Module):
         teachers: list[dict[str, Any]],
         keys: Tensor,
         rows: Tensor | None = None,
-        labels: Tensor | None = None,
-        domain: Tensor | None = None,
-        group: Tensor | None = None,
-        role: Tensor | None = None,
-        scores: Tensor | None = None,
+        **columns: Tensor | None,
     ) -> dict[str, Any]:
         """Features and signals of one batch -> `loss` [], `terms` (name -> unweighted mean), `counts`, `items` [B].
 
         `counts` has the number of items behind a mean, of the terms in which not every item counts. `items` is the
         weighted loss per row, of the terms that have one; `domains` goes with it, and `counting`, bool [B]: the rows
-        that count in any of these terms, None = all. `rows`, the corpus rows, are for error messages only.
+        that count in any of these terms, None = all. `rows`, the corpus rows, are for error messages only;
+        `columns`: see `terms`.
+        """
+        terms, domain = self.terms(features, [TeacherSignals(**teacher) for teacher in teachers], keys, **columns)
+        return self._reduce(terms, domain, local=not self.gathers)
+
+    def terms(
+        self, features: dict[str, Tensor], signals: list[TeacherSignals], keys: Tensor, **columns: Tensor | None
+    ) -> tuple[dict[str, Term], Tensor | None]:
+        """The terms of one batch, and the domains that go with their rows.
+
+        Args:
+            columns: what the corpus knows of the rows: `labels`, `domain`, `group`, `role`, `scores`.
         """
         if self.trains_student:
             output = self.observe(features)
         else:
             output = self._heads_only(features)
-        signals = [TeacherSignals(**teacher) for teacher in teachers]
         former = self._remembered(features)
-        gathered = self.gathers
-        if gathered:
+        if self.gathers:
             former = None if former is None else gather_rows(former)
             output, signals = gather_student(output), [gather_teacher(signal) for signal in signals]
             keys = gather_rows(keys)
-            labels, domain, group, role, scores = (
-                None if column is None else gather_rows(column) for column in (labels, domain, group, role, scores)
-            )
+            columns = {name: None if each is None else gather_rows(each) for name, each in columns.items()}
+        labels, domain, group, role, scores = map(columns.get, ("labels", "domain", "group", "role", "scores"))
         if self.task is not None:
             output.logits = self.task.read(output, group, role)
         codes = labels if self.task is None or labels is None else self.task.codes(labels)
@@ -144,7 +157,7 @@ class Distiller(nn.Module):
             terms["remember"] = Term(cosine_distance(output.embedding, former), None, self.remember)
         if self.router_balance and self.trains_student:
             terms["router_balance"] = Term(self._balance(output), None, self.router_balance)
-        return self._reduce(terms, domain, local=not gathered)
+        return terms, domain
 
     @torch.no_grad()
     def _remembered(self, features: dict[str, Tensor]) -> Tensor | None:
@@ -179,7 +192,7 @@ class Distiller(nn.Module):
         """The student's output without its gradient.
 
         Distributed, the backward pass still runs through the student with a gradient of zero, because every
-        parameter has to take part in it; the trainer leaves these parameters out of the optimiser's step.
+        parameter has to take part in it; the loop leaves these parameters out of the optimiser's step.
         """
         if world_size() == 1:
             with torch.no_grad():

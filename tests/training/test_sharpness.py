@@ -1,4 +1,4 @@
-"""Sharpness-aware steps in the trainer are those of a loop written by hand."""
+"""Sharpness-aware steps of the loop are those of a loop written by hand."""
 
 from __future__ import annotations
 
@@ -106,10 +106,10 @@ def test_equals_the_loop_by_hand(home: Path, tmp_path: Path, case: str) -> None:
     trained, wanted = assemble(home, method), assemble(home, method)
     begun = trained.state()
     training = {"gradient_accumulation_steps": accumulation, "max_grad_norm": clip, "logging_steps": 1, "optim": "sgd"}
-    trainer = trained.trainer(tmp_path, training, {"lr": 0.1, "sharpness": sharpness})
-    trainer.train()
+    loop = trained.loop(tmp_path, training, {"lr": 0.1, "sharpness": sharpness})
+    loop.train()
     norms = by_hand(wanted, sharpness, accumulation, clip)
-    logged = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+    logged = [entry["grad_norm"] for entry in loop.state.log_history if "grad_norm" in entry]
     assert max(norms) > clip  # of the second gradient, which is the one that is clipped
     assert logged == pytest.approx(norms, rel=1e-4)
     expected, found = wanted.state(), trained.state()
@@ -132,15 +132,15 @@ def test_radius_zero_is_the_base_bit_for_bit(home: Path, tmp_path: Path, per: st
     results = []
     for sharpness in (None, {"kind": "asam", "rho": 0.0, "per": per}):
         made = assemble(home, "cosine")
-        made.trainer(tmp_path, {"gradient_accumulation_steps": 2}, {"sharpness": sharpness}).train()
+        made.loop(tmp_path, {"gradient_accumulation_steps": 2}, {"sharpness": sharpness}).train()
         results.append(made.state())
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
 def test_radius_is_the_kind_s_own_where_the_recipe_is_silent(home: Path, tmp_path: Path) -> None:
     for kind, rho in (("asam", 0.5), ("sam", 0.05), ("disam", 0.01)):
-        trainer = assemble(home, "cosine").trainer(tmp_path, {}, {"sharpness": {"kind": kind}})
-        assert trainer.create_optimizer().rho == rho
+        loop = assemble(home, "cosine").loop(tmp_path, {}, {"sharpness": {"kind": kind}})
+        assert loop.optimizer.rho == rho
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
@@ -148,15 +148,15 @@ def test_a_second_gradient_that_is_not_finite_is_left_out(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulation: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = assemble(home, "cosine", rows=32)
-    trainer = made.trainer(
+    loop = made.loop(
         tmp_path,
         {"gradient_accumulation_steps": accumulation, "logging_steps": 1},
         {"sharpness": {"kind": "asam", "rho": 0.5}},
     )
-    forward, calls, before = trainer.run_forward, [], []
+    forward, calls, before = loop.forward, [], []
 
-    def poisoned(model: Any, inputs: Any, *, perturbed: bool = False) -> Any:
-        result = forward(model, inputs, perturbed=perturbed)
+    def poisoned(inputs: Any, *, perturbed: bool = False) -> Any:
+        result = forward(inputs, perturbed=perturbed)
         if perturbed:
             calls.append(0)
             if len(calls) == 1:
@@ -166,24 +166,24 @@ def test_a_second_gradient_that_is_not_finite_is_left_out(
         return result
 
     steps: list[dict[str, torch.Tensor]] = []
-    stepped = trainer.training_step
+    stepped = loop.micro_step
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         loss = stepped(*args, **kwargs)
         steps.append(made.state())
         return loss
 
-    monkeypatch.setattr(trainer, "run_forward", poisoned)
-    monkeypatch.setattr(trainer, "training_step", noted)
-    trainer.train()
+    monkeypatch.setattr(loop, "forward", poisoned)
+    monkeypatch.setattr(loop, "micro_step", noted)
+    loop.train()
     # After the poisoned pass the weights are back, bit for bit.
     assert all(torch.equal(steps[0][name], before[0][name]) for name in before[0])
     if accumulation == 1:  # and that step changed nothing
         assert all(torch.equal(steps[1][n], before[0][n]) for n in before[0]) is False or len(steps) > 1
-        grad_norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+        grad_norms = [entry["grad_norm"] for entry in loop.state.log_history if "grad_norm" in entry]
         assert grad_norms[0] == 0 and min(grad_norms[1:]) > 0
-    assert trainer.sharp_step.skipped == 1
-    assert [entry["skipped_steps"] for entry in trainer.state.log_history if "skipped_steps" in entry][-1] == 1
+    assert loop.sums.skipped == 1
+    assert [entry["skipped_steps"] for entry in loop.state.log_history if "skipped_steps" in entry][-1] == 1
     assert all(torch.isfinite(value).all() for value in made.state().values())
     assert "not finite" in caplog.text
 
