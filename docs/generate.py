@@ -51,6 +51,8 @@ MEASURED: dict[str, tuple[str, dict[str, str]]] = {
     "writing/table.md": (".*", {}),
     "scores/table.md": (".*(Retrieval|Chosen)", {}),
 }
+#: Made of docs/figures/chart.svg.
+CHART = ROOT / "docs/assets/chart.svg"
 LIMITS = {"Gt": ">", "Ge": "≥", "Lt": "<", "Le": "≤", "MinLen": "at least"}
 
 
@@ -84,6 +86,11 @@ def part(name: str, page: Path) -> str:
     if kind not in makers:
         raise SystemExit(f'there is no generated part "{name}"')
     return makers[kind]()
+
+
+def chart() -> str:
+    """The picture of quality against parameters."""
+    return filled("chart.svg") + "\n"
 
 
 def navigation() -> str:
@@ -267,9 +274,9 @@ def pipes(rows: list[list[str]]) -> str:
 def main(arguments: list[str]) -> int:
     """Rewrite the pages, or with --check say which are out of date."""
     old = 0
-    for page in pages():
-        text = page.read_text(encoding="utf-8")
-        new = rewritten(text, page)
+    for page in (*pages(), CHART):
+        text = page.read_text(encoding="utf-8") if page.exists() else ""
+        new = chart() if page == CHART else rewritten(text, page)
         if new == text:
             continue
         old += 1

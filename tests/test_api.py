@@ -76,7 +76,9 @@ def test_distill_in_memory_and_again_from_its_recipe(tmp_path: Path, tiny_bert: 
     """Texts as a list; the recipe that is left runs again by itself and gives the same student."""
     student = {"shrink": {"of": "teacher", "layers": 1}}
     corpus = {"path": texts, "holdout": 0.3}
-    run = distilvec.distill(str(tiny_bert), student, corpus, method="cosine", output=tmp_path / "out", **QUICK)
+    run = distilvec.distill(
+        str(tiny_bert), student=student, corpus=corpus, method="cosine", output=tmp_path / "out", **QUICK
+    )
     assert run.student.encode(["hello"], show_progress_bar=False).shape == (1, 32)
     assert "| model |" in run.report and "student" in run.report
     assert (tmp_path / "out" / "report.html").is_file()
@@ -168,7 +170,9 @@ def test_methods_are_compared_from_values_a_recipe_and_its_file(
 
 def test_a_function_and_vectors_as_teachers(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     vectors = {"vectors": embed(texts).astype(np.float32)[:, :8], "texts": texts}
-    student = distilvec.train([embed, vectors], str(tiny_bert), texts, "mse", tmp_path / "out", **QUICK)
+    student = distilvec.train(
+        [embed, vectors], student=str(tiny_bert), corpus=texts, method="mse", output=tmp_path / "out", **QUICK
+    )
     assert student.encode(["hello"], show_progress_bar=False).shape == (1, 32)
     saved = (tmp_path / "out" / "recipe.yaml").read_text(encoding="utf-8")
     assert f"{embed.__module__}:embed" in saved and "teacher2-vectors.npy" in saved

@@ -203,10 +203,10 @@ def test_a_teacher_that_lacks_items_of_a_task_is_not_judged_on_it(tmp_path, text
     ):
         done = distilvec.distill(
             teachers,
-            str(tiny_student),
-            str(texts_file),
-            "cosine",
-            tmp_path / str(number),
+            student=str(tiny_student),
+            corpus=str(texts_file),
+            method="cosine",
+            output=tmp_path / str(number),
             combine="concatenate" if len(teachers) > 1 else None,
             training={"max_steps": 2},
             judging={"tasks": [task], "speed": False},

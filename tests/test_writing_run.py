@@ -189,7 +189,9 @@ def test_a_run_with_such_a_student_is_known_as_one(done: Run) -> None:
 def test_training_from_python_gives_a_student_that_writes(home: Path) -> None:
     made = recipe(home, "sft", output=str(home / "python"))
     sections = {name: made[name] for name in ("task", "training", "optimizer")}
-    student = distilvec.train(None, made["student"], made["corpus"], "sft", home / "python", **sections)
+    student = distilvec.train(
+        None, student=made["student"], corpus=made["corpus"], method="sft", output=home / "python", **sections
+    )
     writer = writer_of(student)
     with asked(writer):
         answers, count = write(writer, ["a prompt"], 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import tempfile
@@ -11,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError
+from distilvec.system_errors import discard, of_the_system, system_problem
 
 if TYPE_CHECKING:
     import numpy as np
 
-#: Numbers of the errors that say that there is no room.
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _SCRATCH_BYTES = 4 << 20
 
 
@@ -52,28 +50,10 @@ def whole(file: Path) -> Iterator[Path]:
     except Exception as error:
         if not of_the_system(error):
             raise
-        raise EnvironmentProblem(
-            f"the file cannot be written ({getattr(error, 'strerror', None) or error})",
-            where=str(file)[:300],
-            remedy="Choose another place, or make room.",
-        ) from error
+        raise system_problem(error, "the file cannot be written", file) from error
     finally:
         if temporary is not None:
-            temporary.unlink(missing_ok=True)
-
-
-def of_the_system(error: Exception) -> bool:
-    """Whether an error while something is written is the system's: a full disk, no permission.
-
-    safetensors and tokenizers wrap what the system says in errors of their own.
-    """
-    return isinstance(error, OSError) or ("os error" in str(error) and not isinstance(error, DistilvecError))
-
-
-def is_full(error: Exception) -> bool:
-    """Whether an error says that there is no room on a disk, in its own words or in those of safetensors."""
-    wrapped = any(f"(os error {number})" in str(error) for number in FULL)
-    return of_the_system(error) and (wrapped or getattr(error, "errno", None) in FULL)
+            discard(temporary)
 
 
 def scratch(count: int, dtype: Any) -> np.ndarray:
@@ -132,11 +112,7 @@ def refuse_foreign(place: Path, names: Iterable[str], ours: Callable[[Path], boo
         there = sorted(name for name in names if os.path.lexists(place / name))
         foreign = bool(there) and not is_file and not ours(place)
     except OSError as error:
-        raise EnvironmentProblem(
-            f"the place cannot be looked at ({error.strerror or error})",
-            where=str(place)[:300],
-            remedy="Choose another place.",
-        ) from error
+        raise system_problem(error, "the place cannot be looked at", place) from error
     if is_file:
         raise DistilvecError("this is a file, and a folder is needed", where=str(place)[:300], remedy="Choose another.")
     if foreign:

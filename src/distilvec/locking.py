@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.system_errors import disk_problems, system_problem
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -18,18 +22,20 @@ def locked(file: Path, *, wait: bool) -> Iterator[bool]:
     means another file (or none) by then, and tries again.
 
     Raises:
-        EnvironmentProblem: this system has no such locks.
-        OSError: the file cannot be made, or its file system takes no locks.
+        EnvironmentProblem: this system has no such locks, the file cannot be made, or its file system takes no locks.
+        OSError: there is no such folder.
     """
     try:
         import fcntl
     except ImportError as error:
         raise EnvironmentProblem("writing here needs POSIX file locks, which this system lacks") from error
     while True:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with disk_problems("this cannot be locked", file):
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                with disk_problems("this cannot be locked", file):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 yield False
                 return
@@ -38,10 +44,19 @@ def locked(file: Path, *, wait: bool) -> Iterator[bool]:
             try:
                 yield True
             finally:
-                file.unlink(missing_ok=True)
+                _remove(file)
             return
         finally:
-            os.close(descriptor)
+            with suppress(OSError):  # as NFS may say; the lock is gone with it
+                os.close(descriptor)
+
+
+def _remove(file: Path) -> None:
+    """Remove the file of a lock. One that stays holds nobody up, and what was done under it is done."""
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("%s: this lock cannot be removed (%s); it holds nobody up", file, error.strerror)
 
 
 def is_locked(file: Path) -> bool:
@@ -79,9 +94,7 @@ def alone_in(folder: Path, name: str = "run.lock") -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             free = stack.enter_context(locked(folder / name, wait=False))
         except OSError as error:
-            raise EnvironmentProblem(
-                f"the folder cannot be written ({error.strerror or error})", where=str(folder)[:300]
-            ) from error
+            raise system_problem(error, "the folder cannot be written", folder) from error
         if not free:
             raise DistilvecError(
                 "another run is at work here", where=str(folder), remedy="Wait for it, or choose another output."

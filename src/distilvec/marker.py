@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 import yaml
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError
 from distilvec.files import read_object, write_text
 from distilvec.plain_yaml import read as read_yaml
+from distilvec.system_errors import system_problem
 
 logger = logging.getLogger(__name__)
 MARKER = ".distilvec.json"
@@ -104,11 +105,7 @@ def claim(folder: str | Path, role: Role = "output") -> Path:
             place.mkdir(parents=True, exist_ok=True)
             write(place, {**marker, "roles": sorted(roles | {role})})
     except OSError as error:
-        raise EnvironmentProblem(
-            f"the {role} folder cannot be written ({error.strerror or error})",
-            where=str(place)[:300],
-            remedy=f"Choose another {role}.",
-        ) from error
+        raise system_problem(error, f"the {role} folder cannot be written", place) from error
     return place
 
 

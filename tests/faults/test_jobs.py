@@ -231,7 +231,7 @@ def test_no_room_for_a_checkpoint(start: Starter, tmp_path: Path, job: dict[str,
 
 def test_no_room_for_the_student(start: Starter, tmp_path: Path, job: dict[str, Any]) -> None:
     code, output = run(start, tmp_path, job, limit_student=20_000)
-    assert code == 4 and "student could not be written" in output, output
+    assert code == 4 and "student cannot be written" in output, output
     assert unfinished(tmp_path / "out") == [] and not (tmp_path / "out/student").exists()
     log = (tmp_path / "out/run.jsonl").read_text()
     code, output = run(start, tmp_path, None, "--resume")

@@ -370,10 +370,10 @@ def test_damaged_alignments_are_made_again(
     def run(place: str) -> np.ndarray:
         made = distilvec.distill(
             str(tiny_model_folders["bert"]),
-            str(tiny_model_folders["gpt2"]),
-            sentences[:24],
-            "emo",
-            tmp_path / place,
+            student=str(tiny_model_folders["gpt2"]),
+            corpus=sentences[:24],
+            method="emo",
+            output=tmp_path / place,
             cache=str(tmp_path / "cache"),
             training={"epochs": 1, "batch_size": 8},
             judging={"agreement": False, "speed": False},

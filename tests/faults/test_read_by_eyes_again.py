@@ -55,13 +55,29 @@ def test_another_corpus_under_an_equal_recipe_is_another_run(
 ) -> None:
     own = Counted()
     sections: dict[str, Any] = {"training": {"max_steps": 2, "batch_size": 8, "use_cpu": True}}
-    first = distilvec.distill(own.embed, str(tiny_bert), sentences[:60], "cosine", tmp_path / "out", **sections)
+    first = distilvec.distill(
+        own.embed, student=str(tiny_bert), corpus=sentences[:60], method="cosine", output=tmp_path / "out", **sections
+    )
     student = (first.folder / "student" / "model.safetensors").read_bytes()
-    distilvec.train(own.embed, str(tiny_bert), sentences[60:140], "cosine", tmp_path / "out", **sections)
+    distilvec.train(
+        own.embed,
+        student=str(tiny_bert),
+        corpus=sentences[60:140],
+        method="cosine",
+        output=tmp_path / "out",
+        **sections,
+    )
     before = tmp_path / "out" / "before-1"
     assert (before / "student" / "model.safetensors").read_bytes() == student and (before / "report.json").is_file()
     assert not (tmp_path / "out" / "report.json").exists()
-    distilvec.train(own.embed, str(tiny_bert), sentences[60:140], "cosine", tmp_path / "out", **sections)
+    distilvec.train(
+        own.embed,
+        student=str(tiny_bert),
+        corpus=sentences[60:140],
+        method="cosine",
+        output=tmp_path / "out",
+        **sections,
+    )
     assert not (tmp_path / "out" / "before-2").exists()
 
 

@@ -169,10 +169,10 @@ def test_a_former_student_is_read_in_mini_batches_too(tiny_bert: Path, tmp_path:
         patch.setattr(StudentTap, "__call__", counted)
         distilvec.distill(
             str(tiny_bert),
-            {"model": str(tiny_bert), "remember": 0.5},
-            {"path": [f"text number {number} of them" for number in range(60)], "holdout": 0.0},
-            "cosine",
-            tmp_path / "out",
+            student={"model": str(tiny_bert), "remember": 0.5},
+            corpus={"path": [f"text number {number} of them" for number in range(60)], "holdout": 0.0},
+            method="cosine",
+            output=tmp_path / "out",
             training={"max_steps": 2, "batch_size": 25, "mini_batch_size": 4},
             judging={"tasks": [], "agreement": False, "speed": False},
         )
@@ -196,10 +196,10 @@ def test_a_sample_of_tokens_takes_no_more_memory_than_there_is_for_it(
     monkeypatch.setattr(sample, "token_batches", counted)
     distilvec.distill(
         str(tiny_bert),
-        {"shrink": {"of": "teacher", "layers": 1}},
-        {"path": [f"text number {number} of them" for number in range(200)], "holdout": 0.0},
-        {"name": "emo", "layers": 1},
-        tmp_path / "out",
+        student={"shrink": {"of": "teacher", "layers": 1}},
+        corpus={"path": [f"text number {number} of them" for number in range(200)], "holdout": 0.0},
+        method={"name": "emo", "layers": 1},
+        output=tmp_path / "out",
         training={"max_steps": 1, "batch_size": 8},
         judging={"tasks": [], "agreement": False, "speed": False},
     )

@@ -68,10 +68,10 @@ def test_it_is_exported_and_distilled_as_it_is(tiny_bert: Path, tmp_path: Path) 
     assert np.allclose(load_onnx(tmp_path / "onnx").encode(TEXTS), expected, atol=1e-4)
     made = distilvec.distill(
         str(tiny_bert),
-        str(folder),
-        {"path": [f"{text} {number}" for number in range(8) for text in TEXTS], "holdout": 0.2},
-        "cosine",
-        tmp_path / "out",
+        student=str(folder),
+        corpus={"path": [f"{text} {number}" for number in range(8) for text in TEXTS], "holdout": 0.2},
+        method="cosine",
+        output=tmp_path / "out",
         training={"max_steps": 2, "batch_size": 8},
         judging={"tasks": [], "agreement": False, "speed": False},
     )

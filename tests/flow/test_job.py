@@ -169,7 +169,7 @@ def test_a_full_disk_is_said_where_the_untrained_student_is_written(
 ) -> None:
     job = Job(recipe(tmp_path, tiny_bert, sentences[:60]))
     _ = job.corpus
-    with full_beyond(40_000), pytest.raises(EnvironmentProblem, match=r"/start/\w+: .*File too large.*Make room"):
+    with full_beyond(40_000), pytest.raises(EnvironmentProblem, match=r"/start/\w+: .*File too large.*ulimit -f"):
         job.student()
     assert not list((tmp_path / "out/start").iterdir())
 
@@ -196,7 +196,7 @@ def test_a_disk_that_fills_beside_the_student_leaves_the_older_one_whole(
         job.task.head.linear = torch.nn.Linear(largest, 1)
     before = {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     assert folder / what in folder.iterdir()
-    with full_beyond(2 * largest), pytest.raises(EnvironmentProblem, match=r"/out/student: .*Make room"):
+    with full_beyond(2 * largest), pytest.raises(EnvironmentProblem, match=r"/out/student: .*ulimit -f"):
         ship_student(job, student, fitted.method, folder)
     assert {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
     assert not [path.name for path in job.output.iterdir() if path.name.startswith(".student")]
@@ -244,10 +244,10 @@ def test_pairs_train_without_a_teacher_from_python(tmp_path: Path, tiny_bert: Pa
     rows = [{"anchor": one, "positive": two} for one, two in zip(sentences[:40], sentences[40:80], strict=True)]
     student = distilvec.train(
         None,
-        str(tiny_bert),
-        {"path": rows, "text": ["anchor", "positive"]},
-        "mnrl",
-        tmp_path / "out",
+        student=str(tiny_bert),
+        corpus={"path": rows, "text": ["anchor", "positive"]},
+        method="mnrl",
+        output=tmp_path / "out",
         training={"max_steps": 2, "batch_size": 8, "use_cpu": True},
     )
     assert student.encode(["a"]).shape == (1, 32)

@@ -184,12 +184,23 @@ class Local(Cosine):
 def test_a_class_trains_from_python(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     training = {"max_steps": 2, "batch_size": 8, "use_cpu": True}
     done = distilvec.distill(
-        str(tiny_bert), str(tiny_bert), texts, Local, tmp_path / "out", training=training, judging={"speed": False}
+        str(tiny_bert),
+        student=str(tiny_bert),
+        corpus=texts,
+        method=Local,
+        output=tmp_path / "out",
+        training=training,
+        judging={"speed": False},
     )
     assert Recipe.load(tmp_path / "out/recipe.yaml").method.name == f"{__name__}:Local"
     assert done.record.title.startswith("local: "), "the class's own word"
     distilvec.train(
-        str(tiny_bert), str(tiny_bert), texts, {"name": Local, "init": "random"}, tmp_path / "other", training=training
+        str(tiny_bert),
+        student=str(tiny_bert),
+        corpus=texts,
+        method={"name": Local, "init": "random"},
+        output=tmp_path / "other",
+        training=training,
     )
     assert '"term/local"' in (tmp_path / "other/run.jsonl").read_text()
     assert "init: random" in (tmp_path / "other/recipe.yaml").read_text()

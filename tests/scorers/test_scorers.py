@@ -26,6 +26,7 @@ from distilvec.flow.ray import teach_alone
 from distilvec.flow.run import run as run_recipe
 from distilvec.recipe import Recipe
 from distilvec.report import Record
+from distilvec.scorers import model
 from distilvec.scorers.base import pair_keys, score_pairs
 from distilvec.scorers.load import load_scorer
 from distilvec.store import SignalStore
@@ -73,6 +74,23 @@ def test_a_cross_encoder_says_its_logit_and_of_classes_the_log_odds(cross_encode
         for label in ("LABEL_0", "LABEL_1")
     ]
     assert len({*others, scorer.card.fingerprint}) == 3, "another class or length is another scorer"
+
+
+def test_a_cross_encoder_reads_the_tokens_that_its_folder_promises(
+    cross_encoders: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(cross_encoders[1], tmp_path / "model")
+    words, settings = (folder / name for name in ("tokenizer.json", "tokenizer_config.json"))
+    words.write_text(json.dumps(json.loads(words.read_text()) | {"post_processor": None}))
+    lacking = score_pairs(load_scorer(model=folder, device="cpu"), PAIRS)
+    named = {"bos_token": "[CLS]", "eos_token": "[SEP]", "add_bos_token": True, "add_eos_token": True}
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | named))
+    scorer = load_scorer(model=folder, device="cpu")
+    assert scorer._model.tokenizer("hello").tokens()[0] == "[CLS]"  # type: ignore[attr-defined]
+    assert scorer._model.tokenizer("hello").tokens()[-1] == "[SEP]"  # type: ignore[attr-defined]
+    assert np.abs(score_pairs(scorer, PAIRS) - lacking).max() > 1e-3
+    monkeypatch.setattr(model, "tokens_put", lambda _: [])
+    assert load_scorer(model=folder, device="cpu").card.fingerprint != scorer.card.fingerprint
 
 
 def test_a_cross_encoder_in_the_hubs_cache_which_links_its_files_is_a_scorer(
@@ -336,9 +354,10 @@ def test_a_table_that_covers_half_and_knows_other_pairs(
     told += [{"query": "nobody asks this", "document": "of this", "score": 1.0}]
     tables = [{"name": "clicks", "scores": told}]
     run = distilvec.distill(
-        None, {"shrink": {"of": str(tiny_bert), "layers": 1}},
-        {"path": rows, "text": ["q", "d", "n1", "n2"], "holdout": 0.3}, {"name": "score_kl"}, tmp_path / "out",
-        scorers=tables, training={"max_steps": 2, "batch_size": 8, "use_cpu": True}, judging={"speed": False},
+        None, student={"shrink": {"of": str(tiny_bert), "layers": 1}},
+        corpus={"path": rows, "text": ["q", "d", "n1", "n2"], "holdout": 0.3}, method={"name": "score_kl"},
+        output=tmp_path / "out", scorers=tables,
+        training={"max_steps": 2, "batch_size": 8, "use_cpu": True}, judging={"speed": False},
     )  # fmt: skip
     (facts,) = run.record.scorers
     assert (facts.pairs, facts.absent) == (112, 32)

@@ -13,13 +13,14 @@ from distilvec.choosing.sample import COUNTED, sampled
 from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError, Interrupted
+from distilvec.flow.defaults import training_defaults
 from distilvec.flow.job import Job
 from distilvec.flow.judge import knows_tasks
 from distilvec.flow.start import source_model, teacher_model
 from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, JudgingTask, judge, settle_tasks
 from distilvec.methods.table import on_pairs
-from distilvec.recipe import Recipe
+from distilvec.recipe import Recipe, given
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -59,6 +60,7 @@ def choose(
     """
     _check(keep, sample)
     job, few, taught = planned_job(recipe, sample)
+    recipe = job.recipe
     corpus, tasks = job.corpus, job.tasks
     encoder = taught[0].encoder(corpus.modality)
     with_tasks = bool(tasks) and knows_tasks(taught[0], encoder, tasks)
@@ -94,6 +96,8 @@ def planned_job(recipe: Recipe, sample: int) -> tuple[Job, Job, list[Taught]]:
     """
     job = Job(recipe)
     job.require("plan")
+    recipe = training_defaults(recipe, job.corpus)
+    job = job.changed(recipe, "corpus")
     if job.corpus.modality != "text":
         raise DistilvecError(
             f"candidates are made for texts, and the corpus holds {job.corpus.modality}s",
@@ -108,7 +112,7 @@ def texts_read(recipe: Recipe, corpus: Corpus) -> int:
     """Texts that the recipe's training reads, repetitions counted."""
     steps, texts = recipe.training.max_steps, len(corpus.train_rows)
     each = texts / max(_items(recipe, corpus), 1)
-    return int(steps * step_texts(recipe) * each if steps else recipe.training.epochs * texts)
+    return int(steps * step_texts(recipe) * each if steps else given(recipe.training.epochs, "training.epochs") * texts)
 
 
 def planned_steps(recipe: Recipe, corpus: Corpus) -> int:
@@ -126,7 +130,7 @@ def _items(recipe: Recipe, corpus: Corpus) -> int:
 
 def step_texts(recipe: Recipe) -> int:
     """Texts that a step of the recipe's training reads, or pairs where it trains on these."""
-    return recipe.training.batch_size * recipe.training.gradient_accumulation_steps
+    return given(recipe.training.batch_size, "training.batch_size") * recipe.training.gradient_accumulation_steps
 
 
 def _judge_teacher(encoder: CachedEncoder, tasks: Sequence[JudgingTask]) -> Judgement:

@@ -182,12 +182,13 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
             remedy="Name a text encoder there.",
         )
     job, few, taught = planned_job(recipe, sample)
+    recipe = job.recipe
     length = recipe.student.max_length if recipe.student else None
     corpus = job.corpus
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
     bench = Bench(recipe, whole, few.corpus, taught, [], None)
     mapped = _mapped(bench)
-    wanted = shapes(of, source, budget.most, length, whole.texts(), mapped)
+    wanted = shapes(of, source, budget.most, length, mapped)
     students, rows, notes = _fitting(wanted, bench, budget, mapped)
     to_come, teacher = planned_steps(recipe, corpus), measure_teacher(bench)
     failed = halve(students, rows, bench, steps or max(1, min(STEPS, int(SHARE * to_come))), to_come)

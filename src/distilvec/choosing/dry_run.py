@@ -23,13 +23,14 @@ from distilvec.evenly import evenly_spaced
 from distilvec.files import read_object
 from distilvec.flow.checks import check_job, compares, too_few_held_out
 from distilvec.flow.combine import combine, name_of_store
+from distilvec.flow.defaults import with_defaults
 from distilvec.flow.job import Job
 from distilvec.flow.mine import further_documents, mining_cost
 from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
 from distilvec.flow.start import FOLDER
 from distilvec.flow.teach import Taught
 from distilvec.flow.train import adapted
-from distilvec.recipe import Recipe
+from distilvec.recipe import Recipe, given
 from distilvec.store import FillReport, RaggedSignal, SignalStore, fill
 from distilvec.store.layout import read_signals
 from distilvec.store.scan import part_names
@@ -89,6 +90,9 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         job.require("mine" if mining else "teach" if teaching_only else "dry-run")
         if not teaching_only:
             _ = job.named_tasks
+            job = job.changed(with_defaults(job.recipe, job.corpus), "corpus", "named_tasks")
+            for line in job.recipe.chosen:
+                summary.add("chosen", line)
             check_job(job)
         _describe_corpus(job.corpus, summary)
         train = np.asarray(job.corpus.train_rows)
@@ -285,8 +289,8 @@ def _probe_student(
     recipe, corpus, place = job.recipe, job.corpus, job.place
     most = companions_of(job.needs, job.task, corpus)
     items = len(rows_with_companions(corpus, corpus.train_rows, most)[0])
-    begun = time.perf_counter()
-    batch = max(1, min(recipe.training.batch_size, len(rows_with_companions(corpus, rows, most)[0])))
+    begun, whole = time.perf_counter(), given(recipe.training.batch_size, "training.batch_size")
+    batch = max(1, min(whole, len(rows_with_companions(corpus, rows, most)[0])))
     student = job.student()
     with adapted(job, student):
         fitted = short_training(
@@ -304,7 +308,7 @@ def _probe_student(
     setup = time.perf_counter() - begun - fitted.seconds
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
     # A larger batch than the probe has items for takes as much longer.
-    larger = recipe.training.batch_size / batch if batch < min(recipe.training.batch_size, items) else 1.0
+    larger = whole / batch if batch < min(whole, items) else 1.0
     accumulated = recipe.training.gradient_accumulation_steps  # the probe's steps are of one batch
     per_step = fitted.seconds / max(fitted.steps, 1) * larger * accumulated
     steps = recipe.training.steps(items)
@@ -319,7 +323,7 @@ def _probe_student(
     )
     if derived:
         summary.add("alignments", f"about {size(derived)}, made once per student tokenizer")
-    probed = f", with batches of {batch} instead of {recipe.training.batch_size}" if larger > 1 else ""
+    probed = f", with batches of {batch} instead of {whole}" if larger > 1 else ""
     summary.add("memory", f"{size(fitted.peak_bytes)} at the probe's peak, teacher and student together{probed}")
     # A checkpoint holds student, heads and two moments for each; two of them are kept, and the student itself.
     checkpoints = 4.0 * (6 * (fitted.trained + fitted.heads) + fitted.trained)

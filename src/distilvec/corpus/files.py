@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, EnvironmentProblem
-from distilvec.files import FULL
 from distilvec.locking import locked
+from distilvec.system_errors import REMEDIES, disk_problems, system_problem
 
 FORMAT = 2
 MANIFEST = "corpus.json"
 _PARTIAL = ".partial-"
-_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST, errno.ENOTDIR}
+_UNWRITABLE = {*REMEDIES, errno.EEXIST, errno.ENOTDIR}
 
 
 @contextmanager
@@ -42,23 +42,15 @@ def new_files(folder: Path) -> Iterator[Path]:
                 stack.enter_context(locked(_lock_of(partial), wait=True))  # before the folder, so that none lacks it
                 partial.mkdir()
             except OSError as error:
-                raise _unwritable(folder, error) from error
+                raise system_problem(error, "the corpus cannot be written", folder) from error
             yield partial
         except OSError as error:
             own = error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(folder)
-            if error.errno not in FULL | _FORBIDDEN or not own:
+            if error.errno not in _UNWRITABLE or not own:
                 raise  # not of these files: a source given as an iterator may raise what it likes
-            raise _unwritable(folder, error) from error
+            raise system_problem(error, "the corpus cannot be written", folder) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-
-
-def _unwritable(folder: Path, error: OSError) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        f"the corpus cannot be written ({error.strerror})",
-        where=str(folder),
-        remedy="Free disk space." if error.errno in FULL else "Choose another folder.",
-    )
 
 
 def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
@@ -81,7 +73,7 @@ def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
             os.replace(file, folder / file.name)
         os.replace(new, folder / MANIFEST)
     except OSError as error:  # a folder has the name of one of them
-        raise _unwritable(folder, error) from error
+        raise system_problem(error, "the corpus cannot be written", folder) from error
 
 
 def _write_manifest(file: Path, manifest: dict[str, Any]) -> None:
@@ -116,7 +108,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     place = folder / MANIFEST
     remedy = "Remove the folder and read the corpus again."
     try:
-        manifest = json.loads(place.read_text(encoding="utf-8"))
+        with disk_problems("the manifest cannot be read", place):
+            manifest = json.loads(place.read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             raise DataError(
                 f"this corpus has format {manifest['format']}, not {FORMAT}", where=str(place), remedy=remedy
@@ -153,7 +146,7 @@ def _verify(folder: Path, manifest: dict[str, Any], remedy: str) -> None:
         try:
             agrees = _checksum(file) == known["checksum"]
         except OSError as error:
-            raise DataError(f"a file of the corpus cannot be read ({error})", where=str(file), remedy=remedy) from error
+            raise system_problem(error, "a file of the corpus cannot be read", file) from error
         if not agrees:
             raise DataError(
                 "a file of the corpus is damaged (its checksum does not agree)", where=str(file), remedy=remedy
@@ -174,6 +167,6 @@ def _remove_abandoned(folder: Path) -> None:
     """Remove the folders whose lock nobody holds, and locks without a folder."""
     names = {left.name.removesuffix(".lock") for left in folder.glob(f"{_PARTIAL}*")}
     for left in (folder / name for name in names):
-        with suppress(OSError), locked(_lock_of(left), wait=False) as its_owner_is_dead:
+        with suppress(OSError, EnvironmentProblem), locked(_lock_of(left), wait=False) as its_owner_is_dead:
             if its_owner_is_dead:
                 shutil.rmtree(left, ignore_errors=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from distilvec.errors import DataError, EnvironmentProblem, nearest
+from distilvec.system_errors import system_problem
 
 COMPRESSED = (".gz", ".zst")
 _BLOCK = 1 << 20
@@ -63,7 +64,7 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno is None or error.errno == errno.EISDIR:
             raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
-        raise EnvironmentProblem(f"the file cannot be read ({error.strerror})", where=str(path)) from error
+        raise system_problem(error, "the file cannot be read", path) from error
 
 
 @contextmanager

@@ -14,16 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError
 from distilvec.export.encoder import CONFIG, LAYOUTS, Precision, as_read, load_onnx, need
 from distilvec.export.graph import OPSET, OUTPUT, backend_tokenizer, check_model, quantize, write_graph
 from distilvec.export.outcome import ExportReport, Variant
 from distilvec.files import read_object
+from distilvec.modules.invariance import probe_model
 from distilvec.modules.kernel_head import has_kernels
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
 from distilvec.modules.task_head import has_head
 from distilvec.sealing import SEAL, refuse_unlisted, remove, seal, sealed
+from distilvec.system_errors import system_problem
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -116,7 +118,9 @@ def write_export(
             seal(made, "export")
             _move(made, out)
     except OSError as error:
-        raise EnvironmentProblem(f"the export cannot be written ({error.strerror or error})", where=str(out)) from error
+        raise system_problem(error, "the export cannot be written", out) from error
+    found = probe_model(student)
+    notes += [] if found.passed else [f"The model itself: {found.warning}"]
     return ExportReport(out, variants, len(chosen), [*notes, *left_behind(source)])
 
 

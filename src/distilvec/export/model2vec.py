@@ -23,6 +23,7 @@ from distilvec.modules.model2vec import ROWS, WEIGHTS, unknown_piece
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
 from distilvec.sealing import SEAL, refuse_unlisted, remove, seal
+from distilvec.system_errors import system_problem
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -106,7 +107,7 @@ def export_model2vec(
             for file in sorted(made.iterdir(), key=lambda file: (file.name != SEAL, file.name == "config.json")):
                 os.replace(file, out / file.name)
     except OSError as error:
-        raise EnvironmentProblem(f"the export cannot be written ({error.strerror or error})", where=str(out)) from error
+        raise system_problem(error, "the export cannot be written", out) from error
     return Model2VecReport(out, len(table), table.shape[1], least, len(chosen), folded, left_behind(source))
 
 

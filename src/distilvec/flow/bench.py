@@ -44,7 +44,7 @@ from distilvec.judging import (
     judge,
 )
 from distilvec.judging.automatic import halves
-from distilvec.recipe import Recipe
+from distilvec.recipe import Recipe, given
 from distilvec.recipe.same_student import differences
 from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
@@ -267,8 +267,10 @@ class Bench:
         rows = rows_with_companions(job.corpus, job.corpus.train_rows, companions_of(job.needs, job.task, job.corpus))
         items = len(rows[0])
         for factor in FACTORS:
-            rate = float(f"{recipe.optimizer.lr * factor:.3g}")
-            candidate = changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs), items=items)
+            rate = float(f"{given(recipe.optimizer.lr, 'optimizer.lr') * factor:.3g}")
+            candidate = changed(
+                recipe, lr=rate, epochs=min(1.0, given(recipe.training.epochs, "training.epochs")), items=items
+            )
             job = self.one(name, candidate, self.folder / "tuning" / slug(name) / f"lr-{rate:g}")
             identity = self.holds_for(job)
             known = self.known(job.output / "agreement.json", job)

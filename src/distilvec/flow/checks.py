@@ -18,7 +18,9 @@ from distilvec.judging import NeighbourTask, agreement
 from distilvec.judging.verdict import too_few
 from distilvec.methods.base import Method
 from distilvec.methods.table import resolve
+from distilvec.modules.invariance import warn_of_batches
 from distilvec.modules.pipeline import default_prompt, side_prompt
+from distilvec.modules.promised_tokens import ENDS_BARE, ends_bare
 from distilvec.recipe import Recipe, TeacherSection
 from distilvec.scorers.score_file import TableScorer
 from distilvec.store import SignalStore
@@ -66,12 +68,15 @@ def check_job(job: Job) -> None:
     live = not job.combines and any(section.live for section in recipe.teachers)
     check_training(rows, corpus, recipe.training, recipe.optimizer, blind=blind, live=live)
     if not writes(recipe):
-        _tell_prompts(job)
+        _tell_doubts(job)
 
 
-def _tell_prompts(job: Job) -> None:
-    """Say where a student would be judged, and used, with words before its texts that it is not trained with."""
+def _tell_doubts(job: Job) -> None:
+    """Warn of a student that depends on its batch, pools a word piece, or has prompts that it is not trained with."""
     student = job.looked_at()
+    warn_of_batches(student, "student")
+    if job.corpus.modality == "text" and ends_bare(student):
+        logger.warning("student: %s", ENDS_BARE)
     plain = default_prompt(student)
     others = {prompt for side in ("query", "document") if (prompt := side_prompt(student, side)) != plain}
     if others:

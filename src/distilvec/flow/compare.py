@@ -15,6 +15,7 @@ from distilvec import marker
 from distilvec.errors import DistilvecError, nearest
 from distilvec.files import read_object, whole, write_text
 from distilvec.flow.bench import Bench, Scores, made_of_held_out
+from distilvec.flow.defaults import with_defaults
 from distilvec.flow.job import Job
 from distilvec.flow.judge import supervises
 from distilvec.flow.pin import SAVED, pin
@@ -126,6 +127,9 @@ def compare(
         Job(variant).require("compare")
     pinned = Path(recipe.output) / "baselines" / SAVED
     recipe = pin(recipe, pinned)
+    if recipe.method.is_open:  # the settings of a comparison do not follow one of its methods
+        recipe = recipe.model_copy(update={"method": variants[first].method})
+    recipe = with_defaults(recipe, Job(recipe).corpus)
     job, variants = Job(recipe), variants_of(recipe, methods)
     with alone_in(marker.claim(recipe.output)):
         write_text(pinned, recipe.to_yaml())  # seeds that are added later take the same models and data

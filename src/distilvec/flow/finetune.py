@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec import marker
-from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted, nearest
+from distilvec.errors import DistilvecError, Interrupted, nearest
 from distilvec.files import home, write_text
 from distilvec.flow.pin import pin
 from distilvec.flow.run import Run, run
@@ -31,6 +31,7 @@ from distilvec.recipe.student_sections import LoraSection as Lora
 from distilvec.report.record_parts import short_source
 from distilvec.students import check_place
 from distilvec.students.ship import named, put_in_place
+from distilvec.system_errors import system_problem
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
 from distilvec.tasks.scores import metric_names
@@ -326,8 +327,5 @@ def _keep(done: Run, target: Path, record: Mapping[str, Any]) -> None:
                 (done.folder / name).rename(student / REPORT / name)
         put_in_place(student, target, keep=True)
     except OSError as error:
-        raise EnvironmentProblem(
-            f"the model cannot be put into its place ({error.strerror or error})",
-            where=str(target),
-            remedy="Make room or choose another place; the same call goes on.",
-        ) from error
+        after = "The same call then goes on."
+        raise system_problem(error, "the model cannot be put into its place", target, after) from error

@@ -23,6 +23,7 @@ from distilvec.flow.teach import Taught, class_order, open_teacher, teach_one, t
 from distilvec.flow.writing import check_writing, writing_tasks
 from distilvec.judging import automatic_tasks, load_tasks, settle_tasks
 from distilvec.judging.tasks import JudgingTask
+from distilvec.locking import locked
 from distilvec.marker import claim
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.code import code_of
@@ -35,7 +36,6 @@ from distilvec.modules.routing import hand_out_routing
 from distilvec.recipe import CorpusSection, Recipe, ScorerSection, StudentSection, TeacherSection, given
 from distilvec.scorers.base import Scorer
 from distilvec.store import SignalStore
-from distilvec.store.files import locked
 from distilvec.store.remote import mirrored
 from distilvec.students import StudentTap
 from distilvec.students.output import StudentInfo
@@ -56,10 +56,10 @@ logger = logging.getLogger(__name__)
 _FINER = ("int8", "float16", "float32")
 #: What each command must find in a recipe, "or" of two. `teachers` is for the methods that learn from one.
 REQUIRED: dict[str, tuple[str, ...]] = {
-    "run": ("corpus", "student"),
-    "train": ("corpus", "student"),
-    "compare": ("corpus", "student"),
-    "dry-run": ("corpus", "student"),
+    "run": ("corpus", "teachers or student"),
+    "train": ("corpus", "teachers or student"),
+    "compare": ("corpus", "teachers or student"),
+    "dry-run": ("corpus", "teachers or student"),
     "teach": ("corpus", "teachers or scorers"),
     "mine": ("corpus", "teachers"),
     "plan": ("corpus", "teachers"),
@@ -97,7 +97,7 @@ class Job:
             first, _, other = key.partition(" or ")
             given(getattr(self.recipe, first) or (getattr(self.recipe, other) if other else None) or None, key)
         check_writing(self.recipe, command)
-        if "student" not in REQUIRED[command]:
+        if "teachers or student" not in REQUIRED[command] or self.recipe.method.is_open:
             return
         if resolve(self.recipe.method.name).needs_teacher and not self.recipe.teachers:
             raise DistilvecError(

@@ -22,6 +22,7 @@ from distilvec.files import whole, write_text
 from distilvec.flow.job import Job
 from distilvec.flow.pin import pin
 from distilvec.interruption import StopSignals
+from distilvec.locking import locked
 from distilvec.marker import claim
 from distilvec.mining.choosing import Chooser, Chosen, grouped
 from distilvec.mining.nearest import DOCUMENTS, nearest
@@ -30,7 +31,6 @@ from distilvec.mining.sides import Pairs, Side
 from distilvec.mining.writing import PairsWriter, Texts
 from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
-from distilvec.store.files import locked
 from distilvec.teachers.cards import fingerprint
 from distilvec.training import Ticker
 

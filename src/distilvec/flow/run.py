@@ -17,6 +17,7 @@ from distilvec.errors import DistilvecError
 from distilvec.files import whole, write_text
 from distilvec.flow.checks import check_job, too_few_held_out
 from distilvec.flow.compress import FEWEST, compress_run
+from distilvec.flow.defaults import is_open, with_defaults
 from distilvec.flow.job import Job
 from distilvec.flow.judge import aligned_text, judge_all, judge_task, make_record, show_inside
 from distilvec.flow.pin import pin
@@ -108,6 +109,7 @@ def _distilled(job: Job) -> Run:
     shipped, untrained = shipped_student(job.recipe), job.student()
     verdict = judge_all(job, shipped, untrained, fitted)
     record = make_record(job, (untrained, shipped), fitted, verdict)
+    record.notes += [f"Chosen {line}." for line in job.recipe.chosen]
     if kept is not None:
         record.notes.append(
             f"The expert head was folded into a linear map; mean cosine to the head's vectors, on texts that the map "
@@ -156,7 +158,12 @@ def opened(command: str, recipe: Recipe, resume: bool) -> Job:
     job.require(command)
     job = Job(pin(recipe), resume=resume)
     _ = job.named_tasks
-    return job
+    if not is_open(job.recipe):
+        return job
+    recipe = with_defaults(job.recipe, job.corpus)
+    for line in recipe.chosen:
+        logger.info("chosen %s", line)
+    return job.changed(recipe, "corpus", "named_tasks")
 
 
 def begin(job: Job) -> None:

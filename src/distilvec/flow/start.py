@@ -19,17 +19,17 @@ import torch
 from distilvec import sealing
 from distilvec.corpus import Corpus
 from distilvec.corpus.lazy import LazyTexts
-from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.files import of_the_system
+from distilvec.errors import DistilvecError
 from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import PoolingChoice, limit_length
-from distilvec.recipe import StudentSection, TeacherSection
+from distilvec.recipe import StudentSection, TeacherSection, given
 from distilvec.recipe.places import at_revision, or_a_teacher
 from distilvec.students import Seen, fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
 from distilvec.students.fresh import FRESH_LENGTH
 from distilvec.students.ship import say_without_pooler
 from distilvec.students.writing import load_writing_student
+from distilvec.system_errors import of_the_system, system_problem
 from distilvec.teachers.cards import fingerprint, hash_files
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ def start_key(section: StudentSection, teachers: Sequence[TeacherSection], corpu
     for name in _sources(section):
         teacher = named.get(name)
         folder = Path(str(teacher.model) if teacher else name).expanduser()
-        files = [file for file in folder.rglob("*") if file.suffix in (".safetensors", ".json", ".txt", ".model")]
+        suffixes = (".safetensors", ".json", ".txt", ".model")
+        files = [file for file in folder.rglob("*") if file.suffix in suffixes and file.is_file()]
         called = str(teacher.address) if teacher else str(folder)
         sources.append([teacher.pooling if teacher else None, called, hash_files(folder, sorted(files))])
     made_of = section.model_dump(mode="json", exclude=_LATER)
@@ -123,7 +124,7 @@ def start_key(section: StudentSection, teachers: Sequence[TeacherSection], corpu
 def _sources(section: StudentSection) -> Iterator[str]:
     """Teachers, folders or hub ids that the student is made of."""
     if section.shrink is not None:
-        yield section.shrink.of
+        yield given(section.shrink.of, "student.shrink.of")
     if section.static is not None:
         yield section.static.of
     if section.fresh is not None:
@@ -147,11 +148,7 @@ def _keep(student: SentenceTransformer, folder: Path) -> None:
         if not of_the_system(error):
             raise
         if not folder.is_dir():
-            raise EnvironmentProblem(
-                f"the untrained student cannot be written ({getattr(error, 'strerror', None) or error})",
-                where=str(folder),
-                remedy="Make room or choose another output.",
-            ) from error
+            raise system_problem(error, "the untrained student cannot be written", folder) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -222,10 +219,10 @@ def make_student(
             trust_remote_code=section.trust_remote_code,
         )
     elif section.shrink is not None:
-        cut = section.shrink
-        sizes = cut.model_dump(exclude={"of"})
+        cut, of = section.shrink, given(section.shrink.of, "student.shrink.of")
+        sizes = cut.model_dump(exclude={"of", "parameters"})
         fitted = any(sizes[name] for name in ("vocabulary", "embedding", "inner", "heads", "width"))
-        model = seen.get(("model", cut.of, section.pooling, section.revision), lambda: source(cut.of))
+        model = seen.get(("model", of, section.pooling, section.revision), lambda: source(of))
         student, _ = shrink(model, **sizes, texts=texts if fitted else None, seen=seen)
     elif section.fresh is not None:
         size = section.fresh

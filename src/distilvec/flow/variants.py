@@ -13,7 +13,7 @@ from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.methods.own import path_of
 from distilvec.methods.table import available, called, resolve
-from distilvec.recipe import Recipe, given
+from distilvec.recipe import AutoSection, Recipe, StudentSection
 from distilvec.recipe.sections import NAME
 
 #: What is compared: "name", "name:key=value,key=value", a class derived from `Method`, or a dictionary with one of
@@ -67,9 +67,9 @@ def variants_of(recipe: Recipe, methods: Spec | Sequence[Spec]) -> dict[str, Rec
         own = recipe.method.options if row.name == recipe.method.name else {}
         data["method"] = {"matryoshka": recipe.method.matryoshka, **own, "name": row.name, **row.options}
         data["cache"] = str(recipe.place)
-        student = given(recipe.student, "student")
-        data["student"]["router"] = False
-        if student.space == resolve(recipe.method.name).implied_space:
+        student = recipe.student or StudentSection(auto=AutoSection())
+        data["student"] = student.model_dump() | {"router": False}
+        if recipe.method.is_open or student.space == resolve(recipe.method.name).implied_space:
             data["student"]["space"] = None  # each method ships as it implies
         for key, value in row.changes.items():
             section = data

@@ -24,13 +24,14 @@ from distilvec.arrays import as_vectors
 from distilvec.corpus.column_names import USUAL
 from distilvec.corpus.sources import undecoded
 from distilvec.corpus.tables import chosen_split, given_rows, is_dataset, is_table
-from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.files import FULL, home, whole
+from distilvec.errors import DataError, DistilvecError
+from distilvec.files import home, whole
 from distilvec.locking import alone_in
 from distilvec.marker import claim
 from distilvec.recipe.places import TASK_FILES, find_files
 from distilvec.recipe.recipe import Recipe
 from distilvec.recipe.sections import NAME
+from distilvec.system_errors import REMEDIES, discard, number_of, system_problem
 
 GIVEN = "given"
 
@@ -216,7 +217,7 @@ def _write_vectors(file: Path, vectors: Any, name: str) -> Path:
             np.save(out, array, allow_pickle=False)
         return _settled(file, partial)
     finally:
-        partial.unlink(missing_ok=True)
+        discard(partial)
 
 
 def _write_rows(
@@ -241,15 +242,11 @@ def _write_rows(
                 out.write(json.dumps(_row(row, columns, images), default=_not_json) + "\n")
         return _settled(file, partial)
     except OSError as error:
-        if error.errno not in FULL:
+        if number_of(error) not in REMEDIES:
             raise  # rows that are read as they are asked for may raise what they like
-        raise EnvironmentProblem(
-            f"there is no room for what was given ({error.strerror})",
-            where=str(file),
-            remedy="Free disk space, or choose another output.",
-        ) from error
+        raise system_problem(error, "what was given cannot be written", file) from error
     finally:
-        partial.unlink(missing_ok=True)
+        discard(partial)
 
 
 def _beside(file: Path) -> Path:

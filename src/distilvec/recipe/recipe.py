@@ -81,6 +81,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
     )
 
     _source: Path | None = PrivateAttr(None)
+    _chosen: tuple[str, ...] = PrivateAttr(())
 
     def __eq__(self, other: object) -> bool:
         """Whether all keys are equal, wherever the two were read from."""
@@ -90,6 +91,11 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
     def source(self) -> Path | None:
         """The file that it was read from; None for one made of values."""
         return self._source
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """What was filled in from the table of defaults, and why, a line each (`flow.defaults.with_defaults`)."""
+        return self._chosen
 
     @property
     def place(self) -> Path:
@@ -106,8 +112,11 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         for name in ("output", "cache"):
             if is_url(getattr(self, name) or ""):
                 raise ValueError(f"{name} is a folder of this machine; a copy of the stores elsewhere is remote: URL")
-        if self.remote is not None and not is_url(self.remote):
-            raise ValueError("remote is an address such as s3://bucket/folder or file:///folder")
+        if self.remote is not None:
+            from distilvec.store.remote import unfit
+
+            if (told := unfit(self.remote)) is not None:
+                raise ValueError(f"remote {told}")
         return self
 
     @model_validator(mode="after")
@@ -192,9 +201,10 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         except ValidationError as error:
             raise refusal(error, cls, where, lines, whole="recipe") from error
         recipe.resolve_method(where, lines or {})
-        recipe._check_items(where, lines or {})
         recipe._check_training(where, lines or {})
-        recipe._settle_space(where, lines or {})
+        if not recipe.method.is_open:
+            recipe._check_items(where, lines or {})
+            recipe._settle_space(where, lines or {})
         return recipe
 
     def _check_items(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
@@ -292,6 +302,8 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         """
         from distilvec.methods.table import build_method, build_options
 
+        if self.method.is_open:
+            return None
         try:
             if self.method.beside:
                 build_method(self.method.name, self.method.options)

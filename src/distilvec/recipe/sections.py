@@ -46,12 +46,12 @@ class CorpusSection(Section):
     teacher_text: str | None = Field(
         None, description="column the teacher reads instead, for all text columns (translation)"
     )
-    holdout: float = Field(
-        0.02,
+    holdout: float | None = Field(
+        None,
         ge=0,
         lt=0.5,
-        description="share kept out of training, by content hash; of millions of "
-        "texts a smaller one is enough: some thousands are looked at, and the teacher reads all",
+        description="share kept out of training, by content hash; null = 2 %, of a small corpus about 120 items, at "
+        "most a fifth; of millions of texts a smaller one is enough: some thousands are looked at",
     )
     limit: int | None = Field(None, gt=0, description="stop after so many rows")
     revision: str | None = Field(
@@ -87,7 +87,12 @@ class ApiSection(Section):
     concurrency: int = Field(4, gt=0, le=256, description="requests under way at once")
     tokens_per_request: int | None = Field(None, gt=0, description="at most, by estimate; batch_size bounds it too")
     tokens_per_minute: float | None = Field(None, gt=0, description="limit; teachers.rate_limit is that of requests")
-    timeout: float = Field(60.0, gt=0, le=3600, description="seconds for which the service may say nothing")
+    timeout: float = Field(
+        60.0,
+        gt=0,
+        le=3600,
+        description="seconds for which the service may say nothing; a whole answer may take five times as long",
+    )
     attempts: int = Field(8, gt=0, le=100, description="how often a request is tried")
     price: float | None = Field(None, ge=0, description="of a million tokens, for --dry-run")
 
@@ -183,17 +188,24 @@ def name_of_function(call: Any) -> str | None:
     return f"{type(owner).__module__}:{type(owner).__qualname__}.<object>.{call.__name__}"
 
 
+#: A method that is chosen by the kind of student.
+AUTO = "auto"
+
+
 class MethodSection(BaseModel):
     """The method and its options; the options belong to the method's own schema."""
 
     model_config = ConfigDict(extra="allow")
-    name: str = Field("talas", description="of `distilvec methods`, or module:Class; from Python also the class itself")
+    name: str = Field(
+        AUTO,
+        description="of `distilvec methods`, or module:Class; from Python also the class itself; auto = by the student",
+    )
     matryoshka: list[int] | None = Field(None, description="also train these prefixes of the student's vector")
-    token_states: float = Field(
-        0.0,
+    token_states: float | None = Field(
+        None,
         ge=0,
         description="weight of a term that holds the student's last token states to the teacher's, where both cut a "
-        "text alike; for a student as wide as its teacher (shrink)",
+        "text alike; for a student as wide as its teacher (shrink); null = none, or what method auto takes",
     )
     beside: dict[str, Any] | None = Field(
         None, description="a second method on pairs or scores at the same time: its name, weight (1) and options"
@@ -208,6 +220,11 @@ class MethodSection(BaseModel):
     @classmethod
     def _name_the_class_beside(cls, given: Any) -> Any:
         return _named(given)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is chosen by the kind of student."""
+        return self.name == AUTO
 
     @property
     def options(self) -> dict[str, Any]:
@@ -254,8 +271,8 @@ class SharpnessSection(Section):
 
 
 class OptimizerSection(Section):
-    lr: float = Field(2e-5, gt=0)
-    heads_lr: float | None = Field(1e-4, gt=0, description="learning rate of the heads; null = lr")
+    lr: float | None = Field(None, gt=0, description="learning rate; null = by the kind of student")
+    heads_lr: float | None = Field(None, gt=0, description="learning rate of the heads; null = lr")
     weight_decay: float = Field(0.01, ge=0)
     muon: bool = Field(
         False, description="orthogonal steps for the matrices of the student's linear layers; AdamW for all else"

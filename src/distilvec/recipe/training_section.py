@@ -22,10 +22,15 @@ _ALWAYS |= {"evaluate_every", "save_every", "patience", "best"}
 class TrainingSection(Section):
     """Length, batches, schedule, precision, log and checkpoints; named as transformers' TrainingArguments name them."""
 
-    epochs: float = Field(2, gt=0, le=1_000_000)
+    epochs: float | None = Field(
+        None, gt=0, le=1_000_000, description="passes over the corpus; null = by its size and the kind of student"
+    )
     max_steps: int | None = Field(None, gt=0, le=MOST_STEPS, description="optimiser steps, in place of `epochs`")
-    batch_size: int = Field(
-        32, gt=0, description="items per step, over all processes; gradient_accumulation_steps multiplies it"
+    batch_size: int | None = Field(
+        None,
+        gt=0,
+        description="items per step, over all processes; gradient_accumulation_steps multiplies it; null = by the kind "
+        "of student",
     )
     gradient_accumulation_steps: int = Field(1, gt=0, description="batches whose gradients make one step")
     mini_batch_size: int | None = Field(
@@ -144,17 +149,29 @@ class TrainingSection(Section):
         values: dict[str, Any] = write(self)
         return {name: value for name, value in values.items() if name in _ALWAYS or name in self.model_fields_set}
 
-    def batches(self, items: int) -> int:
-        """Batches of an epoch."""
-        return items // self.batch_size if self.dataloader_drop_last else math.ceil(items / self.batch_size)
+    @property
+    def batch(self) -> int:
+        """`batch_size`, which the table of defaults has filled in.
+
+        Raises:
+            DistilvecError: it has not.
+        """
+        if self.batch_size is None:
+            raise DistilvecError("this key is missing", where="training.batch_size", remedy="Add it.")
+        return self.batch_size
 
     def steps_per_epoch(self, items: int) -> int:
         """Optimiser steps that an epoch takes."""
-        return max(1, math.ceil(self.batches(items) / self.gradient_accumulation_steps))
+        batches = items // self.batch if self.dataloader_drop_last else math.ceil(items / self.batch)
+        return max(1, math.ceil(batches / self.gradient_accumulation_steps))
 
-    def steps(self, items: int) -> int:
-        """Optimiser steps of the whole training."""
-        return self.max_steps or math.ceil(self.epochs * self.steps_per_epoch(items))
+    def steps(self, items: int, per_epoch: int | None = None) -> int:
+        """Optimiser steps of the whole training, of so many items or so many steps an epoch."""
+        if self.max_steps:
+            return self.max_steps
+        if self.epochs is None:
+            raise DistilvecError("this key is missing", where="training.epochs", remedy="Add it.")
+        return math.ceil(self.epochs * (per_epoch or self.steps_per_epoch(items)))
 
     def warmup(self, steps: int) -> int:
         """Of so many steps those in which the rate grows."""

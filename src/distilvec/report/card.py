@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from distilvec.errors import EnvironmentProblem
 from distilvec.files import write_text
 from distilvec.report.facts import (
     Fact,
@@ -24,6 +23,7 @@ from distilvec.report.record import Record
 from distilvec.report.sentences import verdict
 from distilvec.report.table import main_grid, task_grid
 from distilvec.report.writing import writing_grid
+from distilvec.system_errors import system_problem
 
 BEGIN, END = "<!-- distilvec:begin -->", "<!-- distilvec:end -->"
 
@@ -74,7 +74,7 @@ def write_card(record: Record, folder: str | Path) -> Path:
             else f"{front_matter(record)}\n# {escape_markdown(record.title)}\n"
         )
     except OSError as error:
-        raise EnvironmentProblem(f"the model card cannot be read ({error.strerror})", where=str(file)) from error
+        raise system_problem(error, "the model card cannot be read", file) from error
     section = f"{BEGIN}\n{model_card(record)}{END}\n"
     before, found, rest = old.partition(BEGIN)
     after = rest.partition(END)[2].lstrip("\n") if found else ""

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from distilvec.errors import EnvironmentProblem
 from distilvec.files import read_object, refuse_foreign, write_text
 from distilvec.judging.geometry import MODES, Geometry, MixtureGeometry, Spread
 from distilvec.report.blocks import Section, Table, Text
@@ -15,6 +14,7 @@ from distilvec.report.geometry_plots import mixture_figures
 from distilvec.report.grid import Cell, Grid, escape_markdown
 from distilvec.report.markdown import alarms, dressed, fact_table
 from distilvec.report.plots import style
+from distilvec.system_errors import system_problem
 
 FILES = ("geometry.md", "geometry.json")
 
@@ -114,7 +114,5 @@ def write_geometry(found: Geometry, name: str, folder: str | Path) -> Path:
                     text += f"\n![{title.replace('-', ' ')}](figures/{title}.svg)\n"
         write_text(place / FILES[0], text)
     except OSError as error:
-        raise EnvironmentProblem(
-            f"the folder cannot be written ({error.strerror or error})", where=str(place), remedy="Choose another one."
-        ) from error
+        raise system_problem(error, "the folder cannot be written", place) from error
     return place / FILES[0]

@@ -6,8 +6,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from distilvec.errors import EnvironmentProblem
 from distilvec.report.record import Record
+from distilvec.system_errors import system_problem
 
 FILES = ("report.md", "report.html")
 
@@ -48,9 +48,5 @@ def write_report(record: Record, folder: str | Path) -> Path:
             for file in (*FILES, "report.json"):
                 os.replace(made / file, out / file)
     except OSError as error:
-        raise EnvironmentProblem(
-            f"the report cannot be written ({error.strerror or error})",
-            where=str(out),
-            remedy="Make room or choose another folder.",
-        ) from error
+        raise system_problem(error, "the report cannot be written", out) from error
     return out / "report.html"

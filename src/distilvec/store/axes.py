@@ -20,6 +20,7 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.evenly import evenly_spaced
 from distilvec.store.files import disk_problems
 from distilvec.store.layout import read_signals
+from distilvec.system_errors import discard
 
 if TYPE_CHECKING:
     from distilvec.teachers.signals import Wanted
@@ -153,7 +154,7 @@ def _write(file: Path, axes: TokenAxes) -> None:
             if not file.exists():  # a file system without hard links
                 os.replace(partial, file)
         finally:
-            partial.unlink(missing_ok=True)
+            discard(partial)
 
 
 def _read(file: Path) -> TokenAxes:

@@ -17,8 +17,9 @@ from typing import Protocol
 import numpy as np
 
 from distilvec.errors import EnvironmentProblem
-from distilvec.store.files import locked
+from distilvec.locking import locked
 from distilvec.store.layout import SIGNAL
+from distilvec.system_errors import discard
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +161,7 @@ def build_index(folder: Path, signal: str, scan: Callable[[], Sequence[Part]]) -
                     _write_table(temporary, parts)
                     os.replace(temporary, target)
                 finally:
-                    temporary.unlink(missing_ok=True)
+                    discard(temporary)
             for other in derived.glob(f"{_stem(signal)}-*.npy"):
                 if other != target:
                     other.unlink(missing_ok=True)

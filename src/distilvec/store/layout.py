@@ -29,8 +29,10 @@ from typing import Any
 
 import numpy as np
 
+from distilvec import system_errors
 from distilvec.errors import DataError, DistilvecError, nearest
-from distilvec.store.files import disk_problems, locked, write_json
+from distilvec.locking import locked
+from distilvec.store.files import disk_problems, write_json
 
 SCHEMA_VERSION = 1
 SIGNAL = "sentence"
@@ -265,7 +267,8 @@ def read_format(folder: Path) -> StoreFormat:
     """
     file = folder / "store.json"
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        with system_errors.disk_problems("the store cannot be read", file, "Nothing was changed."):
+            content = json.loads(file.read_text(encoding="utf-8"))
         schema = content["schema"]
         if isinstance(schema, int) and schema > SCHEMA_VERSION:
             raise DataError(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from distilvec.errors import Interrupted
 from distilvec.interruption import StopSignals
-from distilvec.store.files import locked
+from distilvec.locking import locked
 
 logger = logging.getLogger(__name__)
 #: Seconds between two looks.

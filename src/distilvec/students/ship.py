@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.files import of_the_system
+from distilvec.errors import DistilvecError
 from distilvec.marker import holds_student
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
 from distilvec.modules.pipeline import free_name, side_prompt
 from distilvec.modules.projection import is_identity
 from distilvec.students.load import drop_pooler
+from distilvec.system_errors import of_the_system, system_problem
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -103,11 +103,7 @@ def placed(folder: str | Path) -> Iterator[Path]:
     except Exception as problem:
         if not of_the_system(problem):
             raise
-        raise EnvironmentProblem(
-            f"the student could not be written ({problem})",
-            where=str(target),
-            remedy="Make room or choose another place.",
-        ) from problem
+        raise system_problem(problem, "the student cannot be written", target) from problem
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     logger.info("student saved to %s", target)
@@ -123,11 +119,7 @@ def check_place(target: Path) -> None:
     try:
         foreign = target.exists() and not holds_student(target) and (target.is_file() or any(target.iterdir()))
     except OSError as error:
-        raise EnvironmentProblem(
-            f"the place cannot be looked at ({error.strerror or error})",
-            where=str(target),
-            remedy="Choose another place.",
-        ) from error
+        raise system_problem(error, "the place cannot be looked at", target) from error
     if foreign:
         raise DistilvecError(
             "this place holds something that is not a model, and it would be lost",

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from distilvec.arrays import as_vectors
-from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+from distilvec.system_errors import disk_problems
 
 #: The file's own name, with a column or without: a folder may have the ending too.
 _PARQUET = re.compile(r"\.parquet(:[^/\\]*)?$")
@@ -121,9 +122,12 @@ def _matrix(vectors: np.ndarray, where: str) -> np.ndarray:
 
 def _load_npy(file: Path) -> np.ndarray:
     try:
-        array = np.load(file.expanduser(), mmap_mode="r", allow_pickle=False)
+        with disk_problems("the file cannot be read", file):
+            array = np.load(file.expanduser(), mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as problem:
         raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
+    except EnvironmentProblem:
+        raise
     except Exception as problem:  # hostile bytes lead numpy to errors of zipfile and of Python's tokenizer, too
         raise DataError(
             f"this is not an array in .npy form ({str(problem).partition('.')[0]})",
@@ -139,7 +143,7 @@ def _load_npy(file: Path) -> np.ndarray:
 def _texts_of(file: Path) -> Iterator[str]:
     blank = 0
     try:
-        with file.open(encoding="utf-8-sig", newline="\n") as lines:
+        with disk_problems("the file cannot be read", file), file.open(encoding="utf-8-sig", newline="\n") as lines:
             for number, line in enumerate(lines, 1):
                 text = line.removesuffix("\n")
                 if file.suffix == ".txt":

@@ -71,7 +71,7 @@ def rehearse(loop: Loop) -> None:
     some = np.asarray(loop.rows)[evenly_spaced(len(loop.rows), _REHEARSED)]
     lengths = collator.lengths(some)
     order = np.argsort(lengths, kind="stable")
-    size = min(loop.training.batch_size, len(order))
+    size = min(loop.training.batch, len(order))
     if distiller.mini_batch_size is not None:  # no more rows at a time than in a step
         size = min(size, max(1, distiller.mini_batch_size // len(collator.expand(some[:1]))))
     tokens = lengths[order].cumsum()

@@ -189,7 +189,7 @@ def fit(
     fitted = _outcome(loop, free)
     if task is None:
         held = sampled_rows(rows_with_companions(corpus, corpus.holdout_rows, needs.companions)[0], HELD_OUT)
-        fitted.held_out = held_out_terms(distiller, collator, held, training.batch_size)
+        fitted.held_out = held_out_terms(distiller, collator, held, training.batch)
     return fitted
 
 
@@ -381,7 +381,7 @@ def check_training(
         raise DataError(
             "there is no text to train on", where="corpus", remedy="Look at what was rejected, and at corpus.holdout."
         )
-    if training.dataloader_drop_last and len(rows) < training.batch_size:
+    if training.dataloader_drop_last and len(rows) < training.batch:
         raise DistilvecError(
             f"{len(rows)} items are no whole batch of {training.batch_size}, and others are dropped",
             where="training.dataloader_drop_last",
@@ -411,7 +411,7 @@ def check_training(
 def _check_processes(training: TrainingSection) -> None:
     """Refuse a batch that the processes cannot share."""
     world = launched()[1]
-    if training.batch_size % world:
+    if world > 1 and training.batch % world:
         raise DistilvecError(
             f"a batch of {training.batch_size} cannot be shared evenly by {world} processes",
             where="training.batch_size",

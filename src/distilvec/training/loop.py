@@ -85,14 +85,14 @@ class Loop:
         training, self.device = self.training, self.accelerator.device
         self.sampler = BucketedBatches(
             self.collator.lengths(np.asarray(self.rows)),
-            training.batch_size,
+            training.batch,
             seed=training.seed,
             rank=rank(),
             world=world_size(),
             drop_last=training.dataloader_drop_last,
         )
         self.per_epoch = max(1, math.ceil(len(self.sampler) / training.gradient_accumulation_steps))
-        self.steps = training.max_steps or math.ceil(training.epochs * self.per_epoch)
+        self.steps = training.steps(len(self.rows), self.per_epoch)
         self.logging_steps = training.logging_steps or max(1, min(50, self.per_epoch // 10))
         self.saved_every = training.save_every or (training.evaluate_every if training.best else None) or self.per_epoch
         self.trained, self.sharded = self.distiller.to(self.device), training.sharded and world_size() > 1

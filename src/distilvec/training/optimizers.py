@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_writer
 from distilvec.optim import Muon, SharpnessAware, hidden_matrices
-from distilvec.recipe import OptimizerSection, SharpnessSection, TrainingSection
+from distilvec.recipe import OptimizerSection, SharpnessSection, TrainingSection, given
 from distilvec.training.step import Distiller
 
 _RHO = {"disam": 0.01}  # where the recipe is silent; those of sam and asam are the optimizer's own
@@ -28,7 +28,7 @@ def make_optimizer(
         narrow: whether the training computes in bfloat16.
     """
     groups = parameter_groups(distiller, optimizer)
-    lr, betas = optimizer.lr, (training.adam_beta1, training.adam_beta2)
+    lr, betas = given(optimizer.lr, "optimizer.lr"), (training.adam_beta1, training.adam_beta2)
     adam: dict[str, Any] = {"lr": lr, "betas": betas, "eps": training.adam_epsilon}
     if training.optim == "adamw_torch_fused":
         adam["fused"] = True
@@ -75,11 +75,12 @@ def parameter_groups(distiller: Distiller, optimizer: OptimizerSection) -> list[
             own = id(parameter)
             key = own not in students, name not in decayed, paces.get(own, 1.0), own in matrices
             groups.setdefault((*key, isinstance(parameter, DTensor)), []).append(parameter)
+    lr = given(optimizer.lr, "optimizer.lr")
     perturbs = optimizer.sharpness is None or optimizer.sharpness.heads
     return [
         {
             "params": groups[key],
-            "lr": pace * (optimizer.heads_lr if heads and optimizer.heads_lr else optimizer.lr),
+            "lr": pace * (optimizer.heads_lr if heads and optimizer.heads_lr else lr),
             "weight_decay": 0.0 if plain else optimizer.weight_decay,
             "perturb": not heads or perturbs,
             **({"orthogonal": orthogonal} if optimizer.muon else {}),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from distilvec.store.files import disk_problems
+from distilvec.system_errors import discard
 
 #: What stands before the offsets: checksums of the rest of their file, and of the values.
 _HEAD = 2
@@ -114,8 +115,8 @@ class RaggedFile:
     def discard(self) -> None:
         """Leave nothing half-written behind; nothing happens after `close`."""
         self._stream.close()
-        self._partial.unlink(missing_ok=True)
-        self._partial.with_name(f"{self._partial.name}.npy").unlink(missing_ok=True)
+        discard(self._partial)
+        discard(self._partial.with_name(f"{self._partial.name}.npy"))
 
 
 @contextmanager

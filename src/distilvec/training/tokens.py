@@ -22,6 +22,7 @@ from distilvec.files import scratch
 from distilvec.modules.contents import Contents
 from distilvec.modules.pipeline import default_prompt
 from distilvec.modules.text_ids import TextIds, id_count, own_features, padded, places
+from distilvec.system_errors import discard, system_problem
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -249,14 +250,10 @@ def _write(
         for partial, file in zip(partials, files, strict=True):
             partial.replace(file)
     except OSError as error:
-        raise EnvironmentProblem(
-            f"the token ids cannot be written ({error.strerror or error})",
-            where=str(offsets_file.parent),
-            remedy="Free some space, or choose another place.",
-        ) from error
+        raise system_problem(error, "the token ids cannot be written", offsets_file.parent) from error
     finally:
         for partial in partials:
-            partial.unlink(missing_ok=True)
+            discard(partial)
 
 
 def _write_tokens(

@@ -18,11 +18,12 @@ from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError
 from distilvec.evenly import evenly_spaced
+from distilvec.flow.defaults import training_defaults
 from distilvec.flow.job import Job
 from distilvec.flow.teach import Taught
 from distilvec.judging import speed
 from distilvec.judging.speed import machine_of
-from distilvec.recipe import Recipe
+from distilvec.recipe import Recipe, given
 from distilvec.store.layout import DTYPES, KEY_BYTES
 from distilvec.students import describe_student
 from distilvec.training.fit import companions_of
@@ -56,6 +57,8 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
         )
     job = Job(recipe)
     job.require("scale")
+    job = job.changed(training_defaults(recipe, job.corpus), "corpus")
+    recipe = job.recipe
     notes = ["Times are without reading the corpus, judging and waiting for machines; devices are taken to add up."]
     if job.method.inside:
         notes.append(
@@ -144,7 +147,7 @@ def _training_rate(job: Job, taught: Sequence[Any], whole: Corpus) -> dict[str, 
         apart.corpus = whole
         needs, student = apart.needs, apart.student()
     items = len(rows_with_companions(sample, sample.train_rows, companions_of(needs, job.task, sample))[0])
-    batch = min(recipe.training.batch_size, items)
+    batch = min(given(recipe.training.batch_size, "training.batch_size"), items)
     one = {"max_steps": PROBE_STEPS, "batch_size": batch, "gradient_accumulation_steps": 1}
     training = recipe.training.model_dump() | one
     fitted = short_training(student, method, sample, taught, training, recipe.optimizer)
