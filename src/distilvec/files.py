@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -84,6 +85,22 @@ def spilled(array: np.ndarray) -> np.ndarray:
     kept = scratch(len(array), array.dtype)
     kept[:] = array
     return kept
+
+
+def read_small(file: Path, most: int = 1 << 20) -> str:
+    """The text of a file that is small by its nature; nothing is opened that may never end.
+
+    Raises:
+        OSError, UnicodeDecodeError: as `Path.read_text`; it is a pipe or a device, or has more than so many bytes.
+    """
+    status = file.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise OSError("it is a pipe, a device or a socket, not a file")
+    with file.open("rb") as source:
+        content = source.read(most + 1)
+    if len(content) > most:
+        raise OSError(f"it has {status.st_size:,} bytes, and files of its kind at most {most:,}")
+    return content.decode("utf-8")
 
 
 def read_object(file: Path) -> dict[str, Any]:

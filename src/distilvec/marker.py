@@ -144,7 +144,8 @@ def finish(place: Path) -> None:
 def read(place: Path) -> dict[str, Any]:
     """What the marker says; empty where there is none, where it is a link, or where it is none of ours."""
     marker = read_object(place / MARKER)
-    ours = marker.get("made_by") == "distilvec" and isinstance(marker.get("roles"), list)
+    roles = marker.get("roles")
+    ours = marker.get("made_by") == "distilvec" and isinstance(roles, list) and all(isinstance(r, str) for r in roles)
     return marker if ours else {}
 
 

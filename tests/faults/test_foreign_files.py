@@ -440,3 +440,14 @@ def test_titles_and_places_do_nothing_to_the_terminal(
     align_command("some words", tiny_bert, tiny_bert, picture=drawn)
     shown = capsys.readouterr().out.replace("\n", "")
     assert "\x1b[31m" not in shown and shown.count("a\\x1b[31mb[bold]") == 2 and drawn.exists()
+
+
+@pytest.mark.parametrize("roles", [[["output"]], [{}], [1, "output"], [None], ["output", 2.5], "output", {"output": 1}])
+def test_a_marker_with_roles_of_other_types_is_none_of_ours(roles: Any, tmp_path: Path) -> None:
+    (tmp_path / marker.MARKER).write_text(json.dumps({"made_by": "distilvec", "roles": roles}))
+    assert marker.read(tmp_path) == {} and not marker.is_run(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(DistilvecError, match=r"did not write: notes\.txt"):
+        marker.claim(tmp_path)
+    (tmp_path / "notes.txt").unlink()
+    assert marker.read(marker.claim(tmp_path))["roles"] == ["output"]

@@ -295,6 +295,6 @@ def test_a_quote_too_many_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_old_line_ends_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "old.txt").write_bytes(b"one line\rtwo line\rthree line\r")
+    (tmp_path / "old.txt").write_bytes(b"one line\rtwo line\rthree line\r\nfour line\n")
     read_corpus(tmp_path / "old.txt", tmp_path / "cache", holdout=0.0)
     assert "carriage returns within a line" in caplog.text

@@ -378,15 +378,20 @@ def test_the_report_says_that_the_checkpoint_was_chosen_where_it_is_measured(
     assert f"by chance {1000 / (items - 1):.1f} % among {items}" in page
 
 
-def test_the_report_says_where_a_probe_is_tested_on_what_it_learns_from(
+def test_the_report_says_what_is_odd_about_the_tasks_texts(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
     rows = [{"text": text, "label": number % 2} for number, text in enumerate(sentences[:40])]
-    tasks = [{"name": "mine", "kind": "classification", "train": rows, "test": rows[:30]}]
+    tasks: list[dict[str, Any]] = [{"name": "mine", "kind": "classification", "train": rows, "test": rows[:30]}]
+    ids = [{"_id": f"{side}{n}", "text": sentences[n]} for n in range(10) for side in "ab"]
+    judged = [{"query_id": n, "doc_id": f"b{n}", "relevance": 1} for n in range(10)]
+    queries = [{"_id": n, "text": sentences[n][:20]} for n in range(10)]
+    tasks.append({"name": "found", "kind": "retrieval", "corpus": ids, "queries": queries, "qrels": judged})
     training = {"max_steps": 1}
     run(recipe(tmp_path, tiny_bert, sentences, training=training, judging={"speed": False, "tasks": tasks}))
     page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert "30 of the 30 test items of the task mine are among its training items" in page
+    assert "Task found: 10 documents have the text of another one and count as that one." in page
 
 
 def test_the_report_says_where_training_texts_were_not_looked_for(

@@ -112,7 +112,9 @@ def texts_read(recipe: Recipe, corpus: Corpus) -> int:
     """Texts that the recipe's training reads, repetitions counted."""
     steps, texts = recipe.training.max_steps, len(corpus.train_rows)
     each = texts / max(_items(recipe, corpus), 1)
-    return int(steps * step_texts(recipe) * each if steps else given(recipe.training.epochs, "training.epochs") * texts)
+    if not steps:
+        return int(given(recipe.training.epochs, "training.epochs") * texts)
+    return int(steps * step_texts(recipe) * each)
 
 
 def planned_steps(recipe: Recipe, corpus: Corpus) -> int:

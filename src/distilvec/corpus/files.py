@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, EnvironmentProblem
+from distilvec.files import read_small
 from distilvec.locking import locked
 from distilvec.system_errors import REMEDIES, disk_problems, system_problem
 
@@ -21,6 +22,8 @@ FORMAT = 2
 MANIFEST = "corpus.json"
 _PARTIAL = ".partial-"
 _UNWRITABLE = {*REMEDIES, errno.EEXIST, errno.ENOTDIR}
+#: Bytes of a manifest, in which the names of all labels are.
+_LARGEST = 1 << 30
 
 
 @contextmanager
@@ -109,7 +112,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     remedy = "Remove the folder and read the corpus again."
     try:
         with disk_problems("the manifest cannot be read", place):
-            manifest = json.loads(place.read_text(encoding="utf-8"))
+            manifest = json.loads(read_small(place, _LARGEST))
         if manifest["format"] != FORMAT:
             raise DataError(
                 f"this corpus has format {manifest['format']}, not {FORMAT}", where=str(place), remedy=remedy

@@ -7,14 +7,14 @@ resolved through the table of methods, so that this file does not know any metho
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
-from distilvec.files import home
+from distilvec.files import home, read_small
 from distilvec.recipe.places import find_files, is_url
 from distilvec.recipe.score_sections import MiningSection, ScorerSection
 from distilvec.recipe.sections import (
@@ -24,6 +24,7 @@ from distilvec.recipe.sections import (
     OptimizerSection,
     Section,
     TeacherSection,
+    given,
 )
 from distilvec.recipe.student_sections import (
     StudentSection,
@@ -33,20 +34,7 @@ from distilvec.tasks.fitting import check_writing
 from distilvec.tasks.section import TaskSection
 from distilvec.validation import refusal
 
-T = TypeVar("T")
-
 __all__ = ["Recipe", "given"]
-
-
-def given(section: T | None, key: str) -> T:
-    """A section that a command needs.
-
-    Raises:
-        DistilvecError: the recipe lacks it.
-    """
-    if section is None:
-        raise DistilvecError("this key is missing", where=key, remedy="Add it to the recipe.")
-    return section
 
 
 class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have none
@@ -167,10 +155,10 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         """
         file = Path(home(str(path)))
         try:
-            source = file.read_text(encoding="utf-8")
+            source = read_small(file)
         except (OSError, UnicodeDecodeError) as error:
             raise DistilvecError(
-                f"the recipe cannot be read ({error})", where=str(path), remedy="Check the path."
+                f"the recipe cannot be read ({error})", where=str(path), remedy="Check the path: is it the recipe?"
             ) from error
         try:
             data, lines = plain_yaml.read(source), plain_yaml.lines(source)

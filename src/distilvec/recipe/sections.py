@@ -6,16 +6,31 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from distilvec.corpus.tables import is_dataset, is_table
+from distilvec.errors import DistilvecError
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.recipe.places import at_revision
 
 #: Of a teacher: it becomes the name of a folder.
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+
+
+T = TypeVar("T")
+
+
+def given(section: T | None, key: str) -> T:
+    """A section that a command needs.
+
+    Raises:
+        DistilvecError: the recipe lacks it.
+    """
+    if section is None:
+        raise DistilvecError("this key is missing", where=key, remedy="Add it to the recipe.")
+    return section
 
 
 class Section(BaseModel):
@@ -109,7 +124,9 @@ class TeacherSection(Section):
         None, description="module:function from a list of texts to vectors; from Python also the function itself"
     )
     api: ApiSection | None = Field(None, description="a service that answers as OpenAI's /embeddings does")
-    vectors: str | None = Field(None, description=".npy file or parquet file with a vector column")
+    vectors: str | None = Field(
+        None, description=".npy or .npz file, or a table with a column of vectors (.parquet, .jsonl, .csv, .tsv ...)"
+    )
     texts: str | None = Field(None, description="texts of the vectors, one per row")
     prompt: str | None = Field(None, description="put before every text; null = the teacher's own default")
     max_length: int | None = Field(None, gt=0)

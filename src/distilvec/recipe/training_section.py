@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from distilvec.errors import DistilvecError, nearest
-from distilvec.recipe.sections import MOST_SEEDS, OptimizerSection, Section
+from distilvec.recipe.sections import MOST_SEEDS, OptimizerSection, Section, given
 
 #: More is a slip of the hand: a year of ten steps a second is a third of it.
 MOST_STEPS = 1_000_000_000
@@ -151,14 +151,8 @@ class TrainingSection(Section):
 
     @property
     def batch(self) -> int:
-        """`batch_size`, which the table of defaults has filled in.
-
-        Raises:
-            DistilvecError: it has not.
-        """
-        if self.batch_size is None:
-            raise DistilvecError("this key is missing", where="training.batch_size", remedy="Add it.")
-        return self.batch_size
+        """`batch_size`, which the table of defaults has filled in."""
+        return given(self.batch_size, "training.batch_size")
 
     def steps_per_epoch(self, items: int) -> int:
         """Optimiser steps that an epoch takes."""
@@ -167,11 +161,8 @@ class TrainingSection(Section):
 
     def steps(self, items: int, per_epoch: int | None = None) -> int:
         """Optimiser steps of the whole training, of so many items or so many steps an epoch."""
-        if self.max_steps:
-            return self.max_steps
-        if self.epochs is None:
-            raise DistilvecError("this key is missing", where="training.epochs", remedy="Add it.")
-        return math.ceil(self.epochs * (per_epoch or self.steps_per_epoch(items)))
+        per_epoch = per_epoch or self.steps_per_epoch(items)
+        return self.max_steps or math.ceil(given(self.epochs, "training.epochs") * per_epoch)
 
     def warmup(self, steps: int) -> int:
         """Of so many steps those in which the rate grows."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, Verdict
+from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement, RetrievalTask, Verdict
 from distilvec.judging.scores import SEARCHES
 from distilvec.judging.shared import SharedNeighbours
 from distilvec.judging.verdict import FEWEST, too_few
@@ -361,6 +361,7 @@ def _notes(
             notes.append(
                 f"{unknown:,} of the {score.n:,} test items of the task {task} have a label that no training item has."
             )
+        notes += [f"Task {task}: {remark}." for remark in RetrievalTask.remarks(score.details)]
         if repeated := score.details.get("repeated"):
             notes.append(f"{repeated:,} items of the task {task} are there twice, and may be learnt from and tested.")
     absent = sum(each.absent for each in filled)

@@ -82,7 +82,9 @@ class Grid:
         two_lines = any(cell.interval for row in self.rows for cell in row)
         for row in self.rows:
             shown = [
-                Text.assemble(printable(cell.text), *([("\n" + cell.interval, "dim")] if cell.interval else []))
+                Text.assemble(
+                    printable(cell.text), *([("\n" + printable(cell.interval), "dim")] if cell.interval else [])
+                )
                 for cell in row
             ]
             table.add_row(*shown, end_section=two_lines and row is not self.rows[-1])
@@ -97,7 +99,7 @@ def _beside(cell: Cell) -> str:
 
 
 def _escape_latex(text: str) -> str:
-    return " ".join(text.split()).translate(_LATEX)
+    return printable(" ".join(text.split())).translate(_LATEX)
 
 
 def escape_markdown(text: str) -> str:
@@ -106,7 +108,7 @@ def escape_markdown(text: str) -> str:
     >>> escape_markdown("a|b <script> [x](y)")
     'a\\\\|b &lt;script&gt; \\\\[x\\\\](y)'
     """
-    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = printable(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for mark in "\\`*_[]|#~":
         text = text.replace(mark, "\\" + mark) if mark != "\\" else text.replace("\\", "\\\\")
     return text

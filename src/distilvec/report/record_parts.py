@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from distilvec.errors import printable
 from distilvec.judging.scores import SEARCHES, searches
 
 MAP_POINTS = 400
@@ -362,14 +363,17 @@ def scores_of(row: ModelRow) -> dict[str, ScoreEntry]:
 
 
 def plain(value: Any) -> Any:
-    """Numpy scalars and arrays as Python values, inside mappings and lists too; paths as strings."""
+    """Numpy scalars and arrays as Python values, inside mappings and lists too; paths as strings.
+
+    What names and texts of others would do to a terminal or a page is neutralised here, for every form of a report.
+    """
+    if isinstance(value, str | Path):
+        return printable(str(value))
     if isinstance(value, dict):
-        return {key: plain(entry) for key, entry in value.items()}
+        return {plain(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value]
-    if hasattr(value, "tolist") and not isinstance(value, BaseModel):
-        return value.tolist()
-    return str(value) if isinstance(value, Path) else value
+    return value.tolist() if hasattr(value, "tolist") and not isinstance(value, BaseModel) else value
 
 
 def clip(text: str, length: int) -> str:

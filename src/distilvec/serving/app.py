@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from distilvec.corpus.keys import is_blank
 from distilvec.errors import EnvironmentProblem
 from distilvec.serving.batcher import Batcher, BusyError
 from distilvec.serving.limits import Limits
@@ -179,6 +180,9 @@ class _Server:
         if not finite.all():
             told = f"the model gives no numbers for input {int(finite.argmin())}"
             raise _Refusal(500, told, "model_error")
+        if not (read := vectors.any(axis=1)).all():  # as a table of word vectors gives where it knows no piece
+            told = f"input {int(read.argmin())} holds nothing that the model knows"
+            raise _Refusal(400, told, "invalid_value")
         return vectors
 
     async def _counted(self, texts: list[str]) -> int:
@@ -287,7 +291,7 @@ def _texts(given: Any, media: tuple[str, ...]) -> list[str]:
         if len(text) > MOST_CHARACTERS and not text.startswith(media):
             told = f"input {index} has {len(text):,} characters, and a text has at most {MOST_CHARACTERS:,}"
             raise _Refusal(413, told, "too_large")
-        if not text.strip():
+        if is_blank(text):
             raise _Refusal(400, f"input {index} is empty", "invalid_value")
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise _Refusal(400, f"input {index} holds half a character", "invalid_value")
