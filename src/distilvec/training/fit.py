@@ -21,7 +21,7 @@ from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import GO_ON, DataError, DistilvecError, DivergedError, EnvironmentProblem, Interrupted
 from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
-from distilvec.methods.base import Method, Needs, Sample
+from distilvec.methods.base import Method, Needs
 from distilvec.modules.blocks import find_transformer, find_writer
 from distilvec.recipe.training_section import check_evaluations, check_together
 from distilvec.students.tap import StudentTap
@@ -38,7 +38,7 @@ from distilvec.training.loop import Loop
 from distilvec.training.optimizers import make_schedule
 from distilvec.training.sample import SAMPLE, TOKEN_SAMPLE, free_maps, make_sample, on_device
 from distilvec.training.sources import LiveSource
-from distilvec.training.step import Distiller, describe
+from distilvec.training.step import Distiller, Extras, describe
 from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def fit(
         evaluate: held-out metrics, called every `training.evaluate_every` steps.
         lookup: see `Method.lookup`.
         task: a supervised task beside the method; its head is trained in place.
-        router_balance, remember: see `Distiller`.
+        router_balance, remember: see `Extras`.
         needs: what the method wants, where it has been asked already.
         scores: float32 [rows of the corpus], see `Collator`.
         code: of a method that is not ours; a checkpoint of another is not gone on from.
@@ -154,20 +154,13 @@ def fit(
     )
     data = data_mark(corpus, code)
     checkpoint = _open_checkpoints(folder / "checkpoints", resume, data)
-    distiller = _build(
-        student,
-        method,
-        needs,
-        teachers,
-        sample,
-        training.seed,
-        lookup,
-        task=task,
-        router_balance=router_balance,
-        remember=remember,
-        mini_batch_size=training.mini_batch_size,
-        gather=training.gather,
-    )
+    set_seed(training.seed)
+    former = copy.deepcopy(student).eval().requires_grad_(False) if remember else None
+    method.build(describe(StudentTap(student).info, task), teachers, sample)
+    method.lookup = lookup
+    method.attach(student)
+    extras = Extras(router_balance, training.mini_batch_size, former, remember, training.gather)
+    distiller = Distiller(student, method, needs, task, extras)
     free = free_maps(sample)
     del sample  # as large as many batches, and nobody looks at it again
     set_seed(training.seed)
@@ -245,25 +238,6 @@ def _tokens(
         for number, source in enumerate(sources):
             source.prepare(needs.of(number), tokens)
     return tokens
-
-
-def _build(
-    student: SentenceTransformer,
-    method: Method,
-    needs: Needs,
-    teachers: Sequence[TeacherInfo],
-    sample: Sample,
-    seed: int,
-    lookup: Callable[[int, torch.Tensor], torch.Tensor] | None,
-    **beside: Any,
-) -> Distiller:
-    """The method with its heads, which start from the sample, around the student."""
-    set_seed(seed)
-    former = copy.deepcopy(student).eval().requires_grad_(False) if beside["remember"] else None
-    method.build(describe(StudentTap(student).info, beside["task"]), teachers, sample)
-    method.lookup = lookup
-    method.attach(student)
-    return Distiller(student, method, needs, former=former, **beside)
 
 
 def data_mark(corpus: Corpus, code: str | None = None) -> dict[str, Any]:

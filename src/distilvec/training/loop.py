@@ -135,6 +135,7 @@ class Loop:
             self._finish()
         finally:
             self.log.close()
+            vars(self).pop("loader", None)  # and its workers
 
     def _run_epoch(self) -> None:
         """The steps of an epoch that are not done yet, or those up to the end of the training."""
@@ -355,6 +356,7 @@ class Loop:
         """The distiller with the weights of now."""
         if self.sharded:
             sharding.collect(self.trained, self.distiller)
+            self.distiller.at(self.trained.progress)
         return self.distiller
 
     def _save(self) -> None:
