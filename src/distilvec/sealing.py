@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from distilvec.errors import EnvironmentProblem
 from distilvec.files import read_object, refuse_foreign, write_text
+from distilvec.system_errors import system_problem
 
 SEAL = ".distilvec-files.json"
 
@@ -59,7 +59,7 @@ def differing(folder: Path, what: str) -> list[str] | None:
     try:
         return [name for name, was in hashes.items() if not _is_own(folder, name) or _print_of(folder / name) != was]
     except OSError as error:
-        raise EnvironmentProblem(f"a file cannot be read ({error})", where=str(folder)) from error
+        raise system_problem(error, "a file cannot be read", folder) from error
 
 
 def _print_of(file: Path) -> dict[str, Any]:

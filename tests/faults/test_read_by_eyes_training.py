@@ -44,7 +44,7 @@ from distilvec.training.items import PreparedCorpus
 from distilvec.training.log import Sums
 from distilvec.training.loop import Loop
 from distilvec.training.sharpness import SharpStep
-from distilvec.training.step import Distiller
+from distilvec.training.step import Distiller, Extras
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_batch_norms_keep_the_statistics_of_the_weights_themselves(slope: float)
 def test_gradient_caching_is_refused_for_batch_norms() -> None:
     student = image_model(CifarResNet(depth=8, width=4))
     with pytest.raises(DistilvecError, match=r"^training\.mini_batch_size: .*batch norms"):
-        Distiller(student, build_method("cosine", {}), Needs(), mini_batch_size=2)
+        Distiller(student, build_method("cosine", {}), Needs(), extras=Extras(mini_batch_size=2))
     assert Distiller(student, build_method("cosine", {}), Needs()).mini_batch_size is None
 
 

@@ -149,18 +149,20 @@ class TrainingSection(Section):
         values: dict[str, Any] = write(self)
         return {name: value for name, value in values.items() if name in _ALWAYS or name in self.model_fields_set}
 
-    def batches(self, items: int) -> int:
-        """Batches of an epoch."""
-        size = given(self.batch_size, "training.batch_size")
-        return items // size if self.dataloader_drop_last else math.ceil(items / size)
+    @property
+    def batch(self) -> int:
+        """`batch_size`, which the table of defaults has filled in."""
+        return given(self.batch_size, "training.batch_size")
 
     def steps_per_epoch(self, items: int) -> int:
         """Optimiser steps that an epoch takes."""
-        return max(1, math.ceil(self.batches(items) / self.gradient_accumulation_steps))
+        batches = items // self.batch if self.dataloader_drop_last else math.ceil(items / self.batch)
+        return max(1, math.ceil(batches / self.gradient_accumulation_steps))
 
-    def steps(self, items: int) -> int:
-        """Optimiser steps of the whole training."""
-        return self.max_steps or math.ceil(given(self.epochs, "training.epochs") * self.steps_per_epoch(items))
+    def steps(self, items: int, per_epoch: int | None = None) -> int:
+        """Optimiser steps of the whole training, of so many items or so many steps an epoch."""
+        per_epoch = per_epoch or self.steps_per_epoch(items)
+        return self.max_steps or math.ceil(given(self.epochs, "training.epochs") * per_epoch)
 
     def warmup(self, steps: int) -> int:
         """Of so many steps those in which the rate grows."""

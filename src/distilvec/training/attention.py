@@ -21,7 +21,6 @@ import torch
 from distilvec.evenly import evenly_spaced
 from distilvec.files import read_object, write_text
 from distilvec.modules.blocks import find_transformer
-from distilvec.recipe.sections import given
 from distilvec.training.distributed import world_size
 from distilvec.training.sample import on_device
 
@@ -72,7 +71,7 @@ def rehearse(loop: Loop) -> None:
     some = np.asarray(loop.rows)[evenly_spaced(len(loop.rows), _REHEARSED)]
     lengths = collator.lengths(some)
     order = np.argsort(lengths, kind="stable")
-    size = min(given(loop.training.batch_size, "training.batch_size"), len(order))
+    size = min(loop.training.batch, len(order))
     if distiller.mini_batch_size is not None:  # no more rows at a time than in a step
         size = min(size, max(1, distiller.mini_batch_size // len(collator.expand(some[:1]))))
     tokens = lengths[order].cumsum()

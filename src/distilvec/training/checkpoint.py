@@ -24,9 +24,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from distilvec.errors import GO_ON, DataError, DistilvecError, EnvironmentProblem
+from distilvec.errors import GO_ON, DataError, DistilvecError
 from distilvec.marker import CHECKPOINT_FILE
 from distilvec.sealing import SEAL, differing, remove, seal, sealed
+from distilvec.system_errors import system_problem
 from distilvec.training.distributed import rank
 
 logger = logging.getLogger(__name__)
@@ -88,11 +89,8 @@ def write(home: Path, state: State, model: nn.Module, optimizer: Mapping[str, An
     except (OSError, RuntimeError, SafetensorError) as error:
         if isinstance(error, RuntimeError) and not any(each in str(error) for each in _WRITERS):
             raise  # of a GPU, or of other processes
-        raise EnvironmentProblem(
-            f"the checkpoint cannot be written ({error})",
-            where=str(home / name),
-            remedy=f"Free some space and {GO_ON}; earlier checkpoints are untouched.",
-        ) from error
+        after = f"Then {GO_ON}; earlier checkpoints are untouched."
+        raise system_problem(error, "the checkpoint cannot be written", home / name, after) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

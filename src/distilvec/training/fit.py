@@ -21,9 +21,8 @@ from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import GO_ON, DataError, DistilvecError, DivergedError, EnvironmentProblem, Interrupted
 from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
-from distilvec.methods.base import Method, Needs, Sample
+from distilvec.methods.base import Method, Needs
 from distilvec.modules.blocks import find_transformer, find_writer
-from distilvec.recipe.recipe import given
 from distilvec.recipe.training_section import check_evaluations, check_together
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
@@ -39,7 +38,7 @@ from distilvec.training.loop import Loop
 from distilvec.training.optimizers import make_schedule
 from distilvec.training.sample import SAMPLE, TOKEN_SAMPLE, free_maps, make_sample, on_device
 from distilvec.training.sources import LiveSource
-from distilvec.training.step import Distiller, describe
+from distilvec.training.step import Distiller, Extras, describe
 from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def fit(
         evaluate: held-out metrics, called every `training.evaluate_every` steps.
         lookup: see `Method.lookup`.
         task: a supervised task beside the method; its head is trained in place.
-        router_balance, remember: see `Distiller`.
+        router_balance, remember: see `Extras`.
         needs: what the method wants, where it has been asked already.
         scores: float32 [rows of the corpus], see `Collator`.
         code: of a method that is not ours; a checkpoint of another is not gone on from.
@@ -155,20 +154,13 @@ def fit(
     )
     data = data_mark(corpus, code)
     checkpoint = _open_checkpoints(folder / "checkpoints", resume, data)
-    distiller = _build(
-        student,
-        method,
-        needs,
-        teachers,
-        sample,
-        training.seed,
-        lookup,
-        task=task,
-        router_balance=router_balance,
-        remember=remember,
-        mini_batch_size=training.mini_batch_size,
-        gather=training.gather,
-    )
+    set_seed(training.seed)
+    former = copy.deepcopy(student).eval().requires_grad_(False) if remember else None
+    method.build(describe(StudentTap(student).info, task), teachers, sample)
+    method.lookup = lookup
+    method.attach(student)
+    extras = Extras(router_balance, training.mini_batch_size, former, remember, training.gather)
+    distiller = Distiller(student, method, needs, task, extras)
     free = free_maps(sample)
     del sample  # as large as many batches, and nobody looks at it again
     set_seed(training.seed)
@@ -190,8 +182,7 @@ def fit(
     fitted = _outcome(loop, free)
     if task is None:
         held = sampled_rows(rows_with_companions(corpus, corpus.holdout_rows, needs.companions)[0], HELD_OUT)
-        size = given(training.batch_size, "training.batch_size")
-        fitted.held_out = held_out_terms(distiller, collator, held, size)
+        fitted.held_out = held_out_terms(distiller, collator, held, training.batch)
     return fitted
 
 
@@ -247,25 +238,6 @@ def _tokens(
         for number, source in enumerate(sources):
             source.prepare(needs.of(number), tokens)
     return tokens
-
-
-def _build(
-    student: SentenceTransformer,
-    method: Method,
-    needs: Needs,
-    teachers: Sequence[TeacherInfo],
-    sample: Sample,
-    seed: int,
-    lookup: Callable[[int, torch.Tensor], torch.Tensor] | None,
-    **beside: Any,
-) -> Distiller:
-    """The method with its heads, which start from the sample, around the student."""
-    set_seed(seed)
-    former = copy.deepcopy(student).eval().requires_grad_(False) if beside["remember"] else None
-    method.build(describe(StudentTap(student).info, beside["task"]), teachers, sample)
-    method.lookup = lookup
-    method.attach(student)
-    return Distiller(student, method, needs, former=former, **beside)
 
 
 def data_mark(corpus: Corpus, code: str | None = None) -> dict[str, Any]:
@@ -383,7 +355,7 @@ def check_training(
         raise DataError(
             "there is no text to train on", where="corpus", remedy="Look at what was rejected, and at corpus.holdout."
         )
-    if training.dataloader_drop_last and len(rows) < given(training.batch_size, "training.batch_size"):
+    if training.dataloader_drop_last and len(rows) < training.batch:
         raise DistilvecError(
             f"{len(rows)} items are no whole batch of {training.batch_size}, and others are dropped",
             where="training.dataloader_drop_last",
@@ -413,7 +385,7 @@ def check_training(
 def _check_processes(training: TrainingSection) -> None:
     """Refuse a batch that the processes cannot share."""
     world = launched()[1]
-    if given(training.batch_size, "training.batch_size") % world:
+    if world > 1 and training.batch % world:
         raise DistilvecError(
             f"a batch of {training.batch_size} cannot be shared evenly by {world} processes",
             where="training.batch_size",

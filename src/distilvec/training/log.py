@@ -16,6 +16,7 @@ from torch import Tensor
 
 from distilvec.errors import GO_ON, EnvironmentProblem
 from distilvec.files import write_text
+from distilvec.system_errors import system_problem
 from distilvec.training.distributed import mean_over_ranks
 
 if TYPE_CHECKING:
@@ -135,11 +136,7 @@ def _room(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise EnvironmentProblem(
-            f"the log cannot be written ({error.strerror or error})",
-            where=str(file),
-            remedy=f"Free some space and {GO_ON}.",
-        ) from error
+        raise system_problem(error, "the log cannot be written", file, f"Then {GO_ON}.") from error
 
 
 def _step(line: str) -> float:

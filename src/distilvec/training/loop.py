@@ -29,7 +29,6 @@ from distilvec.errors import DistilvecError
 from distilvec.interruption import StopSignals
 from distilvec.modules.causal import answer_places
 from distilvec.recipe import OptimizerSection, TrainingSection
-from distilvec.recipe.sections import given
 from distilvec.training import checkpoint as checkpoints
 from distilvec.training import distributed as ranks
 from distilvec.training import sharding
@@ -86,14 +85,14 @@ class Loop:
         training, self.device = self.training, self.accelerator.device
         self.sampler = BucketedBatches(
             self.collator.lengths(np.asarray(self.rows)),
-            given(training.batch_size, "training.batch_size"),
+            training.batch,
             seed=training.seed,
             rank=rank(),
             world=world_size(),
             drop_last=training.dataloader_drop_last,
         )
         self.per_epoch = max(1, math.ceil(len(self.sampler) / training.gradient_accumulation_steps))
-        self.steps = training.max_steps or math.ceil(given(training.epochs, "training.epochs") * self.per_epoch)
+        self.steps = training.steps(len(self.rows), self.per_epoch)
         self.logging_steps = training.logging_steps or max(1, min(50, self.per_epoch // 10))
         self.saved_every = training.save_every or (training.evaluate_every if training.best else None) or self.per_epoch
         self.trained, self.sharded = self.distiller.to(self.device), training.sharded and world_size() > 1
@@ -136,6 +135,7 @@ class Loop:
             self._finish()
         finally:
             self.log.close()
+            vars(self).pop("loader", None)  # and its workers
 
     def _run_epoch(self) -> None:
         """The steps of an epoch that are not done yet, or those up to the end of the training."""
@@ -356,6 +356,7 @@ class Loop:
         """The distiller with the weights of now."""
         if self.sharded:
             sharding.collect(self.trained, self.distiller)
+            self.distiller.at(self.trained.progress)
         return self.distiller
 
     def _save(self) -> None:

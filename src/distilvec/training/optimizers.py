@@ -11,8 +11,7 @@ from torch.distributed.tensor import DTensor
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_writer
 from distilvec.optim import Muon, SharpnessAware, hidden_matrices
-from distilvec.recipe import OptimizerSection, SharpnessSection, TrainingSection
-from distilvec.recipe.sections import given
+from distilvec.recipe import OptimizerSection, SharpnessSection, TrainingSection, given
 from distilvec.training.step import Distiller
 
 _RHO = {"disam": 0.01}  # where the recipe is silent; those of sam and asam are the optimizer's own
@@ -76,8 +75,8 @@ def parameter_groups(distiller: Distiller, optimizer: OptimizerSection) -> list[
             own = id(parameter)
             key = own not in students, name not in decayed, paces.get(own, 1.0), own in matrices
             groups.setdefault((*key, isinstance(parameter, DTensor)), []).append(parameter)
-    perturbs = optimizer.sharpness is None or optimizer.sharpness.heads
     lr = given(optimizer.lr, "optimizer.lr")
+    perturbs = optimizer.sharpness is None or optimizer.sharpness.heads
     return [
         {
             "params": groups[key],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +16,22 @@ from distilvec.training.generators import generators, set_generators
 
 if TYPE_CHECKING:
     from distilvec.recipe import SharpnessSection
-    from distilvec.training.loop import Loop
 
 logger = logging.getLogger(__name__)
+
+
+class Steps(Protocol):
+    """What a step uses of the `Loop`."""
+
+    model: nn.Module
+    distiller: Any
+    optimizer: Any
+    sums: Any
+
+    def plain_step(self, inputs: dict[str, Any], share: float, *, last: bool) -> Tensor: ...
+    def forward(self, inputs: dict[str, Any], *, perturbed: bool = False) -> dict[str, Any]: ...
+    def backward(self, loss: Tensor) -> None: ...
+    def synchronised(self, on: bool) -> AbstractContextManager[None]: ...
 
 
 class SharpStep:
@@ -32,7 +46,7 @@ class SharpStep:
         section: how the recipe wants it.
     """
 
-    def __init__(self, loop: Loop, section: SharpnessSection) -> None:
+    def __init__(self, loop: Steps, section: SharpnessSection) -> None:
         self.loop, self.fresh_dropout = loop, section.fresh_dropout
         self.per_batch, self.local = section.per == "batch", section.ascent == "local"
         weight = 0.1 if section.domains is None else section.domains

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +27,26 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
+@dataclass(frozen=True)
+class Extras:
+    """What a step has besides the terms of the method and the task.
+
+    Attributes:
+        router_balance: weight of the loss that keeps the load of a mixture-of-experts student's routers even; added to
+            all else.
+        mini_batch_size: how many items the student reads at a time (gradient caching); None = the whole batch.
+        former: the student before training, frozen; never part of the module.
+        remember: weight of the cosine distance between the student's vectors and those of `former`; added to all else.
+        gather: False = rows meet those of their own process alone, also where the method compares them.
+    """
+
+    router_balance: float = 0.0
+    mini_batch_size: int | None = None
+    former: SentenceTransformer | None = None
+    remember: float = 0.0
+    gather: bool = True
+
+
 class Distiller(nn.Module):
     """Student and method as one module, so that heads are synchronised, checkpointed and resumed like the rest.
 
@@ -39,12 +59,7 @@ class Distiller(nn.Module):
         method: built before the optimiser is made (its heads exist).
         needs: what the method wants to find in a step.
         task: a supervised task beside the method: L = alpha * task + (1 - alpha) * (the method's terms).
-        router_balance: weight of the loss that keeps the load of a mixture-of-experts student's routers even; added to
-            all else.
-        mini_batch_size: how many items the student reads at a time (gradient caching); None = the whole batch.
-        former: the student before training, frozen; never part of the module.
-        remember: weight of the cosine distance between the student's vectors and those of `former`; added to all else.
-        gather: False = rows meet those of their own process alone, also where the method compares them.
+        extras: what is added to the loss, or to how it is computed.
 
     Attributes:
         trains_student: False in a method's stages that train the heads alone; the loop sets it.
@@ -57,39 +72,33 @@ class Distiller(nn.Module):
         method: Method,
         needs: Needs,
         task: Task | None = None,
-        router_balance: float = 0.0,
-        mini_batch_size: int | None = None,
-        former: SentenceTransformer | None = None,
-        remember: float = 0.0,
-        gather: bool = True,
+        extras: Extras | None = None,
     ) -> None:
         super().__init__()
         self.student, self.method, self.task = student, method, task
-        self.router_balance = router_balance
-        if router_balance:
+        self.extras = extras = extras or Extras()
+        self.router_balance, self.mini_batch_size = extras.router_balance, extras.mini_batch_size
+        if self.router_balance:
             from distilvec.modules.routing import hand_out_routing
 
             hand_out_routing(student)
         self.tap = StudentTap(student)
         self.needs = needs
         hand_out_next_tokens(student, any(wanted.next for wanted in needs.teachers))
-        check_caching(method, self.needs, mini_batch_size, student)
-        self.mini_batch_size = mini_batch_size
-        self.remember, self.gather = remember, gather
-        self._former = [StudentTap(former)] if former is not None and remember else []
+        check_caching(method, self.needs, self.mini_batch_size, student)
+        # In a list, because what is in one is no part of the module.
+        self._former = [StudentTap(extras.former)] if extras.former is not None and extras.remember else []
         self.trains_student, self.labels_alone, self.progress = True, False, 0.0
 
     def twin(self) -> Distiller:
         """Another distiller with a copy of student, method and task; what is never trained is shared."""
         student, method, task = copy.deepcopy((self.student, self.method, self.task))
-        made = Distiller(student, method, self.needs, task, self.router_balance, self.mini_batch_size)
-        made.remember, made.gather, made._former = self.remember, self.gather, self._former
-        return made
+        return Distiller(student, method, self.needs, task, self.extras)
 
     @property
     def gathers(self) -> bool:
         """Whether the losses that `forward` gives are those of the whole batch, not of this process's rows."""
-        return self.gather and self.needs.coupled and world_size() > 1
+        return self.extras.gather and self.needs.coupled and world_size() > 1
 
     def at(self, progress: float) -> None:
         """Take the stage of the training that comes next (0 = start, 1 = end)."""
@@ -154,7 +163,7 @@ class Distiller(nn.Module):
         said = check_terms(self.method, self.method(output, signals, batch), output)
         terms = self._with_task(said, output, labels, batch)
         if former is not None:
-            terms["remember"] = Term(cosine_distance(output.embedding, former), None, self.remember)
+            terms["remember"] = Term(cosine_distance(output.embedding, former), None, self.extras.remember)
         if self.router_balance and self.trains_student:
             terms["router_balance"] = Term(self._balance(output), None, self.router_balance)
         return terms, domain
