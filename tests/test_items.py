@@ -14,13 +14,13 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from tests.jobs import Job
 
 import distilvec
 from distilvec.corpus import read_corpus
 from distilvec.corpus.images import open_image
 from distilvec.errors import DistilvecError
 from distilvec.flow.combine import CombinedTeacher
-from distilvec.flow.job import Job
 from distilvec.flow.ray import teach_alone
 from distilvec.flow.run import run
 from distilvec.locking import locked

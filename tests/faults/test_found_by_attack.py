@@ -20,7 +20,7 @@ from distilvec.cli.main import _shard
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.flow.finetune import finetune
-from distilvec.flow.run import output_folder
+from distilvec.flow.output import output_folder
 from distilvec.judging import load_task
 from distilvec.recipe import Recipe
 from distilvec.report.sections.lineage import origin

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.jobs import Job, identity_of
 from tests.judging.embedders import words
 
 from distilvec import marker
@@ -21,10 +22,9 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.flow import start
 from distilvec.flow.demo import demo_recipe
 from distilvec.flow.finetune import finetune
-from distilvec.flow.identity import comparison_identity
-from distilvec.flow.job import Job
 from distilvec.flow.judge import predictor_of
-from distilvec.flow.run import output_folder, run, train
+from distilvec.flow.output import output_folder
+from distilvec.flow.run import run, train
 from distilvec.judging import CachedEncoder, ClassificationTask, RetrievalTask, load_task
 from distilvec.judging.bootstrap import make_score, paired_bootstrap
 from distilvec.judging.loading import read_tasks
@@ -365,7 +365,7 @@ def test_other_scores_are_another_comparison(tmp_path: Path, tiny_bert: Path) ->
             scorers=[{"name": "judge", "scores": str(tmp_path / "scores.jsonl")}],
             method={"name": "score_kl"},
         )
-        found.append(comparison_identity(Job(given)))
+        found.append(identity_of(Job(given)))
     assert found[0] != found[1]
 
 

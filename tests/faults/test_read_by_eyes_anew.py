@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
+from tests.jobs import Job
 
 import distilvec
 from distilvec.cli.main import _keeps_nothing
 from distilvec.corpus import content_keys, read_corpus
 from distilvec.errors import DataError, DistilvecError
-from distilvec.flow.job import Job
 from distilvec.judging.probes import ClassificationTask
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.talas_sets import talas_spec

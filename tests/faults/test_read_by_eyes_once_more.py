@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from tests.faults.test_read_by_eyes import recipe
 from tests.faults.test_read_by_eyes_again import Counted
+from tests.jobs import Job, check_job
 from tests.scorers.test_scorers import settings
 
 from distilvec import marker, sealing
 from distilvec.choosing import settle_student
 from distilvec.errors import DistilvecError
-from distilvec.flow.checks import check_job
-from distilvec.flow.job import Job
 from distilvec.flow.judge import choice_notes
 from distilvec.flow.mine import mine_recipe
+from distilvec.flow.output import output_folder
 from distilvec.flow.ray.ranks import teach_alone
-from distilvec.flow.run import output_folder, run, train
+from distilvec.flow.run import run, train
 from distilvec.judging import Judgement, RetrievalTask, Score
 from distilvec.recipe import Recipe
 from distilvec.report.rows import ScoreEntry, grouped

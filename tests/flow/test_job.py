@@ -12,6 +12,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from tests.disk import full_beyond
+from tests.jobs import Job, ship_student, train_student
 
 import distilvec
 from distilvec.choosing.choose import source_of
@@ -19,9 +20,8 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow import job as job_module
 from distilvec.flow import start
 from distilvec.flow.checks import _held_out_vectors, check_job
-from distilvec.flow.job import REQUIRED, Job
+from distilvec.flow.prepare import REQUIRED
 from distilvec.flow.run import run, train
-from distilvec.flow.train import ship_student, train_student
 from distilvec.judging import MtebTask
 from distilvec.methods.table import resolve
 from distilvec.recipe import Recipe

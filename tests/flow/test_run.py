@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from tests.jobs import Job
 from tests.modules import nomic_moe
 
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError
-from distilvec.flow.job import Job
+from distilvec.flow.output import output_folder
 from distilvec.flow.run import Run, run, train
 from distilvec.judging.geometry import mixture_geometry
 from distilvec.modules.moe_folder import open_moe
@@ -122,7 +123,6 @@ def test_another_language_is_learnt_from_the_teachers_own(
 
 def test_a_run_that_began_before_a_key_existed_goes_on(tmp_path: Path) -> None:
     """A newer release saves more keys; what they say by default is what the older one did."""
-    from distilvec.flow.run import output_folder
 
     data = {
         "corpus": {"path": "x.txt"},
@@ -148,7 +148,6 @@ def test_a_run_whose_recipe_names_files_from_the_working_folder_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From Python by values, or by an earlier release; the saved recipe is loaded with whole paths."""
-    from distilvec.flow.run import output_folder
 
     monkeypatch.chdir(tmp_path)
     Path("x.txt").write_text("one\n")
@@ -165,7 +164,6 @@ def test_a_run_whose_recipe_names_files_from_the_working_folder_goes_on(
 def test_a_run_that_was_moved_goes_on_by_its_own_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from distilvec.flow.run import output_folder
 
     monkeypatch.chdir(tmp_path)
     data = {"corpus": {"path": "x.txt"}, "teachers": [{"model": "t"}], "student": {"model": "s"}, "output": "out"}

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tests.jobs import Job
 from tests.tiny_models import build_writer
 from tests.training.starting import Starter
 from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertForSequenceClassification
@@ -21,7 +22,6 @@ import distilvec
 from distilvec.choosing.dry_run import plan
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError, DistilvecError
-from distilvec.flow.job import Job
 from distilvec.flow.ray import teach_alone
 from distilvec.flow.run import run as run_recipe
 from distilvec.recipe import Recipe

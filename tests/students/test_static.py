@@ -13,11 +13,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Normalize
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tests.jobs import Job
 from tests.training.starting import Starter
 
 from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.flow.job import Job
 from distilvec.flow.run import run, train
 from distilvec.judging import agreement
 from distilvec.modules.pipeline import limit_length, token_limit
