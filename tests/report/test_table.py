@@ -115,12 +115,12 @@ def test_the_head_says_what_is_kept_and_at_what_size_and_speed() -> None:
     head = "\n".join(blocks_markdown(summary(example())))
     assert head.startswith("The student keeps 95.") and "average over 9 tasks" in head
     for line in (
-        "- parameters: 5.46 M, 24 % of the teacher's 22.71 M",
-        "- on disk: 21.9 MB, 24 % of the teacher's 91.0 MB",
-        "- texts per second: 2,098, 3.4 × the teacher · one text: 2.3 ms",
+        "- 5.46 M parameters, 24 % of the teacher's 22.71 M",
+        "- 21.9 MB on disk, 24 % of the teacher's 91.0 MB",
+        "- 2,098 texts per second, 3.4 × the teacher · one text: 2.3 ms",
     ):
         assert line in head
-    assert head.count("is not shown") == 1, "in the alarm alone"
+    assert head.count("95.6 %") == 1 and head.count("is not shown") == 1, "nothing is said twice"
 
 
 def test_verdict_says_what_the_students_own_head_answers() -> None:
@@ -133,7 +133,7 @@ def test_verdict_says_what_the_students_own_head_answers() -> None:
 def test_verdict_without_scores_or_student() -> None:
     assert verdict(Record(title="x")) == "No student was judged in this run."
     bare = judged(ModelRow(name="s", role="student", parameters=2_000_000))
-    assert blocks_markdown(summary(bare)) == ["The student was not scored.", "- parameters: 2.00 M"]
+    assert blocks_markdown(summary(bare)) == ["The student was not scored.", "- 2.00 M parameters"]
     alone = judged(ModelRow(name="s", role="student", scores={"t": ScoreEntry(value=0.5)}))
     assert verdict(alone) == "The student reaches a score of 50.0."
 
@@ -269,6 +269,17 @@ def test_a_task_that_is_called_as_a_group_does_not_replace_it() -> None:
     assert f"| {column} | faq |" in table.markdown() and f"y,{column}," in table.csv()
     alone = {name: [{"retrieval": seeds[0]["retrieval"]}] for name, seeds in results.items()}
     assert list(compare_table(alone, "x").entries["y"]) == ["retrieval"], "the average of one task is that task"
+
+
+def test_a_teacher_that_its_own_search_judges_is_compared_with_no_method() -> None:
+    def found(value: float) -> list[dict[str, Score]]:
+        outputs = Outputs("ndcg@10", np.zeros(50, np.int8), np.full(50, value, np.float32))
+        return [{"search": make_score(task="search", kind="neighbours", domain=None, outputs=outputs)}]
+
+    teacher = {"minilm": found(1.0)}
+    table = compare_table({**teacher, "x": found(0.278), "y": found(0.3)}, "x", beside=teacher)
+    assert table.differences["minilm"] == {} and table.differences["y"]["retrieval"].verdict == "better"
+    assert "minilm is better" not in table.table() and "100.0" in table.table()
 
 
 def test_compare_with_one_seed_has_no_deviation_and_with_unequal_seeds_still_an_interval() -> None:

@@ -46,7 +46,7 @@ def _block(block: Block, drawn: Mapping[str, str]) -> list[str]:
         case Warnings(name, items):
             parts = [f"> **{name}:** {escape_markdown(item)}" for item in items]
         case Tiles(tiles, said):
-            lines = [f"{name}: {value}" + (f", {remark}" if remark else "") for name, value, remark in tiles[said:]]
+            lines = [f"{value} {name}" + (f", {remark}" if remark else "") for name, value, remark in tiles[said:]]
             parts = _block(Bullets(lines), drawn) if lines else []
         case Picture(name, caption) if name in drawn:
             parts = [f"![{escape_markdown(caption)}]({drawn[name]})"]

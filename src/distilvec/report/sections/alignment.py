@@ -34,7 +34,8 @@ class Alignment(Data):
         return cls(name=asked.teacher.card.name, drawn=drawn)
 
     def blocks(self) -> list[Block]:
-        caption = f"One text as the student's tokenizer and {self.name}'s cut it; blue pairs are compared."
+        teacher = "the teacher" if self.name == "teacher" else self.name
+        caption = f"One text as the student's tokenizer and {teacher}'s cut it; blue pairs are compared."
         return [Heading("Token by token"), Picture("alignment", caption, self.figure)]
 
     def figure(self) -> Figure:

@@ -39,10 +39,9 @@ class Training(Data):
         panels, gates = log_curves(self.log)
         found: list[Block] = []
         if panels:
-            caption = (
-                "Every term of the loss before its weight; the strong line is a running mean. Orange: measured on "
-                "held-out items, which are not trained on."
-            )
+            caption = "Every term of the loss before its weight; the strong line is a running mean."
+            if any(name.startswith("held-out") for name in panels):
+                caption += " Orange: measured on held-out items, which are not trained on."
             if len(panels) > PANELS:
                 caption += f" {len(panels) - PANELS:,} more are in run.jsonl."
             found.append(Picture("training", caption, partial(training_figure, panels)))
