@@ -66,6 +66,8 @@ def best_rate(rows: Rows, row: str, metric: str) -> float | None:
     return max(runs, key=lambda run: run["validation"][metric])["lr"] if runs else None
 
 
+#: What a run logs of DistillMoE's gate.
+GATES = ("term/gate_cosine", "term/gate_contrast", "term/gate_margin")
 #: Sets whose validation data chose what `sound` changed of EMO and DistillMoE.
 CHOOSING = ("banking77", "stsb", "stsb_separate")
 #: STS-B with both texts as one input: too few rows, and the same texts as `stsb_separate`.
@@ -92,6 +94,25 @@ def untrained_sets(rows: Rows, row: str, setting: str = "") -> set[str]:
         if runs and all(at_chance(run, name) for run in runs):
             found.add(name)
     return found
+
+
+#: A gate's share that leaves the other experts next to no training.
+MOST = 0.7
+
+
+def one_expert(rows: Rows, row: str, setting: str | None = None) -> list[tuple[str, str]]:
+    """That one expert has nearly all of a row's gate, with its least and greatest share over the runs; else nothing.
+
+    Args:
+        setting: of the labelled sets; without one the rows are those of a comparison without labels.
+    """
+    groups = [rows] if setting is None else [of_set(rows, name, setting) for name in SETS]
+    runs = [run for own in groups for run in own.values() if run.get("row") == row and "last_terms" in run]
+    gates = [{k: v for k, v in run["last_terms"].items() if k in GATES} for run in runs]
+    largest = [max(gate.values()) for gate in gates if gate]
+    if not largest or min(largest) < MOST:
+        return []
+    return [("one expert has the gate", f"{row} ({min(largest):.2f} to {max(largest):.2f})")]
 
 
 def edges(rows: Rows, row: str, setting: str = "") -> list[str]:

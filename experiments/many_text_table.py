@@ -95,6 +95,11 @@ def task_scores(corpus: Rows, row: str) -> dict[int, dict[str, float]]:
     return {seed: {name: task["value"] for name, task in run["tasks"].items()} for seed, run in found.items()}
 
 
+def like(row: str) -> str:
+    """The row whose learning rate a row takes."""
+    return ROWS[row].like or row if row in ROWS else row
+
+
 def best_single(corpus: Rows) -> str | None:
     """The single-teacher student with the highest average over the sets at seed 0, once all teachers' are there."""
     rows = [f"gaussian from {name}" for name in corpus.get("setup", {}).get("teachers", ())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -45,6 +45,23 @@ def best_rate(
                 break
             scores[lr] = score(lr)
     return max(scores, key=scores.__getitem__)
+
+
+def at_an_end(validation: Mapping[float, float]) -> bool:
+    """Whether the best of several rates was the smallest or the largest, or there was one: a better may lie outside.
+
+    Args:
+        validation: rate -> score; of equals the smaller rate is the best.
+    """
+    if not validation:
+        return False
+    best = max(sorted(validation), key=validation.__getitem__)
+    return best in (min(validation), max(validation))
+
+
+def fell(reached: float, start: float) -> bool:
+    """Whether a row ended below the student that it began from: it has diverged, and is withdrawn until it is tuned."""
+    return reached < start
 
 
 def recipe_in(folder: Path, made: dict[str, Any]) -> Recipe:

@@ -52,6 +52,8 @@ EPOCHS, WHOLE = 2.0, {"embedder": 5.0}
 PROBE_ROWS = 10_000
 DTYPE = "bfloat16" if bfloat16_pays() else "float32"
 EXPERIMENT = "talas_table"
+#: Students that the claims are compared with.
+COMPARED = ("bpe", "cut", "embedder")
 IN_DOMAIN = ("emotion", "wic", "stsb")  # texts of their training splits are the corpus
 OUT_OF_DOMAIN = ("banking77", "tweeteval_sentiment", "mrpc", "scitail", "sick", "sts12")
 CLEAN_COLUMNS = ("Avg-In, clean", "Avg-Out, clean", "Avg without overlap")
