@@ -236,7 +236,8 @@ def _labelled(rows: Rows, detail: str) -> Setting:
 
     def notes(row: str) -> list[Note]:
         at = [name for name in cross_table.edges(rows, *split(row)) if name != cross_table.JOINT]
-        return [*([(END, f"{row} ({_and(at)})")] if at else []), *cross_table.one_expert(rows, *split(row))]
+        tuned = LABELLED_ROWS[split(row)[0]].like or row  # whose rate it takes
+        return [*([(END, f"{tuned} ({_and(at)})")] if at else []), *cross_table.one_expert(rows, *split(row))]
 
     def chosen(row: str) -> tuple[str, ...]:
         about = LABELLED_ROWS[split(row)[0]]
