@@ -41,7 +41,7 @@ import writing_table
 from cross_rows import ROWS as LABELLED_ROWS
 from molecule_rows import NUMBERS
 from molecule_rows import SETS as FILES
-from rates import at_an_end, fell
+from rates import at_an_end, fell, tuned
 from records import Rows, below, committed, pairs_of_seeds, seeds
 from verdicts import OPEN, UNTESTED, Differences, Finding, figure, judge, untested
 
@@ -236,8 +236,8 @@ def _labelled(rows: Rows, detail: str) -> Setting:
 
     def notes(row: str) -> list[Note]:
         at = [name for name in cross_table.edges(rows, *split(row)) if name != cross_table.JOINT]
-        tuned = LABELLED_ROWS[split(row)[0]].like or row  # whose rate it takes
-        return [*([(END, f"{tuned} ({_and(at)})")] if at else []), *cross_table.one_expert(rows, *split(row))]
+        whose = LABELLED_ROWS[split(row)[0]].like or row  # the row whose rate it takes
+        return [*([(END, f"{whose} ({_and(at)})")] if at else []), *cross_table.one_expert(rows, *split(row))]
 
     def chosen(row: str) -> tuple[str, ...]:
         about = LABELLED_ROWS[split(row)[0]]
@@ -338,15 +338,14 @@ def _mixtures(rows: Rows) -> Setting:
 def _writing(rows: Rows) -> Setting:
     return Setting(
         lambda row: _points(writing_table.scores(rows, row)),
-        lambda row: [(END, row)] if writing_table.at_the_edge(rows, row) else [],
+        lambda row: [(END, row)] if at_an_end(writing_table.tried(rows, row)) else [],
         lambda row: UNTRAINED,
     )
 
 
-def _end(rows: Rows, tuned: str, folder: str = "tuning") -> list[Note]:
+def _end(rows: Rows, row: str, folder: str = "tuning") -> list[Note]:
     """Whether the best rate of a row of `tuning` was an end of the grid."""
-    found = [run for name, run in rows.items() if name.startswith(folder) and run.get("row") == tuned]
-    return [(END, tuned)] if at_an_end({run["lr"]: run["validation"] for run in found}) else []
+    return [(END, row)] if at_an_end(tuned(rows, row, folder)) else []
 
 
 def _first(row: str) -> str:
