@@ -157,7 +157,7 @@ def test_a_partner_killed_while_writing_leaves_no_half_student(
 ) -> None:
     job = Job(recipe(tmp_path, tiny_bert, sentences[:60]))
     monkeypatch.setattr(start, "say_without_pooler", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
-    with pytest.raises(DistilvecError, match=r"/out/start/\w+: .*\(No space left\)"):
+    with pytest.raises(DistilvecError, match=r"/out/start/\w+: .*\(No space left on device\)"):
         job.student()
     assert list((tmp_path / "out" / start.FOLDER).iterdir()) == []
     monkeypatch.undo()
